@@ -1,0 +1,1 @@
+"""Weights in and out: our own format and the published ones."""

@@ -1,0 +1,1 @@
+"""The `vit` command: one file per subcommand, imported only when called."""

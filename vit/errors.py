@@ -1,0 +1,14 @@
+"""The one exception for mistakes that the user can mend; every room may raise it."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """One line that says what is wrong, with which value, and what to do. The CLI exits with 2."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """'; did you mean 'x'?' for the known names nearest to `name`, or an empty string."""
+    near = get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""

@@ -1,0 +1,1 @@
+"""A trained model with its class names and preprocessing, ready for pictures."""

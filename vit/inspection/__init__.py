@@ -1,0 +1,1 @@
+"""What a run or a model did, as figures, tables and pages."""

@@ -1,0 +1,1 @@
+"""The LightningModule, its losses, optimizers, schedules and callbacks."""
