@@ -1,0 +1,113 @@
+"""Transformer encoder layers. Shapes: b batch, n tokens, d width, heads, e = d / heads.
+
+Pre-norm residual blocks as in ViT (arXiv:2010.11929, section 3.1, eqs. 2-3). LayerScale follows CaiT
+(arXiv:2103.17239); DropPath drops whole residual branches per image (arXiv:1603.09382).
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vit.models.attention import attend
+from vit.shapes import Float
+
+Activation = Literal["gelu", "gelu_tanh"]
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with one matrix for queries, keys and values (appendix A).
+
+    The official code drops attention weights never and the output projection at `dropout`.
+    """
+
+    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # b n 3 heads e
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # b heads n e
+        return self.drop(self.proj(attend(q, k, v).transpose(1, 2).flatten(2)))
+
+
+class Mlp(nn.Module):
+    """Two linear layers with a GELU between them; dropout follows both (appendix B.1)."""
+
+    def __init__(
+        self, width: int, mlp_dim: int, activation: Activation, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, mlp_dim)
+        self.fc2 = nn.Linear(mlp_dim, width)
+        self.drop = nn.Dropout(dropout)
+        self.approximate = "tanh" if activation == "gelu_tanh" else "none"
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        x = self.drop(F.gelu(self.fc1(x), approximate=self.approximate))
+        return self.drop(self.fc2(x))
+
+
+class LayerScale(nn.Module):
+    """A learned factor per channel on a residual branch, `initial` at the start."""
+
+    def __init__(self, width: int, initial: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((width,), initial))
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        return x * self.gamma
+
+
+class DropPath(nn.Module):
+    """Zeroes a residual branch for whole images with probability `rate`, and rescales the rest."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        if not self.training:
+            return x
+        keep = 1 - self.rate
+        return x * (x.new_empty(x.shape[0], 1, 1).bernoulli_(keep) / keep)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:.3f}"
+
+
+class Block(nn.Module):
+    """One encoder layer: the paper's equations 2 and 3."""
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        mlp_dim: int,
+        norm: Callable[[int], nn.Module],
+        activation: Activation,
+        dropout: float,
+        drop_path: float,
+        layer_scale: float | None,
+    ) -> None:
+        super().__init__()
+
+        def branch_end() -> list[nn.Module]:
+            scale = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
+            return [scale, DropPath(drop_path) if drop_path > 0 else nn.Identity()]
+
+        self.norm1 = norm(width)
+        self.attn = Attention(width, num_heads, dropout)
+        self.ls1, self.drop_path1 = branch_end()
+        self.norm2 = norm(width)
+        self.mlp = Mlp(width, mlp_dim, activation, dropout)
+        self.ls2, self.drop_path2 = branch_end()
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x))))
+        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))

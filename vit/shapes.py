@@ -1,0 +1,24 @@
+"""Shape annotations: `Float[Tensor, "b n d"]`.
+
+jaxtyping checks them under pytest; it is a test dependency, so elsewhere they read as the plain type.
+Letters: b batch, c channels, h w pixels or patches, n tokens, d width, k classes.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+else:
+    try:
+        from jaxtyping import Float, Int
+    except ImportError:
+
+        class Float:
+            """`Float[Tensor, "b n d"]` is `Tensor`."""
+
+            def __class_getitem__(cls, item: tuple[type, str]) -> Any:
+                return item[0]
+
+        Int = Float
+
+__all__ = ["Float", "Int"]
