@@ -1,0 +1,221 @@
+"""Evaluation preprocessing equals torchvision's to the bit and needs only torch and Pillow."""
+
+import json
+import random
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+from torchvision.transforms import InterpolationMode
+
+from vit.data.preprocess import MAX_ASPECT, Preprocess, center_crop, resize_to_cover, to_tensor
+from vit.errors import UserError
+
+FILTERS = {
+    "bilinear": InterpolationMode.BILINEAR,
+    "bicubic": InterpolationMode.BICUBIC,
+    "box": InterpolationMode.BOX,
+}
+
+
+def noise(height, width, seed=0):
+    values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def compose(steps) -> Any:  # torchvision annotates its transforms as tensor to tensor
+    return transforms.Compose(steps)
+
+
+def torchvision_preprocess(side, crop, interpolation):
+    return compose(
+        [
+            transforms.Resize(side, interpolation=FILTERS[interpolation]),
+            transforms.CenterCrop(crop),
+            transforms.PILToTensor(),
+        ]
+    )
+
+
+@pytest.mark.parametrize("interpolation", FILTERS)
+@pytest.mark.parametrize(
+    ("height", "width"),
+    [(64, 64), (375, 500), (500, 375), (333, 499), (101, 97), (32, 32), (7, 11), (1, 1), (3, 200)],
+)
+@pytest.mark.parametrize(("side", "crop"), [(64, 56), (64, 64), (37, 33), (232, 224)])
+def test_crop_equals_torchvision_to_the_bit(height, width, interpolation, side, crop):
+    image = noise(height, width)
+    preprocess = Preprocess(
+        image_size=(crop, crop), crop_fraction=crop / side, interpolation=interpolation
+    )
+    expected = torchvision_preprocess(side, crop, interpolation)(image)
+    assert torch.equal(preprocess(image), expected)
+
+
+def test_crop_equals_torchvision_on_random_sizes():
+    numbers = random.Random(0)
+    for _ in range(300):
+        image = noise(numbers.randint(1, 90), numbers.randint(1, 90))
+        side = numbers.randint(1, 60)
+        crop = numbers.randint(1, side)
+        preprocess = Preprocess(image_size=(crop, crop), crop_fraction=crop / side)
+        expected = torchvision_preprocess(side, crop, "bilinear")(image)
+        assert torch.equal(preprocess(image), expected), (image.size, side, crop)
+
+
+def test_centre_crop_pads_a_small_image_with_black_as_torchvision():
+    numbers = random.Random(0)
+    for _ in range(300):
+        image = noise(numbers.randint(1, 30), numbers.randint(1, 30))
+        size = (numbers.randint(1, 30), numbers.randint(1, 30))
+        expected = np.asarray(transforms.CenterCrop(size)(image))
+        assert np.array_equal(np.asarray(center_crop(image, size)), expected), (image.size, size)
+
+
+@pytest.mark.parametrize("interpolation", FILTERS)
+def test_squash_equals_torchvision_to_the_bit(interpolation):
+    for height, width in [(375, 500), (20, 30), (64, 48)]:
+        preprocess = Preprocess(image_size=(64, 48), resize="squash", interpolation=interpolation)
+        expected = compose(
+            [transforms.Resize((64, 48), FILTERS[interpolation]), transforms.PILToTensor()]
+        )(noise(height, width))
+        assert torch.equal(preprocess(noise(height, width)), expected)
+
+
+def test_squash_with_a_fraction_crops_the_squashed_image():
+    # big_vision's few-shot evaluation: resize(256) without the aspect ratio, central_crop(224).
+    preprocess = Preprocess(image_size=(224, 224), resize="squash", crop_fraction=0.875)
+    expected = compose(
+        [transforms.Resize((256, 256)), transforms.CenterCrop(224), transforms.PILToTensor()]
+    )(noise(300, 400))
+    assert torch.equal(preprocess(noise(300, 400)), expected)
+
+
+@pytest.mark.parametrize("size", [(32, 96), (96, 32), (48, 50)])
+def test_cover_leaves_no_border_on_sizes_that_are_not_square(size):
+    numbers = random.Random(0)
+    for _ in range(200):
+        height, width = numbers.randint(1, 300), numbers.randint(1, 300)
+        covering = resize_to_cover(Image.new("RGB", (width, height), "white"), size, "bilinear")
+        assert covering.height >= size[0]
+        assert covering.width >= size[1]
+        assert covering.height == size[0] or covering.width == size[1]
+        shown = Preprocess(image_size=size)(Image.new("RGB", (width, height), "white"))
+        assert shown.shape == (3, *size)
+        assert (shown == 255).all()
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 20_000), (20_000, 1)])
+def test_a_strip_does_not_fill_the_memory(height, width):
+    covering = resize_to_cover(Image.new("RGB", (width, height)), (256, 256), "bilinear")
+    assert sorted(covering.size) == [256, 256 * MAX_ASPECT]
+    assert Preprocess(image_size=(224, 224))(Image.new("RGB", (width, height))).shape[1:] == (
+        224,
+        224,
+    )
+
+
+def test_to_tensor_equals_torchvision_and_owns_its_memory():
+    image = noise(5, 7)
+    pixels = to_tensor(image)
+    assert torch.equal(pixels, transforms.PILToTensor()(image))
+    assert pixels.is_contiguous()
+    pixels.zero_()
+    assert np.asarray(image).any()
+
+
+def test_image_that_was_not_opened_as_rgb_is_refused():
+    with pytest.raises(ValueError, match="mode L: open it with"):
+        to_tensor(Image.new("L", (4, 4)))
+
+
+def test_normalize_equals_torchvision_to_the_bit():
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    images = [noise(32, 24, seed) for seed in range(4)]
+    expected = torch.stack(
+        [
+            compose([transforms.ToTensor(), transforms.Normalize(mean, std)])(image)
+            for image in images
+        ]
+    )
+    batch = torch.stack([to_tensor(image) for image in images])
+    normalized = Preprocess(image_size=(32, 24), mean=mean, std=std).normalize(batch)
+    assert normalized.dtype == torch.float32
+    assert torch.equal(normalized, expected)
+    assert batch.dtype == torch.uint8  # the input is not changed
+
+
+def test_default_normalisation_is_the_papers():
+    ramp = torch.arange(256, dtype=torch.uint8).expand(1, 3, 1, 256)
+    normalized = Preprocess(image_size=(1, 256)).normalize(ramp)
+    assert torch.allclose(normalized, (ramp.double() / 127.5 - 1).float(), atol=1e-6)
+
+
+def test_normalize_refuses_what_was_normalised_already():
+    preprocess = Preprocess(image_size=(4, 4))
+    with pytest.raises(ValueError, match=r"not torch.float32 of shape \(1, 3, 4, 4\)"):
+        preprocess.normalize(torch.zeros(1, 3, 4, 4))
+    with pytest.raises(ValueError, match=r"of shape \(1, 1, 4, 4\)"):
+        preprocess.normalize(torch.zeros(1, 1, 4, 4, dtype=torch.uint8))
+
+
+def test_dict_survives_json():
+    preprocess = Preprocess(
+        image_size=(224, 160),
+        resize="squash",
+        crop_fraction=0.9,
+        interpolation="bicubic",
+        mean=(0.1, 0.2, 0.3),
+        std=(0.4, 0.5, 1.0),
+    )
+    assert Preprocess.from_dict(json.loads(json.dumps(preprocess.to_dict()))) == preprocess
+    assert Preprocess.from_dict({"image_size": [8, 8]}) == Preprocess(image_size=(8, 8))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"image_size": [8, 8], "crop_fracton": 1.0}, "did you mean 'crop_fraction'"),
+        ({"image_size": [8, 8], "zoom": 1.0}, "no field 'zoom'; the known ones are image_size"),
+        ({}, "no image_size"),
+        ({"image_size": 8}, r"image_size=8 must be \(height, width\)"),
+        ({"image_size": [8, 0]}, "image_size"),
+        ({"image_size": [8.5, 8]}, "image_size"),
+        ({"image_size": [8, 8], "resize": "crop_"}, "resize='crop_' is unknown; did you mean"),
+        ({"image_size": [8, 8], "interpolation": "sinc"}, "choose bilinear | bicubic | box"),
+        ({"image_size": [8, 8], "crop_fraction": 0}, r"crop_fraction=0 must be in \(0, 1\]"),
+        ({"image_size": [8, 8], "crop_fraction": 87.5}, "crop_fraction"),
+        ({"image_size": [8, 8], "crop_fraction": "0.9"}, "crop_fraction"),
+        ({"image_size": [8, 8], "mean": [0.5]}, "mean=.* three numbers: red, green and blue"),
+        ({"image_size": [8, 8], "std": [0.5, 0.0, 0.5]}, "std=.* three numbers above 0"),
+    ],
+)
+def test_impossible_value_is_a_user_error(values, message):
+    with pytest.raises(UserError, match=message.replace("|", r"\|")):
+        Preprocess.from_dict(values)
+
+
+def test_only_torch_and_pillow_are_needed(tmp_path):
+    path = tmp_path / "image.png"
+    noise(40, 50).save(path)
+    code = (
+        "import sys, warnings\n"
+        "for name in ('numpy', 'torchvision', 'lightning'): sys.modules[name] = None\n"
+        "warnings.simplefilter('ignore')\n"  # torch itself warns that numpy is missing
+        "import torch\n"
+        "warnings.simplefilter('error')\n"
+        "from vit.data.decode import open_image\n"
+        "from vit.data.preprocess import Preprocess\n"
+        "preprocess = Preprocess(image_size=(28, 28), crop_fraction=0.875)\n"
+        f"image = preprocess(open_image({str(path)!r}))\n"
+        "print(image.long().sum().item(), preprocess.normalize(image[None]).shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = torchvision_preprocess(32, 28, "bilinear")(noise(40, 50)).long().sum().item()
+    assert done.stdout.strip() == f"{expected} torch.Size([1, 3, 28, 28])"

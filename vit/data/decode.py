@@ -1,0 +1,200 @@
+"""Step 1: any image file -> an upright RGB image of 8 bits, or one line that names the file.
+
+What Pillow leaves to its caller is settled here, once, for training and for prediction:
+
+- Orientation: the EXIF tag is applied, so a photo stands as its camera showed it.
+- Transparency (alpha channel, transparent palette entry or colour): composited on white. Only
+  the transparent level of a gray PNG of 16 bits is not applied.
+- 16 bits a channel: the high byte is kept, for gray as Pillow does for colour; never clipped.
+- 32-bit integers and floats: refused, because their files do not say which value is white.
+- Animations and multi-page files: the first frame.
+- CMYK, also as Adobe writes it (inverted), 1-bit, palette, YCbCr and LAB: Pillow's conversion.
+
+Only Pillow is imported, and none of its global switches is touched.
+"""
+
+import io
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from PIL import Image
+from PIL.ExifTags import Base
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+
+from vit.errors import UserError
+
+MAX_PIXELS = 178_956_970
+"""Images of more pixels (height times width) are refused before they are decoded. This is where
+Pillow's own limit stands; a camera of 108 megapixels is below it."""
+
+_TRANSPOSE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""EXIF orientation -> the operation that undoes it; 1 and unknown values need none."""
+
+_REPLACE = "replace or delete it"
+_IMPOSTORS = (
+    (b"\x00\x05\x16\x07", "macOS metadata (AppleDouble), not an image; delete it"),
+    (b"version https://git-lfs", "a Git LFS pointer, not the image itself; run 'git lfs pull'"),
+    (b"<!doctype html", f"a web page (HTML), not an image; {_REPLACE}"),
+    (b"<html", f"a web page (HTML), not an image; {_REPLACE}"),
+    (b"<svg", "an SVG drawing, not a pixel image; convert it to PNG"),
+    (b"<?xml", f"an XML text (perhaps SVG), not a pixel image; {_REPLACE}"),
+    (b"%pdf", "a PDF document, not an image; convert its pages to PNG"),
+)
+"""First bytes (lower case, white space stripped) of what often carries an image's name."""
+
+_Stream = io.BufferedReader | io.BytesIO
+
+
+class ImageError(UserError):
+    """An image that cannot be used: one line with the file's name, the reason and the way out."""
+
+
+def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Image.Image:
+    """An upright RGB image from a path, a file's bytes, a PIL image or a uint8 array.
+
+    Arrays are `h w`, `h w 3` or `h w 4` (alpha last). A PIL image is not modified; if it needs no
+    change it is returned itself. Opening the result again changes nothing.
+
+    Raises:
+        ImageError: the file is missing, empty, cut short, damaged, above `MAX_PIXELS`, of an
+            unknown format or of pixels without an agreed range.
+    """
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        return _read(lambda: open(path, "rb"), _printable(path))
+    if isinstance(source, bytes):
+        return _read(lambda: io.BytesIO(source), f"image of {len(source):,} bytes")
+    if isinstance(source, Image.Image):
+        name = _printable(getattr(source, "filename", "")) or f"PIL image of mode {source.mode}"
+        try:
+            return _upright_rgb(source, name)
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:
+            raise ImageError(f"{name}: {_diagnosis(error, b'?')}") from error
+    return _from_array(source)
+
+
+def _read(open_stream: Callable[[], _Stream], name: str) -> Image.Image:
+    head = b""
+    try:
+        with open_stream() as stream:
+            head = stream.read(64)
+            stream.seek(0)
+            return _decode(stream, head, name)
+    except (UserError, MemoryError):
+        raise
+    # Pillow's plugins answer damaged files with anything from struct.error to ZeroDivisionError.
+    except Exception as error:
+        raise ImageError(f"{name}: {_diagnosis(error, head)}") from error
+
+
+def _decode(stream: _Stream, head: bytes, name: str) -> Image.Image:
+    if b"Exif" not in head:
+        # The two formats of most data sets, opened directly: `Image.open` would warn about
+        # 90 megapixels, and silencing it for every image makes Python forget which warnings
+        # of other libraries it has already shown (and costs 15 us, a fifth of a CIFAR JPEG).
+        if head.startswith(b"\xff\xd8\xff"):
+            return _upright_rgb(JpegImageFile(stream), name)
+        if head.startswith(b"\x89PNG\r\n\x1a\n"):
+            return _upright_rgb(PngImageFile(stream), name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # damaged EXIF fields, size: not the reader's concern
+        return _upright_rgb(Image.open(stream), name)
+
+
+def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
+    if image.width * image.height > MAX_PIXELS:
+        size = f"{image.height:,} x {image.width:,} pixels"
+        raise ImageError(f"{name}: {size} exceed the limit of {MAX_PIXELS:,}; make it smaller")
+    if 0 in image.size:
+        raise ImageError(f"{name}: the image has no pixels; {_REPLACE}")
+    if image.format == "EPS":
+        # Pillow would run Ghostscript on it.
+        raise ImageError(f"{name}: an EPS file is a program, not an image; convert it to PNG")
+    image.load()
+    # After loading, because Pillow turns TIFF files by itself and then drops the tag.
+    turn = _TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))
+    image = _to_rgb(image, name)
+    if turn is None:
+        return image
+    image = image.transpose(turn)
+    image.info = {}  # the copied EXIF would turn it once more when it is opened again
+    return image
+
+
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        image = _high_byte(image)
+    elif image.mode == "I" and image.format in ("PNG", "PPM"):
+        image = _high_byte(image.convert("I;16"))  # 16 bits in a 32-bit mode
+    elif image.mode in ("I", "F"):
+        kind = "32-bit integer" if image.mode == "I" else "floating-point"
+        raise ImageError(
+            f"{name}: {kind} pixels have no agreed white; convert them to 8 or 16 bits"
+        )
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        image = Image.new("RGB", rgba.size, "white")
+        image.paste(rgba, mask=rgba.getchannel("A"))
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _high_byte(image: Image.Image) -> Image.Image:
+    # 'I;16B' is stored most significant byte first, 'I;16' and 'I;16L' last.
+    first = 0 if image.mode == "I;16B" else 1
+    return Image.frombytes("L", image.size, image.tobytes()[first::2])
+
+
+def _from_array(array: Any) -> Image.Image:
+    # numpy's own description of an array, so that numpy need not be installed.
+    interface = getattr(array, "__array_interface__", None)
+    if interface is None:
+        kinds = "a path, bytes, a PIL image or a uint8 array"
+        raise TypeError(f"an image is {kinds}, not {type(array).__name__}")
+    shape, kind = interface["shape"], interface["typestr"]
+    known = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4))
+    if kind != "|u1" or not known or 0 in shape:
+        raise ImageError(
+            f"array of shape {shape} and type {kind}: pass uint8 of shape (h, w) or (h, w, 3)"
+        )
+    return _upright_rgb(Image.fromarray(array), f"array of shape {shape}")
+
+
+def _diagnosis(error: Exception, head: bytes) -> str:
+    """What is wrong with a file that begins with `head`, and what to do about it."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"cannot be read ({error.strerror}); check the path and its permissions"
+    if not head:
+        return f"the file is empty (0 bytes); {_REPLACE}"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"more than the limit of {MAX_PIXELS:,} pixels; make it smaller"
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    for signature, message in _IMPOSTORS:
+        if start.startswith(signature):
+            return message
+    if head[4:12] in (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc"):
+        return "a HEIC photo, which Pillow cannot read; convert it to JPEG"
+    if "truncated" in str(error).lower():
+        return f"the image is cut short (truncated file); {_REPLACE}"
+    if isinstance(error, Image.UnidentifiedImageError):
+        return f"not an image of a known format, or its beginning is damaged; {_REPLACE}"
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return f"cannot be decoded ({reason}); {_REPLACE}"
+
+
+def _printable(path: str | bytes) -> str:
+    # A newline, or a byte that is not UTF-8, must not break the one line or the terminal.
+    text = os.fsdecode(path)
+    return text if text.isprintable() else ascii(text)

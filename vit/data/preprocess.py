@@ -1,0 +1,179 @@
+"""Step 2 at evaluation: RGB image -> uint8 `c h w`; and, for both, uint8 -> normalised floats.
+
+Shapes: b batch, c channels, h w pixels. A trained model carries its `Preprocess` with it as JSON.
+Only torch and Pillow are needed; numpy and torchvision are not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vit.errors import UserError, did_you_mean
+
+Interpolation = Literal["bilinear", "bicubic", "box"]
+"""Pillow's filters, all of them antialiased; box is the 'area' resize of TensorFlow."""
+
+MAX_ASPECT = 100
+"""Of an image that is longer than this many times its other side, only the middle is used: a
+strip of 1 x 20,000 pixels, its shorter side resized to 256, would fill five gigabytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocess:
+    """What happens to an image before the model sees it, at evaluation and in use.
+
+    `resize="crop"` on a square is torchvision's Resize(int) and CenterCrop, to the bit; on other
+    shapes the image is resized until it covers them. `resize="squash"` is the evaluation of the
+    ViT paper's code (vit_jax/input_pipeline.py), which does not keep the aspect ratio.
+    """
+
+    image_size: tuple[int, int]
+    """Height and width that the model sees, in pixels."""
+
+    resize: Literal["crop", "squash"] = "crop"
+    """crop keeps the aspect ratio and cuts off what sticks out; squash stretches the image."""
+
+    crop_fraction: float = 1.0
+    """Side of the centre crop over the resized side, in (0, 1]: the image is first resized to
+    round(image_size / crop_fraction). 0.875 is ImageNet's 256 to 224; 1 loses the least."""
+
+    interpolation: Interpolation = "bilinear"
+    """Filter of the resize: bilinear, bicubic or box."""
+
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    """Subtracted from red, green and blue in [0, 1]. 0.5 with std 0.5 maps to [-1, 1] as in the
+    paper's code."""
+
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    """Divides red, green and blue after the mean is subtracted."""
+
+    def __post_init__(self) -> None:
+        check_choice("resize", self.resize, ("crop", "squash"))
+        check_choice("interpolation", self.interpolation, get_args(Interpolation))
+        if not _numbers(self.image_size, 2, int) or min(self.image_size) < 1:
+            raise UserError(f"image_size={self.image_size!r} must be (height, width) in pixels")
+        if not _numbers((self.crop_fraction,), 1, float) or not 0 < self.crop_fraction <= 1:
+            raise UserError(f"crop_fraction={self.crop_fraction!r} must be in (0, 1]")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if not _numbers(values, 3, float):
+                raise UserError(f"{name}={values!r} must be three numbers: red, green and blue")
+        if min(self.std) <= 0:
+            raise UserError(f"std={self.std!r} must be three numbers above 0")
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """RGB image (`vit.data.decode.open_image`) -> uint8 `c h w`."""
+        height, width = (round(side / self.crop_fraction) for side in self.image_size)
+        if self.resize == "squash":
+            image = image.resize((width, height), pillow_filter(self.interpolation))
+        else:
+            image = resize_to_cover(image, (height, width), self.interpolation)
+        return to_tensor(center_crop(image, self.image_size))
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """uint8 `b c h w` -> float32 `b c h w` on the same device.
+
+        The only place where pixels are normalised. The steps and their order are torchvision's
+        ToTensor and Normalize, so the result equals theirs to the bit.
+        """
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+            found = f"{images.dtype} of shape {tuple(images.shape)}"
+            raise ValueError(f"normalize takes uint8 images of shape (b, 3, h, w), not {found}")
+        mean = _per_channel(self.mean, images.device)
+        std = _per_channel(self.std, images.device)
+        return images.to(torch.float32).div_(255).sub_(mean).div_(std)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values, for the model's config.json."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Preprocess":
+        """The inverse of `to_dict`. Raises UserError for a missing, unknown or impossible value."""
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                hint = did_you_mean(name, known) or f"; the known ones are {', '.join(known)}"
+                raise UserError(f"preprocessing has no field {name!r}{hint}")
+        if "image_size" not in values:
+            raise UserError("preprocessing has no image_size; give [height, width] in pixels")
+        decoded: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**decoded)
+
+
+def resize_to_cover(
+    image: Image.Image, size: tuple[int, int], interpolation: Interpolation
+) -> Image.Image:
+    """Resize to the smallest image of the same aspect ratio that covers `size` (height, width).
+
+    For a square `size` this is torchvision's Resize(int), with the same rounding of the longer
+    side. See `MAX_ASPECT` for strips.
+    """
+    width, height = image.size
+    limit = MAX_ASPECT * min(width, height)
+    if max(width, height) > limit:
+        width, height = min(width, limit), min(height, limit)
+        image = center_crop(image, (height, width))
+    if width * size[0] <= height * size[1]:
+        target = (size[1], int(size[1] * height / width))
+    else:
+        target = (int(size[0] * width / height), size[0])
+    return image if target == image.size else image.resize(target, pillow_filter(interpolation))
+
+
+def center_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Cut `size` (height, width) from the middle; where the image is smaller, add black around it.
+
+    torchvision's CenterCrop, with its rounding: half a pixel goes to the even offset when it
+    cuts, and to the right and bottom when it pads.
+    """
+    top, left = _offset(image.height, size[0]), _offset(image.width, size[1])
+    box = (left, top, left + size[1], top + size[0])
+    return image if box == (0, 0, *image.size) else image.crop(box)  # black outside the image
+
+
+def to_tensor(image: Image.Image) -> Tensor:
+    """RGB image -> uint8 `c h w`, in memory of its own."""
+    if image.mode != "RGB":
+        raise ValueError(f"image of mode {image.mode}: open it with vit.data.decode.open_image")
+    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)  # writable: no warning
+    return pixels.view(image.height, image.width, 3).permute(2, 0, 1).contiguous()
+
+
+def pillow_filter(interpolation: Interpolation) -> Image.Resampling:
+    """Pillow's constant for the name of a filter."""
+    return Image.Resampling[interpolation.upper()]
+
+
+def check_choice(field: str, value: str, known: tuple[str, ...]) -> None:
+    """Raise UserError unless `value` of the named field is one of the known ones."""
+    if value not in known:
+        hint = did_you_mean(str(value), known) or f"; choose {' | '.join(known)}"
+        raise UserError(f"{field}={value!r} is unknown{hint}")
+
+
+def _offset(side: int, crop: int) -> int:
+    return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
+
+
+def _numbers(values: Any, count: int, kind: type) -> bool:
+    kinds = (int, float) if kind is float else (kind,)
+    return (
+        isinstance(values, tuple)
+        and len(values) == count
+        and all(isinstance(value, kinds) and not isinstance(value, bool) for value in values)
+    )
+
+
+def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    # Filled in place: a copy from the host would make it wait for the device at every batch.
+    return torch.stack([torch.full((1, 1), value, device=device) for value in values])  # c 1 1
