@@ -1,0 +1,168 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vit.data.dataset import ImageDataset, UnreadableImage, collate, sample_seed, seeded
+from vit.data.loaders import make_loader
+from vit.data.sources import ImageSet, PathList
+
+
+def noisy(image: Image.Image) -> Tensor:
+    """A transform with randomness: the image's first pixel, plus noise."""
+    pixels = torch.from_numpy(np.array(image).transpose(2, 0, 1).copy())
+    return (pixels // 2 + torch.randint(0, 100, pixels.shape)).to(torch.uint8)
+
+
+def plain(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(image).transpose(2, 0, 1).copy())
+
+
+def in_memory(count: int = 12) -> ImageSet:
+    pixels = np.random.default_rng(0).integers(0, 256, (count, 6, 5, 3), dtype=np.uint8)
+    return ImageSet(pixels, np.arange(count) % 3, PathList(f"x/{i}" for i in range(count)))
+
+
+def on_disk(folder: Path, count: int = 6, broken: tuple[int, ...] = ()) -> ImageSet:
+    folder.mkdir(exist_ok=True)
+    for index in range(count):
+        Image.new("RGB", (5, 6), (index, 0, 0)).save(folder / f"{index}.png")
+    for index in broken:
+        (folder / f"{index}.png").write_bytes(b"")
+    paths = PathList((f"{index}.png" for index in range(count)), str(folder))
+    return ImageSet(paths, np.arange(count), paths.printable())
+
+
+def test_a_sample_is_the_image_its_label_and_its_index():
+    images = in_memory()
+    pixels, label, index = ImageDataset(images, plain)[4]  # pyright: ignore
+    assert isinstance(images.items, np.ndarray)
+    assert torch.equal(pixels.permute(1, 2, 0), torch.from_numpy(images.items[4]))
+    assert (label, index) == (1, 4) and type(label) is int
+
+
+def test_gray_arrays_become_three_equal_channels():
+    pixels = np.arange(12, dtype=np.uint8).reshape(1, 3, 4)
+    sample = ImageDataset(ImageSet(pixels, np.array([0]), PathList("a")), plain)[0]
+    assert sample is not None and sample[0].shape == (3, 3, 4)
+    assert all(torch.equal(channel, torch.from_numpy(pixels[0])) for channel in sample[0])
+
+
+def test_a_training_sample_is_a_function_of_its_key():
+    one, two = ImageDataset(in_memory(), noisy, seed=3), ImageDataset(in_memory(), noisy, seed=3)
+    keys = [(epoch, index, copy) for epoch in range(2) for index in range(3) for copy in range(2)]
+    forward = {key: one[key][0] for key in keys}  # pyright: ignore
+    torch.rand(7)
+    backward = {key: two[key][0] for key in reversed(keys)}  # pyright: ignore
+    assert all(torch.equal(forward[key], backward[key]) for key in keys)
+    distinct = {pixels.numpy().tobytes() for pixels in forward.values()}
+    assert len(distinct) == len(keys)
+    other_seed = ImageDataset(in_memory(), noisy, seed=4)[keys[0]]
+    assert not torch.equal(other_seed[0], forward[keys[0]])  # pyright: ignore
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_workers_do_not_change_samples(num_workers):
+    dataset = ImageDataset(in_memory(), noisy)
+    batches = [[(5, 3, 0), (5, 1, 0)], [(5, 2, 0), (5, 2, 1)], [(6, 3, 0), (6, 0, 0)]]
+    loader = make_loader(
+        dataset,
+        num_workers=num_workers,
+        image_size=(6, 5),
+        pin_memory=False,
+        batch_sampler=batches,
+    )
+    for keys, (images, labels, indices) in zip(batches, loader, strict=True):
+        expected = collate([dataset[key] for key in reversed(keys)])
+        assert torch.equal(images.flip(0), expected[0])
+        assert torch.equal(labels.flip(0), expected[1])
+        assert indices.tolist() == [index for _, index, _ in keys]
+
+
+def test_the_generators_of_the_main_process_are_untouched(monkeypatch):
+    dataset = ImageDataset(in_memory(), noisy)
+    # It would seed the accelerators, too.
+    monkeypatch.setattr(torch, "manual_seed", None)
+    before = torch.get_rng_state()
+    _ = dataset[(0, 1, 0)]
+    assert torch.equal(before, torch.get_rng_state())
+    with pytest.raises(ZeroDivisionError), seeded(1):
+        torch.rand(1)
+        _ = 1 / 0
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_sample_seeds_of_neighbours_are_distinct():
+    keys = [(s, e, i, r) for s in range(3) for e in range(5) for i in range(200) for r in range(3)]
+    assert len({sample_seed(*key) % 2**32 for key in keys}) == len(keys)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("key", [2, (0, 2, 0)])
+def test_an_unreadable_image_stops_with_one_line_that_names_it(tmp_path, key, num_workers):
+    dataset = ImageDataset(on_disk(tmp_path / "p", broken=(2,)), plain)
+    loader = make_loader(
+        dataset, num_workers=num_workers, image_size=(6, 5), pin_memory=False, batch_sampler=[[key]]
+    )
+    batches: Any = iter(loader)
+    with pytest.raises(UnreadableImage) as caught:
+        next(batches)
+    if num_workers:
+        batches._shutdown_workers()  # the garbage collector would take five seconds for it
+    assert str(caught.value).startswith(f"{tmp_path}/p/2.png: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_skip_leaves_images_out_of_evaluation_counts_and_names_them_once(tmp_path, capfd):
+    dataset = ImageDataset(on_disk(tmp_path / "p", broken=(1, 4)), plain, on_error="skip")
+    loader = make_loader(
+        dataset, num_workers=2, image_size=(6, 5), pin_memory=False, batch_size=2, shuffle=False
+    )
+    for _ in range(2):
+        assert [batch[2].tolist() for batch in loader] == [[0], [2, 3], [5]]
+    assert dataset.num_skipped == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert sorted(line.split(": ")[:2] for line in lines) == [
+        ["skipped", f"{tmp_path}/p/1.png"],
+        ["skipped", f"{tmp_path}/p/4.png"],
+    ]
+
+
+def test_skip_replaces_images_in_training_by_the_next_one(tmp_path):
+    images = on_disk(tmp_path / "p", broken=(4, 5))
+    sample = ImageDataset(images, plain, on_error="skip")[(0, 4, 0)]
+    assert sample is not None and sample[1:] == (0, 0)
+    assert sample[0][0].unique().tolist() == [0]
+    again = ImageDataset(images, plain, on_error="skip")[(0, 4, 0)]
+    assert again is not None and torch.equal(again[0], sample[0])
+
+
+def test_skip_gives_up_where_nothing_can_be_read(tmp_path):
+    dataset = ImageDataset(
+        on_disk(tmp_path / "p", count=3, broken=(0, 1, 2)), plain, on_error="skip"
+    )
+    with pytest.raises(UnreadableImage, match=r"1\.png and the 2 images after it cannot be read"):
+        _ = dataset[(0, 1, 0)]
+
+
+def test_collate_stacks_integers_and_rows():
+    image = torch.zeros(3, 4, 5, dtype=torch.uint8)
+    images, labels, indices = collate([(image, 2, 7), None, (image, 0, 9)])
+    assert images.shape == (2, 3, 4, 5) and images.dtype == torch.uint8
+    assert labels.tolist() == [2, 0] and labels.dtype == torch.int64
+    assert indices.tolist() == [7, 9] and indices.dtype == torch.int64
+    row = torch.tensor([1.0, 0.0])
+    assert collate([(image, row, 7)])[1].tolist() == [[1.0, 0.0]]
+    assert collate([None, None], (4, 5))[0].shape == (0, 3, 4, 5)
+
+
+def test_several_labels_are_float_rows():
+    images = in_memory(2)
+    images.labels = np.array([[1, 0], [1, 1]], dtype=np.float32)
+    sample = ImageDataset(images, plain)[1]
+    assert sample is not None and isinstance(sample[1], Tensor)
+    assert sample[1].dtype == torch.float32 and sample[1].tolist() == [1, 1]

@@ -1,0 +1,201 @@
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from vit.data.folder import load_folder, load_held_out
+from vit.data.sources import ImageSet
+from vit.errors import UserError
+
+
+def names(images: ImageSet | None) -> list[str]:
+    assert images is not None
+    return list(images.names)
+
+
+def by_class(images: ImageSet | None) -> dict[int, int]:
+    assert images is not None
+    return {label: (images.labels == label).sum() for label in images.labels.tolist()}
+
+
+def test_one_folder_is_cut_into_three(tmp_path, make_tree):
+    splits = load_folder(make_tree(tmp_path / "photos", {"cat": 20, "dog": 40}))
+    assert splits.classes == ["cat", "dog"]
+    assert by_class(splits.train) == {0: 16, 1: 32}
+    assert by_class(splits.val) == {0: 2, 1: 4}
+    assert by_class(splits.test) == {0: 2, 1: 4}
+    everything = names(splits.train) + names(splits.val) + names(splits.test)
+    assert len(set(everything)) == 60
+    assert splits.val_origin == splits.test_origin == "cut from train"
+
+
+def test_paths_open_and_labels_are_those_of_their_folders(tmp_path, make_tree):
+    splits = load_folder(make_tree(tmp_path / "my phötos", {"ein Hund": 4, "猫": 4}))
+    for images in (splits.train, splits.val, splits.test):
+        assert images is not None
+        for path, label, name in zip(images.items, images.labels, images.names, strict=True):
+            assert name.split("/")[0] == splits.classes[label]
+            assert path == str(tmp_path / "my phötos" / name)
+            Image.open(path).load()
+
+
+def test_moving_the_classes_into_train_keeps_the_cut(tmp_path, make_tree):
+    one = load_folder(make_tree(tmp_path / "one", {"cat": 20, "dog": 20}))
+    two = load_folder(make_tree(tmp_path / "two", {"train/cat": 20, "train/dog": 20}))
+    assert ["train/" + name for name in names(one.val)] == names(two.val)
+    assert ["train/" + name for name in names(one.test)] == names(two.test)
+
+
+def test_seed_and_fractions_decide_the_cut(tmp_path, make_tree):
+    root = make_tree(tmp_path / "photos", {"cat": 20, "dog": 20})
+    assert names(load_folder(root).val) == names(load_folder(root).val)
+    assert names(load_folder(root).val) != names(load_folder(root, seed=1).val)
+    splits = load_folder(root, val_fraction=0.25, test_fraction=0.0)
+    assert by_class(splits.val) == {0: 5, 1: 5} and splits.test is None
+
+
+@pytest.mark.parametrize("val", ["val", "valid", "validation", "Val"])
+def test_val_folder_is_used_and_then_there_is_no_test(val, tmp_path, make_tree):
+    tree = {"train/cat": 3, "train/dog": 3, f"{val}/cat": 2, f"{val}/dog": 1}
+    splits = load_folder(make_tree(tmp_path / "photos", tree))
+    assert names(splits.val) == [f"{val}/cat/0.jpg", f"{val}/cat/1.jpg", f"{val}/dog/0.jpg"]
+    assert len(splits.train) == 6 and splits.test is None
+    assert (splits.val_origin, splits.test_origin) == ("given", "none")
+
+
+def test_with_train_and_test_val_is_cut_from_train(tmp_path, make_tree):
+    tree = {"train/cat": 10, "train/dog": 10, "test/cat": 3, "test/dog": 3}
+    splits = load_folder(make_tree(tmp_path / "photos", tree))
+    assert (len(splits.train), by_class(splits.val), by_class(splits.test)) == (
+        *(18, {0: 1, 1: 1}, {0: 3, 1: 3}),
+    )
+    assert (splits.val_origin, splits.test_origin) == ("cut from train", "given")
+
+
+def test_all_three_folders_are_used_as_they_are(tmp_path, make_tree):
+    tree = {f"{split}/{name}": 2 for split in ("train", "val", "test") for name in ("a", "b")}
+    splits = load_folder(make_tree(tmp_path / "photos", tree))
+    assert [len(part or ()) for part in (splits.train, splits.val, splits.test)] == [4, 4, 4]
+
+
+def test_labels_come_from_train_when_val_lacks_a_class(tmp_path, make_tree):
+    tree = {"train/a": 2, "train/b": 2, "train/c": 2, "val/b": 1, "val/c": 1}
+    splits = load_folder(make_tree(tmp_path / "photos", tree))
+    assert by_class(splits.val) == {1: 1, 2: 1}
+
+
+def test_numeric_classes_have_their_natural_indices(tmp_path, make_tree):
+    splits = load_folder(make_tree(tmp_path / "photos", {str(n): 4 for n in range(1, 12)}))
+    assert splits.classes == [str(n) for n in range(1, 12)]
+
+
+def test_folders_below_a_class_belong_to_it(tmp_path, make_tree):
+    tree = {"cat": 2, "cat/tabby/old": 2, "dog": 2}
+    splits = load_folder(make_tree(tmp_path / "p", tree), val_fraction=0.0, test_fraction=0.0)
+    assert by_class(splits.train) == {0: 4, 1: 2}
+
+
+def test_both_spellings_of_an_accent_are_one_class(tmp_path, make_tree):
+    tree = {"train/caf\u00e9": 2, "train/bar": 2, "val/cafe\u0301": 1}
+    splits = load_folder(make_tree(tmp_path / "photos", tree))
+    assert by_class(splits.val) == {1: 1}
+
+
+def test_what_is_left_out_is_noted(tmp_path, make_tree):
+    root = make_tree(tmp_path / "p", {"train/a": 4, "train/b": 4, "val/a": 1, "train": 2, "raw": 3})
+    (root / "train" / "a" / "x.heic").touch()
+    (root / "train" / "a" / "loop").symlink_to(root / "train")
+    (root / "val" / "a" / "gone.jpg").symlink_to(root / "nothing")
+    assert load_folder(root).notes == [
+        f"{root}: folders beside train/ left out: 'raw'",
+        f"{root}/train: files that are not images left out: .heic 1",
+        f"{root}/train: images outside class folders left out: 2",
+        f"{root}/train: links to what is listed already left out: 1",
+        f"{root}/val: broken links left out: 'a/gone.jpg'",
+    ]
+
+
+def test_a_class_with_one_image_keeps_it_for_training(tmp_path, make_tree):
+    splits = load_folder(make_tree(tmp_path / "photos", {"cat": 10, "lynx": 1}))
+    assert by_class(splits.train)[1] == 1 and by_class(splits.val) == {0: 1}
+    assert any("'lynx'" in note for note in splits.notes)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({}, "no images in .*photos; expected class folders"),
+        ({"cat": 0, "dog": 0}, "no images in .*photos; expected class folders"),
+        ({".": 3}, "photos has 3 images but no class folders"),
+        ({"cat": 3, "dog": 0}, "class folder .*photos/dog has no images"),
+        ({"cat": 3}, "photos has one class only, 'cat'; at least two are needed$"),
+        ({"set/cat": 3, "set/dog": 3}, "one class only, 'set'.*use --data.root .*photos/set$"),
+        (
+            {"train/a": 2, "train/b": 2, "val/c": 1},
+            "photos/val has classes that .*train lacks: 'c'",
+        ),
+        ({"train/a": 2, "train/b": 2, "test/c": 1}, "photos/test has classes that .*lacks: 'c'"),
+        ({"train/a": 2, "train/b": 2, "val": 0}, "photos/val has no images in class folders"),
+        ({"val/a": 2, "test/a": 2}, "photos has test/, val/ but no train/"),
+        ({"train/a": 1, "val/a": 1, "valid/a": 1}, "photos has both val/ and valid/"),
+        ({"train": 0}, "no images in .*photos/train; expected class folders"),
+        ({"a": 1, "b": 1}, "no class of .*photos has two images"),
+    ],
+)
+def test_an_unusable_folder_is_one_line_that_names_it(tree, message, tmp_path, make_tree):
+    with pytest.raises(UserError, match=message) as caught:
+        load_folder(make_tree(tmp_path / "photos", tree))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_class_says_what_its_files_are(tmp_path, make_tree):
+    root = make_tree(tmp_path / "photos", {"cat": 3, "dog": 0})
+    (root / "dog" / "1.heic").touch()
+    with pytest.raises(UserError, match=r"photos/dog has no images.*\.heic 1"):
+        load_folder(root)
+
+
+def test_a_missing_folder_names_the_nearest(tmp_path, make_tree):
+    make_tree(tmp_path, {"photos/cat": 1})
+    with pytest.raises(UserError, match=r"fotos does not exist; did you mean 'photos'"):
+        load_folder(tmp_path / "fotos")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is neither a folder nor"):
+        load_folder(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+def test_an_unreadable_folder_is_named(tmp_path: Path, make_tree):
+    root = make_tree(tmp_path / "photos", {"cat": 3, "dog": 3})
+    (root / "dog").chmod(0)
+    with pytest.raises(UserError, match=r"cannot read folder .*photos/dog: Permission denied"):
+        load_folder(root)
+
+
+def test_held_out_images_get_the_labels_of_the_model(tmp_path, make_tree):
+    root = make_tree(tmp_path / "new", {"hen": 2, "cat": 1})
+    splits = load_held_out(root, ["cat", "dog", "hen"])
+    assert splits.test is not None and len(splits.train) == 0
+    found = {
+        name.split("/")[0]: label
+        for name, label in zip(splits.test.names, splits.test.labels, strict=True)
+    }
+    assert found == {"cat": 0, "hen": 2}
+
+
+def test_held_out_images_of_one_class_are_fine(tmp_path, make_tree):
+    splits = load_held_out(make_tree(tmp_path / "new", {"hen": 2}), ["cat", "hen"])
+    assert splits.test is not None and splits.test.labels.tolist() == [1, 1]
+
+
+def test_held_out_images_prefer_the_test_folder(tmp_path, make_tree):
+    root = make_tree(tmp_path / "new", {"train/cat": 3, "test/hen": 2})
+    splits = load_held_out(root, ["cat", "hen"])
+    assert splits.test is not None and splits.test.labels.tolist() == [1, 1]
+
+
+def test_a_held_out_class_unknown_to_the_model_is_an_error(tmp_path, make_tree):
+    root = make_tree(tmp_path / "new", {"cat": 1, "cow": 1})
+    with pytest.raises(UserError, match="classes that the model lacks: cow"):
+        load_held_out(root, ["cat", "dog"])

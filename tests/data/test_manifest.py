@@ -1,0 +1,187 @@
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from vit.data.manifest import load_held_out_manifest, load_manifest
+from vit.data.sources import Splits
+from vit.errors import UserError
+
+
+@pytest.fixture
+def photos(tmp_path: Path, make_tree) -> Path:
+    """A folder of 12 images, 0.jpg to 11.jpg, in `pictures`."""
+    make_tree(tmp_path / "photos", {"pictures": 12})
+    return tmp_path / "photos"
+
+
+def write(photos: Path, text: str, name: str = "list.csv") -> Path:
+    (photos / name).write_text(text, encoding="utf-8")
+    return photos / name
+
+
+def rows(labels: list[str], header: str = "path,label") -> str:
+    listed = [f"pictures/{index}.jpg,{label}" for index, label in enumerate(labels)]
+    return "\n".join([header, *listed]) + "\n"
+
+
+def sizes(splits: Splits) -> list[int | None]:
+    parts = (splits.train, splits.val, splits.test)
+    return [None if part is None else len(part) for part in parts]
+
+
+def test_relative_paths_start_at_the_manifest(photos, monkeypatch):
+    absolute = photos / "pictures" / "3.jpg"
+    text = f"path,label\npictures/0.jpg,cat\n{absolute},dog\n"
+    monkeypatch.chdir(photos)
+    splits = load_manifest(write(photos, text).name, val_fraction=0.0, test_fraction=0.0)
+    monkeypatch.chdir("/")
+    assert list(splits.train.items) == [str(photos / "pictures/0.jpg"), str(absolute)]
+    assert splits.classes == ["cat", "dog"] and splits.train.labels.tolist() == [0, 1]
+    for path in splits.train.items:
+        Image.open(path).load()
+
+
+def test_without_a_split_column_val_and_test_are_cut(photos):
+    splits = load_manifest(write(photos, rows(["cat", "dog"] * 6)))
+    assert sizes(splits) == [8, 2, 2]
+    assert splits.val is not None and sorted(splits.val.labels) == [0, 1]
+    again = load_manifest(photos / "list.csv", seed=1)
+    assert again.val is not None and list(again.val.names) != list(splits.val.names)
+
+
+def test_split_names_and_their_synonyms_are_used(photos):
+    names = ["train"] * 4 + ["val", "valid", "validation", "Test", "test"]
+    labels = [f"{'cat' if index % 2 else 'dog'},{name}" for index, name in enumerate(names)]
+    splits = load_manifest(write(photos, rows(labels, "path,label,split")))
+    assert sizes(splits) == [4, 3, 2]
+    assert (splits.val_origin, splits.test_origin) == ("given", "given")
+    assert splits.val is not None
+    assert list(splits.val.names) == [f"pictures/{index}.jpg" for index in (4, 5, 6)]
+
+
+def test_val_without_test_gives_no_test(photos):
+    labels = ["cat,train", "dog,train", "cat,val"]
+    assert sizes(load_manifest(write(photos, rows(labels, "path,label,split")))) == [2, 1, None]
+
+
+def test_numeric_labels_are_class_names_in_natural_order(photos):
+    labels = [str(index % 11 + 1) for index in range(12)]
+    splits = load_manifest(write(photos, rows(labels)), val_fraction=0.0, test_fraction=0.0)
+    assert splits.classes == [str(index) for index in range(1, 12)]
+    assert splits.train.labels.tolist() == [*range(11), 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        (
+            "path,label\npictures/0.jpg,a|c\npictures/1.jpg,b\npictures/2.jpg,\n",
+            [[1, 0, 1], [0, 1, 0], [0, 0, 0]],
+        ),
+        (
+            "path,label,label\npictures/0.jpg,a,c\npictures/1.jpg,b,\npictures/2.jpg,c,b\n",
+            [[1, 0, 1], [0, 1, 0], [0, 1, 1]],
+        ),
+    ],
+)
+def test_several_labels_become_rows_of_zeros_and_ones(text, labels, photos):
+    splits = load_manifest(write(photos, text), val_fraction=0.0, test_fraction=0.0)
+    assert splits.multilabel and splits.classes == ["a", "b", "c"]
+    assert splits.train.labels.dtype == np.float32
+    assert splits.train.labels.tolist() == labels
+
+
+def test_multilabel_sets_are_cut_as_a_whole(photos):
+    labels = [f"a|x{index}" for index in range(12)]
+    assert sizes(load_manifest(write(photos, rows(labels)), val_fraction=0.25)) == [8, 3, 1]
+
+
+def test_semicolons_byte_order_mark_and_capitals_are_understood(photos):
+    text = "\ufeffPath; Label ;Other\npictures/0.jpg;ein, Hund;1\n\npictures/1.jpg;Katze;2\n"
+    splits = load_manifest(write(photos, text), val_fraction=0.0, test_fraction=0.0)
+    assert splits.classes == ["Katze", "ein, Hund"]
+
+
+def test_parquet_equals_csv(photos):
+    labels = ["cat", "dog"] * 6
+    table = {"other": [1] * 12, "path": [f"pictures/{n}.jpg" for n in range(12)], "label": labels}
+    # A folder name like a Hive partition must not become a column.
+    (photos / "split=val").mkdir()
+    parquet.write_table(pyarrow.table(table), photos / "list.parquet")
+    one = load_manifest(write(photos, rows(labels)))
+    two = load_manifest(photos / "list.parquet")
+    assert list(one.train.items) == list(two.train.items)
+    assert one.train.labels.tolist() == two.train.labels.tolist()
+
+
+def test_parquet_lists_are_several_labels(photos):
+    table = {"path": ["pictures/0.jpg", "pictures/1.jpg"], "label": [["a", "b"], ["b"]]}
+    parquet.write_table(pyarrow.table(table), photos / "list.parquet")
+    splits = load_manifest(photos / "list.parquet", val_fraction=0.0, test_fraction=0.0)
+    assert splits.train.labels.tolist() == [[1, 1], [0, 1]]
+
+
+def test_parquet_without_pyarrow_is_one_line(photos, monkeypatch):
+    (photos / "list.parquet").touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"needs pyarrow: pip install 'vit\[parquet\]'"):
+        load_manifest(photos / "list.parquet")
+
+
+def test_a_broken_parquet_file_is_one_line(photos):
+    (photos / "list.parquet").write_bytes(b"not parquet at all")
+    with pytest.raises(UserError, match=r"list\.parquet is not a Parquet file"):
+        load_manifest(photos / "list.parquet")
+
+
+HEAD = "path,label,split\npictures/0.jpg,cat,train\npictures/1.jpg,dog,train\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty; expected columns path,label"),
+        ("path,label\n", "has a header but no rows"),
+        ("path,lable\na,b\n", "columns path, lable, but none called 'label'; did you mean 'lable'"),
+        ("file,label\na,b\n", "columns file, label, but none called 'path'"),
+        ("path,label,split,split\na,b,c,d\n", "has 2 columns 'split'; keep one"),
+        (HEAD + "pictures/2.jpg,cat\n", "row 4 has 2 of 3 columns"),
+        (HEAD + ",cat,train\n", "row 4 has no path"),
+        (HEAD + "pictures/2.jpg,,train\n", "row 4 has no label"),
+        (HEAD + "pictures/2.jpg,cat,trian\n", "row 4 has split 'trian'.*did you mean 'train'"),
+        (HEAD + "pictures/2.jpg,cow,val\n", r"row 4 \(val\) has label 'cow', which no train row"),
+        (HEAD + "./pictures/0.jpg,cat,val\n", "lists ./pictures/0.jpg twice, in rows 2 and 4"),
+        (HEAD + "gone.jpg,cat,val\n", r"do not exist: 'gone.jpg' \(row 4\); relative paths start"),
+        ("path,label,split\npictures/0.jpg,cat,val\n", "has no rows of split train"),
+        ("path,label\npictures/0.jpg,cat\npictures/1.jpg,cat\n", "one class only, 'cat'"),
+        ("path,label,label\npictures/0.jpg,,\n", "has no labels in its train rows"),
+    ],
+)
+def test_a_mistake_is_one_line_with_file_and_row(text, message, photos):
+    with pytest.raises(UserError, match=message) as caught:
+        load_manifest(write(photos, text))
+    assert "\n" not in str(caught.value) and "list.csv" in str(caught.value)
+
+
+def test_files_that_are_no_csv_are_one_line(photos):
+    (photos / "list.csv").write_bytes(b"path,label\n\xff\xfe\x00\n")
+    with pytest.raises(UserError, match="not a CSV file in UTF-8"):
+        load_manifest(photos / "list.csv")
+    with pytest.raises(UserError, match=r"cannot read .*gone\.csv: No such file"):
+        load_manifest(photos / "gone.csv")
+
+
+def test_a_held_out_manifest_gets_the_labels_of_the_model(tmp_path, make_tree):
+    make_tree(tmp_path, {"x": 2})
+    listed = tmp_path / "list.csv"
+    listed.write_text("path,label\nx/0.jpg,hen\nx/1.jpg,cat\n")
+    splits = load_held_out_manifest(listed, ["cat", "dog", "hen"])
+    assert splits.test is not None and splits.test.labels.tolist() == [2, 0]
+    listed.write_text("path,label\nx/0.jpg,cow\nx/1.jpg,cat\n")
+    with pytest.raises(UserError, match="cow"):
+        load_held_out_manifest(listed, ["cat", "dog", "hen"])

@@ -1,0 +1,386 @@
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from jsonargparse import ArgumentParser, set_parsing_settings
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from PIL import Image
+from torch import Tensor
+
+from vit.data.module import ImageData, InputFormat, Sampling
+from vit.data.preprocess import Preprocess
+from vit.data.transforms import TrainTransform
+from vit.errors import UserError
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+PLAIN = TrainTransform(crop="none", flip=False)
+
+
+class Recorder(LightningModule):
+    """A linear model that notes which images it saw, in what batches, with what pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+        self.seen: dict[str, list[tuple[list[int], float]]] = {}
+
+    def _note(self, stage: str, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        images, labels, indices = batch
+        self.seen.setdefault(stage, []).append((indices.tolist(), images.double().sum().item()))
+        logits = self.linear(images.mean((2, 3)))
+        return torch.nn.functional.cross_entropy(logits, labels)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self._note("train", batch)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if not self.trainer.sanity_checking:
+            self._note("val", batch)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self._note("test", batch)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> None:
+        self._note("predict", batch)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def indices(self, stage: str) -> list[int]:
+        return [index for batch, _ in self.seen.get(stage, []) for index in batch]
+
+
+class Count(Callback):
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        data: Any = trainer.datamodule  # pyright: ignore
+        data.consumed_samples += data.batch_size * trainer.world_size
+
+
+def trainer(**options: Any) -> Trainer:
+    silent = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
+    fixed = {"accelerator": "cpu", "use_distributed_sampler": False, "callbacks": [Count()]}
+    return Trainer(**{**silent, **fixed, **options})
+
+
+@pytest.fixture
+def photos(tmp_path: Path, make_tree) -> Path:
+    """60 images of two classes: train 48, val 6, test 6."""
+    return make_tree(tmp_path / "photos", {"cat": 20, "dog": 40})
+
+
+def data(photos: Path, **options: Any) -> ImageData:
+    return ImageData(
+        root=str(photos), **{"image_size": 8, "batch_size": 8, "num_workers": 0} | options
+    )
+
+
+def first(batches: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return next(iter(batches))
+
+
+def test_properties_need_no_trainer(photos):
+    module = data(photos, image_size=(8, 16))
+    assert "splits" not in vars(module), "scanned at the first use only"
+    assert module.classes == ["cat", "dog"] and module.num_classes == 2
+    assert module.class_counts == [16, 32] and not module.multilabel
+    assert module.image_size == (8, 16) and module.preprocess.image_size == (8, 16)
+    assert module.samples_per_epoch(1) == 48 and module.samples_per_epoch(5) == 40
+    assert [module.expected_images(s) for s in ("train", "val", "test")] == [48, 6, 6]
+    assert module.summary() == (
+        "60 images of 2 classes: train 48, val 6, test 6 (val and test cut from train, seed 0)"
+    )
+
+
+def test_some_data_must_be_given():
+    with pytest.raises(UserError, match=r"give --data\.root FOLDER .* or --data\.dataset NAME"):
+        ImageData()
+
+
+def test_root_wins_over_the_dataset(photos):
+    assert ImageData("digits").num_classes == 10
+    assert ImageData("digits", str(photos)).classes == ["cat", "dog"]
+    assert ImageData("a name that nobody knows", str(photos)).classes == ["cat", "dog"]
+
+
+def test_data_dir_is_where_downloads_are_looked_for(tmp_path):
+    with pytest.raises(UserError, match="elsewhere"):
+        _ = ImageData("imagenet", data_dir=str(tmp_path / "elsewhere")).splits
+
+
+def test_a_manifest_is_a_root_and_may_have_several_labels(photos):
+    rows = [f"cat/{index}.jpg,{'a|b' if index % 2 else 'b'}" for index in range(20)]
+    (photos / "list.csv").write_text("\n".join(["path,label", *rows]))
+    module = data(photos / "list.csv", val_fraction=0.0, test_fraction=0.0, augment=PLAIN)
+    assert module.multilabel and module.class_counts == [10, 20]
+    labels = first(module.train_dataloader())[1]
+    assert labels.dtype == torch.float32 and labels.shape == (8, 2)
+    with pytest.raises(UserError, match="balanced needs one label an image"):
+        data(photos / "list.csv", sampling=Sampling(balanced=True)).train_dataloader()
+
+
+def test_fractions_and_seed_reach_the_cut(photos):
+    assert len(data(photos, val_fraction=0.5).splits.val or ()) == 30
+    assert len(data(photos, test_fraction=0.5).splits.test or ()) == 30
+    names = [list(data(photos, seed=seed).image_set("val").names) for seed in (0, 0, 1)]
+    assert names[0] == names[1] != names[2]
+    digits = ImageData("digits", val_fraction=0.25)
+    assert abs(len(digits.image_set("val")) - 0.25 * (1797 - 359)) < 10
+
+
+def test_batches_are_uint8_and_normalised_on_the_device(photos):
+    module = data(photos, inputs=InputFormat(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 0.2)))
+    images, labels, indices = first(module.val_dataloader())
+    assert images.dtype == torch.uint8 and images.shape == (6, 3, 8, 8)
+    normalised, same_labels, same_indices = module.on_after_batch_transfer(
+        (images, labels, indices), 0
+    )
+    assert same_labels is labels and same_indices is indices
+    mean = torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)
+    std = torch.tensor([0.5, 0.25, 0.2]).view(3, 1, 1)
+    assert torch.allclose(normalised, (images / 255 - mean) / std, atol=1e-6)
+    default = data(photos).on_after_batch_transfer((images, labels, indices), 0)[0]
+    assert torch.allclose(default, images / 127.5 - 1, atol=1e-6)
+
+
+def test_every_field_of_inputs_reaches_the_preprocessing(photos):
+    fields = InputFormat(
+        resize="squash",
+        crop_fraction=0.5,
+        interpolation="bicubic",
+        mean=(0.1, 0.2, 0.3),
+        std=(0.4, 0.5, 0.6),
+    )
+    given = data(photos, inputs=fields).preprocess.to_dict()
+    assert given.pop("image_size") == [8, 8]
+    assert {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()} == {
+        name: getattr(fields, name) for name in given
+    }
+    assert ImageData(root=str(photos)).preprocess == Preprocess(
+        image_size=(224, 224),
+        resize="crop",
+        crop_fraction=0.875,
+        interpolation="bilinear",
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+    )
+
+
+def test_augment_is_used_in_training_only(photos):
+    flipped = data(photos, augment=TrainTransform(crop="inception", crop_area=(0.1, 0.2)))
+    plain = data(photos, augment=PLAIN)
+    one, two = first(flipped.train_dataloader()), first(plain.train_dataloader())
+    assert one[2].tolist() == two[2].tolist()
+    assert not torch.equal(one[0], two[0])
+    assert torch.equal(first(flipped.val_dataloader())[0], first(plain.val_dataloader())[0])
+
+
+def test_seed_decides_the_order_and_the_augmentation(photos):
+    area = TrainTransform(crop="inception", crop_area=(0.1, 0.5))
+    cut = {"val_fraction": 0.0, "test_fraction": 0.0, "augment": area}
+    one, same, other = (
+        first(data(photos, seed=seed, **cut).train_dataloader()) for seed in (0, 0, 1)
+    )
+    assert torch.equal(one[0], same[0]) and one[2].tolist() == same[2].tolist()
+    assert one[2].tolist() != other[2].tolist()
+
+
+def test_balanced_sampling_draws_classes_equally(photos, make_tree):
+    root = make_tree(photos.parent / "uneven", {"rare": 4, "common": 76})
+    options = {"val_fraction": 0.0, "test_fraction": 0.0, "batch_size": 80, "augment": PLAIN}
+    module = data(root, sampling=Sampling(balanced=True), **options)
+    counts = torch.zeros(2)
+    for epoch in range(5):
+        module.consumed_samples = 80 * epoch
+        counts += torch.bincount(first(module.train_dataloader())[1], minlength=2)
+    # 400 draws at 1/2: standard deviation 10.
+    assert abs(counts[0].item() - 200) < 45
+    plain = first(data(root, **options).train_dataloader())[1]
+    assert torch.bincount(plain).tolist() == [76, 4]
+
+
+def test_repeats_reach_the_sampler(photos):
+    indices = first(data(photos, sampling=Sampling(repeats=4)).train_dataloader())[2].tolist()
+    assert len(set(indices)) == 2
+
+
+def test_on_error_skip_reaches_every_split(photos):
+    module = data(photos, on_error="skip")
+    broken = module.image_set("val").items[2]
+    Path(str(broken)).write_bytes(b"")
+    assert first(module.val_dataloader())[2].tolist() == [0, 1, 3, 4, 5]
+    assert module.skipped_images("val") == 1 and module.skipped_images("test") == 0
+    with pytest.raises(UserError, match=os.path.basename(str(broken))):
+        first(data(photos).val_dataloader())
+
+
+def test_open_image_is_the_file(photos):
+    module = data(photos)
+    image = module.open_image("test", 1)
+    assert isinstance(image, Image.Image) and image.size == (10, 8)
+    path = str(module.image_set("test").items[1])
+    assert image.tobytes() == Image.open(path).convert("RGB").tobytes()
+
+
+def test_num_workers_are_taken_or_chosen(photos):
+    assert data(photos, num_workers=3).train_dataloader().num_workers == 3
+    chosen = data(photos, num_workers=None).train_dataloader().num_workers
+    assert chosen == min(len(os.sched_getaffinity(0)), 8)
+    digits = ImageData("digits", image_size=8)
+    assert digits.train_dataloader().num_workers == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"num_workers": -1}, "num_workers=-1 must be 0 or more"),
+        ({"image_size": 0}, "image_size"),
+        ({"inputs": InputFormat(crop_fraction=1.5)}, "crop_fraction=1.5"),
+    ],
+)
+def test_impossible_values_are_refused_before_any_scan(options, message):
+    with pytest.raises(UserError, match=message):
+        data(Path("nowhere"), **options)
+
+
+def test_training_sees_every_image_once_an_epoch_and_evaluation_too(photos):
+    model, module = Recorder(), data(photos)
+    trainer(max_epochs=2).fit(model, datamodule=module)
+    seen = model.indices("train")
+    assert sorted(seen[:48]) == sorted(seen[48:]) == list(range(48)) and seen[:48] != seen[48:]
+    assert model.indices("val") == [*range(6)] * 2
+    assert module.state_dict() == {"consumed_samples": 96}
+    trainer().test(model, datamodule=module, verbose=False)
+    assert model.indices("test") == [*range(6)]
+    module.evaluation_split = "train"
+    trainer().test(model, datamodule=module, verbose=False)
+    assert model.indices("test")[6:] == [*range(48)]
+
+
+def test_predict_runs_on_the_chosen_split(photos):
+    for split, count in (("train", 48), ("val", 6), ("test", 6)):
+        model = Recorder()
+        module = data(photos)
+        module.evaluation_split = split
+        trainer().predict(model, datamodule=module)
+        assert model.indices("predict") == [*range(count)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_resume_sees_exactly_the_rest(num_workers, photos, tmp_path):
+    def new() -> ImageData:
+        # The default augmentation, so that pixels are compared, too.
+        return data(photos, num_workers=num_workers)
+
+    whole = Recorder()
+    saver = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
+    trainer(max_epochs=3, callbacks=[Count(), saver], enable_checkpointing=True).fit(
+        whole, datamodule=new()
+    )
+    assert len(whole.seen["train"]) == 18
+    for done in (4, 8, 12, 16):  # of 6 batches an epoch
+        rest = Recorder()
+        trainer(max_epochs=3).fit(rest, datamodule=new(), ckpt_path=tmp_path / f"step={done}.ckpt")
+        assert rest.seen["train"] == whole.seen["train"][done:]
+        assert len(rest.seen["val"]) == 3 - done // 6
+
+
+def test_a_run_that_ended_inside_an_epoch_goes_on_from_there(photos, tmp_path):
+    """After max_steps, Lightning counts the begun epoch as a whole one."""
+    whole, half, rest = Recorder(), Recorder(), Recorder()
+    trainer(max_epochs=3).fit(whole, datamodule=data(photos))
+    run = trainer(max_steps=8)
+    run.fit(half, datamodule=data(photos))
+    run.save_checkpoint(tmp_path / "half.ckpt")
+    trainer(max_epochs=3).fit(rest, datamodule=data(photos), ckpt_path=tmp_path / "half.ckpt")
+    assert len(rest.seen["train"]) == 6 and len(rest.seen["val"]) == 1
+    assert half.seen["train"] + rest.seen["train"] == whole.seen["train"][:14]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("limit", "batches"), [(4, 4), (0.5, 3)])
+def test_limited_epochs_go_through_all_images(limit, batches, num_workers, photos):
+    whole, model = Recorder(), Recorder()
+    trainer(max_epochs=4).fit(whole, datamodule=data(photos))
+    module = data(photos, num_workers=num_workers)
+    trainer(max_epochs=4, limit_train_batches=limit).fit(model, datamodule=module)
+    assert model.seen["train"] == whole.seen["train"][: 4 * batches]
+    assert model.indices("val") == [*range(6)] * 4
+
+
+def test_overfit_batches_is_refused(photos):
+    with pytest.raises(UserError, match="overfit_batches would draw other images"):
+        trainer(max_epochs=1, overfit_batches=1).fit(Recorder(), datamodule=data(photos))
+
+
+def test_a_fit_without_val_runs_and_a_validation_without_val_is_an_error(photos):
+    model, module = Recorder(), data(photos, val_fraction=0.0, test_fraction=0.0)
+    trainer(max_epochs=1).fit(model, datamodule=module)
+    assert len(model.indices("train")) == 56 and model.indices("val") == []
+    with pytest.raises(UserError, match="photos has no val split"):
+        trainer().validate(model, datamodule=module, verbose=False)
+    with pytest.raises(UserError, match="photos has no test split"):
+        trainer().test(model, datamodule=module, verbose=False)
+
+
+def as_rank(module: ImageData, rank: int, world_size: int) -> ImageData:
+    attributes = {"global_rank": rank, "world_size": world_size, "num_devices": world_size}
+    device = SimpleNamespace(root_device=torch.device("cpu"))
+    module.trainer = SimpleNamespace(  # pyright: ignore
+        **attributes, strategy=device, limit_train_batches=1.0, state=SimpleNamespace(fn=None)
+    )
+    return module
+
+
+def test_ranks_share_training_and_evaluation(photos):
+    ranks = [as_rank(data(photos, batch_size=4), rank, 4) for rank in range(4)]
+    train = [[i for batch in m.train_dataloader() for i in batch[2].tolist()] for m in ranks]
+    assert sorted(i for part in train for i in part) == list(range(48))
+    assert {len(part) for part in train} == {12}
+    val = [[i for batch in m.val_dataloader() for i in batch[2].tolist()] for m in ranks]
+    assert val == [[0, 4], [1, 5], [2], [3]]
+
+
+def test_a_rank_without_images_is_allowed(photos):
+    assert data(photos).allow_zero_length_dataloader_with_multiple_devices
+    assert len(as_rank(data(photos), 7, 8).val_dataloader()) == 0
+
+
+def test_pinned_memory_is_for_cuda_only(photos):
+    module = as_rank(data(photos), 0, 1)
+    assert not module.val_dataloader().pin_memory  # pyright: ignore
+    module.trainer.strategy.root_device = torch.device("cuda")  # pyright: ignore
+    assert module.val_dataloader().pin_memory  # pyright: ignore
+
+
+def test_the_command_line_reaches_every_argument(photos):
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(ImageData, "data")
+    line = (
+        f"--data.dataset cifar10 --data.root {photos} --data.data_dir d --data.image_size [8,16] "
+        "--data.batch_size 4 --data.num_workers 1 --data.augment.crop pad "
+        "--data.augment.randaugment [2,9] --data.inputs.resize squash "
+        "--data.inputs.mean [0.1,0.2,0.3] --data.sampling.balanced true "
+        "--data.val_fraction 0.2 --data.test_fraction 0.3 --data.seed 5 --data.on_error skip "
+        "--data.classes [b,a]"
+    )
+    module = parser.instantiate(parser.parse_args(line.split()))["data"]
+    assert isinstance(module, ImageData)
+    assert module.image_size == (8, 16) and module.augment.randaugment == (2, 9)
+    assert module.preprocess.mean == (0.1, 0.2, 0.3) and module.sampling.balanced
+    expected = {"val_fraction": 0.2, "test_fraction": 0.3, "seed": 5, "on_error": "skip"}
+    assert expected.items() <= vars(module).items()
+    assert (module.root, module.known_classes, module.num_workers) == (str(photos), ["b", "a"], 1)
+    shown = parser.format_help()
+    for text in ("--data.inputs.crop_fraction", "Share of train that becomes val", "Filter of the"):
+        assert text in shown

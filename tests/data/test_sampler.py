@@ -1,0 +1,177 @@
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from vit.data.sampler import EvalSampler, TrainBatchSampler
+from vit.errors import UserError
+
+
+@dataclass
+class At:
+    consumed_samples: int = 0
+
+
+def sampler(
+    num_samples: int, batch_size: int, at: int = 0, rank: int = 0, world: int = 1, **options: Any
+) -> TrainBatchSampler:
+    return TrainBatchSampler(
+        num_samples,
+        batch_size,
+        **{"seed": 0, "rank": rank, "world_size": world, "progress": At(at), **options},
+    )
+
+
+def all_ranks(num_samples: int, batch_size: int, world: int, **options: Any) -> list[list[list]]:
+    """Batches of every rank."""
+    ranks = range(world)
+    return [list(sampler(num_samples, batch_size, rank=r, world=world, **options)) for r in ranks]
+
+
+def global_batches(ranks: list[list[list]]) -> list[set]:
+    return [set().union(*parts) for parts in zip(*ranks, strict=True)]
+
+
+CASES = [
+    (random.Random(case).randint(1, 70), random.Random(-case - 1).randint(1, 9), case % 5 + 1)
+    for case in range(60)
+]
+
+
+@pytest.mark.parametrize(("num_samples", "batch_size", "world"), CASES)
+def test_ranks_share_a_prefix_of_the_permutation_equally(num_samples, batch_size, world):
+    ranks = all_ranks(num_samples, batch_size, world, at=0)
+    lengths = {len(batches) for batches in ranks}
+    assert lengths == {max(1, num_samples // (batch_size * world))}
+    assert {len(batch) for batches in ranks for batch in batches} == {batch_size}
+    order = sampler(num_samples, batch_size, world=world).order(0)[0].tolist()
+    used = Counter(index for batches in ranks for batch in batches for _, index, _ in batch)
+    assert used == Counter(order)
+    if num_samples >= batch_size * world:
+        assert set(used.values()) == {1}
+    else:
+        assert max(used.values()) - min(used[index] for index in range(num_samples)) <= 1
+    keys = [key for batches in ranks for batch in batches for key in batch]
+    assert len(set(keys)) == len(keys), "a repeated image is augmented anew"
+
+
+@pytest.mark.parametrize(("num_samples", "batch_size", "world"), CASES)
+def test_evaluation_takes_every_index_exactly_once(num_samples, batch_size, world):
+    num_samples -= 1  # an empty set, too
+    ranks = [EvalSampler(num_samples, rank=rank, world_size=world) for rank in range(world)]
+    assert sorted(index for rank in ranks for index in rank) == list(range(num_samples))
+    assert [len(list(rank)) for rank in ranks] == [len(rank) for rank in ranks]
+
+
+def test_every_image_comes_once_an_epoch_when_sizes_divide():
+    assert sorted(key for batch in sampler(60, 5) for key in batch) == [
+        (0, index, 0) for index in range(60)
+    ]
+
+
+def run(sampled: TrainBatchSampler, batches: int) -> list[list]:
+    """That many batches, over epochs, with the progress counted as training does."""
+    progress, seen = sampled.progress, []
+    while len(seen) < batches:
+        for batch in sampled:
+            seen.append(batch)
+            progress.consumed_samples += sampled.global_batch
+            if len(seen) == batches:
+                break
+    return seen
+
+
+@pytest.mark.parametrize(("num_samples", "batch_size", "world"), CASES[:20])
+def test_resume_gives_exactly_the_rest(num_samples, batch_size, world):
+    rank = world - 1
+    whole = run(sampler(num_samples, batch_size, rank=rank, world=world), 12)
+    for done in range(12):
+        at = done * batch_size * world
+        rest = run(sampler(num_samples, batch_size, at=at, rank=rank, world=world), 12 - done)
+        assert rest == whole[done:]
+
+
+@pytest.mark.parametrize("options", [{}, {"repeats": 3}, {"weights": torch.ones(50)}])
+def test_another_world_size_gives_the_same_global_batches(options):
+    one = global_batches(all_ranks(50, 12, 1, **options))
+    assert one == global_batches(all_ranks(50, 4, 3, **options))
+    assert one == global_batches(all_ranks(50, 3, 4, **options))
+    assert one == global_batches(all_ranks(50, 1, 12, **options))
+
+
+def test_order_depends_on_seed_and_epoch_only():
+    first = sampler(100, 10).order(0)[0].tolist()
+    torch.manual_seed(5)
+    assert sampler(100, 10, at=300).order(0)[0].tolist() == first
+    assert sampler(100, 10).order(1)[0].tolist() != first
+    assert sampler(100, 10, seed=1).order(0)[0].tolist() != first
+
+
+def test_the_global_generator_is_not_touched():
+    before = torch.get_rng_state()
+    list(sampler(100, 10, weights=torch.ones(100)))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_changed_batch_size_repeats_less_than_one_batch():
+    resumed = list(sampler(100, 10, at=21))
+    assert resumed[:8] == list(sampler(100, 10))[2:]
+
+
+def test_a_pass_from_inside_an_epoch_goes_over_into_the_next():
+    whole = list(sampler(100, 10)) + list(sampler(100, 10, at=100))
+    assert [batch[0][0] for batch in whole] == [0] * 10 + [1] * 10
+    assert list(sampler(100, 10, at=70)) == whole[7:17]
+
+
+def test_length_is_that_of_a_whole_epoch():
+    resumed = sampler(100, 8, at=40, rank=1, world=3)
+    assert len(resumed) == len(list(resumed)) == 4
+    assert resumed.samples_per_epoch == 96
+
+
+def test_repeated_augmentation_keeps_the_length_and_spreads_copies_over_ranks():
+    ranks = all_ranks(90, 5, 3, repeats=3)
+    keys = [key for batches in ranks for batch in batches for key in batch]
+    assert len(keys) == 90
+    counts = Counter(index for _, index, _ in keys)
+    assert len(counts) == 30 and set(counts.values()) == {3}
+    for index in counts:
+        assert {copy for _, i, copy in keys if i == index} == {0, 1, 2}
+        holders = [
+            r
+            for r, batches in enumerate(ranks)
+            if any(i == index for batch in batches for _, i, _ in batch)
+        ]
+        assert holders == [0, 1, 2]
+
+
+def test_weights_set_the_frequencies():
+    weights = torch.tensor([1.0] * 90 + [9.0] * 10, dtype=torch.float64)
+    drawn = [
+        index for batch in run(sampler(100, 10, weights=weights), 500) for _, index, _ in batch
+    ]
+    rare = sum(index >= 90 for index in drawn) / len(drawn)
+    # Standard deviation of 5,000 draws at 1/2: 0.007.
+    assert abs(rare - 0.5) < 0.03
+
+
+def test_draws_of_the_same_image_in_an_epoch_are_different_copies():
+    keys = [key for batch in sampler(20, 10, weights=torch.ones(20)) for key in batch]
+    assert len(set(keys)) == 20 and len({index for _, index, _ in keys}) < 20
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "batch_size", "options", "message"),
+    [
+        (0, 1, {}, "empty"),
+        (1, 0, {}, "batch_size=0 must be at least 1"),
+        (1, 1, {"repeats": 0}, "repeats=0 must be at least 1"),
+    ],
+)
+def test_impossible_sizes_are_refused(num_samples, batch_size, options, message):
+    with pytest.raises(UserError, match=message):
+        sampler(num_samples, batch_size, **options)

@@ -1,0 +1,151 @@
+import os
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+from vit.data.sources import (
+    ImageSet,
+    PathList,
+    Splits,
+    class_order,
+    cut,
+    held_out,
+    missing_files,
+    shorten,
+)
+from vit.errors import UserError
+
+
+def test_path_list_returns_what_went_in():
+    names = ["a.jpg", "b/ä ö.png", "", "日本.gif", os.fsdecode(b"latin\xe9.jpg")]
+    paths = PathList(names, "/root")
+    assert list(paths) == [os.path.join("/root", name) for name in names]
+    assert paths[-1] == "/root/" + names[-1]
+    assert list(pickle.loads(pickle.dumps(paths))) == list(paths)
+    assert list(paths.select(np.array([3, 0]))) == ["/root/日本.gif", "/root/a.jpg"]
+    with pytest.raises(IndexError):
+        paths[5]
+
+
+def test_names_that_are_not_utf8_can_be_printed():
+    paths = PathList([os.fsdecode(b"latin\xe9.jpg")], "/root")
+    assert list(paths.printable()) == ["latin\N{REPLACEMENT CHARACTER}.jpg"]
+    assert list(PathList(["b/ä", "a"], "/root").printable()) == ["b/ä", "a"]
+    assert list(PathList(["b", "a"], "/root").printable()) == ["b", "a"]
+
+
+def test_select_keeps_items_labels_and_names_together():
+    pixels = np.arange(4 * 2 * 2, dtype=np.uint8).reshape(4, 2, 2)
+    images = ImageSet(pixels, np.array([3, 1, 4, 1]), PathList("abcd"))
+    chosen = images.select(np.array([2, 0]))
+    assert isinstance(chosen.items, np.ndarray)
+    assert np.array_equal(chosen.items, pixels[[2, 0]])
+    assert chosen.labels.tolist() == [4, 3]
+    assert list(chosen.names) == ["c", "a"]
+
+
+def test_numeric_classes_come_in_natural_order():
+    assert class_order(["10", "2", "1"]) == ["1", "2", "10"]
+    assert class_order(["img12", "img2", "b", "B", "img"]) == ["B", "b", "img", "img2", "img12"]
+    assert class_order(["2", "a", "02"]) == ["02", "2", "a"]
+
+
+def _keys(count: int) -> list[str]:
+    return [f"{index}.jpg" for index in range(count)]
+
+
+def test_cut_is_stratified_and_complete():
+    strata = ["a"] * 100 + ["b"] * 30
+    train, val, test = held_out(_keys(130), strata, seed=0, val_fraction=0.1, test_fraction=0.2)
+    assert sorted([*train, *val, *test]) == list(range(130))
+    labels = np.array(strata)
+    assert [(labels[part] == "a").sum() for part in (train, val, test)] == [70, 10, 20]
+    assert [(labels[part] == "b").sum() for part in (train, val, test)] == [21, 3, 6]
+
+
+def test_cut_depends_on_names_and_seed_but_not_on_order():
+    keys = _keys(50)
+    shuffled = random.Random(1).sample(keys, k=50)
+
+    def val_names(names: list[str], seed: int) -> set[str]:
+        parts = held_out(names, ["a"] * 50, seed=seed, val_fraction=0.2, test_fraction=0.0)
+        return {names[index] for index in parts[1]}
+
+    assert val_names(keys, 0) == val_names(shuffled, 0)
+    assert val_names(keys, 0) != val_names(keys, 1)
+
+
+def test_test_split_does_not_depend_on_the_val_fraction():
+    def test_of(val_fraction: float) -> list[int]:
+        strata = ["a"] * 50
+        options = {"seed": 3, "val_fraction": val_fraction, "test_fraction": 0.2}
+        return held_out(_keys(50), strata, **options)[2].tolist()
+
+    assert test_of(0.0) == test_of(0.3)
+
+
+def test_an_added_image_leaves_the_others_where_they_are():
+    before = held_out(_keys(50), ["a"] * 50, seed=0, val_fraction=0.2, test_fraction=0.2)
+    after = held_out(_keys(51), ["a"] * 51, seed=0, val_fraction=0.2, test_fraction=0.2)
+    assert len(set(before[2].tolist()) & set(after[2].tolist())) >= len(before[2]) - 1
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, (1, 0, 0)), (2, (1, 1, 0)), (3, (1, 1, 1)), (20, (16, 2, 2))]
+)
+def test_train_keeps_an_image_of_every_class(count: int, expected: tuple[int, int, int]):
+    parts = held_out(_keys(count), ["a"] * count, seed=0, val_fraction=0.1, test_fraction=0.1)
+    assert tuple(map(len, parts)) == expected
+
+
+def _splits(labels: list[int]) -> Splits:
+    pixels = np.zeros((len(labels), 2, 2), np.uint8)
+    images = ImageSet(pixels, np.array(labels), PathList(_keys(len(labels))))
+    return Splits(classes=["a", "b"], train=images)
+
+
+def _cut(splits: Splits, val_fraction: float = 0.1, test_fraction: float = 0.1) -> Splits:
+    fractions = {"val_fraction": val_fraction, "test_fraction": test_fraction}
+    return cut(splits, _keys(len(splits.train)), seed=0, where="photos", **fractions)
+
+
+def test_summary_says_what_was_cut():
+    cut_both = _cut(_splits([0] * 600 + [1] * 600))
+    assert cut_both.summary(7) == (
+        "1,200 images of 2 classes: train 960, val 120, test 120 "
+        "(val and test cut from train, seed 7)"
+    )
+    assert _splits([0, 1]).summary(7) == "2 images of 2 classes: train 2"
+
+
+def test_a_class_with_one_image_is_noted():
+    cut_both = _cut(_splits([0] * 10 + [1]))
+    assert cut_both.notes == ["photos: no image could be held out of 'b': too few images"]
+
+
+def test_too_few_images_for_test_is_noted_and_too_few_for_val_an_error():
+    without_test = _cut(_splits([0, 0, 1, 1]))
+    assert without_test.test is None and without_test.test_origin == "none"
+    assert "a test split" in without_test.notes[0]
+    with pytest.raises(UserError, match=r"no class of photos has two images.*val_fraction 0"):
+        _cut(_splits([0, 1]))
+    assert _cut(_splits([0, 1]), 0.0, 0.0).val is None
+
+
+@pytest.mark.parametrize("fractions", [(-0.1, 0.1), (1.0, 0.0), (0.5, 0.5)])
+def test_impossible_fractions_are_refused(fractions: tuple[float, float]):
+    with pytest.raises(UserError, match="fraction"):
+        _cut(_splits([0, 1]), *fractions)
+
+
+def test_missing_files_are_found(tmp_path):
+    (tmp_path / "here.jpg").touch()
+    paths = PathList(["here.jpg", "gone.jpg", "no folder/x.jpg"], str(tmp_path))
+    assert missing_files(paths) == [1, 2]
+
+
+def test_long_lists_are_shortened():
+    assert shorten(["a", "b"]) == "'a', 'b'"
+    assert shorten(["a", "b", "c"], limit=1) == "'a' and 2 more"

@@ -1,0 +1,65 @@
+"""Who reads the images: how many processes, and what each does first."""
+
+import os
+import signal
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader
+
+from vit.data.dataset import ImageDataset, collate
+from vit.data.sources import ImageSet
+
+MAX_WORKERS = 8
+"""More rarely pay: each takes memory, and a GPU is fed by eight cores or by none."""
+
+SMALL_PIXELS = 64 * 64
+"""Images in memory up to this size are cut faster than they are sent between processes."""
+
+
+def choose_num_workers(images: ImageSet, processes: int) -> int:
+    """Workers for each of `processes` training processes on this machine; never above its cores."""
+    if isinstance(images.items, np.ndarray):
+        height, width = images.items.shape[1:3]
+        if height * width <= SMALL_PIXELS:
+            return 0
+    return min(available_cores() // processes, MAX_WORKERS)
+
+
+def available_cores() -> int:
+    """Cores this process may use, which a job scheduler may limit."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS and Windows do not know it
+        return os.cpu_count() or 1
+
+
+def make_loader(
+    dataset: ImageDataset,
+    *,
+    num_workers: int,
+    image_size: tuple[int, int],
+    pin_memory: bool,
+    persistent: bool = False,
+    **sampling: Any,
+) -> DataLoader[Any]:
+    """Batches of `vit.data.dataset.collate`; `sampling` are DataLoader's sampler arguments."""
+    return DataLoader(
+        dataset,
+        num_workers=num_workers,
+        collate_fn=partial(collate, image_size=image_size),
+        pin_memory=pin_memory,
+        persistent_workers=persistent and num_workers > 0,
+        worker_init_fn=start_worker,
+        **sampling,
+    )
+
+
+def start_worker(worker: int) -> None:
+    """First thing in a worker process. (torch itself has set it to one thread.)
+
+    Ctrl-C reaches all processes of a terminal; the main process ends the workers in its own time,
+    without a traceback of each.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

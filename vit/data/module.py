@@ -1,0 +1,348 @@
+"""ImageData: steps 1 to 4 of the walk, from files to normalised batches on the device.
+
+Shapes: b batch, c channels, h w pixels, k classes.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.trainer.states import TrainerFn
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from vit.data.catalog import load_dataset
+from vit.data.dataset import Batch, ImageDataset
+from vit.data.folder import load_folder, load_held_out
+from vit.data.loaders import choose_num_workers, make_loader
+from vit.data.manifest import SUFFIXES, load_held_out_manifest, load_manifest
+from vit.data.preprocess import Interpolation, Preprocess
+from vit.data.sampler import EvalSampler, TrainBatchSampler, batches_per_epoch
+from vit.data.sources import ImageSet, SplitName, Splits
+from vit.data.transforms import TrainTransform
+from vit.errors import UserError
+
+Channels = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFormat:
+    """What the model is fed: how evaluation images are cut, and how all are normalised.
+
+    What is not given is that of the pretrained weights, or else the default named.
+    """
+
+    resize: Literal["crop", "squash"] | None = None
+    """crop (default) keeps the aspect ratio and cuts off what sticks out; squash stretches."""
+
+    crop_fraction: float | None = None
+    """Side of the centre crop over the resized side, in (0, 1]; 0.875 (default) is 256 to 224."""
+
+    interpolation: Interpolation | None = None
+    """Filter of the resize at evaluation: bilinear (default), bicubic or box."""
+
+    mean: Channels | None = None
+    """Subtracted from red, green and blue in [0, 1]; 0.5 by default."""
+
+    std: Channels | None = None
+    """Divides red, green and blue after that; 0.5 by default."""
+
+    def preprocess(self, image_size: tuple[int, int]) -> Preprocess:
+        """The complete preprocessing for (height, width)."""
+        half = (0.5, 0.5, 0.5)
+        fraction = self.crop_fraction
+        return Preprocess(
+            image_size=image_size,
+            resize=self.resize or "crop",
+            crop_fraction=0.875 if fraction is None else fraction,
+            interpolation=self.interpolation or "bilinear",
+            mean=self.mean or half,
+            std=self.std or half,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Which training images an epoch is made of."""
+
+    balanced: bool = False
+    """Draws classes equally often, whatever their sizes, with replacement."""
+
+    repeats: int = 1
+    """Repeated augmentation: copies of each image drawn, augmented differently; 3 in DeiT."""
+
+
+# As constants, because a default that is called in the signature would be made once all the same.
+_TRAIN_TRANSFORM = TrainTransform()
+_INPUTS = InputFormat()
+_SAMPLING = Sampling()
+
+
+class ImageData(LightningDataModule):
+    """Images with labels, split into train, val and test.
+
+    Give `dataset` (a name) or `root` (your files). If both are given, the images come from `root`
+    and `dataset` only says what they are: `vit fit -c cifar10 --data.root my_cifar/`.
+
+    Args:
+        dataset: A dataset by name, downloaded if need be: digits, cifar10, cifar100, svhn, stl10,
+            eurosat, oxford_iiit_pet, flowers102, food101, dtd or imagenet.
+        root: A folder of class folders, with or without train/, val/ and test/ above them, or a CSV
+            or Parquet file with the columns path, label and, optionally, split. Wins over dataset.
+        data_dir: Where downloads go. Default: ~/.cache/vit/data.
+        image_size: Pixels the model sees, one side or (height, width). Default: that of the
+            pretrained weights, or 224.
+        batch_size: Images in a batch of one process; the optimizer sees devices times as many.
+        num_workers: Processes that read images, for each training process. Default: one a core,
+            shared among the training processes of the machine, at most 8; none for small images
+            that are in memory.
+        augment: Random changes of training images.
+        inputs: Cut of evaluation images, and normalisation.
+        sampling: Balanced classes, repeated augmentation.
+        val_fraction: Share of train that becomes val, class by class, where there is no val; in
+            [0, 1).
+        test_fraction: Share that becomes test where a folder or manifest has neither val nor test;
+            in [0, 1).
+        seed: Of these cuts, the training order and the augmentation.
+        on_error: What an unreadable image does: error stops and names it; skip names it, counts it
+            and goes on (training takes the next image in its place).
+        classes: Class names of a model that exists, in the order of its outputs: `root` is then
+            held-out images, all of them test, and a class without images is fine. `vit test RUN
+            --data.root FOLDER` sets it.
+    """
+
+    def __init__(
+        self,
+        dataset: str | None = None,
+        root: str | None = None,
+        *,
+        data_dir: str | None = None,
+        image_size: int | tuple[int, int] | None = None,
+        batch_size: int = 64,
+        num_workers: int | None = None,
+        augment: TrainTransform = _TRAIN_TRANSFORM,
+        inputs: InputFormat = _INPUTS,
+        sampling: Sampling = _SAMPLING,
+        val_fraction: float = 0.1,
+        test_fraction: float = 0.1,
+        seed: int = 0,
+        on_error: Literal["error", "skip"] = "error",
+        classes: list[str] | None = None,
+    ) -> None:
+        super().__init__()
+        # DataHooks.__init__ sets this on every instance. A rank may get no image of a small val.
+        self.allow_zero_length_dataloader_with_multiple_devices = True
+        if dataset is None and root is None:
+            raise UserError(
+                "no data: give --data.root FOLDER (or a CSV), or --data.dataset NAME such as digits"
+            )
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size} must be at least 1")
+        if num_workers is not None and num_workers < 0:
+            raise UserError(f"num_workers={num_workers} must be 0 or more")
+        self.dataset = dataset
+        self.root = root
+        self.data_dir = data_dir
+        self.image_size = _pair(image_size)
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.augment = augment
+        self.sampling = sampling
+        self.val_fraction = val_fraction
+        self.test_fraction = test_fraction
+        self.seed = seed
+        self.on_error: Literal["error", "skip"] = on_error
+        self.known_classes = classes
+        self.preprocess = inputs.preprocess(self.image_size)
+        # The split that the test and predict loops get.
+        self.evaluation_split: SplitName = "test"
+        self.consumed_samples = 0
+        self._datasets: dict[tuple[str, bool], ImageDataset] = {}
+
+    @cached_property
+    def splits(self) -> Splits:
+        """Classes and images, found at the first use; nothing is decoded."""
+        fractions = {"val_fraction": self.val_fraction, "seed": self.seed}
+        if self.root is None:
+            assert self.dataset is not None
+            return load_dataset(self.dataset, data_dir=self.data_dir, **fractions)
+        is_manifest = self.root.lower().endswith(SUFFIXES) and not os.path.isdir(self.root)
+        if self.known_classes is not None:
+            if is_manifest:
+                return load_held_out_manifest(self.root, self.known_classes)
+            return load_held_out(self.root, self.known_classes, progress=self._rank == 0)
+        fractions["test_fraction"] = self.test_fraction
+        if is_manifest:
+            return load_manifest(self.root, **fractions)
+        # Before there is a Trainer; Lightning takes the rank from the environment.
+        return load_folder(self.root, progress=getattr(rank_zero_only, "rank", 0) == 0, **fractions)
+
+    @property
+    def classes(self) -> list[str]:
+        """Names in the order of the labels."""
+        return self.splits.classes
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.splits.classes)
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether labels are float `k` instead of an integer."""
+        return self.splits.multilabel
+
+    @property
+    def class_counts(self) -> list[int]:
+        """Training images of each class."""
+        labels = self.splits.train.labels
+        if self.multilabel:
+            return labels.sum(axis=0).astype(int).tolist()
+        return np.bincount(labels, minlength=self.num_classes).tolist()
+
+    def samples_per_epoch(self, world_size: int) -> int:
+        """Training samples in an epoch of `world_size` processes together."""
+        batch = self.batch_size * world_size
+        return batches_per_epoch(len(self.splits.train), batch) * batch
+
+    def image_set(self, split: SplitName) -> ImageSet:
+        """The images of a split. Raises UserError where there is none."""
+        images = self.splits.get(split)
+        if images is None:
+            source = self.root or self.dataset
+            raise UserError(f"{source} has no {split} split; add a {split} folder or its rows")
+        return images
+
+    def expected_images(self, split: SplitName) -> int:
+        """Images that an evaluation of the split counts, on all processes together."""
+        return len(self.image_set(split))
+
+    def skipped_images(self, split: SplitName) -> int:
+        """Images of the split that this process left out of evaluations as unreadable."""
+        dataset = self._datasets.get((split, False))
+        return 0 if dataset is None else dataset.num_skipped
+
+    def open_image(self, split: SplitName, index: int) -> Image.Image:
+        """An image of a split in RGB, as it is on disk."""
+        return self._image_dataset(split, training=False).open(index)
+
+    def summary(self) -> str:
+        """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
+        return self.splits.summary(self.seed)
+
+    def prepare_data(self) -> None:
+        """Downloads; Lightning calls it on one process of each machine."""
+        _ = self.splits
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Batches of keys from `consumed_samples` on; all ranks get equally many."""
+        if self.trainer is not None and getattr(self.trainer, "overfit_batches", 0):
+            raise UserError(
+                "overfit_batches would draw other images in every epoch; "
+                "use --trainer.limit_train_batches, or --data.root with a few images"
+            )
+        sampler = TrainBatchSampler(
+            len(self.splits.train),
+            self.batch_size,
+            seed=self.seed,
+            rank=self._rank,
+            world_size=self._world_size,
+            repeats=self.sampling.repeats,
+            weights=self._weights() if self.sampling.balanced else None,
+            progress=self,
+        )
+        dataset = self._image_dataset("train", training=True)
+        return self._loader(dataset, persistent=True, batch_sampler=sampler)
+
+    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
+        """Every image of val once. A fit without val gets no loader; `validate` an error."""
+        if self.splits.val is None and self._is_fitting():
+            return []
+        return self._evaluation_loader("val", persistent=self._is_fitting())
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """Every image of `evaluation_split` (test, unless it is set) once."""
+        return self._evaluation_loader(self.evaluation_split)
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """Every image of `evaluation_split` once, in the same batches as an evaluation."""
+        return self._evaluation_loader(self.evaluation_split)
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """uint8 `b c h w` -> normalised float32 `b c h w`, on the device."""
+        images, labels, indices = batch
+        return self.preprocess.normalize(images), labels, indices
+
+    def state_dict(self) -> dict[str, int]:
+        """All that an exact resume needs from the data."""
+        return {"consumed_samples": self.consumed_samples}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.consumed_samples = int(state_dict["consumed_samples"])
+
+    @property
+    def _rank(self) -> int:
+        return 0 if self.trainer is None else self.trainer.global_rank
+
+    @property
+    def _world_size(self) -> int:
+        return 1 if self.trainer is None else self.trainer.world_size
+
+    def _is_fitting(self) -> bool:
+        return self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
+
+    def _weights(self) -> Tensor:
+        if self.multilabel:
+            raise UserError("sampling.balanced needs one label an image; this set has several")
+        images = torch.tensor(self.class_counts, dtype=torch.float64)
+        return 1 / images[torch.from_numpy(self.splits.train.labels)]
+
+    def _image_dataset(self, split: SplitName, *, training: bool) -> ImageDataset:
+        key = (split, training)
+        if key not in self._datasets:
+            transform: Callable[[Image.Image], Tensor] = self.preprocess
+            if training:
+                size, mean, std = self.image_size, self.preprocess.mean, self.preprocess.std
+                transform = partial(self.augment, image_size=size, mean=mean, std=std)
+            self._datasets[key] = ImageDataset(
+                self.image_set(split), transform, seed=self.seed, on_error=self.on_error
+            )
+        return self._datasets[key]
+
+    def _evaluation_loader(self, split: SplitName, *, persistent: bool = False) -> DataLoader[Any]:
+        dataset = self._image_dataset(split, training=False)
+        sampler = EvalSampler(len(dataset), rank=self._rank, world_size=self._world_size)
+        return self._loader(
+            dataset, persistent=persistent, sampler=sampler, batch_size=self.batch_size
+        )
+
+    def _loader(self, dataset: ImageDataset, **options: Any) -> DataLoader[Any]:
+        processes = 1 if self.trainer is None else self.trainer.num_devices
+        num_workers = self.num_workers
+        if num_workers is None:
+            num_workers = choose_num_workers(dataset.images, processes)
+        return make_loader(
+            dataset,
+            num_workers=num_workers,
+            image_size=self.image_size,
+            pin_memory=self._on_cuda(),
+            **options,
+        )
+
+    def _on_cuda(self) -> bool:
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+
+
+def _pair(image_size: int | tuple[int, int] | None) -> tuple[int, int]:
+    if image_size is None:
+        return 224, 224
+    if isinstance(image_size, int):
+        return image_size, image_size
+    height, width = image_size
+    return height, width

@@ -1,0 +1,144 @@
+"""Who gets which image when: a pure function of (seed, samples consumed so far, rank, world size).
+
+So one integer in a checkpoint resumes a run exactly, and evaluation counts every image once.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from vit.data.dataset import sample_seed
+from vit.errors import UserError
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """Where training stands."""
+
+    consumed_samples: int
+    """Training samples consumed so far, on all ranks together, epochs before included."""
+
+
+def batches_per_epoch(num_samples: int, global_batch: int) -> int:
+    """Full global batches in an epoch; at least one, for which a smaller set is repeated."""
+    return max(1, num_samples // global_batch)
+
+
+class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
+    """Batches of (epoch, index, repeat) for one rank: a pass goes on where `progress` stands.
+
+    A global batch is `batch_size * world_size` samples in a row of the epoch's order, and rank r
+    takes every `world_size`-th of them from the r-th on. So the same global batch on another number
+    of ranks holds the same samples. All ranks get the same number of batches: the samples after
+    the last full global batch sit out this epoch; a set smaller than one global batch is repeated
+    to fill it.
+
+    A pass has `len(self)` batches. One that starts inside an epoch goes over into the next: after
+    a resume Lightning takes only what its own count of batches lacks, and with
+    `limit_train_batches` every image has its turn.
+
+    Args:
+        num_samples: Images in the set.
+        batch_size: Of one rank.
+        seed: Of the orders.
+        rank: Of this process.
+        world_size: Processes that train together.
+        repeats: Repeated augmentation (arXiv:1902.05509, arXiv:2012.12877): each image drawn comes
+            that often in a row, augmented differently and on different ranks, and an epoch keeps
+            its length, so that it holds `1 / repeats` of the images.
+        weights: `n`, relative frequency of each image; an epoch is then drawn with replacement.
+        progress: Read at the start of each pass.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        seed: int,
+        rank: int,
+        world_size: int,
+        progress: Progress,
+        repeats: int = 1,
+        weights: Tensor | None = None,
+    ) -> None:
+        if num_samples < 1:
+            raise UserError("the training set is empty")
+        for name, value in {"batch_size": batch_size, "repeats": repeats}.items():
+            if value < 1:
+                raise UserError(f"{name}={value} must be at least 1")
+        self.num_samples = num_samples
+        self.global_batch = batch_size * world_size
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.repeats = repeats
+        self.weights = weights
+        self.progress = progress
+        self._batches = batches_per_epoch(num_samples, self.global_batch)
+
+    def __len__(self) -> int:
+        """Batches in an epoch, and in a pass."""
+        return self._batches
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples in an epoch, on all ranks together."""
+        return self._batches * self.global_batch
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        # After a change of the global batch the count may fall inside one, which is then repeated.
+        first = self.progress.consumed_samples // self.global_batch
+        epoch, skipped = divmod(first, self._batches)
+        order, copies = self.order(epoch)
+        for batch in range(skipped, skipped + self._batches):
+            if batch == self._batches:
+                epoch += 1
+                order, copies = self.order(epoch)
+            start = batch % self._batches * self.global_batch
+            mine = slice(start + self.rank, start + self.global_batch, self.world_size)
+            pairs = zip(order[mine].tolist(), copies[mine].tolist(), strict=True)
+            yield [(epoch, index, copy) for index, copy in pairs]
+
+    def order(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """The epoch's indices on all ranks, and which copy of its image each one is."""
+        generator = torch.Generator().manual_seed(sample_seed(self.seed, epoch, -1, 0))
+        drawn = -(-self.samples_per_epoch // self.repeats)
+        if self.weights is not None:
+            order = torch.multinomial(self.weights, drawn, replacement=True, generator=generator)
+        else:
+            order = torch.randperm(self.num_samples, generator=generator)
+            order = order.repeat(-(-drawn // self.num_samples))[:drawn]
+        order = order.repeat_interleave(self.repeats)[: self.samples_per_epoch]
+        return order, _copies(order)
+
+
+def _copies(order: Tensor) -> Tensor:
+    """For each entry, how often its value came before: [5, 7, 5] -> [0, 0, 1]."""
+    values, positions = torch.sort(order, stable=True)
+    steps = torch.arange(len(order))
+    is_first = torch.ones(len(order), dtype=torch.bool)
+    is_first[1:] = values[1:] != values[:-1]
+    first = torch.where(is_first, steps, 0).cummax(0).values
+    copies = torch.empty_like(order)
+    copies[positions] = steps - first
+    return copies
+
+
+class EvalSampler(Sampler[int]):
+    """Every index exactly once over all ranks: rank r takes r, r + world_size, ... without padding.
+
+    Ranks may differ by one sample, and a rank may have none.
+    """
+
+    def __init__(self, num_samples: int, *, rank: int, world_size: int) -> None:
+        self.indices = range(rank, num_samples, world_size)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)

@@ -1,0 +1,272 @@
+"""One walk over a tree of image files, remembered in a small index file.
+
+Hidden entries are counted and left out, and each real file is listed once, however symbolic links
+are laid: real entries first, then links, and a link to a folder that holds the tree is a loop.
+"""
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from vit.errors import UserError
+
+EXTENSIONS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
+    *(".ppm", ".pgm", ".pbm", ".pnm"),
+)
+# What unpacking an archive from macOS leaves behind.
+LITTER = frozenset({"__MACOSX"})
+
+_INDEX_VERSION = 1
+# A folder that changed this shortly before the scan may change again within one tick of its clock.
+_SETTLED_SECONDS = 2.0
+
+
+@cache
+def image_extensions() -> frozenset[str]:
+    """Lower-case extensions of the files that are taken for images; .avif where Pillow opens it."""
+    from PIL import features
+
+    return frozenset(EXTENSIONS) | ({".avif"} if features.check("avif") else set())
+
+
+def user_cache(*parts: str) -> Path:
+    """A path below the user's cache directory of this package; nothing is created."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home, "vit", *parts)
+
+
+@dataclass
+class Folder:
+    """One folder of a tree."""
+
+    path: str
+    """Below the top, "" for the top itself, "/" between parts."""
+    real: str
+    """Absolute, without symbolic links."""
+    mtime_ns: int
+    images: list[str] = field(default_factory=list)
+    """Names, sorted."""
+    others: dict[str, int] = field(default_factory=dict)
+    """Files that are no images: extension -> count."""
+    hidden: int = 0
+    """Dot files."""
+
+
+@dataclass
+class Tree:
+    """All folders below `top`, sorted by path."""
+
+    top: str
+    folders: list[Folder]
+    repeats: int = 0
+    """Symbolic links to what is listed already."""
+    dangling: list[str] = field(default_factory=list)
+    """Symbolic links to nothing, below the top."""
+
+
+def scan(top: str, *, progress: bool = False) -> Tree:
+    """The tree below `top`, from the index file if no folder changed since it was written.
+
+    Raises:
+        UserError: A folder cannot be read.
+    """
+    real = os.path.realpath(top)
+    index = _index_file(real)
+    tree = _read_index(index)
+    if tree is None:
+        started = time.time()
+        with _Counter(top, shown=progress) as counter:
+            tree = _Walk(real, counter.update).run()
+        newest = max(folder.mtime_ns for folder in tree.folders) / 1e9
+        if newest < started - _SETTLED_SECONDS:
+            _write_index(index, tree)
+    tree.top = top
+    return tree
+
+
+class _Walk:
+    def __init__(self, top: str, update: Callable[[int, int, int], None]) -> None:
+        self.top = top
+        self.update = update
+        self.tree = Tree(top, [])
+        self.visited: dict[str, Folder] = {}
+        self.names: dict[str, set[str]] = {}
+        self.linked_files: set[str] = set()
+        self.queue: deque[tuple[str, str]] = deque([("", top)])
+        self.links: deque[tuple[str, str, Folder]] = deque()
+        self.found = 0
+
+    def run(self) -> Tree:
+        while self.queue or self.links:
+            while self.queue:
+                path, real = self.queue.popleft()
+                if real in self.visited:
+                    self.tree.repeats += 1
+                else:
+                    self._list(path, real)
+            if self.links:
+                self._follow(*self.links.popleft())
+        for folder in self.tree.folders:
+            folder.images.sort()
+        self.tree.folders.sort(key=lambda folder: folder.path)
+        return self.tree
+
+    def _list(self, path: str, real: str) -> None:
+        try:
+            folder = Folder(path, real, os.stat(real).st_mtime_ns)
+            with os.scandir(real) as scanned:
+                entries = sorted(scanned, key=lambda entry: entry.name)
+        except OSError as error:
+            raise UserError(f"cannot read folder {real}: {error.strerror}") from error
+        self.visited[real] = folder
+        self.tree.folders.append(folder)
+        for entry in entries:
+            if entry.name in LITTER:
+                continue
+            if entry.name.startswith("."):
+                folder.hidden += not entry.is_dir(follow_symlinks=False)
+            elif entry.is_symlink():
+                self.links.append((_join(path, entry.name), entry.path, folder))
+            elif entry.is_dir(follow_symlinks=False):
+                self.queue.append((_join(path, entry.name), entry.path))
+            else:
+                self._add(folder, entry.name, regular=entry.is_file(follow_symlinks=False))
+        self.update(self.found, len(self.visited), len(self.visited) + len(self.queue))
+
+    def _add(self, folder: Folder, name: str, *, regular: bool) -> None:
+        extension = os.path.splitext(name)[1].lower()
+        # A pipe or a device named .jpg would block its reader for ever.
+        if regular and extension in image_extensions():
+            folder.images.append(name)
+            self.found += 1
+        else:
+            folder.others[extension] = folder.others.get(extension, 0) + 1
+
+    def _follow(self, path: str, link: str, folder: Folder) -> None:
+        """A symbolic link. It comes after all real entries, so that those win over it."""
+        real = os.path.realpath(link)
+        if os.path.isdir(real):
+            if _holds(real, self.top):
+                self.tree.repeats += 1
+            else:
+                self.queue.append((path, real))
+        elif os.path.isfile(real):
+            if self._listed(*os.path.split(real)) or real in self.linked_files:
+                self.tree.repeats += 1
+            else:
+                self.linked_files.add(real)
+                self._add(folder, os.path.basename(path), regular=True)
+        else:
+            self.tree.dangling.append(path)
+
+    def _listed(self, real: str, name: str) -> bool:
+        if real not in self.visited:
+            return False
+        if real not in self.names:
+            self.names[real] = set(self.visited[real].images)
+        return name in self.names[real]
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _holds(folder: str, path: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _index_file(real: str) -> Path:
+    key = json.dumps([_INDEX_VERSION, real, sorted(image_extensions())])
+    return user_cache("index", sha256(key.encode()).hexdigest()[:32] + ".json")
+
+
+def _read_index(path: Path) -> Tree | None:
+    """None if there is no index, it is damaged, or a folder changed since."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        folders = [Folder(**folder) for folder in content.pop("folders")]
+        tree = Tree(folders=folders, **content)
+        fresh = all(os.stat(folder.real).st_mtime_ns == folder.mtime_ns for folder in folders)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return tree if fresh and folders else None
+
+
+def _write_index(path: Path, tree: Tree) -> None:
+    """Atomically; an index that cannot be written costs a scan the next time, nothing else."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(json.dumps(vars(tree), default=vars))
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+class _Counter:
+    """A line on stderr with files, rate and folders left, once a scan takes more than a second."""
+
+    def __init__(self, top: str, *, shown: bool, after_seconds: float = 1.0) -> None:
+        self.top = top
+        self.due = time.monotonic() + after_seconds if shown else float("inf")
+        self.bar = None
+
+    def __enter__(self) -> "_Counter":
+        return self
+
+    def update(self, files: int, done: int, known: int) -> None:
+        if self.bar is None:
+            if time.monotonic() < self.due:
+                return
+            self.bar = _progress_bar()
+            self.bar.start()
+            self.task = self.bar.add_task(f"scanning {self.top}", total=known, files=0)
+        self.bar.update(self.task, completed=done, total=known, files=files)
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def _progress_bar():
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("folders, {task.fields[files]:,} images"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,  # a log file would get an empty line
+    )
+
+
+def ignored_note(where: str, folders: Iterable[Folder]) -> list[str]:
+    """One line with the counts of files that are no images, or nothing."""
+    others: dict[str, int] = {}
+    hidden = 0
+    for folder in folders:
+        hidden += folder.hidden
+        for extension, count in folder.others.items():
+            others[extension] = others.get(extension, 0) + count
+    ordered = sorted(others.items(), key=lambda item: (-item[1], not item[0], item[0]))
+    counts = [f"{extension or 'no extension'} {count:,}" for extension, count in ordered]
+    if hidden:
+        counts.append(f"hidden {hidden:,}")
+    return [f"{where}: files that are not images left out: {', '.join(counts)}"] if counts else []

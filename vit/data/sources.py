@@ -1,0 +1,292 @@
+"""Sets of images that are not decoded yet, and the fixed-seed cut of val and test from train.
+
+Shapes: n images, h w pixels, k classes.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Literal
+
+import numpy as np
+
+from vit.errors import UserError
+
+SplitName = Literal["train", "val", "test"]
+Origin = Literal["given", "cut from train", "none"]
+
+SPLIT_NAMES: dict[str, SplitName] = {
+    "train": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+}
+
+
+class PathList:
+    """Paths in one block of bytes; `paths[i]` is `root` joined to the i-th name.
+
+    A list of a million `str` takes several times the memory, and every worker process would copy
+    it page by page, because reading a `str` writes its reference count.
+    """
+
+    def __init__(self, names: Iterable[str], root: str = "") -> None:
+        encoded = [os.fsencode(name) for name in names]
+        bounds = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        self.root = root
+        self._bytes = b"".join(encoded)
+        self._starts, self._ends = bounds[:-1], bounds[1:]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> str:
+        return os.path.join(self.root, self.name(index))
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[index] for index in range(len(self)))
+
+    def name(self, index: int) -> str:
+        """The i-th name without `root`."""
+        return os.fsdecode(self._bytes[self._starts[index] : self._ends[index]])
+
+    def names(self) -> Iterator[str]:
+        return (self.name(index) for index in range(len(self)))
+
+    def select(self, indices: np.ndarray) -> "PathList":
+        """The paths at `indices`, in that order."""
+        return self._view(self.root, indices)
+
+    def printable(self) -> "PathList":
+        """The names alone; bytes that are not UTF-8 become '\N{REPLACEMENT CHARACTER}'."""
+        if self._bytes.isascii():
+            return self._view("", slice(None))
+        return PathList(os.fsencode(name).decode("utf-8", "replace") for name in self.names())
+
+    def _view(self, root: str, chosen: np.ndarray | slice) -> "PathList":
+        """Over the same bytes."""
+        view = PathList([], root)
+        view._bytes, view._starts, view._ends = (
+            self._bytes,
+            self._starts[chosen],
+            self._ends[chosen],
+        )
+        return view
+
+
+@dataclass
+class ImageSet:
+    """Images and their labels; nothing is decoded before an image is asked for."""
+
+    items: PathList | np.ndarray
+    """Paths, or uint8 pixels `n h w` (gray) or `n h w 3` (RGB)."""
+    labels: np.ndarray
+    """int64 `n`, or float32 `n k` of zeros and ones where images may have several labels."""
+    names: PathList
+    """What to call each image: its path below the root, or "digits/17"."""
+
+    def __post_init__(self) -> None:
+        assert len(self.items) == len(self.labels) == len(self.names)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def select(self, indices: np.ndarray) -> "ImageSet":
+        """The images at `indices`, in that order."""
+        items = self.items
+        items = items.select(indices) if isinstance(items, PathList) else items[indices]
+        return ImageSet(items, self.labels[indices], self.names.select(indices))
+
+
+@dataclass
+class Splits:
+    """The splits of one dataset under one list of classes, which is that of train."""
+
+    classes: list[str]
+    train: ImageSet
+    val: ImageSet | None = None
+    test: ImageSet | None = None
+    multilabel: bool = False
+    val_origin: Origin = "none"
+    test_origin: Origin = "none"
+    notes: list[str] = field(default_factory=list)
+    """Lines for the user: what was left out, and why."""
+
+    def get(self, split: SplitName) -> ImageSet | None:
+        """The images of a split."""
+        return {"train": self.train, "val": self.val, "test": self.test}[split]
+
+    def summary(self, seed: int) -> str:
+        """One line for people: sizes, and what was cut from train by `seed`."""
+        present = {"train": self.train, "val": self.val, "test": self.test}
+        sizes = {name: len(images) for name, images in present.items() if images is not None}
+        origins = {"val": self.val_origin, "test": self.test_origin}
+        cut = " and ".join(name for name, origin in origins.items() if origin == "cut from train")
+        listed = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+        line = f"{sum(sizes.values()):,} images of {len(self.classes):,} classes: {listed}"
+        return f"{line} ({cut} cut from train, seed {seed})" if cut else line
+
+
+def all_as_test(images: ImageSet, classes: list[str], notes: list[str]) -> Splits:
+    """All of `images` as the test set of a model that exists; train is empty."""
+    return Splits(
+        classes=classes,
+        train=images.select(np.arange(0)),
+        test=images,
+        test_origin="given",
+        multilabel=images.labels.ndim == 2,
+        notes=notes,
+    )
+
+
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """Sorts runs of digits by value: 1, 2, 10. Other characters keep their code-point order."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(p), p) if p.isdecimal() and p.isascii() else (1, 0, p) for p in parts if p]
+
+
+def class_order(names: Iterable[str]) -> list[str]:
+    """The classes in the order of their indices."""
+    return sorted(set(names), key=natural_key)
+
+
+def held_out(
+    keys: Sequence[str],
+    strata: Sequence[str],
+    *,
+    seed: int,
+    val_fraction: float,
+    test_fraction: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Indices of (train, val, test), each ascending: a stratified cut without any generator.
+
+    Within a stratum (a class) the images are ordered by a hash of (seed, stratum, key). The first
+    are test, the next val. So the cut is a pure function of its arguments, an added image moves
+    few others, and the test set does not depend on `val_fraction`. A fraction above 0 takes at
+    least one image of each stratum, but train keeps one first: val gets the second, test the third.
+    """
+    members: dict[str, list[int]] = {}
+    for index, stratum in enumerate(strata):
+        members.setdefault(stratum, []).append(index)
+    part = np.zeros(len(keys), dtype=np.int8)
+    for stratum, indices in members.items():
+        count = len(indices)
+        num_val = min(_share(count, val_fraction), count - 1)
+        num_test = min(_share(count, test_fraction), count - 1 - num_val)
+        ordered = sorted(indices, key=lambda i: _hash(f"{seed}\0{stratum}\0{keys[i]}"))
+        part[ordered[:num_test]] = 2
+        part[ordered[num_test : num_test + num_val]] = 1
+    train, val, test = (np.flatnonzero(part == number) for number in range(3))
+    return train, val, test
+
+
+def _hash(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+
+
+def _share(count: int, fraction: float) -> int:
+    return max(1, int(count * fraction + 0.5)) if fraction > 0 else 0
+
+
+def cut(
+    splits: Splits,
+    keys: Sequence[str],
+    *,
+    seed: int,
+    val_fraction: float,
+    test_fraction: float,
+    where: str,
+) -> Splits:
+    """`splits` with val and test cut from train where they are absent and the fraction is not 0.
+
+    `keys` name the images of train; `where` names the source in errors. Sets with one label an
+    image are cut class by class, multi-label sets as a whole.
+
+    Raises:
+        UserError: A fraction is outside [0, 1), or no class has an image to spare.
+    """
+    for name, value in {"val_fraction": val_fraction, "test_fraction": test_fraction}.items():
+        if not 0 <= value < 1:
+            raise UserError(f"{name}={value} is not in [0, 1)")
+    if val_fraction + test_fraction >= 1:
+        raise UserError(
+            f"val_fraction={val_fraction} and test_fraction={test_fraction} leave nothing for train"
+        )
+    cut_val = splits.val is None and val_fraction > 0
+    cut_test = splits.test is None and test_fraction > 0
+    if not (cut_val or cut_test):
+        return splits
+    strata = [""] * len(keys)
+    if not splits.multilabel:
+        strata = [splits.classes[label] for label in splits.train.labels]
+    train, val, test = held_out(
+        keys,
+        strata,
+        seed=seed,
+        val_fraction=val_fraction if cut_val else 0.0,
+        test_fraction=test_fraction if cut_test else 0.0,
+    )
+    if cut_val and not len(val):
+        raise UserError(
+            f"no class of {where} has two images, so that no val can be cut from train; "
+            "add images, give a val folder, or set --data.val_fraction 0"
+        )
+    whole = splits.train
+    notes = list(splits.notes)
+    if cut_test and not len(test):
+        cut_test = False
+        notes.append(f"{where}: no class has enough images to cut a test split from train")
+    if not splits.multilabel:
+        notes += _scarce(splits.classes, whole.labels, val if cut_val else test, where)
+    return Splits(
+        classes=splits.classes,
+        train=whole.select(train),
+        val=whole.select(val) if cut_val else splits.val,
+        test=whole.select(test) if cut_test else splits.test,
+        multilabel=splits.multilabel,
+        val_origin="cut from train" if cut_val else splits.val_origin,
+        test_origin="cut from train" if cut_test else splits.test_origin,
+        notes=notes,
+    )
+
+
+def _scarce(classes: list[str], labels: np.ndarray, taken: np.ndarray, where: str) -> list[str]:
+    counts = np.bincount(labels[taken], minlength=len(classes))
+    lacking = [classes[label] for label in np.flatnonzero(counts == 0)]
+    if not lacking:
+        return []
+    return [f"{where}: no image could be held out of {shorten(lacking)}: too few images"]
+
+
+def check_classes(classes: list[str], where: str, hint: str = "") -> None:
+    """Refuses fewer than two classes."""
+    if len(classes) == 1:
+        raise UserError(
+            f"{where} has one class only, {classes[0]!r}; at least two are needed{hint}"
+        )
+
+
+def shorten(names: Sequence[str], limit: int = 5) -> str:
+    """'a', 'b' and 7 more."""
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"
+
+
+def missing_files(paths: PathList) -> list[int]:
+    """Indices of the paths that do not exist: one listing a folder instead of one look a file."""
+    listed: dict[str, set[str]] = {}
+    missing = []
+    for index, path in enumerate(paths):
+        folder, name = os.path.split(path)
+        if folder not in listed:
+            try:
+                listed[folder] = set(os.listdir(folder or "."))
+            except OSError:
+                listed[folder] = set()
+        # The second look is for file systems that ignore case.
+        if name not in listed[folder] and not os.path.isfile(path):
+            missing.append(index)
+    return missing
