@@ -197,5 +197,5 @@ def test_held_out_images_prefer_the_test_folder(tmp_path, make_tree):
 
 def test_a_held_out_class_unknown_to_the_model_is_an_error(tmp_path, make_tree):
     root = make_tree(tmp_path / "new", {"cat": 1, "cow": 1})
-    with pytest.raises(UserError, match="classes that the model lacks: cow"):
+    with pytest.raises(UserError, match="classes that the model lacks: 'cow'"):
         load_held_out(root, ["cat", "dog"])

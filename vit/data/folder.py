@@ -13,6 +13,7 @@ import numpy as np
 
 from vit.data.scan import LITTER, Folder, Tree, ignored_note, scan
 from vit.data.sources import (
+    EVALUATION_ORDER,
     SPLIT_NAMES,
     ImageSet,
     Origin,
@@ -100,8 +101,8 @@ def load_held_out(
     """
     root = os.path.abspath(os.path.expanduser(os.fspath(root)))
     folders, notes = _split_folders(root, train_needed=False)
-    name = next(split for split in ("test", "val", "train") if split in folders)
-    part = _Part(root, folders[name], scan(folders[name], progress=progress))
+    where = next(folders[split] for split in EVALUATION_ORDER if split in folders)
+    part = _Part(root, where, scan(where, progress=progress))
     part.check_against(classes, "the model")
     return all_as_test(part.images(classes), classes, [*notes, *part.notes()])
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from vit.data.sources import (
+    EVALUATION_ORDER,
     SPLIT_NAMES,
     ImageSet,
     Origin,
@@ -91,7 +92,7 @@ def load_held_out_manifest(path: str | os.PathLike[str], classes: list[str]) -> 
     """
     path, entries, multilabel = _read(path)
     splits = {entry.split for entry in entries}
-    name = next(split for split in ("test", "val", "train") if split in splits)
+    name = next(split for split in EVALUATION_ORDER if split in splits)
     chosen = [entry for entry in entries if entry.split == name]
     return all_as_test(_images(path, chosen, classes, multilabel), classes, [])
 

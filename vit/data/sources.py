@@ -130,6 +130,10 @@ class Splits:
         return f"{line} ({cut} cut from train, seed {seed})" if cut else line
 
 
+# Where held-out images lie, the likeliest place first.
+EVALUATION_ORDER: tuple[SplitName, ...] = ("test", "val", "train")
+
+
 def all_as_test(images: ImageSet, classes: list[str], notes: list[str]) -> Splits:
     """All of `images` as the test set of a model that exists; train is empty."""
     return Splits(
