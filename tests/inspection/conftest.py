@@ -1,0 +1,121 @@
+"""A finished run to report on: digits, a classifier that is mostly right, a written history."""
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit.inspection.results import Predictions
+
+
+@dataclass
+class Answers:
+    """Predictions and the probabilities (n, k) that they were taken from."""
+
+    predictions: Predictions
+    probabilities: np.ndarray
+
+
+def answer(
+    num_images: int = 120,
+    num_classes: int = 10,
+    *,
+    strength: float = 4.0,
+    multilabel: bool = False,
+    top: int | None = None,
+    seed: int = 0,
+) -> Answers:
+    """Random answers of a model; the higher `strength`, the fewer are wrong."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(num_images, num_classes)).astype(np.float32)
+    rows = np.arange(num_images)
+    if multilabel:
+        labels = (rng.random((num_images, num_classes)) < 0.3).astype(np.int64)
+        probabilities = 1 / (1 + np.exp(1.5 - logits - strength * labels))
+        own = (probabilities * labels).sum(1) / labels.sum(1).clip(1)
+        top = top or num_classes
+    else:
+        labels = rng.integers(0, num_classes, num_images)
+        logits[rows, labels] += strength
+        probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        own = probabilities[rows, labels]
+        top = top or min(5, num_classes)
+    order = np.argsort(-probabilities, axis=1)[:, :top]
+    predictions = Predictions(
+        indices=rows,
+        names=[f"photos/{i:03}.jpg" for i in rows],
+        labels=labels,
+        top_classes=order,
+        top_probabilities=np.take_along_axis(probabilities, order, axis=1),
+        label_probabilities=own,
+    )
+    return Answers(predictions, probabilities)
+
+
+@pytest.fixture(name="answer", scope="session")
+def _answer() -> Callable[..., Answers]:
+    return answer
+
+
+def write_history(path: Path, *, epochs: int = 4, steps: int = 10) -> None:
+    """metrics.csv as a run leaves it: losses by step, scores by epoch, blanks elsewhere."""
+    columns = ["step", "epoch", "images", "lr", "train/loss", "val/loss", "val/acc1", "val/acc5"]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        for step in range(1, epochs * steps + 1):
+            epoch = (step - 1) // steps
+            row = {"step": step, "epoch": epoch, "images": 32 * step}
+            writer.writerow({**row, "train/loss": 2 / step, "lr": 0.001 * step / epochs})
+            if step % steps == 0:
+                scores = {"val/loss": 2.5 / step, "val/acc1": 1 - 1 / step, "val/acc5": 1.0}
+                writer.writerow({**row, **scores})
+
+
+@pytest.fixture(name="write_history")
+def _write_history() -> Callable[..., None]:
+    return write_history
+
+
+def _finished_run(parent: Path) -> Path:
+    folder = parent / "my photos"
+    folder.mkdir()
+    write_history(folder / "metrics.csv")
+    (folder / "config.yaml").write_text("model:\n  name: vit_ti16 # <b>&\n")
+    summary = {
+        "command": "vit fit -c quickstart",
+        "metrics": {"val/acc1": 0.9512, "val/loss": 0.3123, "test/acc1": 0.94, "test/ece": 0.0215},
+        "images": {"train": 1437, "val": 180, "test": 180},
+        "train_seconds": 83.4,
+        "parameters": 2687818,
+        "recipe": None,
+        "checkpoint": {"file": "checkpoints/best.ckpt", "weights": "ema", "epoch": 27},
+        "model": {f"field_{i}": i for i in range(20)},
+        "versions": {"torch": "2.15.0"},
+        "hardware": {"cpu": "A CPU", "gpus": []},
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> Path:
+    """A run directory before its results are written."""
+    return _finished_run(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def shared_run_dir(tmp_path_factory) -> Path:
+    """The same, for tests that only read it."""
+    return _finished_run(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session")
+def digit() -> Callable[[int], Image.Image]:
+    """Opens image i: 8 by 8 pixels of one grey."""
+    return lambda i: Image.new("RGB", (8, 8), (i % 256,) * 3)

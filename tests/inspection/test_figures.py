@@ -1,0 +1,186 @@
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.metrics import confusion_matrix as sklearn_confusion
+
+from vit.inspection.drawing import png
+from vit.inspection.figures import (
+    SHOWN_CLASSES,
+    WrongImage,
+    class_bars,
+    confusion,
+    legible_name,
+    most_confused_classes,
+    reliability,
+    worst,
+)
+from vit.inspection.scores import calibration, wilson_interval
+
+
+def random_matrix(num_classes: int, num_images: int = 4000) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, num_classes, num_images)
+    right = rng.random(num_images) < 0.7
+    said = np.where(right, labels, rng.integers(0, num_classes, num_images))
+    return sklearn_confusion(labels, said, labels=range(num_classes))
+
+
+def boxes(figure, texts):
+    """Where the texts are on the drawn figure, empty ones left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        png(figure)
+    return [t.get_window_extent() for t in texts if t.get_text()]
+
+
+def test_rows_of_the_confusion_are_shares_of_the_true_class():
+    rng = np.random.default_rng(0)
+    labels, said = rng.integers(0, 5, 200), rng.integers(0, 5, 200)
+    figure = confusion(sklearn_confusion(labels, said), list("abcde"))
+    drawn = figure.axes[0].images[0].get_array()
+    np.testing.assert_allclose(drawn, sklearn_confusion(labels, said, normalize="true"))
+
+
+def test_confusion_cells_tell_small_shares_from_none_and_large_from_all():
+    matrix = np.array([[999, 1, 0], [0, 7, 0], [0, 5, 5]])
+    texts = {t.get_position(): t.get_text() for t in confusion(matrix, list("abc")).axes[0].texts}
+    assert texts == {(0, 0): ">99", (1, 0): "<1", (1, 1): "100", (1, 2): "50", (2, 2): "50"}
+
+
+def test_a_class_without_images_is_an_empty_row():
+    figure = confusion(np.array([[3, 1], [0, 0]]), ["a", "b"])
+    assert np.ma.getmaskarray(np.ma.masked_invalid(figure.axes[0].images[0].get_array()))[1].all()
+    assert png(figure)
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "name"),
+    [(2, "dog"), (10, "automobile {}"), (20, "a very long class name {:03}"), (60, "c{}"),
+     (60, "a very long class name {:03}"), (100, "a very long class name {:03}"), (3, "猫{}")],
+)  # fmt: skip
+def test_confusion_names_neither_overlap_nor_leave_the_picture(num_classes, name):
+    classes = [name.format(i) for i in range(num_classes)]
+    figure = confusion(random_matrix(num_classes), classes)
+    axes = figure.axes[0]
+    across = boxes(figure, axes.get_xticklabels())
+    down = boxes(figure, axes.get_yticklabels())
+    assert len(across) == len(down) == min(num_classes, 60 if num_classes <= 60 else SHOWN_CLASSES)
+    assert all(a.x1 <= b.x0 for a, b in pairwise(across))
+    assert all(a.y0 >= b.y1 for a, b in pairwise(down))
+    crop = figure.get_tightbbox().padded(0.08)
+    for box in [*across, *down]:
+        assert crop.x0 * figure.dpi <= box.x0 and box.x1 <= crop.x1 * figure.dpi
+    assert all(box.x1 <= axes.get_window_extent().x0 for box in down)
+
+
+def test_many_classes_show_those_in_the_largest_errors_and_say_so():
+    matrix = np.diag(np.full(100, 50))
+    for pair in range(20):
+        matrix[pair, 99 - pair] = 30 - pair
+    shown = most_confused_classes(matrix)
+    assert shown == [*range(15), *range(85, 100)]
+    figure = confusion(matrix, [f"class {i}" for i in range(100)])
+    assert "30 of 100 classes with the largest errors" in figure.get_suptitle()
+    # A row stays a share of all 80 images of its class.
+    assert figure.axes[0].images[0].get_array()[0, 0] == pytest.approx(50 / 80)
+
+
+def test_many_classes_without_errors_show_the_first():
+    figure = confusion(np.diag(np.full(70, 5)), [str(i) for i in range(70)])
+    assert figure.get_suptitle() == "No errors; the first 30 of 70 classes"
+
+
+def test_class_bars_start_with_the_lowest_and_leave_undefined_out():
+    figure = class_bars(np.array([0.9, np.nan, 0.2]), ["a", "b", "c"], "average precision")
+    axes = figure.axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [0.2, 0.9]
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["c", "a"]
+    assert axes.get_xlabel() == "average precision"
+    boxes(figure, axes.texts)
+
+
+def test_bars_of_many_classes_are_the_lowest_and_say_so():
+    figure = class_bars(np.linspace(0, 1, 80), [f"c{i}" for i in range(80)], "share")
+    assert len(figure.axes[0].patches) == SHOWN_CLASSES
+    assert figure.axes[0].get_xlabel() == "share (the 30 lowest)"
+    assert png(class_bars(np.array([np.nan]), ["a"], "share"))
+
+
+def test_reliability_shows_shares_with_wilson_intervals_and_counts():
+    groups = calibration(np.array([0.1, 0.1, 0.9, 0.9, 0.9]), np.array([0, 1, 1, 1, 0]))
+    figure = reliability(groups)
+    upper, lower = figure.axes
+    assert upper.lines[1].get_ydata().tolist() == pytest.approx([1 / 2, 2 / 3])
+    assert upper.lines[1].get_xdata().tolist() == pytest.approx([0.1, 0.9])
+    low, high = (segment[:, 1] for segment in upper.collections[0].get_segments())
+    assert tuple(low) == pytest.approx(wilson_interval(1, 2))
+    assert tuple(high) == pytest.approx(wilson_interval(2, 3))
+    assert [bar.get_height() for bar in lower.patches] == [2, 3]
+
+
+def wrong(number: int, **changes) -> WrongImage:
+    given = {
+        "image": Image.new("RGB", (40 + number, 30), "teal"),
+        "name": f"photos/{number}.jpg",
+        "true": (1,),
+        "predicted": 0,
+        "probability": 0.987,
+    }
+    return WrongImage(**(given | changes))
+
+
+def words(figure) -> list[list[str]]:
+    return [[t.get_text() for t in axes.texts] for axes in figure.axes]
+
+
+@pytest.mark.parametrize("number", [1, 4, 5, 20])
+def test_worst_shows_prediction_probability_truth_and_file_of_each(number):
+    figure = worst([wrong(i) for i in range(number)], ["cat", "dog"], "the title")
+    assert words(figure)[0] == ["98.7 %", "cat", "true: dog", "photos/0.jpg"]
+    assert len(figure.axes) == number
+    assert figure.texts[0].get_text() == "the title"
+    page = figure.bbox
+    for box in boxes(figure, [t for axes in figure.axes for t in axes.texts] + figure.texts):
+        assert page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1
+
+
+def test_worst_words_do_not_run_into_each_other():
+    name = "an extraordinarily long class name {}"
+    items = [wrong(i, name="folder/" + "x" * 80 + ".jpg") for i in range(5)]
+    figure = worst(items, [name.format(0), name.format(1)], "title")
+    for axes in figure.axes:
+        share, said, *_ = boxes(figure, axes.texts)
+        assert said.x1 < share.x0
+        assert all(box.x1 <= axes.get_window_extent().x1 + 8 for box in boxes(figure, axes.texts))
+
+
+def test_worst_without_errors_is_its_title():
+    figure = worst([], ["cat"], "No errors in 90 test images")
+    assert figure.axes == [] and figure.texts[0].get_text() == "No errors in 90 test images"
+    assert png(figure)
+
+
+def test_worst_survives_missing_images_no_labels_and_names_in_several_scripts():
+    classes = ["猫", "كلب", "\ue000"]
+    items = [wrong(0, image=None, true=()), wrong(1, true=(0, 1, 2)), wrong(2, predicted=2)]
+    figure = worst(items, classes, "title")
+    boxes(figure, [])
+    assert words(figure)[0][0] == "cannot be opened"
+    assert words(figure)[0][3] == "true: no class"
+    assert words(figure)[2][1] == "#2"
+
+
+def test_small_images_stay_crisp_and_keep_their_shape():
+    figure = worst([wrong(0, image=Image.new("RGB", (8, 4)))], ["a", "b"], "title")
+    image = figure.axes[0].images[0]
+    assert image.get_interpolation() == "nearest"
+    left, right, low, high = image.get_extent()
+    assert (right - left) / (low - high) == 2
+
+
+def test_class_names_are_shortened_or_numbered():
+    assert legible_name("a" * 40, 3).count("a") == 23
+    assert legible_name("\ue000", 3) == "#3"

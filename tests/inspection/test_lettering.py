@@ -1,0 +1,49 @@
+import warnings
+
+import pytest
+
+from vit.inspection.drawing import LIGHT, new_figure, png
+from vit.inspection.lettering import columns, legible, nearest_legible, shorten, text_style
+
+UNDRAWABLE = "\U00012000\ue000"  # cuneiform and a private character: in no usual font
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cat", "Käse", "猫", "狗 <b>", "كلب", "$x^$", "$5", "tab\tand\nline", UNDRAWABLE, "\udcff"],
+)
+def test_any_name_is_drawn_without_a_warning(name):
+    figure = new_figure(2, 1, LIGHT)
+    shown = legible(name, "#3")
+    figure.text(0.5, 0.5, shown, **text_style(shown, 10, bold=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert png(figure)
+
+
+def test_names_that_no_font_can_draw_become_their_substitute():
+    assert legible(UNDRAWABLE, "#3") == "#3"
+    assert legible("bytes \udcff", "#3") == "#3"
+    assert legible("", "#3") == "#3"
+    assert legible("two\n lines", "#3") == "two lines"
+
+
+def test_dollar_signs_are_letters_not_mathematics():
+    assert text_style("$x^$", 10)["parse_math"] is False
+
+
+def test_an_undrawable_character_of_a_file_name_becomes_a_question_mark():
+    assert nearest_legible("dir/a\udcffb\ue000.jpg") == "dir/a?b?.jpg"
+
+
+def test_long_names_lose_their_middle():
+    assert shorten("short", 10) == "short"
+    long = "a very long class name 017"
+    assert shorten(long, 12) == "a very…e 017"
+    assert len(shorten(long, 12)) == 12
+    assert shorten(long, 13).endswith("017") and shorten(long, 13) != shorten(long[:-1] + "8", 13)
+
+
+def test_wide_characters_take_two_columns():
+    assert columns("猫cat") == 5
+    assert shorten("猫猫猫猫猫猫", 7) == "猫…猫"

@@ -1,0 +1,120 @@
+"""Each number against another package or a closed form."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+from sklearn import metrics as sk
+from torchmetrics.functional.classification import (
+    multiclass_calibration_error,
+    multilabel_average_precision,
+)
+
+from vit.inspection.scores import (
+    average_precision,
+    calibration,
+    class_scores,
+    confusion_matrix,
+    most_confused,
+    wilson_interval,
+)
+
+
+@pytest.fixture
+def answers() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 7, 400)
+    predicted = np.where(rng.random(400) < 0.6, labels, rng.integers(0, 7, 400))
+    return labels, predicted
+
+
+@pytest.mark.parametrize(("hits", "total"), [(0, 9), (1, 1), (349, 360), (4, 10), (10_000, 10_000)])
+def test_wilson_interval_is_scipys(hits, total):
+    expected = binomtest(hits, total).proportion_ci(0.95, method="wilson")
+    assert wilson_interval(hits, total) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_wilson_interval_of_no_errors_is_the_closed_form():
+    # At n of n the lower end is n / (n + z^2), the upper end 1.
+    assert wilson_interval(50, 50) == (pytest.approx(50 / (50 + 1.959963984540054**2)), 1.0)
+
+
+@pytest.mark.parametrize(("hits", "total"), [(0, 0), (3, 2), (-1, 5)])
+def test_wilson_interval_refuses_what_is_no_proportion(hits, total):
+    with pytest.raises(ValueError, match=f"hits={hits} of total={total}"):
+        wilson_interval(hits, total)
+
+
+def test_confusion_matrix_is_sklearns(answers):
+    labels, predicted = answers
+    expected = sk.confusion_matrix(labels, predicted, labels=range(9))
+    assert np.array_equal(confusion_matrix(labels, predicted, 9), expected)
+
+
+def test_precision_recall_and_f1_are_sklearns_with_nan_where_undefined(answers):
+    labels, predicted = answers
+    labels = np.where(labels == 2, 3, labels)  # no image of class 2
+    predicted = np.where(predicted == 4, 5, predicted)  # class 4 never predicted
+    matrix = confusion_matrix(labels, predicted, 8)  # class 7: neither
+    ours = class_scores(matrix.diagonal(), matrix.sum(0), matrix.sum(1))
+    precision, recall, f1, count = sk.precision_recall_fscore_support(
+        labels, predicted, labels=range(8), zero_division=np.nan
+    )
+    np.testing.assert_allclose(ours.precision, precision)
+    np.testing.assert_allclose(ours.recall, recall)
+    np.testing.assert_allclose(ours.f1, f1)
+    assert np.array_equal(ours.count, count)
+    assert np.isnan(ours.recall[2]) and np.isnan(ours.precision[4]) and np.isnan(ours.f1[7])
+
+
+def test_multilabel_precision_recall_and_f1_are_sklearns():
+    rng = np.random.default_rng(0)
+    labels, said = rng.random((60, 5)) < 0.3, rng.random((60, 5)) < 0.4
+    ours = class_scores((labels & said).sum(0), said.sum(0), labels.sum(0))
+    precision, recall, f1, _ = sk.precision_recall_fscore_support(labels, said)
+    np.testing.assert_allclose([ours.precision, ours.recall, ours.f1], [precision, recall, f1])
+
+
+def test_most_confused_lists_errors_only_largest_first():
+    matrix = np.array([[50, 3, 0], [7, 20, 1], [0, 3, 9]])
+    assert most_confused(matrix) == [(1, 0, 7), (0, 1, 3), (2, 1, 3), (1, 2, 1)]
+    assert most_confused(matrix, limit=2) == [(1, 0, 7), (0, 1, 3)]
+    assert most_confused(np.diag([4, 5])) == []
+
+
+@pytest.mark.parametrize("bins", [10, 15])
+def test_calibration_error_is_torchmetrics(bins):
+    probabilities = (
+        torch.randn(500, 6, generator=torch.Generator().manual_seed(1)).mul(2).softmax(1)
+    )
+    labels = torch.randint(0, 6, (500,), generator=torch.Generator().manual_seed(2))
+    expected = multiclass_calibration_error(probabilities, labels, num_classes=6, n_bins=bins)
+    confidence, predicted = probabilities.max(1)
+    found = calibration(confidence.numpy(), (predicted == labels).numpy(), bins)
+    assert found.error == pytest.approx(float(expected), abs=1e-6)
+    assert found.count.sum() == 500
+    assert found.hits.sum() == int((predicted == labels).sum())
+
+
+def test_calibration_bins_are_closed_above_and_empty_ones_are_dropped():
+    found = calibration(np.array([0.0, 0.5, 0.51, 1.0]), np.array([1, 0, 1, 1]), bins=2)
+    assert found.count.tolist() == [2, 2]
+    assert found.confidence.tolist() == pytest.approx([0.25, 0.755])
+    assert len(calibration(np.array([1.0, 0.99]), np.array([1, 1])).count) == 1
+
+
+def test_average_precision_is_sklearns_and_torchmetrics_also_with_ties():
+    rng = np.random.default_rng(5)
+    labels = (rng.random((80, 4)) < 0.3).astype(int)
+    scores = rng.random((80, 4)).round(1)
+    scores[:, 3] = 0.5
+    ours = average_precision(scores, labels)
+    np.testing.assert_allclose(ours, sk.average_precision_score(labels, scores, average=None))
+    theirs = multilabel_average_precision(
+        torch.tensor(scores), torch.tensor(labels), 4, average="none"
+    )
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-6)
+
+
+def test_average_precision_without_positives_is_undefined():
+    assert np.isnan(average_precision(np.array([[0.3], [0.7]]), np.array([[0], [0]]))[0])

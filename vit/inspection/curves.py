@@ -1,0 +1,166 @@
+"""metrics.csv as curves: loss, accuracy and learning rate over the course of training."""
+
+import csv
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+from vit.inspection.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
+
+Row = dict[str, float]
+
+PANELS = {
+    "Loss": ("train/loss", "val/loss"),
+    "Accuracy": ("train/acc1", "val/acc1", "val/acc5"),
+    "mAP and F1": ("val/map", "val/f1"),
+    "Learning rate": ("lr",),
+}
+"""Panel -> columns. Accuracy, where there is any, stands for mAP and F1, which are for runs with
+several labels an image."""
+
+NAMES = {
+    "train/loss": "train",
+    "val/loss": "val",
+    "train/acc1": "train",
+    "val/acc1": "val",
+    "val/acc5": "val, top 5",
+    "val/map": "val mAP",
+    "val/f1": "val F1",
+    "lr": "",
+}
+
+
+def read_history(path: Path) -> list[Row]:
+    """The rows of metrics.csv without blanks and non-numbers; no rows if there is no file.
+
+    A run that was resumed from an earlier step repeats the steps after it. What the abandoned
+    attempt wrote from there on is dropped.
+    """
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [_numbers(line) for line in csv.DictReader(file)]
+    history: list[Row] = []
+    newest = -1.0
+    for row in rows:
+        step = row.get("step")
+        if "train/loss" in row and step is not None:
+            if step < newest:
+                history = [kept for kept in history if kept.get("step", -1) < step]
+            newest = step
+        if row:
+            history.append(row)
+    return history
+
+
+def _numbers(line: dict[str, str]) -> Row:
+    row = {}
+    for column, cell in line.items():
+        try:
+            row[column] = float(cell)
+        except (TypeError, ValueError):  # a blank, or a line cut short by a crash
+            continue
+    return {column: number for column, number in row.items() if isfinite(number)}
+
+
+def panels_of(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
+    """The panels for which there is anything to draw -> their columns that hold data."""
+    held = {column for row in rows for column in row}
+    found = {
+        panel: tuple(column for column in columns if column in held)
+        for panel, columns in PANELS.items()
+    }
+    if found["Accuracy"]:
+        found["mAP and F1"] = ()
+    return {panel: columns for panel, columns in found.items() if columns}
+
+
+def curves(rows: Sequence[Row], panels: Sequence[str], theme: Theme = LIGHT) -> Figure:
+    """These panels (names from `panels_of`) of the history side by side."""
+    found = panels_of(rows)
+    columns = {column for panel in found.values() for column in panel}
+    # Rows of a final test have their own idea of epoch and images.
+    rows = [row for row in rows if columns & row.keys()]
+    position, label = positions(rows)
+    figure = new_figure(3.7 * len(panels), 2.7, theme)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        style_axes(axes, theme)
+        axes.set_title(panel, loc="left", color=theme.ink, fontsize=10, fontweight="bold")
+        for column in found[panel]:
+            held = [i for i, row in enumerate(rows) if column in row]
+            _draw(axes, column, position[held], np.array([rows[i][column] for i in held]), theme)
+        if len(found[panel]) > 1:
+            axes.legend(frameon=False, fontsize=8.5, labelcolor=theme.ink)
+        if panel in ("Accuracy", "mAP and F1"):
+            axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        if panel == "Learning rate":
+            axes.set_ylim(bottom=0)
+            axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+            axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:.3g}".replace("e-0", "e-"))
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(
+            MaxNLocator(6, steps=[1, 2, 5, 10], integer=label == "epoch" and _wide(position))
+        )
+        if label == "images seen":
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        label_axes(axes, theme, x=label)
+    return figure
+
+
+def positions(rows: Sequence[Row]) -> tuple[np.ndarray, str]:
+    """Where each row stands on the horizontal axis, and the name of that axis.
+
+    Epochs where there are two or more and images seen (or steps) grow evenly with them, otherwise
+    images seen, or steps; where rows have neither, their number of epochs, or of rows.
+    """
+    step, images, epoch = (
+        np.array([row.get(column, np.nan) for row in rows])
+        for column in ("step", "images", "epoch")
+    )
+    seen, name = step + 1, "steps"  # Lightning numbers them from 0
+    if np.isfinite(images).any():
+        seen, name = _filled(images, step), "images seen"
+    if not np.isfinite(seen).any():
+        numbered = np.arange(1.0, len(rows) + 1)
+        return (epoch + 1, "epoch") if np.isfinite(epoch).any() else (numbered, "row")
+    # A row of epoch e (counted from 0) lies between e and e + 1 epochs of images.
+    per_epoch = np.nanmax(seen / (epoch + 1), initial=0)
+    even = not np.any(seen < epoch * per_epoch * (1 - 1e-6))
+    if per_epoch and even and np.nanmax(epoch) >= 1:
+        return seen / per_epoch, "epoch"
+    return seen, name
+
+
+def _filled(images: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Blank `images` from the steps around them."""
+    known = np.isfinite(images) & np.isfinite(step)
+    if not known.any():
+        return images
+    return np.where(np.isfinite(images), images, np.interp(step, step[known], images[known]))
+
+
+def _wide(position: np.ndarray) -> bool:
+    return bool(np.nanmax(position) >= 3)
+
+
+def _draw(axes: Axes, column: str, x: np.ndarray, y: np.ndarray, theme: Theme) -> None:
+    # Where the best weights were scored once more, the first value is the one of training.
+    x, first = np.unique(x, return_index=True)
+    y = y[first]
+    colour = theme.second if column.startswith("val") else theme.first
+    if column in ("val/acc5", "val/f1"):
+        colour = theme.third
+    marker = "o" if len(x) <= (1 if column == "lr" else 30) else ""
+    label = NAMES[column]
+    window = len(x) // 40
+    if column == "train/loss" and window > 3:
+        # The loss of single batches is noise around the line of interest: both are shown.
+        axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.35)
+        mean = np.ones(window) / window
+        x, y = np.convolve(x, mean, "valid"), np.convolve(y, mean, "valid")
+    axes.plot(x, y, color=colour, linewidth=1.6, marker=marker, markersize=3.5, label=label)

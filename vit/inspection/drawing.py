@@ -1,0 +1,89 @@
+"""What all figures share: two colour themes, an empty figure, quiet axes, the PNG file.
+
+Figure objects on the Agg canvas: no pyplot, no global settings, no display.
+"""
+
+from dataclasses import dataclass
+from io import BytesIO
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+PNG_DPI = 160
+"""Sharp on a phone, where a CSS pixel is two or three dots."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theme:
+    """Colours of a figure: Okabe and Ito's, which colour-blind readers can tell apart."""
+
+    paper: str
+    ink: str
+    muted: str
+    grid: str
+    first: str
+    second: str
+    third: str
+    ramp: tuple[str, ...]
+    """From nothing to everything, one hue."""
+
+
+LIGHT = Theme(
+    paper="#ffffff",
+    ink="#1d2329",
+    muted="#626c76",
+    grid="#e4e8eb",
+    first="#0072b2",
+    second="#d55e00",
+    third="#009e73",
+    ramp=("#ffffff", "#cfe2f0", "#62a6d2", "#0f639f", "#08304f"),
+)
+DARK = Theme(
+    paper="#14181c",
+    ink="#e6e9ec",
+    muted="#98a3ad",
+    grid="#2b333a",
+    first="#56b4e9",
+    second="#e69f00",
+    third="#2fc39b",
+    ramp=("#14181c", "#173c57", "#2472a8", "#74b8e8", "#e2f1fc"),
+)
+
+
+def png(figure: Figure, *, crop: bool = False) -> bytes:
+    """The figure as a PNG file, without its empty margins if `crop`."""
+    out = BytesIO()
+    figure.savefig(
+        out,
+        format="png",
+        dpi="figure",
+        facecolor=figure.get_facecolor(),
+        bbox_inches="tight" if crop else None,
+        pad_inches=0.08,
+    )
+    return out.getvalue()
+
+
+def new_figure(width: float, height: float, theme: Theme, *, dpi: int = PNG_DPI) -> Figure:
+    """An empty figure of this size in inches; it makes room for what stands around its axes."""
+    size = (width, height)
+    figure = Figure(size, dpi, facecolor=theme.paper, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def style_axes(axes: Axes, theme: Theme, *, grid: bool = True) -> None:
+    """No frame, quiet ticks, and a light grid behind the data."""
+    axes.set_facecolor(theme.paper)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(colors=theme.muted, labelsize=8, length=0)
+    if grid:
+        axes.grid(color=theme.grid, linewidth=0.8)
+        axes.set_axisbelow(True)
+
+
+def label_axes(axes: Axes, theme: Theme, *, x: str = "", y: str = "") -> None:
+    """Names of the two axes."""
+    axes.set_xlabel(x, color=theme.muted, fontsize=9)
+    axes.set_ylabel(y, color=theme.muted, fontsize=9)

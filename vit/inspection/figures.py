@@ -1,0 +1,239 @@
+"""The figures of a report: confusion, one bar a class, reliability, wrong images.
+
+Every function takes the theme, since a page has a light and a dark one. Shapes: k classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from PIL import Image
+
+from vit.inspection.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
+from vit.inspection.lettering import (
+    columns,
+    legible,
+    nearest_legible,
+    shorten,
+    text_style,
+)
+from vit.inspection.scores import Calibration, most_confused, wilson_interval
+
+MAX_CLASSES = 60
+"""Above this the confusion matrix shows SHOWN_CLASSES of them, so that names stay readable."""
+SHOWN_CLASSES = 30
+WITH_NUMBERS = 20
+"""Up to here the cells are large enough for their share."""
+NAME_COLUMNS = 24
+
+
+def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) -> Figure:
+    """Shares of each true class (rows of `matrix` (k k), counts) by predicted class.
+
+    With more than MAX_CLASSES it shows the SHOWN_CLASSES in the largest errors, and says so; a
+    row is then still a share of all its images, so it need not add up to 100 %.
+    """
+    shown = most_confused_classes(matrix)
+    count = matrix.sum(1, keepdims=True)
+    share = np.divide(matrix, count, out=np.full(matrix.shape, np.nan), where=count > 0)
+    share = share[np.ix_(shown, shown)]
+    names = [legible_name(classes[i], i) for i in shown]
+    num, widest = len(shown), max(map(columns, names))
+    cell = float(np.clip(4.2 / num, 0.16, 0.8))
+    letters = float(np.clip(cell * 72 * 0.62, 6.5, 9.0))
+    # A column name lies flat where it fits into its cell.
+    flat = widest * letters * 0.62 < cell * 72
+    margin = widest * letters * 0.62 / 72 + 0.6
+    figure = new_figure(
+        num * cell + margin + (0 if num <= WITH_NUMBERS else 0.7),
+        num * cell + (0.75 if flat else margin) + 0.4,
+        theme,
+    )
+    axes = figure.add_subplot()
+    ramp = LinearSegmentedColormap.from_list("ramp", theme.ramp).with_extremes(bad=theme.grid)
+    # The square root brings out cells of a few per cent beside a diagonal near 100 %.
+    picture = axes.imshow(share, cmap=ramp, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
+    style_axes(axes, theme, grid=False)
+    # Hairlines between the cells, so that a row can be followed through empty ones.
+    axes.set_xticks(np.arange(num + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(num + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color=theme.grid, linewidth=0.5)
+    axes.tick_params(which="both", length=0)
+    _name_ticks(axes, "x", names, letters, theme, rotation=0 if flat else 90)
+    _name_ticks(axes, "y", names, letters, theme)
+    label_axes(axes, theme, x="predicted (per cent of the true class)", y="true")
+    if num <= WITH_NUMBERS:
+        _write_shares(axes, share, letters, theme)
+    else:
+        bar = figure.colorbar(picture, cax=axes.inset_axes((1.02, 0, 0.02, 1)))
+        bar.set_ticks([0, 0.05, 0.25, 0.5, 1], labels=["0", "5 %", "25 %", "50 %", "100 %"])
+        bar.ax.tick_params(colors=theme.muted, labelsize=letters, length=0)
+        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    if num < len(classes):
+        title = f"The {num} of {len(classes)} classes with the largest errors"
+        if not most_confused(matrix, limit=1):
+            title = f"No errors; the first {num} of {len(classes)} classes"
+        figure.suptitle(title, color=theme.ink, fontsize=10)
+    return figure
+
+
+def most_confused_classes(matrix: np.ndarray) -> list[int]:
+    """The classes that `confusion` shows, in class order: all, or those of the largest errors."""
+    num_classes = len(matrix)
+    if num_classes <= MAX_CLASSES:
+        return list(range(num_classes))
+    pairs = most_confused(matrix, limit=num_classes**2)
+    ranked = dict.fromkeys([k for true, said, _ in pairs for k in (true, said)])
+    ranked |= dict.fromkeys(range(num_classes))  # too few errors: the first classes fill up
+    return sorted(list(ranked)[:SHOWN_CLASSES])
+
+
+def _write_shares(axes: Axes, share: np.ndarray, size: float, theme: Theme) -> None:
+    for (row, column), value in np.ndenumerate(share):
+        if not value > 0:
+            continue
+        text = f"{100 * value:.0f}"
+        if text in ("0", "100") and value < 1:
+            text = "<1" if text == "0" else ">99"
+        colour = theme.paper if value > 0.3 else theme.ink
+        axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour)
+
+
+def class_bars(
+    values: np.ndarray, classes: Sequence[str], label: str, theme: Theme = LIGHT
+) -> Figure:
+    """A horizontal bar a class, lowest value on top; classes whose value is NaN are left out.
+
+    `values` (k,) in [0, 1]. With more than MAX_CLASSES it shows the SHOWN_CLASSES lowest.
+    """
+    order = [int(i) for i in np.argsort(values, kind="stable") if not np.isnan(values[i])]
+    shown = order if len(order) <= MAX_CLASSES else order[:SHOWN_CLASSES]
+    figure = new_figure(4.8, 0.24 * max(len(shown), 2) + 0.9, theme)
+    axes = figure.add_subplot()
+    style_axes(axes, theme, grid=False)
+    axes.barh(range(len(shown)), values[shown], height=0.62, color=theme.first)
+    names = [legible_name(classes[i], i) for i in shown]
+    _name_ticks(axes, "y", names, 8.5, theme)
+    axes.tick_params(axis="y", length=0)
+    for row, k in enumerate(shown):
+        text = f"{100 * values[k]:.1f}"
+        axes.text(values[k] + 0.01, row, text, va="center", fontsize=8, color=theme.muted)
+    axes.set_xlim(0, 1.1)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    left_out = len(order) - len(shown)
+    label_axes(axes, theme, x=label + (f" (the {len(shown)} lowest)" if left_out else ""))
+    return figure
+
+
+def reliability(groups: Calibration, theme: Theme = LIGHT) -> Figure:
+    """Share of right predictions against confidence, with 95 % Wilson intervals, above a
+    histogram of the confidences. A calibrated model lies on the diagonal."""
+    figure = new_figure(4.6, 4.4, theme)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    share = groups.hits / groups.count
+    bounds = np.array(
+        [wilson_interval(int(h), int(n)) for h, n in zip(groups.hits, groups.count, strict=True)]
+    )
+    for axes in (upper, lower):
+        style_axes(axes, theme)
+    upper.plot([0, 1], [0, 1], color=theme.muted, linewidth=1, linestyle=(0, (4, 3)))
+    upper.vlines(groups.confidence, bounds[:, 0], bounds[:, 1], color=theme.first, linewidth=1.2)
+    upper.plot(groups.confidence, share, "o", markersize=5, color=theme.first)
+    upper.set(xlim=(-0.02, 1.02), ylim=(-0.03, 1.03))
+    for axis in (upper.xaxis, upper.yaxis):
+        axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    label_axes(upper, theme, y="share that is right")
+    width = 0.8 / 15
+    lower.bar(groups.confidence, groups.count, width=width, color=theme.first, alpha=0.75)
+    lower.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+    label_axes(lower, theme, x="confidence", y="predictions")
+    figure.align_ylabels()
+    return figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongImage:
+    """One confidently wrong prediction."""
+
+    image: Image.Image | None
+    """RGB, already small; None where the file can no longer be opened."""
+    name: str
+    true: tuple[int, ...]
+    """The image's classes: one, or any number with multi-label targets."""
+    predicted: int
+    probability: float
+    """Of the predicted class."""
+
+
+def worst(
+    wrong: Sequence[WrongImage], classes: Sequence[str], title: str, theme: Theme = LIGHT
+) -> Figure:
+    """Wrong images in the given order, with prediction, true class and file name; with none of
+    them the picture is the title alone."""
+    across = min(5, max(3, len(wrong)))
+    down = -(-len(wrong) // across)
+    side, gap, lines, top = 2.0, 0.18, 0.6, 0.5  # inches
+    width, height = across * (side + gap) + gap, down * (side + lines) + top
+    figure = new_figure(width, height, theme, dpi=110)  # photographs make large PNG files
+    figure.set_layout_engine("none")
+    figure.text(gap / width, 1 - 0.2 / height, title, va="center", color=theme.ink, fontsize=11)
+    for at, item in enumerate(wrong):
+        row, column = divmod(at, across)
+        left, low = gap + column * (side + gap), height - top - row * (side + lines) - side
+        axes = figure.add_axes((left / width, low / height, side / width, side / height))
+        axes.set_axis_off()
+        _picture(axes, item.image, theme)
+        said = shorten(legible_name(classes[item.predicted], item.predicted), 19)
+        true = ", ".join(legible_name(classes[i], i) for i in item.true) or "no class"
+        true = legible(true, ", ".join(f"#{i}" for i in item.true))  # two scripts, no one font
+        name = nearest_legible(item.name)
+        share = f"{100 * item.probability:.1f} %"
+        axes.text(1, 1.04, share, ha="right", va="top", fontsize=8.5, color=theme.second)
+        _line(axes, 0, said, 8.5, theme.second, bold=True)
+        _line(axes, 1, f"true: {shorten(true, 20)}", 8.5, theme.ink)
+        _line(axes, 2, shorten(name, 32), 7, theme.muted)
+    return figure
+
+
+def _picture(axes: Axes, image: Image.Image | None, theme: Theme) -> None:
+    axes.set(xlim=(0, 1), ylim=(1, 0), aspect="equal")
+    if image is None:
+        axes.text(0.5, 0.5, "cannot be opened", ha="center", color=theme.muted, fontsize=8)
+        return
+    width, height = (side / max(image.size) for side in image.size)
+    # In the lower left corner, where the words begin.
+    # Digits of 8 pixels stay 8 crisp squares.
+    axes.imshow(
+        np.asarray(image),
+        extent=(0, width, 1, 1 - height),
+        interpolation="nearest" if max(image.size) < 100 else "antialiased",
+    )
+    axes.set(xlim=(0, 1), ylim=(1, 0))
+
+
+def _line(axes: Axes, row: int, text: str, size: float, colour: str, *, bold: bool = False) -> None:
+    """A line of text under the picture."""
+    axes.text(
+        0, 1.04 + 0.08 * row, text, va="top", color=colour, **text_style(text, size, bold=bold)
+    )
+
+
+def legible_name(name: str, index: int) -> str:
+    """The name of a class as figures show it: shortened, or #index where no font can draw it."""
+    return shorten(legible(name, f"#{index}"), NAME_COLUMNS)
+
+
+def _name_ticks(
+    axes: Axes, which: str, names: list[str], size: float, theme: Theme, *, rotation: float = 0
+) -> None:
+    """A tick a class, each name in a font that has its characters."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_ticks(range(len(names)), labels=names, parse_math=False)
+    for text, name in zip(axis.get_ticklabels(), names, strict=True):
+        text.set(color=theme.ink, rotation=rotation, **text_style(name, size))

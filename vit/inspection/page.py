@@ -1,0 +1,222 @@
+"""A self-contained HTML page from blocks: tables, pictures, code, folded parts.
+
+Every block function takes plain text and returns HTML; text is escaped here and nowhere else.
+The page asks for nothing from outside, has no script, and follows the reader's light or dark
+setting.
+"""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from io import BytesIO
+
+from PIL import Image
+
+from vit.inspection.drawing import DARK, LIGHT, PNG_DPI
+
+# Colours of the page are those of the figures, so that pictures have no visible frame.
+STYLE = f"""
+:root {{ --paper:{LIGHT.paper}; --ink:{LIGHT.ink}; --muted:{LIGHT.muted}; --line:{LIGHT.grid};
+  --accent:{LIGHT.first}; --wrong:#b84f00; --soft:#f5f7f8; color-scheme:light dark; }}
+@media (prefers-color-scheme:dark) {{ :root {{ --paper:{DARK.paper}; --ink:{DARK.ink};
+  --muted:{DARK.muted}; --line:{DARK.grid}; --accent:{DARK.first}; --wrong:{DARK.second};
+  --soft:#1c2227; }} }}
+* {{ box-sizing:border-box; }}
+body {{ margin:0; background:var(--paper); color:var(--ink); -webkit-text-size-adjust:100%;
+  font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",Arial,sans-serif; }}
+main {{ max-width:64rem; margin:0 auto; padding:2.5rem 1.25rem 4rem; }}
+h1 {{ font-size:1.7rem; line-height:1.2; margin:0; letter-spacing:-.015em; font-weight:650;
+  overflow-wrap:anywhere; }}
+h2 {{ font-size:1.15rem; margin:0 0 .9rem; font-weight:650; letter-spacing:-.005em; }}
+h3 {{ font-size:.95rem; margin:0 0 .5rem; font-weight:600; }}
+section {{ margin-top:2.6rem; padding-top:1.5rem; border-top:1px solid var(--line); }}
+p {{ margin:0 0 .9rem; max-width:44rem; overflow-wrap:anywhere; }}
+.muted {{ color:var(--muted); }}
+.small {{ font-size:.875rem; }}
+.headline {{ margin-top:1.8rem; }}
+.headline b {{ display:block; font-size:3.4rem; line-height:1.1; font-weight:650;
+  letter-spacing:-.03em; font-variant-numeric:tabular-nums; color:var(--accent); }}
+.headline span {{ font-weight:600; }}
+picture {{ display:block; margin-bottom:1rem; }}
+img {{ max-width:100%; height:auto; display:block; }}
+.row {{ display:grid; gap:1.5rem 2.5rem; align-items:start;
+  grid-template-columns:repeat(auto-fit,minmax(min(100%,var(--cell,18rem)),1fr)); }}
+.row > * {{ min-width:0; }}
+.scroll {{ overflow-x:auto; margin:0 0 1rem; max-width:100%; }}
+table {{ border-collapse:collapse; font-size:.9rem; font-variant-numeric:tabular-nums; }}
+th {{ font-weight:600; color:var(--muted); text-align:left; font-size:.8rem;
+  vertical-align:bottom; }}
+td, th {{ padding:.34rem 1.5rem .34rem 0; border-bottom:1px solid var(--line);
+  white-space:nowrap; unicode-bidi:isolate; }}
+td:last-child, th:last-child {{ padding-right:.25rem; }}
+.number {{ text-align:right; }}
+.long {{ white-space:normal; overflow-wrap:anywhere; min-width:8.5rem; max-width:30rem; }}
+.wrap td {{ white-space:normal; overflow-wrap:anywhere; vertical-align:top; }}
+.wrap td:first-child {{ white-space:nowrap; color:var(--muted); }}
+pre {{ margin:0 0 1rem; padding:.7rem .9rem; background:var(--soft); border-radius:6px;
+  overflow-x:auto; font:.84rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace; }}
+details {{ margin:0 0 1rem; }}
+summary {{ cursor:pointer; color:var(--accent); margin-bottom:.6rem; font-size:.9rem; }}
+.cards {{ display:grid; gap:1.4rem 1.1rem;
+  grid-template-columns:repeat(auto-fill,minmax(9.2rem,1fr)); }}
+.cards figure {{ margin:0; min-width:0; font-size:.84rem; line-height:1.4; }}
+.cards img {{ width:100%; aspect-ratio:1; object-fit:contain; background:var(--soft);
+  border-radius:4px; margin-bottom:.45rem; }}
+.cards .blank {{ aspect-ratio:1; background:var(--soft); border-radius:4px; margin-bottom:.45rem;
+  display:grid; place-items:center; color:var(--muted); }}
+.cards img.pixels {{ image-rendering:pixelated; }}
+.cards div {{ overflow-wrap:anywhere; }}
+.cards .said {{ color:var(--wrong); display:flex; justify-content:space-between; gap:.6rem; }}
+.cards .said b {{ font-weight:600; min-width:0; }}
+.cards .said span {{ white-space:nowrap; font-variant-numeric:tabular-nums; }}
+@media (max-width:30rem) {{ main {{ padding:1.5rem 1rem 3rem; }} .headline b {{ font-size:2.8rem; }}
+  table {{ font-size:.85rem; }} td, th {{ padding-right:.75rem; }}
+  th {{ font-size:.75rem; }} }}
+@media print {{ section {{ break-inside:avoid; }} }}
+"""
+
+# No script, no font, no image but the ones inside: also a guard against a name that slips
+# through unescaped.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def page(title: str, blocks: Sequence[str]) -> str:
+    """The whole document; `blocks` are HTML."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(block for block in blocks if block)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def section(title: str, *blocks: str) -> str:
+    """A part with a heading; nothing at all where every block is empty."""
+    held = "\n".join(block for block in blocks if block)
+    return f"<section>\n<h2>{escape(title)}</h2>\n{held}\n</section>" if held else ""
+
+
+def title(words: str, below: str) -> str:
+    """The name of the page, and a line under it."""
+    return f'<h1>{escape(words)}</h1>\n<p class="muted">{escape(below)}</p>'
+
+
+def text(words: str, *, quiet: bool = False) -> str:
+    """A paragraph."""
+    kind = ' class="muted small"' if quiet else ""
+    return f"<p{kind}>{escape(words)}</p>"
+
+
+def headline(name: str, value: str, note: str) -> str:
+    """The one figure that the reader came for."""
+    return (
+        f'<div class="headline"><span>{escape(name)}</span><b>{escape(value)}</b>'
+        f'<p class="muted">{escape(note)}</p></div>'
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+    """Rows of text, the first `words` columns to the left and the others, numbers, to the right.
+
+    It scrolls inside its own box where the screen is narrow. Nothing where there are no rows.
+    """
+    if not rows:
+        return ""
+    # Long names wrap, but not into a column of single words.
+    longest = [max(len(row[i]) for row in rows) for i in range(words)]
+    kinds = [' class="long"' if length > 14 else "" for length in longest]
+    kinds += [' class="number"'] * (len(head) - words)
+    top = "".join(f"<th{kind}>{escape(h)}</th>" for kind, h in zip(kinds, head, strict=True))
+    body = "\n".join(
+        f"<tr>{''.join(f'<td{k}>{escape(c)}</td>' for k, c in zip(kinds, row, strict=True))}</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll"><table>\n<thead><tr>{top}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> str:
+    """Names and values, the values wrapped: paths and commands are long."""
+    if not rows:
+        return ""
+    body = "\n".join(f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in rows)
+    return f'<div class="scroll"><table class="wrap"><tbody>\n{body}\n</tbody></table></div>'
+
+
+def beside(*blocks: str, cell: str = "18rem") -> str:
+    """Blocks next to each other where the screen has `cell` for each, otherwise stacked."""
+    held = "".join(f"<div>{block}</div>" for block in blocks if block)
+    return f'<div class="row" style="--cell:{cell}">{held}</div>' if held else ""
+
+
+def heading(words: str) -> str:
+    """A heading inside a section."""
+    return f"<h3>{escape(words)}</h3>"
+
+
+def code(words: str) -> str:
+    """Text to be copied, as it stands."""
+    return f"<pre>{escape(words)}</pre>"
+
+
+def folded(title: str, block: str) -> str:
+    """A part that opens at a click."""
+    return f"<details><summary>{escape(title)}</summary>\n{block}\n</details>" if block else ""
+
+
+def picture(light: bytes, dark: bytes, description: str) -> str:
+    """A figure as two PNG files, of which the browser shows the one for the reader's setting."""
+    with Image.open(BytesIO(light)) as image:
+        width, height = (round(side * 96 / PNG_DPI) for side in image.size)
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{_png(dark)}">'
+        f'<img src="{_png(light)}" width="{width}" height="{height}"'
+        f' alt="{escape(description)}"></picture>'
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A small RGB image with three lines under it."""
+
+    image: Image.Image | None
+    said: str
+    share: str
+    true: str
+    name: str
+
+
+def cards(items: Sequence[Card]) -> str:
+    """Small images in a grid that fills the width."""
+    return f'<div class="cards">\n{"".join(map(_card, items))}</div>' if items else ""
+
+
+def _card(card: Card) -> str:
+    # File names are long words; they break best behind these characters.
+    name = escape(card.name).replace("/", "/<wbr>").replace("_", "_<wbr>")
+    lines = (
+        f'<div class="said"><b>{escape(card.said)}</b><span>{escape(card.share)}</span></div>'
+        f"<div>{escape(card.true)}</div>"
+        f'<div class="muted small">{name}</div>'
+    )
+    return f"<figure>{_thumbnail(card.image)}<figcaption>{lines}</figcaption></figure>\n"
+
+
+def _thumbnail(image: Image.Image | None) -> str:
+    if image is None:
+        return '<div class="blank">cannot be opened</div>'
+    out = BytesIO()
+    if max(image.size) < 100:
+        image.save(out, "PNG")
+        return f'<img class="pixels" src="{_png(out.getvalue())}" alt="">'
+    image.save(out, "JPEG", quality=85)
+    return f'<img src="data:image/jpeg;base64,{b64encode(out.getvalue()).decode()}" alt="">'
+
+
+def _png(content: bytes) -> str:
+    return f"data:image/png;base64,{b64encode(content).decode()}"

@@ -1,0 +1,283 @@
+"""What an evaluation leaves in the run directory: predictions.csv, pictures and report.html.
+
+Shapes: n images, k classes, t top classes an image. Reads summary.json, metrics.csv and
+config.yaml where they are there; needs none of them.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from vit.errors import UserError
+from vit.inspection import curves, figures
+from vit.inspection.drawing import png
+from vit.inspection.figures import WrongImage
+from vit.inspection.report import Findings, render
+from vit.inspection.scores import (
+    average_precision,
+    calibration,
+    class_scores,
+    confusion_matrix,
+)
+
+NUM_WORST = 20
+CSV_TOP = 5
+THUMBNAIL = 320
+"""Pixels of the longer side of an image in the report."""
+MAX_CONFUSION = 2000
+"""Classes; k by k counts of more take memory that nothing readable comes of."""
+THRESHOLD = 0.5
+"""A multi-label image is said to have a class from this probability on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """What a model said about a set of images.
+
+    Raises ValueError where the lengths differ.
+    """
+
+    indices: np.ndarray
+    """(n,) positions in the data set: what `open_image` takes."""
+    names: list[str]
+    """n file names, or other names for display."""
+    labels: np.ndarray
+    """(n,) class indices, or (n, k) zeros and ones of a multi-label set."""
+    top_classes: np.ndarray
+    """(n, t) class indices, most probable first. Multi-label: t = k gives the full figures
+    (average precision, precision, recall, calibration), less leaves them out."""
+    top_probabilities: np.ndarray
+    """(n, t), descending."""
+    label_probabilities: np.ndarray
+    """(n,) probability of the true class; multi-label: mean over the true classes."""
+
+    def __post_init__(self) -> None:
+        lengths = {field: len(getattr(self, field)) for field in self.__dataclass_fields__}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"one entry an image in each field, not {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def multilabel(self) -> bool:
+        return self.labels.ndim == 2
+
+    def in_order(self) -> "Predictions":
+        """In data set order, whatever the order in which processes finished."""
+        order = np.argsort(self.indices, kind="stable")
+        return Predictions(
+            indices=self.indices[order],
+            names=[self.names[i] for i in order],
+            labels=self.labels[order],
+            top_classes=self.top_classes[order],
+            top_probabilities=self.top_probabilities[order],
+            label_probabilities=self.label_probabilities[order],
+        )
+
+    def classes_of(self, row: int) -> tuple[int, ...]:
+        """The true class, or classes, of an image."""
+        labels = self.labels[row]
+        return tuple(map(int, np.flatnonzero(labels > 0) if self.multilabel else [labels]))
+
+    def hits(self) -> np.ndarray:
+        """(n,) whether the most probable class is the true one, or one of them."""
+        first = self.top_classes[:, 0]
+        if self.multilabel:
+            return self.labels[np.arange(len(self)), first] > 0
+        return self.labels == first
+
+    def scores(self) -> np.ndarray | None:
+        """(n, k) probabilities in class order of a multi-label set; None where t < k."""
+        if self.top_classes.shape != self.labels.shape:
+            return None
+        scores = np.empty(self.top_probabilities.shape)
+        np.put_along_axis(scores, self.top_classes, self.top_probabilities, axis=1)
+        return scores
+
+
+def worst_predictions(predictions: Predictions) -> list[tuple[int, int]]:
+    """(row, column of top_classes) of every error, most confident first.
+
+    Single label: the most probable class is not the true one. Multi-label: the most probable
+    class that the image does not have, where that is above THRESHOLD.
+    """
+    if predictions.multilabel:
+        held = np.take_along_axis(predictions.labels, predictions.top_classes, axis=1) > 0
+        wrong = ~held & (predictions.top_probabilities >= THRESHOLD)
+    else:
+        wrong = (predictions.top_classes != predictions.labels[:, None]) & (
+            np.arange(predictions.top_classes.shape[1]) == 0
+        )
+    column = wrong.argmax(axis=1)  # the first, thus most probable, wrong one
+    rows = np.flatnonzero(wrong.any(axis=1))
+    confidence = predictions.top_probabilities[rows, column[rows]]
+    chosen = rows[np.argsort(-confidence, kind="stable")]
+    return [(int(row), int(column[row])) for row in chosen]
+
+
+def examine(
+    run_dir: Path,
+    split: str,
+    classes: Sequence[str],
+    predictions: Predictions,
+    open_image: Callable[[int], Image.Image],
+) -> Findings:
+    """The numbers behind the report; the arguments are those of `write_results`."""
+    k = len(classes)
+    hits = predictions.hits()
+    matrix = scores = groups = bars = mean_precision = None
+    if not predictions.multilabel:
+        labels, said = predictions.labels, predictions.top_classes[:, 0]
+        counts = (np.bincount(which, minlength=k) for which in (labels[hits], said, labels))
+        scores = class_scores(*counts)
+        matrix = confusion_matrix(labels, said, k) if k <= MAX_CONFUSION else None
+        groups = calibration(predictions.top_probabilities[:, 0], hits)
+    elif (table := predictions.scores()) is not None:
+        labels = predictions.labels > 0
+        said = table >= THRESHOLD
+        scores = class_scores((labels & said).sum(0), said.sum(0), labels.sum(0))
+        groups = calibration(table.ravel(), labels.ravel())
+        areas = average_precision(table, labels)
+        bars = areas, "average precision"
+        mean_precision = float(areas[~np.isnan(areas)].mean()) if labels.any() else float("nan")
+    else:
+        bars = _found_among_top(predictions)
+    worst = worst_predictions(predictions)
+    return Findings(
+        run_dir=run_dir,
+        split=split,
+        classes=classes,
+        multilabel=predictions.multilabel,
+        summary=json.loads(_text_of(run_dir / "summary.json") or "{}"),
+        config=_text_of(run_dir / "config.yaml"),
+        history=curves.read_history(run_dir / "metrics.csv"),
+        num_images=len(predictions),
+        num_hits=int(hits.sum()),
+        scores=scores,
+        mean_average_precision=mean_precision,
+        class_bars=bars,
+        matrix=matrix,
+        calibration=groups,
+        wrong=[_wrong_image(predictions, row, at, open_image) for row, at in worst[:NUM_WORST]],
+        wrong_title=_worst_title(len(worst), len(predictions), split),
+    )
+
+
+def _found_among_top(predictions: Predictions) -> tuple[np.ndarray, str]:
+    """Per class (k,): the share of its images that have it among their t top classes."""
+    labels, t = predictions.labels > 0, predictions.top_classes.shape[1]
+    listed = np.zeros(labels.shape, dtype=bool)
+    np.put_along_axis(listed, predictions.top_classes, True, axis=1)
+    share = class_scores((labels & listed).sum(0), listed.sum(0), labels.sum(0)).recall
+    return share, f"share found among the {t} most probable"
+
+
+def _wrong_image(
+    predictions: Predictions, row: int, at: int, open_image: Callable[[int], Image.Image]
+) -> WrongImage:
+    try:
+        image = open_image(int(predictions.indices[row])).convert("RGB")
+        image.thumbnail((THUMBNAIL, THUMBNAIL))  # twenty photographs would fill the memory
+    except (OSError, ValueError):  # a file that went away must not cost the report
+        image = None
+    return WrongImage(
+        image=image,
+        name=predictions.names[row],
+        true=predictions.classes_of(row),
+        predicted=int(predictions.top_classes[row, at]),
+        probability=float(predictions.top_probabilities[row, at]),
+    )
+
+
+def _worst_title(num_wrong: int, num_images: int, split: str) -> str:
+    images = f"{num_images:,} {split} image{'s' if num_images > 1 else ''}"
+    if not num_wrong:
+        return f"No errors in {images}"
+    if num_wrong == 1:
+        return f"The only error in {images}"
+    if num_wrong <= NUM_WORST:
+        return f"All {num_wrong} errors in {images}"
+    return f"The {NUM_WORST} most confident of {num_wrong:,} errors in {images}"
+
+
+def _text_of(file: Path) -> str:
+    return file.read_text("utf-8") if file.exists() else ""
+
+
+def write_csv(file: Path, classes: Sequence[str], predictions: Predictions) -> None:
+    """One row an image: its classes, whether the first prediction is right, the top five.
+
+    Several classes of one image are separated by "|", as in a manifest.
+    """
+    top = range(min(CSV_TOP, predictions.top_classes.shape[1]))
+    head = ["index", "image", "label", "label_probability", "predicted", "probability", "correct"]
+    for i in top[1:]:
+        head += [f"predicted_{i + 1}", f"probability_{i + 1}"]
+    # A file name need not be valid Unicode.
+    with file.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out:
+        writer = csv.writer(out)
+        writer.writerow(head)
+        for row, right in enumerate(predictions.hits()):
+            true = "|".join(classes[k] for k in predictions.classes_of(row))
+            ranked = [
+                (
+                    classes[int(predictions.top_classes[row, i])],
+                    predictions.top_probabilities[row, i],
+                )
+                for i in top
+            ]
+            (first, probability), *others = ranked
+            writer.writerow(
+                [predictions.indices[row], predictions.names[row]]
+                + [true, _short(predictions.label_probabilities[row])]
+                + [first, _short(probability), int(right)]
+                + [cell for name, share in others for cell in (name, _short(share))]
+            )
+
+
+def _short(probability: float) -> str:
+    return f"{probability:.6g}"
+
+
+def write_results(
+    run_dir: Path,
+    *,
+    split: str,
+    classes: Sequence[str],
+    predictions: Predictions,
+    open_image: Callable[[int], Image.Image],
+) -> list[Path]:
+    """Write predictions.csv, the pictures and report.html of one evaluation into `run_dir`.
+
+    `open_image` gives the image of an entry of `predictions.indices`. An image that cannot be
+    opened any more (OSError, ValueError) is an empty frame. Pictures for which there is nothing
+    to draw are left out: curves.png without metrics.csv; confusion.png of more than MAX_CONFUSION
+    classes and of a multi-label set, which gets per_class.png. Returns the files written, the
+    report last. Raises UserError for a set without images.
+    """
+    if not len(predictions):
+        raise UserError(f"the {split} set has no images, so there is nothing to report")
+    run_dir = Path(run_dir)
+    predictions = predictions.in_order()
+    write_csv(run_dir / "predictions.csv", classes, predictions)
+    found = examine(run_dir, split, classes, predictions, open_image)
+    pictures = {"worst.png": png(figures.worst(found.wrong, classes, found.wrong_title))}
+    if panels := list(curves.panels_of(found.history)):
+        pictures["curves.png"] = png(curves.curves(found.history, panels))
+    if found.matrix is not None:
+        pictures["confusion.png"] = png(figures.confusion(found.matrix, classes), crop=True)
+    if found.class_bars is not None:
+        values, label = found.class_bars
+        pictures["per_class.png"] = png(figures.class_bars(values, classes, label))
+    for name, content in pictures.items():
+        (run_dir / name).write_bytes(content)
+    # A file name need not be valid Unicode; a page that is not would not open.
+    page = render(found).encode("utf-8", "backslashreplace")
+    (run_dir / "report.html").write_bytes(page)
+    return [run_dir / name for name in ("predictions.csv", *pictures, "report.html")]

@@ -1,0 +1,121 @@
+"""Numbers about predictions, in numpy. Shapes: n images, k classes.
+
+A figure that is not defined (recall of a class without images, precision of a class that was
+never predicted) is NaN, never 0: the page shows a dash for it and means leave it out.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+Z_95 = 1.959963984540054
+"""Standard normal quantile of a two-sided 95 % interval."""
+
+
+def wilson_interval(hits: int, total: int, z: float = Z_95) -> tuple[float, float]:
+    """Confidence interval of the proportion hits / total (Wilson, 1927).
+
+    Unlike p +- z sqrt(p (1 - p) / n) it stays inside [0, 1] and does not shrink to a point at
+    0 or `total` hits. Raises ValueError unless 0 <= hits <= total and total >= 1.
+    """
+    if not (total >= 1 and 0 <= hits <= total):
+        raise ValueError(f"hits={hits} of total={total} is not a proportion of at least one image")
+    share = hits / total
+    centre = share + z * z / (2 * total)
+    spread = z * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
+    scale = 1 + z * z / total
+    # Rounding leaves 1e-17 beyond the ends at 0 and `total` hits, where the bound is exact.
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:
+    """Counts (k k): row = true class, column = predicted class. Both inputs are (n,) integers."""
+    cells = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
+    return cells.reshape(num_classes, num_classes)
+
+
+def most_confused(matrix: np.ndarray, limit: int = 10) -> list[tuple[int, int, int]]:
+    """(true, predicted, count) of the largest off-diagonal cells; ties in class order."""
+    errors = matrix.copy()
+    np.fill_diagonal(errors, 0)
+    order = np.argsort(-errors, axis=None, kind="stable")[:limit]
+    pairs = [divmod(int(cell), len(matrix)) for cell in order]
+    return [(true, said, int(errors[true, said])) for true, said in pairs if errors[true, said]]
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """One entry a class, each (k,)."""
+
+    precision: np.ndarray
+    recall: np.ndarray
+    f1: np.ndarray
+    count: np.ndarray
+    """Images that have the class."""
+
+
+def class_scores(hits: np.ndarray, predicted: np.ndarray, count: np.ndarray) -> ClassScores:
+    """Precision, recall and F1 from three counts a class (k,): right predictions, predictions,
+    images that have the class."""
+    return ClassScores(
+        precision=_ratio(hits, predicted),
+        recall=_ratio(hits, count),
+        f1=_ratio(2 * hits, predicted + count),
+        count=count,
+    )
+
+
+def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    return np.divide(
+        numerator, denominator, out=np.full(len(denominator), np.nan), where=denominator > 0
+    )
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Predictions grouped by confidence; only groups that hold any. Arrays are (groups,)."""
+
+    count: np.ndarray
+    hits: np.ndarray
+    confidence: np.ndarray
+    """Mean confidence of the group."""
+    error: float
+    """Expected calibration error: the mean over predictions of |share right - confidence|."""
+
+
+def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 15) -> Calibration:
+    """Reliability of probabilities (Guo et al., arXiv:1706.04599, section 2, eq. 3).
+
+    `confidence` (n,) in [0, 1], `correct` (n,) booleans. Bins are equally wide, open below and
+    closed above, as in the paper; 0 belongs to the first.
+    """
+    group = np.clip(np.ceil(confidence.astype(np.float64) * bins).astype(int) - 1, 0, bins - 1)
+    count = np.bincount(group, minlength=bins)
+    hits = np.bincount(group, weights=correct, minlength=bins)
+    total = np.bincount(group, weights=confidence, minlength=bins)
+    held = count > 0
+    error = float(np.abs(hits - total).sum() / len(confidence))
+    return Calibration(
+        count=count[held],
+        hits=hits[held].astype(np.int64),
+        confidence=total[held] / count[held],
+        error=error,
+    )
+
+
+def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Area under the precision-recall steps, one a class (k,), from scores and labels (n k).
+
+    Equal scores enter the ranking together, so the order of the images does not matter.
+    """
+    result = np.full(scores.shape[1], np.nan)
+    for k in range(scores.shape[1]):
+        order = np.argsort(-scores[:, k], kind="stable")
+        ranked, relevant = scores[order, k], labels[order, k] > 0
+        if not relevant.any():
+            continue
+        ends = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
+        hits = np.cumsum(relevant)[ends]
+        recall_gain = np.diff(hits, prepend=0) / relevant.sum()
+        result[k] = np.sum(recall_gain * hits / (ends + 1))
+    return result
