@@ -1,0 +1,45 @@
+"""Vision Transformers for image classification: train, fine-tune, evaluate, look inside, ship."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vit.checkpoints.pretrained import create_model
+    from vit.data.module import ImageData
+    from vit.inference.classifier import Classifier, load
+    from vit.models.vision_transformer import VisionTransformer, ViTConfig
+    from vit.models.zoo import list_models
+    from vit.training.classifier import ImageClassifier
+
+__all__ = [
+    "Classifier",
+    "ImageClassifier",
+    "ImageData",
+    "ViTConfig",
+    "VisionTransformer",
+    "create_model",
+    "list_models",
+    "load",
+]
+
+# Public names load their room on first use, so that `import vit` stays light.
+_HOMES = {
+    "Classifier": "vit.inference.classifier",
+    "ImageClassifier": "vit.training.classifier",
+    "ImageData": "vit.data.module",
+    "ViTConfig": "vit.models.config",
+    "VisionTransformer": "vit.models.vision_transformer",
+    "create_model": "vit.checkpoints.pretrained",
+    "list_models": "vit.models.zoo",
+    "load": "vit.inference.classifier",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vit' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

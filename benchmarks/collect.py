@@ -1,0 +1,72 @@
+"""Gathers finished runs into one results file: mean and spread over seeds, hardware, versions, commit.
+
+    python benchmarks/collect.py RESULTS.json "label" RUN [RUN ...]
+
+Adds, or replaces, the row `label` of RESULTS.json: one row is one command run with several seeds.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+KEPT = ("train_seconds", "train_cpu_seconds", "images_seen", "steps", "parameters")
+
+
+def row(label: str, runs: list[Path]) -> dict[str, Any]:
+    """One row from the summaries of runs that differ in their seed only."""
+    summaries = [json.loads((run / "summary.json").read_text()) for run in runs]
+    first = summaries[0]
+    scores = {
+        name: [summary["metrics"][name] for summary in summaries]
+        for name in first["metrics"]
+        if name.startswith(first["split"] + "/")
+    }
+    return {
+        "label": label,
+        "command": first["command"],
+        "n": len(runs),
+        "images": first["images"],
+        "mean": {name: statistics.mean(values) for name, values in scores.items()},
+        "std": {
+            name: statistics.stdev(values) if len(values) > 1 else None
+            for name, values in scores.items()
+        },
+        **{name: statistics.mean([s[name] for s in summaries]) for name in KEPT},
+        "precision": first["precision"],
+        "hardware": first["hardware"],
+        "versions": first["versions"],
+        "commit": commit(),
+        "date": date.today().isoformat(),
+    }
+
+
+def commit() -> str:
+    """The commit of this checkout."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("label")
+    parser.add_argument("runs", type=Path, nargs="+")
+    options = parser.parse_args()
+    rows = json.loads(options.results.read_text()) if options.results.is_file() else []
+    new = row(options.label, options.runs)
+    rows = [old for old in rows if old["label"] != options.label] + [new]
+    options.results.write_text(json.dumps(rows, indent=2) + "\n")
+    print(json.dumps(new))
+
+
+if __name__ == "__main__":
+    main()

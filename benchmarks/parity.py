@@ -1,0 +1,261 @@
+"""The same weights, the same logits: every published layout beside the library it comes from.
+
+    python benchmarks/parity.py [--quick] [--only WORD] [--large]
+
+For each model of timm, torchvision and transformers, at full size and with random values in every
+parameter, its file is loaded by `vit` and both answer the same images, at the model's own size and
+at another one. Google's .npz files are compared with a NumPy forward pass written from the papers'
+equations (tests/checkpoints/numpy_forward.py). Writes benchmarks/results/parity_<date>.json and
+docs/parity.md; the last line of the output is the JSON.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "checkpoints"))
+
+from checkpoint_peers import scatter  # noqa: E402
+
+from vit.checkpoints.convert import convert  # noqa: E402
+from vit.checkpoints.native import save_native  # noqa: E402
+from vit.checkpoints.pretrained import load_pretrained  # noqa: E402
+from vit.checkpoints.writing import write_safetensors  # noqa: E402
+from vit.models.zoo import build_model, model_config  # noqa: E402
+
+Size = tuple[int, int]
+Answer = Callable[[Tensor], Tensor]
+CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model of one library."""
+
+    library: str
+    model: str
+    sizes: tuple[Size, ...]
+    """The model's own size, and another one where the library can."""
+
+
+def _vit(library: str, model: str, native: int, other: Size | None) -> Case:
+    return Case(library, model, ((native, native), *((other,) if other else ())))
+
+
+CASES = [
+    _vit("timm", "vit_tiny_patch16_224", 224, (192, 256)),
+    _vit("timm", "vit_small_patch32_224", 224, (192, 256)),
+    _vit("timm", "vit_base_patch16_224", 224, (192, 256)),
+    _vit("timm", "deit_base_distilled_patch16_224", 224, (192, 256)),
+    _vit("timm", "deit3_base_patch16_224", 224, (192, 256)),
+    _vit("timm", "vit_small_patch14_dinov2", 518, (210, 266)),
+    _vit("timm", "vit_small_patch14_reg4_dinov2", 518, (210, 266)),
+    _vit("timm", "vit_tiny_r_s16_p8_224", 224, (192, 256)),
+    _vit("timm", "vit_small_r26_s32_224", 224, (192, 256)),
+    _vit("timm", "vit_base_r50_s16_224", 224, (192, 256)),
+    _vit("timm", "resnetv2_50x1_bit", 224, (191, 250)),
+    _vit("timm", "resnetv2_101x1_bit", 224, (191, 250)),
+    _vit("torchvision", "vit_b_16", 224, None),
+    _vit("torchvision", "vit_b_32", 224, None),
+    _vit("transformers", "ViTForImageClassification", 224, (192, 256)),
+    _vit("transformers", "DeiTForImageClassificationWithTeacher", 224, (192, 256)),
+    _vit("transformers", "Dinov2ForImageClassification", 224, (210, 266)),
+    _vit("transformers", "Dinov2WithRegistersForImageClassification", 224, (210, 266)),
+    _vit("transformers", "BitForImageClassification", 224, (191, 250)),
+    _vit("NumPy (.npz)", "vit_ti16", 224, (192, 256)),
+    _vit("NumPy (.npz)", "vit_b16", 224, (192, 256)),
+    _vit("NumPy (.npz)", "r_vit_ti16", 224, (192, 256)),
+    _vit("NumPy (.npz)", "r26_vit_s32", 224, (192, 256)),
+    _vit("NumPy (.npz)", "bit_r50x1", 224, (191, 250)),
+]
+LARGE = [
+    _vit("timm", "vit_large_patch16_224", 224, (192, 256)),
+    _vit("torchvision", "vit_l_16", 224, None),
+    _vit("torchvision", "vit_h_14", 224, None),
+    _vit("NumPy (.npz)", "r50_vit_l32", 224, (192, 256)),
+]
+QUICK = ("vit_tiny_patch16_224", "vit_ti16")
+
+
+def timm_peer(case: Case, folder: Path) -> tuple[nn.Module, Answer, Path]:
+    """timm's model, and its file."""
+    import timm
+
+    arguments = {} if "resnetv2" in case.model else {"dynamic_img_size": True}
+    peer = scatter(timm.create_model(case.model, num_classes=CLASSES, **arguments))
+    write_safetensors(folder / "model.safetensors", peer.state_dict(), {"format": "pt"})
+    description = {"pretrained_cfg": {"input_size": [3, *case.sizes[0]]}}
+    (folder / "config.json").write_text(json.dumps(description))
+    return peer, peer, folder
+
+
+def torchvision_peer(case: Case, folder: Path) -> tuple[nn.Module, Answer, Path]:
+    """torchvision's model, and its file."""
+    import torchvision.models
+
+    peer = scatter(torchvision.models.get_model(case.model, weights=None))
+    torch.save(peer.state_dict(), folder / "model.pth")
+    return peer, peer, folder / "model.pth"
+
+
+def transformers_peer(case: Case, folder: Path) -> tuple[nn.Module, Answer, Path]:
+    """transformers' model, and the directory it saves."""
+    import transformers
+
+    name = case.model.split("For")[0]
+    options: dict[str, Any] = {"num_labels": CLASSES}
+    if "Bit" not in name:
+        options["image_size"] = case.sizes[0][0]
+    if "Dinov2" in name:
+        options |= {"patch_size": 14, "hidden_size": 384, "num_attention_heads": 6}
+    config = getattr(transformers, f"{name}Config")(**options)
+    peer = scatter(getattr(transformers, case.model)(config))
+    peer.save_pretrained(folder)  # pyright: ignore
+
+    def answer(images: Tensor) -> Tensor:
+        flag = {"interpolate_pos_encoding": True} if name in ("ViT", "DeiT") else {}
+        return peer(images, **flag).logits
+
+    return peer, answer, folder
+
+
+def numpy_peer(case: Case, folder: Path) -> tuple[None, Answer, Path]:
+    """The papers' equations on a .npz file in Google's layout."""
+    import numpy as np
+    import numpy_forward
+
+    model = scatter(build_model(model_config(case.model)))
+    save_native(folder / "native", model, classes=None, preprocess=None, extra={})
+    convert(folder / "native", folder / "model.npz", "google")
+    weights = dict(np.load(folder / "model.npz", allow_pickle=False))
+    grid = getattr(model.config, "grid", (0, 0))
+
+    def answer(images: Tensor) -> Tensor:
+        pixels = images.double().permute(0, 2, 3, 1).numpy()
+        if "resnet/head/conv2d/kernel" in weights:
+            return torch.from_numpy(numpy_forward.bit(pixels, weights))
+        return torch.from_numpy(numpy_forward.vit(pixels, weights, grid))
+
+    return None, answer, folder / "model.npz"
+
+
+PEERS = {
+    "timm": timm_peer,
+    "torchvision": torchvision_peer,
+    "transformers": transformers_peer,
+    "NumPy (.npz)": numpy_peer,
+}
+
+
+@torch.no_grad()
+def measure(case: Case) -> list[dict[str, Any]]:
+    """Differences at each size; in float32 against NumPy's double precision for .npz."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        peer, answer, path = PEERS[case.library](case, Path(name))
+        ours, _ = load_pretrained(path)
+        ours.eval()
+        for size in case.sizes:
+            images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
+            row: dict[str, Any] = {
+                "library": case.library,
+                "model": case.model,
+                "image_size": list(size),
+            }
+            for dtype in (torch.float32, torch.float64):
+                if peer is not None:
+                    peer.to(dtype)
+                theirs = answer(images.to(dtype)).double()
+                mine = ours.to(dtype)(images.to(dtype)).double()
+                difference = (mine - theirs).abs().max().item()
+                key = str(dtype).removeprefix("torch.")
+                row[f"{key}_absolute"] = difference
+                row[f"{key}_relative"] = difference / theirs.abs().max().item()
+            ours.float()
+            rows.append(row)
+            print(
+                f"{case.library:12} {case.model:45} {size[0]}x{size[1]:<4} "
+                f"float32 {row['float32_relative']:.1e}  float64 {row['float64_relative']:.1e}",
+                flush=True,
+            )
+    return rows
+
+
+def page(document: dict[str, Any]) -> str:
+    """docs/parity.md."""
+    lines = [
+        "# Parity",
+        "",
+        "Largest difference of the logits between this package and the library a file comes from,",
+        "with random values in every parameter, for two random images, also relative.",
+        "`.npz` is compared with the papers' equations in NumPy, in double precision.",
+        f"Generated by benchmarks/parity.py on {document['date']}; versions: "
+        + ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+        + ".",
+        "",
+        "| library | model | image | float32, absolute | float32, relative | float64, relative |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in document["rows"]:
+        height, width = row["image_size"]
+        lines.append(
+            f"| {row['library']} | {row['model']} | {height}x{width} "
+            f"| {row['float32_absolute']:.1e} | {row['float32_relative']:.1e} "
+            f"| {row['float64_relative']:.1e} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Measures, writes both files, and prints the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two small models, no files written")
+    parser.add_argument("--only", default="", help="models whose name or library contains this")
+    parser.add_argument("--large", action="store_true", help="also models of 300 million and more")
+    args = parser.parse_args()
+    cases = [case for case in CASES + (LARGE if args.large else []) if args.only in str(case)]
+    if args.quick:
+        cases = [case for case in cases if case.model in QUICK]
+    import numpy
+    import timm
+    import torchvision
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    packages = {
+        "torch": torch,
+        "timm": timm,
+        "torchvision": torchvision,
+        "transformers": transformers,
+        "numpy": numpy,
+    }
+    document = {
+        "what": "parity",
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": platform.platform(),
+        "versions": {name: module.__version__ for name, module in packages.items()},
+        "rows": [row for case in cases for row in measure(case)],
+    }
+    if not (args.quick or args.only):
+        results = ROOT / "benchmarks" / "results"
+        results.mkdir(parents=True, exist_ok=True)
+        (results / f"parity_{document['date']}.json").write_text(json.dumps(document, indent=1))
+        (ROOT / "docs").mkdir(exist_ok=True)
+        (ROOT / "docs" / "parity.md").write_text(page(document), encoding="utf-8")
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()

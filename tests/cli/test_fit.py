@@ -1,0 +1,144 @@
+"""`vit fit` to the end, and what it leaves behind; then the commands that use a run."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cli.conftest import TINY, Vit
+
+EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
+
+
+@pytest.fixture
+def run(vit: Vit, photos: Path) -> Path:
+    """A finished run on the three colours."""
+    done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, *EPOCHS)
+    assert done.status == 0, done.err
+    return Path("runs/cifar10")
+
+
+def test_a_run_directory_is_complete(run: Path) -> None:
+    for name in (
+        "config.yaml",
+        "metrics.csv",
+        "summary.json",
+        "predictions.csv",
+        "curves.png",
+        "confusion.png",
+        "worst.png",
+        "report.html",
+        "model/model.safetensors",
+        "model/config.json",
+        "checkpoints/best.ckpt",
+        "checkpoints/last.ckpt",
+    ):
+        assert (run / name).stat().st_size > 0, name
+
+
+def test_the_summary_uses_the_names_of_the_metrics_file(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    with (run / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {"test/acc1", "test/loss", "val/acc1"} <= set(summary["metrics"]) <= set(rows[0])
+    last = [row["test/acc1"] for row in rows if row["test/acc1"]]
+    assert [float(x) for x in last] == [pytest.approx(summary["metrics"]["test/acc1"])]
+    assert {"lr", "images", "epoch", "seconds", "train/loss"} <= set(rows[0])
+    assert summary["images_seen"] == summary["steps"] * 8 > 0
+    assert summary["train_seconds"] > 0
+    assert summary["train_cpu_seconds"] > 0
+
+
+def test_the_accuracy_is_that_of_the_predictions(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    with (run / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == summary["images"]["test"]
+    right = sum(row["label"] == row["predicted"] for row in rows) / len(rows)
+    assert summary["metrics"]["test/acc1"] == pytest.approx(right)
+
+
+def test_the_saved_model_is_the_best_checkpoint(run: Path) -> None:
+    from safetensors.torch import load_file
+
+    saved = load_file(run / "model" / "model.safetensors")
+    best = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    assert saved
+    assert all(torch.equal(saved[name], best[f"model.{name}"]) for name in saved)
+
+
+def test_the_last_lines_say_what_is_worth_knowing(vit: Vit, photos: Path) -> None:
+    done = vit("fit", "-c", "finetune", "--data.root", photos, *TINY, "--trainer.max_steps=3")
+    assert "test accuracy" in done.out
+    assert "runs/my photos" in done.out
+    assert "vit classify 'runs/my photos'" in done.out
+    assert "36 images of 3 classes" in done.err
+
+
+def test_a_second_run_gets_a_directory_of_its_own(run: Path, vit: Vit, photos: Path) -> None:
+    vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, *EPOCHS)
+    assert Path("runs/cifar10-2/report.html").is_file()
+
+
+def test_test_gives_the_figures_of_the_run_again(run: Path, vit: Vit) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    done = vit("test", run, "--json")
+    assert done.status == 0, done.err
+    again = json.loads(done.out)
+    assert again == {k: pytest.approx(v) for k, v in summary["metrics"].items() if "test/" in k}
+
+
+def test_validate_scores_the_validation_images(run: Path, vit: Vit) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    done = vit("validate", run, "--json")
+    assert json.loads(done.out)["val/acc1"] == pytest.approx(summary["checkpoint"]["score"])
+
+
+def test_predict_writes_every_image_of_a_split(run: Path, vit: Vit) -> None:
+    done = vit("predict", run, "--split", "train", "--out", "answers.csv")
+    assert done.status == 0, done.err
+    with open("answers.csv") as file:
+        rows = list(csv.DictReader(file))
+    summary = json.loads((run / "summary.json").read_text())
+    assert len(rows) == summary["images"]["train"]
+
+
+def test_new_images_get_the_labels_of_the_run(run: Path, vit: Vit, photos: Path) -> None:
+    """A folder without the first class must not shift the others' labels."""
+    import shutil
+
+    shutil.copytree(photos / "red", "held_out/red")
+    shutil.copytree(photos / "grün", "held_out/grün")
+    done = vit("predict", run, "--data.root", "held_out", "--out", "answers.csv")
+    assert done.status == 0, done.err
+    with open("answers.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 24  # a folder without splits is scored whole
+    assert {row["label"] for row in rows} == {"red", "grün"}
+
+
+def test_resume_continues_to_the_same_weights(vit: Vit, photos: Path) -> None:
+    """Interrupted by a step limit and resumed, against uninterrupted: bitwise."""
+    common = ("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--final_split=none")
+    # A constant schedule, so that the shorter first part has the learning rates of the whole.
+    common += ("--model.schedule.decay=constant", "--model.schedule.warmup_steps=0")
+    vit(*common, "--run_dir", "whole", "--trainer.max_epochs=3")
+    vit(*common, "--run_dir", "parts", "--trainer.max_epochs=1")
+    done = vit("fit", "--run_dir", "parts", "--ckpt_path", "last", "--trainer.max_epochs=3")
+    assert done.status == 0, done.err
+    files = [torch.load(f"{d}/checkpoints/last.ckpt", weights_only=True) for d in ("whole", "parts")]
+    whole, parts = (file["state_dict"] for file in files)
+    assert files[0]["global_step"] == files[1]["global_step"] > 3
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    with open("parts/metrics.csv") as file:
+        steps = [int(row["step"]) for row in csv.DictReader(file)]
+    assert steps == sorted(steps)
+
+
+def test_digits_train_without_any_file(vit: Vit) -> None:
+    done = vit("fit", "-c", "quickstart", "--trainer.max_epochs=1", "--run_dir", "here")
+    assert done.status == 0, done.err
+    assert "1,797 images of 10 classes" in done.err
+    assert "(359 images)" in done.out or "of 359 images" in done.out

@@ -1,0 +1,95 @@
+"""vit.load: a trained model on a machine with torch, Pillow and safetensors only."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vit
+from vit.checkpoints.native import save_native
+from vit.data.preprocess import Preprocess
+from vit.errors import UserError
+
+CLASSES = ["cat", "dog", "hen"]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A model with random weights that tells its classes apart."""
+    torch.manual_seed(0)
+    model = vit.create_model(
+        "vit_ti16", num_classes=3, image_size=32, depth=1, width=24, mlp_dim=48, num_heads=2
+    )
+    torch.nn.init.normal_(model.head.weight)
+    preprocess = Preprocess(image_size=(32, 32), crop_fraction=0.875)
+    save_native(
+        tmp_path / "model", model, classes=CLASSES, preprocess=preprocess.to_dict(), extra={}
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    pixels = np.random.default_rng(0).integers(0, 255, (50, 40, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a picture.png")
+    return tmp_path / "a picture.png"
+
+
+def test_paths_pictures_and_arrays_give_the_same_answer(saved: Path, picture: Path) -> None:
+    classifier = vit.load(saved)
+    image = Image.open(picture)
+    first, second, third = classifier.predict([picture, image, np.asarray(image)])
+    assert first == second == third
+    assert sorted(first.classes) == CLASSES
+    assert first.probabilities == sorted(first.probabilities, reverse=True)
+    assert sum(first.probabilities) == pytest.approx(1)
+
+
+def test_the_probabilities_are_those_of_the_steps_done_by_hand(saved: Path, picture: Path) -> None:
+    from torchvision.transforms import v2
+
+    classifier = vit.load(saved / "model")
+    steps = v2.Compose([v2.Resize(37), v2.CenterCrop(32), v2.PILToTensor()])
+    pixels = steps(Image.open(picture)).float() / 255
+    logits = classifier.model(((pixels - 0.5) / 0.5)[None]).detach()
+    expected = dict(zip(CLASSES, logits.softmax(-1)[0].tolist(), strict=True))
+    found = classifier.predict(picture)[0]
+    for name, probability in zip(found.classes, found.probabilities, strict=True):
+        assert probability == pytest.approx(expected[name], abs=1e-5)
+
+
+def test_top_limits_the_classes(saved: Path, picture: Path) -> None:
+    assert len(vit.load(saved).predict(picture, top=2)[0].classes) == 2
+
+
+def test_the_batch_size_does_not_change_the_answers(saved: Path, picture: Path) -> None:
+    classifier = vit.load(saved)
+    images = [Image.open(picture).rotate(90 * i, expand=True) for i in range(4)]
+    whole, parts = classifier.predict(images), classifier.predict(images, batch_size=3)
+    for a, b in zip(whole, parts, strict=True):
+        assert a.classes == b.classes
+        assert a.probabilities == pytest.approx(b.probabilities, abs=1e-5)
+
+
+def test_it_works_where_training_packages_are_absent(saved: Path, picture: Path) -> None:
+    code = f"""
+import sys
+for name in ("lightning", "torchvision", "torchmetrics", "matplotlib", "sklearn", "rich",
+             "jsonargparse", "yaml", "numpy"):
+    sys.modules[name] = None
+import vit, json
+print(json.dumps(vit.load({str(saved)!r}).predict({str(picture)!r})[0].probabilities))
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == vit.load(saved).predict(picture)[0].probabilities
+
+
+def test_a_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is neither a run nor a model directory"):
+        vit.load(tmp_path)

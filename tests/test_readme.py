@@ -1,0 +1,40 @@
+"""README: its tables come from results files, its map is the tree, its commands exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_tables_are_generated_from_the_results() -> None:
+    done = subprocess.run([sys.executable, ROOT / "benchmarks" / "readme.py", "--check"])
+    assert done.returncode == 0, "run python benchmarks/readme.py"
+
+
+def test_the_map_names_every_room() -> None:
+    rooms = {path.parent.name for path in (ROOT / "vit").glob("*/__init__.py")}
+    assert all(f"{room}/" in README for room in rooms)
+
+
+def test_every_command_in_it_exists() -> None:
+    from vit.cli.main import COMMANDS
+
+    used = set(re.findall(r"^ *(?:\$ )?vit ([a-z]+)", README, flags=re.MULTILINE))
+    assert used
+    assert used <= set(COMMANDS)
+
+
+def test_every_recipe_in_it_exists() -> None:
+    from vit.cli.recipes import list_recipes
+
+    used = set(re.findall(r"vit fit -c ([a-z0-9_/]+)(?![\w./])", README))
+    assert used
+    assert used <= set(list_recipes())
+
+
+def test_the_tested_commands_are_there_word_for_word() -> None:
+    assert "pip install -e . && vit fit -c quickstart" in README
+    assert "pip install -e '.[test]' && pytest" in README

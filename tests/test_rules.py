@@ -1,0 +1,87 @@
+"""The rules of the house that a short test can check."""
+
+import ast
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import vit
+
+PACKAGE = Path(vit.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Room -> what its modules may import of this package. `cli` may import everything.
+MAY_IMPORT = {
+    "models": set(),
+    "data": set(),
+    "inspection": set(),
+    "checkpoints": {"models"},
+    "inference": {"models", "checkpoints", "data"},
+    "training": {"models", "checkpoints"},
+}
+HEAVY = {
+    "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
+    "inspection": {"lightning", "torchvision"},
+    "inference": {"lightning", "torchvision", "torchmetrics"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of the modules that a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    room = path.relative_to(PACKAGE).parts[0]
+    names = imports(path)
+    if room in MAY_IMPORT:
+        rooms = {name.split(".")[1] for name in names if name.startswith("vit.")}
+        assert rooms <= MAY_IMPORT[room] | {room, "errors", "shapes"}
+    assert not {name.split(".")[0] for name in names} & HEAVY.get(room, set())
+    assert "timm" not in {name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_is_one_room(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+    assert path.stem not in {"utils", "base", "factory", "engine"}
+
+
+def test_import_is_silent_and_light() -> None:
+    code = "import sys, vit; print(sorted({'torch','lightning','torchvision'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True)
+    assert result.stdout.strip() == b"[]"
+    assert result.stderr == b""
+
+
+def test_every_public_name_resolves() -> None:
+    for name in vit.__all__:
+        assert getattr(vit, name).__doc__
+
+
+def test_every_config_field_is_documented() -> None:
+    from vit.models.config import ResNetConfig, ViTConfig
+
+    source = ast.parse((PACKAGE / "models" / "config.py").read_text())
+    for config in (ViTConfig, ResNetConfig):
+        body = next(
+            n.body for n in source.body if isinstance(n, ast.ClassDef) and n.name == config.__name__
+        )
+        documented = {
+            a.target.id
+            for a, b in zip(body, body[1:], strict=False)
+            if isinstance(a, ast.AnnAssign)
+            and isinstance(a.target, ast.Name)
+            and isinstance(b, ast.Expr)
+        }
+        assert documented == {field.name for field in fields(config)}

@@ -1,0 +1,87 @@
+"""`vit classify`: names for pictures."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from vit.errors import UserError
+
+BATCH = 32
+
+
+def run(args: list[str]) -> int:
+    """Prints the most probable classes of every picture."""
+    parser = argparse.ArgumentParser(
+        prog="vit classify", description="Names what is on pictures, with a trained model."
+    )
+    parser.add_argument("model", help="a run directory, or a model directory")
+    parser.add_argument("images", nargs="+", help="pictures, or folders of them")
+    parser.add_argument("--top", type=int, default=5, help="how many classes (default 5)")
+    parser.add_argument("--device", default=None, help="such as cpu or cuda; default: the best")
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+    parser.add_argument(
+        "--on_error", choices=("error", "skip"), default="error", help="for unreadable pictures"
+    )
+    options = parser.parse_args(args)
+    if options.top < 1:
+        raise UserError(f"--top {options.top} must be at least 1")
+    paths = list(_pictures(options.images))
+
+    import torch
+
+    from vit.data.decode import ImageError, open_image
+    from vit.inference.classifier import load
+
+    classifier = load(options.model)
+    classifier.to(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    rows, skipped = [], 0
+    for start in range(0, len(paths), BATCH):
+        opened = []
+        for path in paths[start : start + BATCH]:
+            try:
+                opened.append((path, open_image(path)))
+            except ImageError as error:
+                if options.on_error == "error":
+                    raise
+                skipped += 1
+                print(f"skipped: {error}", file=sys.stderr)
+        if not opened:
+            continue
+        predictions = classifier.predict([image for _, image in opened], options.top)
+        for (path, _), prediction in zip(opened, predictions, strict=True):
+            pairs = list(zip(prediction.classes, prediction.probabilities, strict=True))
+            rows.append({"image": str(path), "top": [{"class": c, "probability": p} for c, p in pairs]})
+            if not options.json:
+                print(f"{path}")
+                for name, probability in pairs:
+                    print(f"  {probability:6.1%}  {name}")
+    if options.json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    if skipped:
+        print(f"{skipped} of {len(paths)} pictures were skipped", file=sys.stderr)
+    return 0
+
+
+def _pictures(arguments: list[str]) -> Iterator[Path]:
+    """The files named, and the pictures in the folders named, in order."""
+    from vit.data.scan import image_extensions
+
+    known = image_extensions()
+    for argument in arguments:
+        path = Path(argument)
+        if path.is_dir():
+            found = sorted(
+                file
+                for file in path.rglob("*")
+                if file.suffix.lower() in known
+                and not any(part.startswith(".") for part in file.relative_to(path).parts)
+            )
+            if not found:
+                raise UserError(f"no pictures in {path}")
+            yield from found
+        elif path.is_file():
+            yield path
+        else:
+            raise UserError(f"no such picture or folder: {path}")

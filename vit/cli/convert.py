@@ -1,0 +1,84 @@
+"""`vit convert`: weights from any known layout to another, or the difference between two files."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import Any, get_args
+
+HELP = "translate weights between formats, or compare two files"
+
+EPILOG = """\
+examples:
+  vit convert B_16.npz my_model --to native           Google's file as a model directory of ours
+  vit convert runs/pets my_model --to huggingface     a run for transformers
+  vit convert B_16.npz my_model --compare             largest difference of the logits
+
+native, timm and huggingface write a directory, torchvision a .pth file, google a .npz file."""
+
+
+def run(args: list[str]) -> int:
+    """Runs the command and returns its exit status."""
+    from vit.checkpoints.convert import Format
+
+    parser = argparse.ArgumentParser(
+        prog="vit convert",
+        description=HELP[0].upper() + HELP[1:] + ".",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", help="weights: a run, a directory, a file, or a hub address")
+    parser.add_argument("destination", help="where to write, or the second file to compare")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--to", choices=get_args(Format), help="the library to write for")
+    action.add_argument("--compare", action="store_true", help="print the difference of the logits")
+    parser.add_argument("--name", help="name of the model, where the file does not say enough")
+    parser.add_argument(
+        "--num-heads", type=int, help="attention heads, if the file is silent"
+    )
+    parser.add_argument(
+        "--image-size",
+        type=int,
+        nargs=2,
+        metavar=("HEIGHT", "WIDTH"),
+        help="pixels to resize the positions to, or to compare at",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    given = parser.parse_args(args)
+    options: dict[str, Any] = {"name": given.name, "num_heads": given.num_heads}
+    options["image_size"] = tuple(given.image_size) if given.image_size else None
+    options = {name: value for name, value in options.items() if value is not None}
+    if given.compare:
+        return _compare(given.source, given.destination, options, given.json)
+    return _convert(given.source, given.destination, given.to, options, given.json)
+
+
+def _compare(first: str, second: str, options: dict[str, Any], as_json: bool) -> int:
+    from vit.checkpoints.convert import compare
+
+    result = compare(first, second, **options)
+    if as_json:
+        print(json.dumps(asdict(result) | {"relative": result.relative}))
+        return 0
+    size = "x".join(map(str, result.image_size))
+    print(
+        f"largest difference {result.largest_difference:.3g}, relative {result.relative:.3g} "
+        f"(2 random images of {size} pixels, float64)"
+    )
+    return 0
+
+
+def _convert(source: str, destination: str, to: Any, options: dict[str, Any], as_json: bool) -> int:
+    from vit.checkpoints.convert import convert
+
+    done = convert(source, destination, to, **options)
+    if as_json:
+        print(
+            json.dumps(asdict(done))
+        )
+        return 0
+    print("\n".join(done.loaded.lines()), file=sys.stderr)
+    for note in done.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print("\n".join(done.written))
+    return 0

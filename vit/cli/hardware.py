@@ -1,0 +1,60 @@
+"""What the machine offers: the precision to train in, and a description for the results."""
+
+import os
+import platform
+from typing import Any
+
+
+def default_precision(accelerator: str) -> tuple[str, str]:
+    """The Trainer's precision where the user names none, and why.
+
+    bfloat16 only where the hardware multiplies in it: emulated it is slower than float32.
+    """
+    import torch
+
+    if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16-mixed", "the GPU has bfloat16"
+        return "32-true", "the GPU has no bfloat16"
+    on_cpu = accelerator == "cpu" or (
+        accelerator == "auto" and not torch.backends.mps.is_available()
+    )
+    if on_cpu and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
+        return "bf16-mixed", "the CPU has bfloat16"
+    return "32-true", "no bfloat16 units were found"
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores, memory and GPUs, for summary.json."""
+    import torch
+
+    facts: dict[str, Any] = {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        facts["memory_gb"] = round(memory / 2**30, 1)
+    if torch.cuda.is_available():
+        facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return facts
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package and of what it stands on."""
+    from importlib.metadata import version
+
+    names = ("vit", "torch", "torchvision", "lightning", "torchmetrics", "pillow")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}

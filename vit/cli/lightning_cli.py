@@ -1,0 +1,261 @@
+"""LightningCLI, wired: links from data to model, errors of one line, one run directory."""
+
+import re
+import sys
+import warnings
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import jsonargparse
+from jsonargparse import ArgumentError, Namespace
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+
+from vit.checkpoints.pretrained import inspect_pretrained
+from vit.cli.hardware import default_precision
+from vit.cli.recipes import find_recipe
+from vit.data.module import ImageData
+from vit.errors import UserError
+from vit.training.atomic_io import AtomicCheckpointIO
+from vit.training.classifier import ImageClassifier, Labels
+from vit.training.csv_log import MetricsCsv
+from vit.training.last_checkpoint import LastCheckpoint
+from vit.training.progress import RunProgress
+
+# Attribute docstrings of the option groups become their help texts.
+jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+def resolve_recipes(args: list[str]) -> list[str]:
+    """The arguments with recipe names behind -c replaced by their paths."""
+    resolved = list(args)
+    for i, arg in enumerate(args):
+        if arg in ("-c", "--config") and i + 1 < len(args):
+            resolved[i + 1] = str(find_recipe(args[i + 1]))
+        elif arg.startswith("--config="):
+            resolved[i] = f"--config={find_recipe(arg.removeprefix('--config='))}"
+    return resolved
+
+
+class TrainingCLI(LightningCLI):
+    """Parses the arguments of fit, validate, test and predict and builds data, model and Trainer.
+
+    `--ckpt_path` is an argument of ours that is only ever resumed from: Lightning's own merges the
+    checkpoint's hyperparameters over what the user typed.
+    """
+
+    def __init__(self, args: list[str]) -> None:
+        quiet_lightning()
+        try:
+            super().__init__(
+                ImageClassifier,
+                ImageData,
+                run=False,
+                args=resolve_recipes(args),
+                seed_everything_default=0,
+                save_config_callback=None,
+                load_from_checkpoint_support=False,
+                parser_kwargs={"exit_on_error": False, "allow_abbrev": False},
+                trainer_defaults={
+                    "use_distributed_sampler": False,
+                    "num_sanity_val_steps": 0,
+                    "enable_model_summary": False,
+                    "log_every_n_steps": 10,
+                },
+            )
+        except (ArgumentError, TypeError, KeyError, ValueError) as error:
+            raise self._explain(error) from error
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument(
+            "--ckpt_path",
+            type=str | None,
+            default=None,
+            help="Checkpoint of a run to continue exactly, or 'last' for the one in --run_dir.",
+        )
+        parser.add_argument(
+            "--run_dir",
+            type=str | None,
+            default=None,
+            help="Where the run goes; by default runs/ and the name of the recipe or of data.root.",
+        )
+        parser.add_argument(
+            "--final_split",
+            type=str,
+            default="test",
+            help="Images that the finished run is scored on: test, val, or none. A set without "
+            "test images is scored on val.",
+        )
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+        for source, target, convert in (
+            ("data.num_classes", "model.num_classes", None),
+            ("data.image_size", "model.image_size", None),
+            ("data", "model.labels", _labels),
+            ("data", "model.preprocess", _preprocess),
+        ):
+            parser.link_arguments(source, target, compute_fn=convert, apply_on="instantiate")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        assert isinstance(args, list)
+        self.config = parser.parse_args(args)
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config
+        if config.final_split not in ("test", "val", "none"):
+            raise UserError(f"final_split={config.final_split!r}: choose test, val or none")
+        if config.trainer.precision is None:
+            precision, reason = default_precision(config.trainer.accelerator or "auto")
+            config.trainer.precision = precision
+            print(f"precision {precision}: {reason} (--trainer.precision)", file=sys.stderr)
+        if config.model.pretrained is not None:
+            fill_from_pretrained(config)
+
+    def instantiate_classes(self) -> None:
+        """Data, then the model with what the data says; the Trainer waits for `build_trainer`."""
+        self.config_init = self.parser.instantiate(self.config)
+        self.datamodule = self.config_init["data"]
+        self.model = self.config_init["model"]
+
+    def build_trainer(self, run_dir: Path | None, resumed_step: int | None = None) -> Trainer:
+        """The Trainer of a run that writes into `run_dir`; without one it writes nothing."""
+        own: dict[str, Any] = {"logger": False, "callbacks": [RunProgress()]}
+        if run_dir is not None:
+            own = {
+                "default_root_dir": str(run_dir),
+                "logger": [MetricsCsv(run_dir, resumed_step), *self._configured("logger")],
+                "callbacks": [RunProgress(), *self._checkpoints(run_dir)],
+                "plugins": [AtomicCheckpointIO(), *self._configured("plugins")],
+            }
+        own["callbacks"] = [*self._configured("callbacks"), *own["callbacks"]]
+        self.trainer = self.instantiate_trainer(**own)
+        return self.trainer
+
+    def _configured(self, name: str) -> list[Any]:
+        """What the user's configuration lists under trainer.`name`."""
+        value = self.config_init["trainer"].get(name) or []
+        return [] if value is True else value if isinstance(value, list) else [value]
+
+    def _checkpoints(self, run_dir: Path) -> list[Checkpoint]:
+        """The best weights by validation score, and the last."""
+        folder = run_dir / "checkpoints"
+        last = LastCheckpoint(folder)
+        if self.datamodule.splits.val is None:
+            return [last]
+        best = ModelCheckpoint(
+            folder,
+            filename="best",
+            monitor="val/map" if self.datamodule.multilabel else "val/acc1",
+            mode="max",
+            enable_version_counter=False,
+            save_on_train_epoch_end=False,
+        )
+        return [best, last]
+
+    def save_config(self, path: Path) -> None:
+        """The resolved configuration without what belongs to one start: the run it resumed."""
+        config = self.config.clone()
+        config.ckpt_path = None
+        config.run_dir = None
+        self.parser.save(config, path, skip_unset=False, overwrite=True, multifile=False)
+
+    def _explain(self, error: BaseException) -> UserError:
+        """One line for a bad configuration, with the nearest known key."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, UserError):
+                return cause
+            cause = cause.__cause__ or cause.__context__
+        if not isinstance(error, ArgumentError):
+            raise error
+        text = plain(str(error))
+        known = [action.dest for action in self.parser._actions if "." in action.dest]
+        known += [f"model.optimizer.{name}" for name in ("lr", "weight_decay", "momentum")]
+        for word in text.replace("=", " ").split():
+            wrong = word.strip("-.,;:'\"")
+            if "." in wrong and wrong not in known:
+                near = nearest_option(wrong, known)
+                return UserError(f"{text}; did you mean --{near}?" if near else text)
+        return UserError(text)
+
+
+def nearest_option(wrong: str, known: list[str]) -> str | None:
+    """The known option most like `wrong`: in spelling, or in its last part within the same group."""
+    near = get_close_matches(wrong, known, n=1, cutoff=0.85)
+    if near:
+        return near[0]
+    group, last = wrong.split(".", 1)[0], wrong.rsplit(".", 1)[-1]
+    ends = {option.rsplit(".", 1)[-1]: option for option in known if option.startswith(group + ".")}
+    near = get_close_matches(last, ends, n=1, cutoff=0.6)
+    return ends[near[0]] if near else None
+
+
+def plain(message: str) -> str:
+    """jsonargparse's message in one line, with the Python types put simply."""
+    text = " ".join(message.split())
+    union = re.match(r'Parser key "([^"]+)":? Does not validate against any of the Union', text)
+    if union:
+        types = re.search(r"Subtypes: \[(.*?)\] Errors", text)
+        value = re.search(r"Given value: (.*)$", text)
+        if types and value:
+            names = re.sub(r"<class '([^']+)'>", r"\1", types[1]).replace("NoneType", "null")
+            return f"{union[1]}={value[1]} is none of: {names}"
+    option = re.search(r'^Parser key "([^"]+)".*Option \'([^\']+)\' is not accepted', text)
+    if option:
+        return f"{option[1]} takes no option {option[2]!r}"
+    linked = re.match(r'Linked "([^"]+)" must be given via', text)
+    if linked:
+        return f"{linked[1]} follows from the data and cannot be set"
+    text = text.replace("typing.", "").replace("Parser key ", "").replace("Literal[", "one of [")
+    return shorten(text)
+
+
+def shorten(text: str, limit: int = 400) -> str:
+    """The beginning of a long message, cut at a word."""
+    return text if len(text) <= limit else text[:limit].rsplit(" ", 1)[0] + " ..."
+
+
+def _labels(data: ImageData) -> Labels:
+    return Labels(names=data.classes, counts=data.class_counts, multilabel=data.multilabel)
+
+
+def _preprocess(data: ImageData) -> dict[str, Any]:
+    return data.preprocess.to_dict()
+
+
+def fill_from_pretrained(config: Namespace) -> None:
+    """Lets the weights decide image size and normalisation where the user has not."""
+    found = inspect_pretrained(config.model.pretrained).preprocess
+    if not found:
+        return
+    for group, names in (
+        (config.data, ("image_size",)),
+        (config.data.inputs, ("resize", "crop_fraction", "interpolation", "mean", "std")),
+    ):
+        for name in names:
+            if name in found and group[name] is None:
+                value = found[name]
+                group[name] = tuple(value) if isinstance(value, list) else value
+
+
+def quiet_lightning() -> None:
+    """Drops the lines of Lightning that ask for what this package does already, and its adverts."""
+    import logging
+
+    for pattern in (
+        ".*does not have many workers.*",
+        ".*The number of training batches.*",
+        ".*Consider setting `persistent_workers.*",
+        ".*resuming from a checkpoint that ended before the epoch ended.*",
+        ".*Checkpoint directory .* exists and is not empty.*",
+        ".*was called before the ``update`` method.*",
+        ".*WeightAveraging callback with a model that overrides the configure_model.*",
+        ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
+        ".*Detected call of `lr_scheduler.step\\(\\)` before `optimizer.step.*",
+    ):
+        warnings.filterwarnings("ignore", message=pattern)
+    # LightningCLI 2.6 still calls what jsonargparse 4.49 renamed.
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module="lightning.pytorch.cli")
+    for name in ("pytorch.utilities.rank_zero", "fabric.utilities.rank_zero", "fabric.utilities.seed"):
+        logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)

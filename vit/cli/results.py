@@ -1,0 +1,200 @@
+"""The end of a run: the best weights scored once, and everything written for whoever comes later."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from vit.checkpoints.native import save_native
+from vit.cli.hardware import hardware, versions
+from vit.cli.run_directory import is_first_process
+from vit.data.sources import PathList
+from vit.inspection.results import Predictions, write_results
+
+TOP = 5
+
+
+class CollectPredictions(Callback):
+    """Keeps the answers of a test for every image, from all processes, in the order of the set."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        _, labels, indices = batch
+        if len(indices) == 0:
+            return
+        # With several labels an image, average precision needs every class's score.
+        values, order = outputs.topk(min(TOP if labels.dim() == 1 else 10**9, outputs.shape[-1]))
+        row = {"indices": indices, "labels": labels, "classes": order, "probabilities": values}
+        if labels.dim() == 1:
+            row["own"] = outputs.gather(1, labels[:, None])[:, 0]
+        else:
+            row["own"] = (outputs * labels).sum(-1) / labels.sum(-1).clamp(min=1)
+        self._rows.append({name: value.cpu().numpy() for name, value in row.items()})
+
+    def gathered(self, names: list[str]) -> Predictions:
+        """Every image once, sorted by its place in the set; the same on all processes."""
+        rows = self._rows
+        if torch.distributed.is_initialized():
+            shares: list[Any] = [None] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(shares, rows)
+            rows = [row for share in shares for row in share]
+        columns = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+        order = np.argsort(columns["indices"])
+        columns = {name: values[order] for name, values in columns.items()}
+        return Predictions(
+            indices=columns["indices"],
+            names=[names[i] for i in columns["indices"]],
+            labels=columns["labels"],
+            top_classes=columns["classes"],
+            top_probabilities=columns["probabilities"],
+            label_probabilities=columns["own"],
+        )
+
+
+def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
+    """Puts the best checkpoint's weights into the model and says which they are."""
+    kept = [c for c in trainer.callbacks if isinstance(c, ModelCheckpoint)]
+    best = next((c for c in kept if c.monitor is not None), None)
+    if best is None or not best.best_model_path:
+        return {"file": None, "weights": "last step", "metrics": {}}
+    file = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
+    model.load_state_dict(file["state_dict"])
+    score = best.best_model_score
+    return {
+        "file": f"checkpoints/{Path(best.best_model_path).name}",
+        "weights": file["vit"]["weights"],
+        "monitor": best.monitor,
+        "score": None if score is None else float(score),
+        "epoch": int(file["epoch"]),
+        "step": int(file["global_step"]),
+        "metrics": file["vit"]["metrics"],
+    }
+
+
+def score(trainer: Trainer, model: Any, data: Any, split: str) -> tuple[dict[str, float], Any]:
+    """Metrics and predictions of one split; every process calls it."""
+    collect = CollectPredictions()
+    trainer.callbacks.append(collect)  # pyright: ignore[reportAttributeAccessIssue]
+    data.evaluation_split = model.evaluation_split = split
+    try:
+        trainer.test(model, datamodule=data, verbose=False)
+    finally:
+        trainer.callbacks.remove(collect)  # pyright: ignore[reportAttributeAccessIssue]
+    prefix = f"{split}/"
+    metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(prefix)}
+    return metrics, collect.gathered(data.image_set(split).names)
+
+
+def finish(
+    cli: Any, trainer: Trainer, run_dir: Path, *, command: str, timing: dict[str, float]
+) -> int:
+    """Scores the best weights and writes model/, summary.json, pictures and report."""
+    model, data = cli.model, cli.datamodule
+    images_seen, steps, epochs = data.consumed_samples, trainer.global_step, trainer.current_epoch
+    checkpoint = load_best(trainer, model)
+    validation = checkpoint.pop("metrics")  # of these weights, not of the last ones
+    split = cli.config.final_split
+    if split == "test" and data.splits.test is None:
+        split = "val"
+    metrics, predictions = {}, None
+    if split != "none" and data.splits.get(split) is not None:
+        metrics, predictions = score(trainer, model, data, split)
+    if not is_first_process():
+        return 0
+    summary = {
+        "command": command,
+        "metrics": {**validation, **metrics},
+        "split": split,
+        "images": {s: len(data.splits.get(s) or ()) for s in ("train", "val", "test")},
+        **{name: round(seconds, 2) for name, seconds in timing.items()},
+        "images_seen": images_seen,
+        "steps": steps,
+        "epochs": epochs,
+        "parameters": sum(p.numel() for p in model.model.parameters()),
+        "model": model.model.config.to_dict(),
+        "checkpoint": checkpoint,
+        "classes": data.classes,
+        "precision": trainer.precision,
+        "processes": trainer.world_size,
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+    save_native(
+        run_dir / "model",
+        model.model,
+        classes=data.classes,
+        preprocess=data.preprocess.to_dict(),
+        extra={
+            "multilabel": data.multilabel,
+            "recipe": json.loads(json.dumps(cli.config.as_dict(), default=str)),
+            "metrics": summary["metrics"],
+            "checkpoint": checkpoint,
+        },
+    )
+    (run_dir / "summary.json").write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    if predictions is not None:
+        write_results(
+            run_dir,
+            split=split,
+            classes=data.classes,
+            predictions=predictions,
+            open_image=lambda index: data.open_image(split, index),
+        )
+    print(closing(run_dir, split, metrics, predictions, data))
+    return 0
+
+
+def headline(split: str, metrics: dict[str, float], predictions: Any) -> str:
+    """The figure a person asks for first."""
+    if predictions is None:
+        return "not scored (--final_split none)"
+    n = len(predictions.indices)
+    if f"{split}/acc1" in metrics:
+        right = int((predictions.top_classes[:, 0] == predictions.labels).sum())
+        return f"{split} accuracy  {right / n:.4f}  ({right:,} of {n:,} images)"
+    return f"{split} mAP  {metrics[f'{split}/map']:.4f}  ({n:,} images)"
+
+
+def closing(
+    run_dir: Path, split: str, metrics: dict[str, float], predictions: Any, data: Any
+) -> str:
+    """What `vit fit` ends with: the result, where it is, and the next three commands."""
+    items, run = data.splits.train.items, shlex.quote(str(run_dir))
+    if isinstance(items, PathList):
+        example = shlex.quote(items[0])
+        following = [
+            (f"vit classify {run} {example}", "name what is on a picture"),
+            (f"vit test {run}", "score it again"),
+            (f"vit fit --run_dir {run} --ckpt_path last --trainer.max_epochs N", "train on"),
+        ]
+    else:
+        following = [
+            (f"vit test {run}", "score it again"),
+            ("vit fit -c finetune --data.root my_photos/", "your own pictures, a folder a class"),
+            ("vit recipes", "what else there is to train"),
+        ]
+    width = min(max(len(command) for command, _ in following), 70)
+    lines = [
+        "",
+        headline(split, metrics, predictions),
+        f"run directory  {run_dir}  (report.html, model/, checkpoints/, metrics.csv)",
+        "next:",
+        *(f"  {command:{width}}  # {why}" for command, why in following),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,83 @@
+"""A trained model with class names and preprocessing: paths, pictures or arrays in, names out.
+
+Imports torch and Pillow only, so that it runs where training's packages are absent.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit.checkpoints.native import load_native
+from vit.data.decode import open_image
+from vit.data.preprocess import Preprocess
+from vit.errors import UserError
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The most probable classes of one image, best first."""
+
+    classes: list[str]
+    probabilities: list[float]
+
+
+class Classifier:
+    """A model in evaluation mode that knows its class names and how to prepare an image."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        classes: list[str],
+        preprocess: Preprocess,
+        *,
+        multilabel: bool = False,
+    ) -> None:
+        self.model = model.eval()
+        self.classes = classes
+        self.preprocess = preprocess
+        self.multilabel = multilabel
+
+    def probabilities(self, images: Iterable[Any]) -> Tensor:
+        """Probabilities `b k` of paths, PIL images or uint8 arrays (h w, or h w 3)."""
+        batch = torch.stack([self.preprocess(open_image(image)) for image in images])
+        parameter = next(self.model.parameters())
+        batch = self.preprocess.normalize(batch.to(parameter.device)).to(parameter.dtype)
+        with torch.inference_mode():
+            logits = self.model(batch).float()
+        return (logits.sigmoid() if self.multilabel else logits.softmax(-1)).cpu()
+
+    def predict(self, images: Any, top: int = 5, *, batch_size: int = 32) -> list[Prediction]:
+        """The `top` classes of each image. One image may be given without a list."""
+        if isinstance(images, str | Path) or not isinstance(images, list | tuple):
+            images = [images]
+        results = []
+        for start in range(0, len(images), batch_size):
+            scores = self.probabilities(images[start : start + batch_size])
+            values, indices = scores.topk(min(top, len(self.classes)))
+            for row, order in zip(values.tolist(), indices.tolist(), strict=True):
+                results.append(Prediction([self.classes[i] for i in order], row))
+        return results
+
+    def to(self, device: str | torch.device) -> "Classifier":
+        """Moves the model."""
+        self.model.to(device)
+        return self
+
+
+def load(path: str | Path) -> Classifier:
+    """The classifier of a run directory, or of an exported model directory."""
+    folder = Path(path)
+    if (folder / "model" / "config.json").is_file():
+        folder = folder / "model"
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{path} is neither a run nor a model directory: it has no config.json")
+    model, info = load_native(folder)
+    if info.preprocess is None:
+        raise UserError(f"{folder} has no preprocessing in config.json; use vit.create_model")
+    classes = info.classes or [str(i) for i in range(model.config.num_classes)]
+    multilabel = bool(info.extra.get("multilabel", False))
+    return Classifier(model, classes, Preprocess.from_dict(info.preprocess), multilabel=multilabel)

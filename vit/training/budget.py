@@ -1,0 +1,38 @@
+"""How long a run will be, in optimizer steps and by the clock."""
+
+import math
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Timer
+
+from vit.training.callbacks import counting_data
+
+
+def step_budget(trainer: Trainer) -> int | None:
+    """Optimizer steps of the whole run; None where at most the clock limits it."""
+    data = counting_data(trainer)
+    if data is None or trainer.max_epochs == -1:
+        steps = trainer.estimated_stepping_batches
+        return None if steps == math.inf else int(steps)
+    # estimated_stepping_batches would start the loader, under some strategies before a resumed run
+    # knows its position.
+    batches = data.samples_per_epoch(trainer.world_size)
+    batches //= data.batch_size * trainer.world_size
+    limit = trainer.limit_train_batches
+    batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+    steps = math.ceil(batches / trainer.accumulate_grad_batches) * (trainer.max_epochs or 1)
+    return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
+
+
+def time_limit(trainer: Trainer) -> Timer | None:
+    """The Timer that will end the run, as --trainer.max_time makes it, or None."""
+    callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+    timers: list[Timer] = [c for c in callbacks if isinstance(c, Timer)]
+    return next((timer for timer in timers if timer.time_remaining() is not None), None)
+
+
+def time_used(timer: Timer) -> float:
+    """The share in [0, 1] of the time limit that training has used up."""
+    elapsed = timer.time_elapsed()
+    limit = elapsed + (timer.time_remaining() or 0.0)
+    return min(elapsed / limit, 1.0) if limit > 0 else 1.0

@@ -1,0 +1,59 @@
+"""The training loss. Shapes: b batch, k classes."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit.errors import UserError
+from vit.shapes import Float
+
+
+@dataclass(kw_only=True)
+class Loss:
+    """Cross-entropy between logits and class indices or target distributions."""
+
+    kind: Literal["softmax", "sigmoid"] = "softmax"
+    """One class an image (softmax), or one yes-or-no question a class, summed over classes
+    (sigmoid: big_vision's sigmoid_xent; also the loss for several labels an image)."""
+    label_smoothing: float = 0.0
+    """Share in [0, 1) of the target spread evenly over all classes."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: a class counts by n / (k * its images), so that rare classes count as much."""
+    head_bias: float | None = None
+    """Start value of a new head's bias; with the sigmoid loss -10 for 21k and -6.9 for 1k classes
+    makes every first answer 'no' (arXiv:2106.10270)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"label_smoothing={self.label_smoothing} is not in [0, 1)")
+
+    def __call__(
+        self, logits: Float[Tensor, "b k"], targets: Tensor, weights: Tensor | None = None
+    ) -> Float[Tensor, ""]:
+        """Mean over the batch. `targets` are indices `b` or distributions `b k`, `weights` `k`."""
+        logits = logits.float()  # sums over many classes lose digits in half precision
+        if targets.dim() == 1:
+            if self.kind == "softmax" and weights is None:
+                return F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
+            targets = F.one_hot(targets, logits.shape[-1])
+        targets = targets.to(logits.dtype)
+        if self.label_smoothing:
+            k = logits.shape[-1]
+            targets = targets * (1 - self.label_smoothing) + self.label_smoothing / k
+        if self.kind == "softmax":
+            terms = -targets * F.log_softmax(logits, dim=-1)
+        else:
+            terms = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        return (terms if weights is None else terms * weights).sum(-1).mean()
+
+
+def balanced_weights(counts: list[int]) -> Float[Tensor, "k"]:
+    """n / (k * count) a class: their mean over the images is 1."""
+    empty = [i for i, count in enumerate(counts) if count == 0]
+    if empty:
+        raise UserError(f"class_weights=balanced: class number {empty[0]} has no training image")
+    per_class = torch.tensor(counts, dtype=torch.float32)
+    return per_class.sum() / (len(counts) * per_class)
