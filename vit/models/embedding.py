@@ -1,49 +1,67 @@
-"""From pixels to tokens: patches, and where they came from. Shapes: b c h w pixels, n tokens, d width."""
+"""From pixels to tokens: patches, and where they came from.
 
-from typing import Literal
+Shapes: b batch, c channels, h w pixels, gh gw patches, n = gh gw tokens, d width.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import UserError
+from vit.models.backbone import check_channels
+from vit.models.config import PosResize, ViTConfig
+from vit.models.initialization import lecun_normal_
+from vit.models.resnet import HybridRoot, HybridStem, init_convolutions
 from vit.shapes import Float
-
-PosResize = Literal["bilinear_corners", "bilinear", "bicubic_corners", "bicubic", "bicubic_offset"]
-"""How a table of positions meets another grid; each name is the rule of a published source.
-
-bilinear_corners: Google's code (scipy.ndimage.zoom, order 1), which is bilinear with aligned corners;
-bilinear: half-pixel centres; bicubic_corners: torchvision; bicubic: DeiT and Hugging Face;
-bicubic_offset: DINOv2, bicubic by the scale factor (size + 0.1) / old size.
-"""
 
 
 class PatchEmbed(nn.Module):
-    """Cuts images into square patches and projects each to `width` (ViT, eq. 1, the matrix E)."""
+    """Cuts images into square patches and projects each to `width` (ViT, eq. 1, the matrix E).
 
-    def __init__(self, in_channels: int, patch_size: int, width: int) -> None:
+    A hybrid cuts the map of a ResNet stem, `backbone`, instead of the image (section 3.1).
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.patch_size = patch_size
-        self.proj = nn.Conv2d(in_channels, width, patch_size, stride=patch_size)
+        self.in_channels = channels = config.in_channels
+        self.patch_size = config.patch_size
+        self.backbone = None
+        if config.stem_depths is not None:
+            if config.stem_depths:
+                self.backbone = HybridStem(channels, config.stem_depths, config.ws_mode)
+            else:
+                self.backbone = HybridRoot(channels, config.ws_mode)
+            channels = self.backbone.out_channels
+        side = config.patch_size // config.stem_stride
+        self.proj = nn.Conv2d(channels, config.width, side, stride=side)
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d gh gw"]:
+    def forward(
+        self, images: Float[Tensor, "b c h w"], recompute: bool = False
+    ) -> Float[Tensor, "b d gh gw"]:
+        check_channels(images, self.in_channels)
         height, width = images.shape[-2:]
         if height % self.patch_size or width % self.patch_size:
             raise UserError(
                 f"an image of {height}x{width} pixels does not divide into patches of "
                 f"{self.patch_size}: resize or pad it to multiples of {self.patch_size}"
             )
-        return self.proj(images)
+        return self.proj(images if self.backbone is None else self.backbone(images, recompute))
+
+    def init_weights(self) -> None:
+        """Flax's default for every convolution."""
+        init_convolutions(self)
+        lecun_normal_(self.proj)
 
 
 def resize_grid(
     table: Float[Tensor, "1 n d"], old: tuple[int, int], new: tuple[int, int], rule: PosResize
 ) -> Float[Tensor, "1 m d"]:
-    """Resamples a position table without prefix slots from grid `old` to grid `new` (height, width)."""
+    """Resamples a position table without prefix slots from grid `old` to `new` (rows, columns)."""
     if old == new:
         return table
-    # Interpolation is done in float32: a bfloat16 table would lose half of its digits to rounding.
-    grid = table.float().unflatten(1, old).permute(0, 3, 1, 2)  # 1 d h w
+    # In float32 at least: a bfloat16 table would lose digits at every step of the interpolation.
+    grid = table if table.dtype == torch.float64 else table.float()
+    grid = grid.unflatten(1, old).permute(0, 3, 1, 2)  # 1 d h w
     mode, corners = ("bilinear" if rule.startswith("bilinear") else "bicubic"), "corners" in rule
     if rule == "bicubic_offset":
         factors = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
@@ -62,9 +80,9 @@ def sincos2d(
     """
     if width % 4 or width < 8:
         raise UserError(
-            f"width={width} must be a multiple of 4, at least 8, for sincos2d positions"
+            f"width={width} must be a multiple of 4, at least 8, for pos_embed='sincos2d'"
         )
-    # On the CPU whatever the default device: a model built on the meta device needs them all the same.
+    # On the CPU whatever the default device: they are not in the file that fills a meta model.
     counts = [torch.arange(n, dtype=torch.float64, device="cpu") for n in (width // 4, *grid)]
     omega = temperature ** -(counts[0] / (width // 4 - 1))
     y, x = torch.meshgrid(counts[1], counts[2], indexing="ij")

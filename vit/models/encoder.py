@@ -1,26 +1,25 @@
 """Transformer encoder layers. Shapes: b batch, n tokens, d width, heads, e = d / heads.
 
-Pre-norm residual blocks as in ViT (arXiv:2010.11929, section 3.1, eqs. 2-3). LayerScale follows CaiT
-(arXiv:2103.17239); DropPath drops whole residual branches per image (arXiv:1603.09382).
+Pre-norm residual blocks as in ViT (arXiv:2010.11929, section 3.1, eqs. 2-3). LayerScale follows
+CaiT (arXiv:2103.17239); DropPath drops whole residual branches per image (arXiv:1603.09382).
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.models.attention import attend
+from vit.models.config import Activation
+from vit.models.initialization import mlp_, xavier_
 from vit.shapes import Float
-
-Activation = Literal["gelu", "gelu_tanh"]
 
 
 class Attention(nn.Module):
     """Multi-head self-attention with one matrix for queries, keys and values (appendix A).
 
-    The official code drops attention weights never and the output projection at `dropout`.
+    Dropout follows the output projection; the published models never drop attention weights.
     """
 
     def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
@@ -37,20 +36,29 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers with a GELU between them; dropout follows both (appendix B.1)."""
+    """Two linear layers with a GELU between them; dropout follows both (appendix B.1).
+
+    With "swiglu", fc1 gives gate and value side by side and SiLU(gate) * value takes the GELU's
+    place (arXiv:2002.05202, section 2; DINOv2's ViT-g, where the layers are called w12 and w3).
+    """
 
     def __init__(
         self, width: int, mlp_dim: int, activation: Activation, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(width, mlp_dim)
+        self.activation = activation
+        self.fc1 = nn.Linear(width, 2 * mlp_dim if activation == "swiglu" else mlp_dim)
         self.fc2 = nn.Linear(mlp_dim, width)
         self.drop = nn.Dropout(dropout)
-        self.approximate = "tanh" if activation == "gelu_tanh" else "none"
 
-    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        x = self.drop(F.gelu(self.fc1(x), approximate=self.approximate))
-        return self.drop(self.fc2(x))
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        x = self.fc1(x)
+        if self.activation == "swiglu":
+            gate, value = x.chunk(2, dim=-1)
+            x = F.silu(gate) * value
+        else:
+            x = F.gelu(x, approximate="tanh" if self.activation == "gelu_tanh" else "none")
+        return self.drop(self.fc2(self.drop(x)))
 
 
 class LayerScale(nn.Module):
@@ -111,3 +119,9 @@ class Block(nn.Module):
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x))))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
+
+    def init_weights(self) -> None:
+        """As the official code; queries, keys and values are separate matrices there."""
+        xavier_(self.attn.qkv, matrices=3)
+        xavier_(self.attn.proj)
+        mlp_(self.mlp.fc1, self.mlp.fc2)

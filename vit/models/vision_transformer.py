@@ -6,142 +6,58 @@ d width, k classes. Parameter names are timm's and DINOv2's, so that their files
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from vit.errors import UserError, did_you_mean
-from vit.models.embedding import PatchEmbed, PosResize, resize_grid, sincos2d
-from vit.models.encoder import Activation, Block
+from vit.errors import UserError
+from vit.models.backbone import layer_indices, run
+from vit.models.config import ViTConfig
+from vit.models.embedding import PatchEmbed, resize_grid, sincos2d
+from vit.models.encoder import Block
+from vit.models.initialization import lecun_normal_, zero_
+from vit.models.pooling import AttentionPool
 from vit.shapes import Float
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViTConfig:
-    """Architecture of a Vision Transformer. Defaults are the paper's ViT-B/16 at 224 pixels."""
-
-    image_size: int | tuple[int, int] = 224
-    """Pixels, one side or (height, width), for which the position table is made."""
-    patch_size: int = 16
-    """Side of a square patch in pixels."""
-    in_channels: int = 3
-    """Channels of the input images."""
-    num_classes: int = 1000
-    """Outputs of the head; 0 builds a backbone whose forward gives pooled features."""
-    width: int = 768
-    """Token size, D in the paper."""
-    depth: int = 12
-    """Number of encoder layers, L in the paper."""
-    mlp_dim: int = 3072
-    """Hidden size of the MLP in each layer."""
-    num_heads: int = 12
-    """Attention heads; must divide width."""
-    pool: Literal["cls", "gap"] = "cls"
-    """Image representation: the class token, or the mean over the patch tokens."""
-    class_token: bool = True
-    """Whether a learned class token is prepended."""
-    num_registers: int = 0
-    """Learned register tokens between class token and patches (arXiv:2309.16588)."""
-    pos_embed: Literal["learned", "sincos2d", "none"] = "learned"
-    """Positions: a learned table, fixed 2-D sine and cosine, or none."""
-    pos_embed_class_slot: bool = True
-    """Whether the learned table has an entry for the class token (the paper: yes; DeiT-III: no)."""
-    pos_resize: PosResize = "bilinear_corners"
-    """Rule by which the table is resampled to another grid; the paper's code by default."""
-    representation_size: int | None = None
-    """Size of the tanh layer before the head, used for pre-training (section 3.1), or None."""
-    dropout: float = 0.0
-    """Probability in [0, 1) after every dense layer but qkv, and after the positions (B.1)."""
-    drop_path: float = 0.0
-    """Probability in [0, 1) of skipping the last layer's branches; grows linearly from 0."""
-    layer_scale: float | None = None
-    """Initial value of LayerScale's factors, or None for no LayerScale."""
-    activation: Activation = "gelu_tanh"
-    """GELU by its tanh approximation, as the official code computes it, or exactly ("gelu")."""
-    layer_norm_eps: float = 1e-6
-    """Epsilon of every LayerNorm."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", _as_size(self.image_size))
-        if self.width % self.num_heads:
-            nearest = self.width - self.width % self.num_heads
-            raise UserError(
-                f"width={self.width} is not a multiple of num_heads={self.num_heads}; "
-                f"choose width={nearest or self.num_heads} or another num_heads"
-            )
-        height, width = self.size
-        if height % self.patch_size or width % self.patch_size:
-            raise UserError(
-                f"image_size={height}x{width} is not a multiple of patch_size={self.patch_size}; "
-                f"choose {height - height % self.patch_size or self.patch_size} or another patch_size"
-            )
-        if self.pool == "cls" and not self.class_token:
-            raise UserError("pool='cls' needs class_token=true; choose pool='gap'")
-        for name in ("dropout", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} is not a probability in [0, 1)")
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(height, width) in pixels of the images the position table is made for."""
-        return _as_size(self.image_size)
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """(rows, columns) of patches of the position table."""
-        return self.size[0] // self.patch_size, self.size[1] // self.patch_size
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return {**asdict(self), "image_size": list(self.size)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "ViTConfig":
-        """The inverse of `to_dict`. UserError names a field that does not exist."""
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise UserError(f"unknown model option {name!r}{did_you_mean(name, known)}")
-        return cls(**values)
-
-
-def _as_size(size: int | Sequence[int]) -> tuple[int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    return height, width
-
-
 class VisionTransformer(nn.Module):
-    """Patches, encoder, head. Weights start as the official code's (vit_jax/models_vit.py)."""
+    """Patches, encoder, head. Weights start as the official code's (vit_jax/models_vit.py).
+
+    Attributes for those who build on it: `num_features` (what the head receives), `patch_size`
+    (pixels from token to token), `layer_channels` and `layer_strides` (of `intermediate_layers`),
+    `num_prefix_tokens` (before the patches), and the switch `activation_checkpointing`, which
+    recomputes each layer in the backward pass: about 1/depth of the memory, 4/3 of the work.
+    """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-        self.patch_size = config.patch_size
-        self.num_features = config.width
-        self.num_prefix_tokens = int(config.class_token) + config.num_registers
-        # Recomputes each layer in the backward pass: about 1/depth of the memory, 4/3 of the work.
-        self.activation_checkpointing = False
         d = config.width
-        norm = partial(nn.LayerNorm, eps=config.layer_norm_eps)
+        self.patch_size = config.patch_size
+        self.layer_channels = [d] * config.depth
+        self.layer_strides = [config.patch_size] * config.depth
+        self.activation_checkpointing = False
+        learned = int(config.class_token) + int(config.distillation_token)
+        self.num_prefix_tokens = learned + config.num_registers
+        # Entries of the position table before those of the patches.
+        self.pos_slots = learned if config.pos_embed_class_slot else 0
 
-        self.patch_embed = PatchEmbed(config.in_channels, config.patch_size, d)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, d)) if config.class_token else None
-        self.reg_token = (
-            nn.Parameter(torch.zeros(1, config.num_registers, d)) if config.num_registers else None
-        )
+        self.patch_embed = PatchEmbed(config)
+        self.cls_token = _token(1, d) if config.class_token else None
+        self.dist_token = _token(1, d) if config.distillation_token else None
+        self.reg_token = _token(config.num_registers, d) if config.num_registers else None
         self.pos_embed = None
         if config.pos_embed == "learned":
-            self.pos_embed = nn.Parameter(
-                torch.zeros(1, self._pos_slots + math.prod(config.grid), d)
-            )
-        if config.pos_embed == "sincos2d":
-            self.register_buffer("fixed_positions", sincos2d(config.grid, d), persistent=False)
+            self.pos_embed = _token(self.pos_slots + math.prod(config.grid), d)
+        # Not in the state dict: the configuration says all about them.
+        self.fixed_positions: Tensor | None
+        fixed = sincos2d(config.grid, d) if config.pos_embed == "sincos2d" else None
+        self.register_buffer("fixed_positions", fixed, persistent=False)
         self.pos_drop = nn.Dropout(config.dropout)
-        rates = [config.drop_path * i / max(config.depth - 1, 1) for i in range(config.depth)]
+
+        norm = partial(nn.LayerNorm, eps=config.layer_norm_eps)
         self.blocks = nn.ModuleList(
             Block(
                 width=d,
@@ -153,38 +69,86 @@ class VisionTransformer(nn.Module):
                 drop_path=rate,
                 layer_scale=config.layer_scale,
             )
-            for rate in rates
+            for rate in _drop_path_rates(config)
         )
-        self.norm = norm(d)
-        hidden = config.representation_size
-        self.pre_logits = nn.Sequential() if hidden is None else nn.Sequential(nn.Linear(d, hidden))
-        if hidden is not None:
-            self.pre_logits.append(nn.Tanh())
-        self.head = (
-            nn.Linear(hidden or d, config.num_classes) if config.num_classes else nn.Identity()
-        )
+        self.norm = nn.Identity() if config.norm_after_pool else norm(d)
+        self._build_head(norm)
         self.init_weights()
 
+    def _build_head(self, norm: "partial[nn.LayerNorm]") -> None:
+        config, d = self.config, self.config.width
+        self.attn_pool = None
+        if config.pool == "map":
+            self.attn_pool = AttentionPool(
+                d, config.num_heads, config.mlp_dim, norm(d), config.activation
+            )
+        self.fc_norm = norm(d) if config.norm_after_pool else nn.Identity()
+        features = 2 * d if config.pool == "cls_gap" else d
+        self.pre_logits = nn.Sequential()
+        if config.representation_size is not None:
+            self.pre_logits.add_module("fc", nn.Linear(features, config.representation_size))
+            self.pre_logits.add_module("act", nn.Tanh())
+            features = config.representation_size
+        self.num_features = features
+
+        def head() -> nn.Module:
+            return nn.Linear(features, config.num_classes) if config.num_classes else nn.Identity()
+
+        self.head = head()
+        self.head_dist = head() if config.distillation_token else None
+
     @property
-    def _pos_slots(self) -> int:
-        return int(self.config.class_token and self.config.pos_embed_class_slot)
+    def head_layers(self) -> list[nn.Linear]:
+        """The layers that give logits: one, two when distilled, none when num_classes is 0."""
+        return [layer for layer in (self.head, self.head_dist) if isinstance(layer, nn.Linear)]
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
-        """Logits; pooled features `b d` when num_classes is 0."""
-        return self.head(self.pre_logits(self.pool(self.features(images))))
+        """Logits; features `b d` as the head receives them when num_classes is 0.
+
+        A distilled model answers the mean of its two heads (DeiT, arXiv:2012.12877, section 4).
+        """
+        tokens = self.features(images)
+        if self.head_dist is None:
+            return self.head(self.pre_logits(self.pool(tokens)))
+        return torch.stack(self._both_heads(tokens)).mean(0)
+
+    def forward_distilled(
+        self, images: Float[Tensor, "b c h w"]
+    ) -> tuple[Float[Tensor, "b k"], Float[Tensor, "b k"]]:
+        """Logits of the class token and of the distillation token, for a loss of their own each."""
+        if self.head_dist is None:
+            raise UserError("this model has no distillation token; set distillation_token=true")
+        return self._both_heads(self.features(images))
+
+    def _both_heads(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.head_dist is not None
+        return self.head(self.fc_norm(tokens[:, 0])), self.head_dist(self.fc_norm(tokens[:, 1]))
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
-        """All tokens after the final LayerNorm: class token, registers, patches row by row."""
+        """All tokens after the final LayerNorm: class, distillation, registers, patches.
+
+        With `norm_after_pool` they are not normalised yet, as in timm.
+        """
         x, _ = self._embed(images)
         for block in self.blocks:
-            x = self._run(block, x)
+            x = run(block, x, self.activation_checkpointing)
         return self.norm(x)
 
-    def pool(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
-        """The image representation y of equation 4: class token, or mean of the patch tokens."""
-        if self.config.pool == "cls":
-            return tokens[:, 0]
-        return tokens[:, self.num_prefix_tokens :].mean(1)
+    def pool(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d_pooled"]:
+        """The image representation y of equation 4, by the rule `config.pool`.
+
+        For a distilled model the mean of its two tokens, as timm gives it.
+        """
+        patches = tokens[:, self.num_prefix_tokens :]
+        if self.attn_pool is not None:
+            return self.attn_pool(patches)
+        if self.config.pool == "gap":
+            return self.fc_norm(patches.mean(1))
+        if self.config.pool == "cls_gap":
+            return torch.cat([tokens[:, 0], patches.mean(1)], dim=1)
+        if self.config.distillation_token:
+            return self.fc_norm(tokens[:, :2]).mean(1)
+        return self.fc_norm(tokens[:, 0])
 
     def intermediate_layers(
         self,
@@ -198,16 +162,16 @@ class VisionTransformer(nn.Module):
         """Patch tokens after some layers, as DINOv2's get_intermediate_layers gives them.
 
         `layers`: the last so many, or indices from 0 (negative ones count from the end).
-        Each entry is `b d h w` (rows and columns of patches), or `b n d` without `reshape`;
-        with `return_cls` a pair of that and the class token `b d`. `norm` applies the final LayerNorm.
+        Each entry is `b d gh gw` (rows and columns of patches), or `b n d` without `reshape`; with
+        `return_cls` a pair of that and the class token `b d`. `norm` applies the final LayerNorm.
         """
-        wanted = self._layer_indices(layers)
+        wanted = layer_indices(layers, self.config.depth)
         if return_cls and self.cls_token is None:
             raise UserError("return_cls=True, but this model has no class token")
         x, grid = self._embed(images)
         outputs = {}
         for i, block in enumerate(self.blocks[: max(wanted) + 1]):
-            x = self._run(block, x)
+            x = run(block, x, self.activation_checkpointing)
             if i in wanted:
                 tokens = self.norm(x) if norm else x
                 patches = tokens[:, self.num_prefix_tokens :]
@@ -216,88 +180,70 @@ class VisionTransformer(nn.Module):
                 outputs[i] = (patches, tokens[:, 0]) if return_cls else patches
         return [outputs[i] for i in wanted]
 
-    def _layer_indices(self, layers: int | Sequence[int]) -> list[int]:
-        depth = self.config.depth
-        asked = list(range(depth - layers, depth)) if isinstance(layers, int) else list(layers)
-        if not asked or min(asked) < -depth or max(asked) >= depth:
-            raise UserError(f"layers={layers} is outside the {depth} layers of this model")
-        return [i % depth for i in asked]
-
-    def _run(self, block: nn.Module, x: Tensor) -> Tensor:
-        if self.activation_checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(block, x, use_reentrant=False)  # pyright: ignore[reportReturnType]
-        return block(x)
-
     def _embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Equation 1: tokens with positions `b n d`, and the grid of patches."""
-        if images.shape[1] != self.config.in_channels:
-            raise UserError(
-                f"images have {images.shape[1]} channels, this model takes "
-                f"{self.config.in_channels} (images are b c h w)"
-            )
-        patches = self.patch_embed(images)
+        patches = self.patch_embed(images, self.activation_checkpointing)
         grid = (patches.shape[-2], patches.shape[-1])
         x = patches.flatten(2).transpose(1, 2)  # b n d
-        positions = self._positions(grid, x)
-        slots = self._pos_slots if self.config.pos_embed == "learned" else 0
+        prefix: list[Tensor] = [t for t in (self.cls_token, self.dist_token) if t is not None]
+        positions = self._positions(grid)
         if positions is not None:
-            x = x + positions[:, slots:]
-        if self.cls_token is not None:
-            cls = self.cls_token.to(x.dtype)
-            if positions is not None and slots:
-                cls = cls + positions[:, :slots]
-            prefix = [cls] if self.reg_token is None else [cls, self.reg_token.to(x.dtype)]
-            x = torch.cat([t.expand(len(x), -1, -1) for t in prefix] + [x], dim=1)
-        elif self.reg_token is not None:
-            x = torch.cat([self.reg_token.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
+            slots = positions.shape[1] - x.shape[1]
+            x = x + positions[:, slots:].to(x.dtype)
+            if slots:
+                prefix = [torch.cat(prefix, dim=1) + positions[:, :slots]]
+        if self.reg_token is not None:
+            prefix.append(self.reg_token)
+        if prefix:
+            x = torch.cat([t.to(x.dtype).expand(len(x), -1, -1) for t in prefix] + [x], dim=1)
         return self.pos_drop(x), grid
 
-    def _positions(self, grid: tuple[int, int], like: Tensor) -> Tensor | None:
-        if self.config.pos_embed == "sincos2d":
-            same = grid == self.config.grid
-            return (self.fixed_positions if same else sincos2d(grid, self.config.width)).to(like)
-        if self.pos_embed is None:
-            return None
-        table, slots = self.pos_embed, self._pos_slots
-        if grid != self.config.grid:
-            rule = self.config.pos_resize
-            resized = resize_grid(table[:, slots:], self.config.grid, grid, rule)
-            table = torch.cat([table[:, :slots], resized], dim=1)
-        return table.to(like.dtype)
+    def _positions(self, grid: tuple[int, int]) -> Tensor | None:
+        """The position table for this grid, `1 n d`, behind the slots of a learned one."""
+        config = self.config
+        if self.fixed_positions is not None:
+            if grid == config.grid:
+                return self.fixed_positions
+            return sincos2d(grid, config.width).to(self.fixed_positions)
+        if self.pos_embed is None or grid == config.grid:
+            return self.pos_embed
+        slots, patches = self.pos_embed.tensor_split([self.pos_slots], dim=1)
+        return torch.cat([slots, resize_grid(patches, config.grid, grid, config.pos_resize)], dim=1)
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """vit_jax/models_vit.py: Xavier uniform, MLP biases N(0, 1e-6), positions N(0, 0.02).
+        """vit_jax/models_vit.py: class token and heads at zero, positions from N(0, 0.02).
 
-        Class token and head start at zero; the patch projection and the tanh layer as Flax's default,
-        LeCun normal truncated at two deviations.
+        The tanh layer starts as Flax's default. Registers as DINOv2's, from N(0, 1e-6), and the
+        distillation token as DeiT's, from N(0, 0.02).
         """
-        lecun_normal_(self.patch_embed.proj)
-        for token in (self.reg_token, self.pos_embed):
+        self.patch_embed.init_weights()
+        for token, std in (
+            (self.cls_token, 0.0),
+            (self.dist_token, 0.02),
+            (self.reg_token, 1e-6),
+            (self.pos_embed, 0.02),
+        ):
             if token is not None:
-                nn.init.normal_(token, std=0.02)
+                nn.init.normal_(token, std=std)
         for block in self.blocks:
             assert isinstance(block, Block)
-            # Queries, keys and values are separate matrices there: fans are d x d, not 3d x d.
-            for matrix in (*block.attn.qkv.weight.chunk(3), block.attn.proj.weight):
-                nn.init.xavier_uniform_(matrix)
-            nn.init.zeros_(block.attn.qkv.bias)
-            nn.init.zeros_(block.attn.proj.bias)
-            for layer in (block.mlp.fc1, block.mlp.fc2):
-                nn.init.xavier_uniform_(layer.weight)
-                nn.init.normal_(layer.bias, std=1e-6)
+            block.init_weights()
+        if self.attn_pool is not None:
+            self.attn_pool.init_weights()
         for layer in self.pre_logits:
             if isinstance(layer, nn.Linear):
                 lecun_normal_(layer)
-        if isinstance(self.head, nn.Linear):
-            nn.init.zeros_(self.head.weight)
-            nn.init.zeros_(self.head.bias)
+        for layer in self.head_layers:
+            zero_(layer)
 
 
-def lecun_normal_(layer: nn.Linear | nn.Conv2d) -> None:
-    """Flax's default kernel: variance 1 / fan_in from a normal cut at two deviations; zero bias."""
-    fan_in = layer.weight[0].numel()
-    std = fan_in**-0.5 / 0.87962566103423978  # the deviation of a unit normal cut at +-2
-    nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
+def _token(n: int, width: int) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(1, n, width))
+
+
+def _drop_path_rates(config: ViTConfig) -> list[float]:
+    """A probability for each layer: linear from 0 (arXiv:1603.09382), or the same for all."""
+    if config.drop_path_uniform:
+        return [config.drop_path] * config.depth
+    return [config.drop_path * i / max(config.depth - 1, 1) for i in range(config.depth)]

@@ -6,37 +6,83 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from vit.errors import UserError, did_you_mean
-from vit.models.vision_transformer import VisionTransformer, ViTConfig
+from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.resnet import ResNet
+from vit.models.vision_transformer import VisionTransformer
+
+ModelConfig = ViTConfig | ResNetConfig
+Model = VisionTransformer | ResNet
 
 
 @dataclass(frozen=True)
 class Entry:
     """A named architecture."""
 
-    config: ViTConfig
+    config: ModelConfig
     num_params: int
-    """Published count with 1000 classes and no tanh layer before the head."""
+    """Count with 1000 classes at 224 pixels, without a tanh layer before the head."""
     source: str
+    """Where the sizes are published."""
 
 
-def _vit(patch_size: int, width: int, depth: int, mlp_dim: int, num_heads: int) -> ViTConfig:
+# Width, depth, mlp_dim and num_heads of the Transformers.
+_SIZES = {
+    "Ti": (192, 12, 768, 3),
+    "S": (384, 12, 1536, 6),
+    "B": (768, 12, 3072, 12),
+    "L": (1024, 24, 4096, 16),
+    "H": (1280, 32, 5120, 16),
+}
+
+
+def _vit(size: str, patch_size: int, stem_depths: tuple[int, ...] | None = None) -> ViTConfig:
+    width, depth, mlp_dim, num_heads = _SIZES[size]
     return ViTConfig(
-        patch_size=patch_size, width=width, depth=depth, mlp_dim=mlp_dim, num_heads=num_heads
+        patch_size=patch_size,
+        width=width,
+        depth=depth,
+        mlp_dim=mlp_dim,
+        num_heads=num_heads,
+        stem_depths=stem_depths,
     )
+
+
+def _bit(width_factor: int, *depths: int) -> ResNetConfig:
+    return ResNetConfig(depths=depths, width_factor=width_factor)
 
 
 _PAPER = "arXiv:2010.11929, Table 1"
 _AUGREG = "arXiv:2106.10270, Table 2"
+_HYBRID = "arXiv:2010.11929, section 4.1 and Table 6"
+_BIT = "arXiv:1912.11370, section 3.1"
+_BASELINE = "arXiv:2010.11929, Table 6"
 
 ZOO: dict[str, Entry] = {
-    "vit_ti16": Entry(_vit(16, 192, 12, 768, 3), 5_717_416, _AUGREG),
-    "vit_s16": Entry(_vit(16, 384, 12, 1536, 6), 22_050_664, _AUGREG),
-    "vit_s32": Entry(_vit(32, 384, 12, 1536, 6), 22_878_952, _AUGREG),
-    "vit_b16": Entry(_vit(16, 768, 12, 3072, 12), 86_567_656, _PAPER),
-    "vit_b32": Entry(_vit(32, 768, 12, 3072, 12), 88_224_232, _PAPER),
-    "vit_l16": Entry(_vit(16, 1024, 24, 4096, 16), 304_326_632, _PAPER),
-    "vit_l32": Entry(_vit(32, 1024, 24, 4096, 16), 306_535_400, _PAPER),
-    "vit_h14": Entry(_vit(14, 1280, 32, 5120, 16), 632_045_800, _PAPER),
+    "vit_ti16": Entry(_vit("Ti", 16), 5_717_416, _AUGREG),
+    "vit_s16": Entry(_vit("S", 16), 22_050_664, _AUGREG),
+    "vit_s32": Entry(_vit("S", 32), 22_878_952, _AUGREG),
+    "vit_b16": Entry(_vit("B", 16), 86_567_656, _PAPER),
+    "vit_b32": Entry(_vit("B", 32), 88_224_232, _PAPER),
+    "vit_l16": Entry(_vit("L", 16), 304_326_632, _PAPER),
+    "vit_l32": Entry(_vit("L", 32), 306_535_400, _PAPER),
+    "vit_h14": Entry(_vit("H", 14), 632_045_800, _PAPER),
+    # The name counts the root's stride as 2 of its 4; tokens are 32 pixels apart.
+    "r_vit_ti16": Entry(_vit("Ti", 32, ()), 6_337_704, _AUGREG),
+    "r26_vit_s32": Entry(_vit("S", 32, (2, 2, 2, 2)), 36_431_912, _AUGREG),
+    # At /16 the fourth stage's blocks are in the third (section 4.1 of the paper).
+    "r50_vit_b16": Entry(_vit("B", 16, (3, 4, 9)), 98_659_112, _HYBRID),
+    "r50_vit_b32": Entry(_vit("B", 32, (3, 4, 6, 3)), 110_945_832, _HYBRID),
+    "r50_vit_l16": Entry(_vit("L", 16, (3, 4, 9)), 316_483_624, _HYBRID),
+    "r50_vit_l32": Entry(_vit("L", 32, (3, 4, 6, 3)), 328_994_856, _AUGREG),
+    "bit_r50x1": Entry(_bit(1, 3, 4, 6, 3), 25_549_352, _BIT),
+    "bit_r50x2": Entry(_bit(2, 3, 4, 6, 3), 97_988_712, _BASELINE),
+    "bit_r50x3": Entry(_bit(3, 3, 4, 6, 3), 217_319_080, _BIT),
+    "bit_r101x1": Entry(_bit(1, 3, 4, 23, 3), 44_541_480, _BIT),
+    "bit_r101x3": Entry(_bit(3, 3, 4, 23, 3), 387_934_888, _BIT),
+    "bit_r152x1": Entry(_bit(1, 3, 8, 36, 3), 60_185_128, _BASELINE),
+    "bit_r152x2": Entry(_bit(2, 3, 8, 36, 3), 236_335_208, _BIT),
+    "bit_r152x4": Entry(_bit(4, 3, 8, 36, 3), 936_533_224, _BIT),
+    "bit_r200x3": Entry(_bit(3, 3, 24, 36, 3), 568_633_000, _BASELINE),
 }
 
 
@@ -45,25 +91,40 @@ def list_models(pattern: str = "*") -> list[str]:
     return [name for name in ZOO if fnmatchcase(name, pattern)]
 
 
+def _key(name: str) -> str:
+    """Letters and digits only, with the spellings of the paper's Table 6 brought together."""
+    text = re.sub(r"[^a-z0-9]", "", name.lower()).replace("resnet", "r")
+    text = re.sub(r"^(r\d+)x1(?=vit)", r"\1", text)  # R50x1+ViT-B/16
+    return re.sub(r"^(?=r\d+x\d+$)", "bit", text)  # ResNet50x1
+
+
 def canonical_name(name: str) -> str:
-    """'ViT-B/16', 'vit_b_16' and 'vit_b16' are one model; UserError lists the nearest known names."""
+    """'ViT-B/16' and 'vit_b_16' are vit_b16, 'R50+ViT-B/16' r50_vit_b16, 'BiT-R50x1' bit_r50x1.
 
-    def key(text: str) -> str:
-        return re.sub(r"[^a-z0-9]", "", text.lower())
-
-    by_key = {key(known): known for known in ZOO}
-    if key(name) not in by_key:
+    UserError lists the nearest known names.
+    """
+    by_key = {_key(known): known for known in ZOO}
+    if _key(name) not in by_key:
         hint = did_you_mean(name.lower(), ZOO) or f"; known: {', '.join(ZOO)}"
         raise UserError(f"unknown model {name!r}{hint}")
-    return by_key[key(name)]
+    return by_key[_key(name)]
 
 
-def model_config(name: str, **overrides: Any) -> ViTConfig:
+def config_from_dict(values: dict[str, Any]) -> ModelConfig:
+    """The inverse of a configuration's `to_dict`; "architecture" picks the class."""
+    kinds: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
+    architecture = values.get("architecture", "vit")
+    if architecture not in kinds:
+        raise UserError(f"architecture={architecture!r} is not one of {', '.join(kinds)}")
+    return kinds[architecture].from_dict(values)
+
+
+def model_config(name: str, **overrides: Any) -> ModelConfig:
     """The configuration of a named model with some fields replaced."""
     config = ZOO[canonical_name(name)].config
-    return ViTConfig.from_dict({**config.to_dict(), **overrides})
+    return config_from_dict({**config.to_dict(), **overrides})
 
 
-def build_model(config: ViTConfig) -> VisionTransformer:
+def build_model(config: ModelConfig) -> Model:
     """A model with fresh weights."""
-    return VisionTransformer(config)
+    return ResNet(config) if isinstance(config, ResNetConfig) else VisionTransformer(config)

@@ -1,0 +1,258 @@
+"""What is exported loads where it should, answers the same there, and comes back bit for bit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_peers import assert_same, outputs, scatter
+from safetensors.torch import load_file
+from torch import nn
+
+from vit.checkpoints.convert import Format, compare, convert
+from vit.checkpoints.native import load_native, save_native
+from vit.checkpoints.pretrained import load_pretrained
+from vit.cli.convert import run
+from vit.errors import UserError
+from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.zoo import ModelConfig, build_model
+
+SIZES: dict[str, Any] = {
+    "image_size": 32,
+    "patch_size": 8,
+    "width": 64,
+    "depth": 2,
+    "mlp_dim": 96,
+    "num_heads": 4,
+    "num_classes": 3,
+}
+TIMM: dict[str, Any] = {**SIZES, "activation": "gelu", "layer_norm_eps": 1e-6}
+HF: dict[str, Any] = {**SIZES, "activation": "gelu", "layer_norm_eps": 1e-12}
+DINO: dict[str, Any] = {**HF, "layer_scale": 0.1, "pool": "cls_gap", "mlp_dim": 128}
+TO_TIMM: dict[str, ModelConfig] = {
+    "vit": ViTConfig(**TIMM),
+    "tanh gelu": ViTConfig(**{**TIMM, "activation": "gelu_tanh"}),
+    "not square": ViTConfig(**{**TIMM, "image_size": (32, 48)}),
+    "gap": ViTConfig(**TIMM, pool="gap", norm_after_pool=True),
+    "gap after norm": ViTConfig(**TIMM, pool="gap", class_token=False),
+    "map": ViTConfig(**TIMM, pool="map", class_token=False),
+    "registers": ViTConfig(**TIMM, num_registers=2, layer_scale=0.1),
+    "registers, no slot": ViTConfig(**TIMM, num_registers=2, pos_embed_class_slot=False),
+    "distilled": ViTConfig(**TIMM, distillation_token=True),
+    "swiglu": ViTConfig(**{**TIMM, "activation": "swiglu"}, layer_scale=1.0),
+    "gray": ViTConfig(**TIMM, in_channels=1),
+    "backbone": ViTConfig(**{**TIMM, "num_classes": 0}),
+    "no positions": ViTConfig(**TIMM, pos_embed="none"),
+    "hybrid": ViTConfig(
+        **{**TIMM, "image_size": 64, "patch_size": 32, "depth": 1}, stem_depths=(), ws_mode="timm"
+    ),
+    "bit": ResNetConfig(num_classes=3, ws_mode="timm"),
+}
+TO_HF: dict[str, ModelConfig] = {
+    "vit": ViTConfig(**HF),
+    "tanh gelu": ViTConfig(**{**HF, "activation": "gelu_tanh"}),
+    "bare": ViTConfig(**{**HF, "num_classes": 0}, representation_size=64),
+    "deit": ViTConfig(**HF, distillation_token=True),
+    "dinov2": ViTConfig(**DINO),
+    "dinov2 swiglu": ViTConfig(**{**DINO, "activation": "swiglu", "mlp_dim": 88}),
+    "registers": ViTConfig(**DINO, num_registers=2),
+    "bit": ResNetConfig(depths=(1, 2), num_classes=3, ws_mode="timm"),
+}
+TO_GOOGLE: dict[str, ModelConfig] = {
+    "vit": ViTConfig(**SIZES),
+    "tanh layer": ViTConfig(**SIZES, representation_size=48),
+    "no slot": ViTConfig(**SIZES, pos_embed_class_slot=False),
+    "gap": ViTConfig(**SIZES, pool="gap", class_token=False),
+    "map": ViTConfig(**SIZES, pool="map", class_token=False),
+    "hybrid": ViTConfig(**{**SIZES, "patch_size": 16}, stem_depths=(1, 1)),
+    "bit": ResNetConfig(depths=(1, 2), num_classes=3, width_factor=2),
+}
+TO_TORCHVISION: dict[str, ModelConfig] = {
+    "vit": ViTConfig(**TIMM),
+    "tanh layer": ViTConfig(**TIMM, representation_size=48),
+}
+PREPROCESS = {
+    "image_size": [32, 32],
+    "resize": "crop",
+    "crop_fraction": 0.5,
+    "interpolation": "bicubic",
+    "mean": [0.1, 0.2, 0.3],
+    "std": [0.4, 0.5, 0.6],
+}
+CASES = [
+    ("timm", TO_TIMM),
+    ("huggingface", TO_HF),
+    ("google", TO_GOOGLE),
+    ("torchvision", TO_TORCHVISION),
+]
+
+
+def native(config: ModelConfig, directory: Path) -> nn.Module:
+    model = scatter(build_model(config))
+    classes = ["a", "b", "c"] if config.num_classes else None
+    save_native(directory, model, classes=classes, preprocess=PREPROCESS, extra={})
+    return model
+
+
+def exported(config: ModelConfig, to: Format, tmp_path: Path) -> tuple[nn.Module, Path]:
+    model = native(config, tmp_path / "native")
+    suffix = {"torchvision": ".pth", "google": ".npz"}.get(to, "")
+    target = tmp_path / f"out{suffix}"
+    convert(tmp_path / "native", target, to)
+    return model, target
+
+
+@pytest.mark.parametrize(("to", "kind"), [(to, kind) for to, kinds in CASES for kind in kinds])
+def test_round_trips_are_exact_to_the_bit(to: Format, kind: str, tmp_path: Path) -> None:
+    config = dict(CASES)[to][kind]
+    model, target = exported(config, to, tmp_path)
+    convert(
+        target, tmp_path / "again", "native", **({"num_heads": 4} if to == "torchvision" else {})
+    )
+    again, info = load_native(tmp_path / "again")
+    before, after = model.state_dict(), again.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    size = (64, 64) if isinstance(config, ResNetConfig) else config.size
+    channels = config.in_channels
+    assert torch.equal(
+        outputs(model.double(), size, channels), outputs(again.double(), size, channels)
+    )
+    if to in ("timm", "huggingface") and config.num_classes:
+        assert info.classes == ["a", "b", "c"]
+        assert info.preprocess is not None
+        assert {**info.preprocess, "image_size": 0} == {**PREPROCESS, "image_size": 0}
+
+
+@pytest.mark.parametrize("kind", TO_TIMM)
+def test_timm_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    config = TO_TIMM[kind]
+    model, target = exported(config, "timm", tmp_path)
+    peer = timm.create_model(f"local-dir:{target}", pretrained=True).eval()
+    size = (64, 64) if isinstance(config, ResNetConfig) else config.size
+    channels = config.in_channels
+    assert_same(outputs(model.double(), size, channels), outputs(peer.double(), size, channels))
+    assert tuple(peer.pretrained_cfg["mean"]) == (0.1, 0.2, 0.3)
+
+
+@pytest.mark.parametrize("kind", TO_HF)
+def test_transformers_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = TO_HF[kind]
+    model, target = exported(config, "huggingface", tmp_path)
+    architecture = json.loads((target / "config.json").read_text())["architectures"][0]
+    peer, told = getattr(transformers, architecture).from_pretrained(
+        target, output_loading_info=True
+    )
+    assert not told["missing_keys"] and not told["unexpected_keys"]
+    peer = peer.eval().double()
+
+    def run(images: torch.Tensor) -> torch.Tensor:
+        result = peer(images)
+        return result.logits if hasattr(result, "logits") else result.pooler_output
+
+    size = (64, 64) if isinstance(config, ResNetConfig) else config.size
+    assert_same(outputs(model.double(), size), outputs(run, size))
+    if config.num_classes:
+        assert peer.config.id2label == {0: "a", 1: "b", 2: "c"}
+
+
+@pytest.mark.parametrize("kind", TO_TORCHVISION)
+def test_torchvision_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -> None:
+    peers = pytest.importorskip("torchvision.models.vision_transformer")
+    config = TO_TORCHVISION[kind]
+    assert isinstance(config, ViTConfig)
+    model, target = exported(config, "torchvision", tmp_path)
+    peer = peers.VisionTransformer(
+        32, 8, 2, 4, 64, 96, num_classes=3, representation_size=config.representation_size
+    )
+    peer.load_state_dict(torch.load(target, weights_only=True))
+    for module in peer.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1e-6
+    assert_same(outputs(model.double(), (32, 32)), outputs(peer.eval().double(), (32, 32)))
+
+
+@pytest.mark.parametrize("kind", ["vit", "map", "hybrid"])
+def test_google_files_satisfy_the_papers_equations(kind: str, tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    import numpy_forward
+
+    model, target = exported(TO_GOOGLE[kind], "google", tmp_path)
+    pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    side = 32 // model.get_submodule("patch_embed").patch_size  # pyright: ignore
+    with np.load(target, allow_pickle=False) as weights:
+        logits = numpy_forward.vit(pixels.permute(0, 2, 3, 1).numpy(), dict(weights), (side, side))
+    with torch.no_grad():
+        assert_same(model.double()(pixels), torch.from_numpy(logits))
+
+
+@pytest.mark.parametrize(
+    ("to", "options", "named"),
+    [
+        ("torchvision", {"pool": "gap"}, "pool='gap'"),
+        ("torchvision", {"layer_scale": 0.1}, "LayerScale"),
+        ("huggingface", {"num_registers": 2}, "registers"),
+        ("huggingface", {"stem_depths": (1,)}, "ResNet stem"),
+        ("google", {"distillation_token": True}, "distillation"),
+        ("timm", {"representation_size": 8}, "tanh layer"),
+    ],
+)
+def test_what_a_library_cannot_hold_is_refused_by_name(
+    to: Format, options: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    native(ViTConfig(**SIZES, **options), tmp_path / "native")
+    suffix = {"torchvision": ".pth", "google": ".npz"}.get(to, "")
+    with pytest.raises(UserError, match=named):
+        convert(tmp_path / "native", tmp_path / f"out{suffix}", to)
+    assert not (tmp_path / f"out{suffix}").exists()
+
+
+def test_other_arithmetic_is_said(tmp_path: Path) -> None:
+    native(ViTConfig(**SIZES), tmp_path / "native")
+    done = convert(tmp_path / "native", tmp_path / "out.pth", "torchvision")
+    assert any("GELU" in note for note in done.notes)
+
+
+def test_compare_measures_the_difference(tmp_path: Path) -> None:
+    native(ViTConfig(**SIZES), tmp_path / "a")
+    assert compare(tmp_path / "a", tmp_path / "a").largest_difference == 0
+    model, info = load_native(tmp_path / "a")
+    with torch.no_grad():
+        model.get_submodule("head").bias += 0.25  # pyright: ignore
+    save_native(tmp_path / "b", model, classes=info.classes, preprocess=None, extra={})
+    result = compare(tmp_path / "a", tmp_path / "b")
+    assert result.largest_difference == pytest.approx(0.25)
+    assert result.relative == pytest.approx(0.25 / result.largest_output)
+
+
+def test_compare_tells_one_arithmetic_from_another(tmp_path: Path) -> None:
+    """Same tensors, other GELU: a comparison of state dicts would see nothing."""
+    native(ViTConfig(**SIZES), tmp_path / "a")
+    native(ViTConfig(**{**SIZES, "activation": "gelu"}), tmp_path / "b")
+    a, b = (load_file(tmp_path / x / "model.safetensors") for x in "ab")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert 1e-6 < compare(tmp_path / "a", tmp_path / "b").relative < 1e-1
+
+
+def test_the_command_converts_and_compares(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    native(ViTConfig(**SIZES), tmp_path / "a")
+    assert run([str(tmp_path / "a"), str(tmp_path / "b.npz"), "--to", "google", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["written"] == [str(tmp_path / "b.npz")]
+    assert run([str(tmp_path / "a"), str(tmp_path / "b.npz"), "--compare", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["largest_difference"] == 0
+    arguments = ["--to", "native", "--image-size", "48", "16"]
+    assert run([str(tmp_path / "b.npz"), str(tmp_path / "c"), *arguments]) == 0
+    assert load_pretrained(tmp_path / "c")[0].config.size == (48, 16)
+
+
+def test_the_destination_must_be_of_the_formats_kind(tmp_path: Path) -> None:
+    native(ViTConfig(**SIZES), tmp_path / "a")
+    with pytest.raises(UserError, match=r"out\.npz"):
+        convert(tmp_path / "a", tmp_path / "out", "google")
+    with pytest.raises(UserError, match="directory"):
+        convert(tmp_path / "a", tmp_path / "out.npz", "native")

@@ -1,0 +1,266 @@
+"""Downloads are resumed, checked and cached. The only server is one of ours, on 127.0.0.1."""
+
+import base64
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_peers import scatter
+
+from vit.checkpoints.hub import download, fetch, is_address
+from vit.checkpoints.native import save_native
+from vit.checkpoints.pretrained import load_pretrained
+from vit.checkpoints.publish import model_card, push_to_hub
+from vit.errors import UserError
+from vit.models.config import ViTConfig
+from vit.models.zoo import build_model
+
+TINY = ViTConfig(
+    image_size=16, patch_size=8, width=32, depth=1, mlp_dim=40, num_heads=4, num_classes=2
+)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `files`; may break off a transfer once, send a wrong hash, or be a hub."""
+
+    files: dict[str, bytes]
+    break_after: int = 0
+    wrong_hash: bool = False
+    asked: list[tuple[str, str, str | None]]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def do_GET(self) -> None:
+        self.answer(body=True)
+
+    def answer(self, body: bool) -> None:
+        wanted = self.headers.get("Range")
+        self.server.asked.append((self.command, self.path, wanted))
+        data = self.server.files.get(self.path)
+        if data is None:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        etag = f'"{hashlib.sha256(data).hexdigest()}"'
+        start = 0
+        if wanted and self.headers.get("If-Range", etag) == etag:
+            start = int(wanted.removeprefix("bytes=").split("-")[0])
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(data) - start))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.send_header("ETag", etag)
+        self.send_header("X-Repo-Commit", "1" * 40)
+        md5 = base64.b64encode(hashlib.md5(data).digest()).decode()
+        self.send_header("x-goog-hash", f"md5={'AAAA' if self.server.wrong_hash else md5}")
+        self.end_headers()
+        if not body:
+            return
+        if self.server.break_after:
+            self.wfile.write(data[start : self.server.break_after])
+            self.server.break_after = 0
+            self.close_connection = True
+            return
+        self.wfile.write(data[start:])
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    server = Server(("127.0.0.1", 0), Handler)
+    server.files, server.asked = {}, []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("VIT_GS_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def url(server: Server, path: str = "/w.bin") -> str:
+    return f"http://127.0.0.1:{server.server_port}{path}"
+
+
+CONTENT = bytes(range(256)) * 10_000
+
+
+def test_a_download_is_cached_and_asked_for_once(server: Server) -> None:
+    server.files["/w.bin"] = CONTENT
+    seen: list[tuple[int, int]] = []
+    path = download(url(server), lambda done, total: seen.append((done, total)))
+    assert path.read_bytes() == CONTENT and path.name == "w.bin"
+    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert download(url(server)) == path and len(server.asked) == 1
+
+
+def test_a_broken_transfer_is_continued(server: Server) -> None:
+    server.files["/w.bin"] = CONTENT
+    server.break_after = 1_500_000
+    with pytest.raises(UserError, match="continued"):
+        download(url(server))
+    assert download(url(server)).read_bytes() == CONTENT
+    assert server.asked[-1][2] == "bytes=1500000-"
+
+
+def test_a_file_that_changed_meanwhile_starts_anew(server: Server) -> None:
+    server.files["/w.bin"] = CONTENT
+    server.break_after = 1_500_000
+    with pytest.raises(UserError):
+        download(url(server))
+    server.files["/w.bin"] = CONTENT[::-1]
+    assert download(url(server)).read_bytes() == CONTENT[::-1]
+
+
+def test_damaged_content_is_refused_and_not_cached(server: Server) -> None:
+    server.files["/w.bin"] = CONTENT
+    server.wrong_hash = True
+    with pytest.raises(UserError, match="MD5"):
+        download(url(server))
+    server.wrong_hash = False
+    assert download(url(server)).read_bytes() == CONTENT
+
+
+def test_a_given_sha256_is_checked(server: Server) -> None:
+    server.files["/w.bin"] = CONTENT
+    right = hashlib.sha256(CONTENT).hexdigest()
+    assert download(f"{url(server)}#sha256={right}").is_file()
+    with pytest.raises(UserError, match="SHA-256"):
+        download(f"{url(server)}#sha256={'0' * 64}")
+
+
+def test_offline_mode_uses_the_cache_and_nothing_else(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.files["/w.bin"] = CONTENT
+    download(url(server))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert download(url(server)).is_file() and len(server.asked) == 1
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE"):
+        download(url(server, "/other.bin"))
+
+
+def test_no_server_and_no_file_are_one_line_each(server: Server) -> None:
+    with pytest.raises(UserError, match="404"):
+        download(url(server, "/missing"))
+    with pytest.raises(UserError, match="check the network") as raised:
+        download("http://127.0.0.1:9/w.bin")
+    assert "\n" not in str(raised.value)
+
+
+def test_gs_addresses_load_as_pretrained(server: Server, tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    from test_google import drawn, vit_shapes
+
+    np.savez(tmp_path / "w.npz", **drawn(vit_shapes()))
+    server.files["/vit_models/imagenet21k/x.npz"] = (tmp_path / "w.npz").read_bytes()
+    _, report = load_pretrained("gs://vit_models/imagenet21k/x.npz")
+    assert report.format == "Google npz" and report.source.startswith("gs://")
+
+
+def test_only_addresses_are_fetched(tmp_path: Path) -> None:
+    assert all(map(is_address, ("hf://a/b", "gs://a/b", "https://a/b")))
+    assert not any(map(is_address, ("a/b", "http", tmp_path, "ftp://a", "http://a/b")))
+
+
+HF_LOAD = """
+from vit.checkpoints.pretrained import load_pretrained
+from vit.errors import UserError
+import sys
+try:
+    model, report = load_pretrained(sys.argv[1])
+    print(report.format, report.classes)
+except UserError as error:
+    print("refused:", error)
+"""
+
+
+def hf(server: Server, tmp_path: Path, address: str, **variables: str) -> str:
+    """In a process of its own: huggingface_hub reads its environment when it is imported."""
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        **variables,
+    }
+    command = [sys.executable, "-W", "ignore", "-c", HF_LOAD, address]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_hf_repositories_load_from_a_mirror_and_offline(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    directory = tmp_path / "model"
+    model = scatter(build_model(TINY))
+    save_native(directory, model, classes=["a", "b"], preprocess=None, extra={})
+    for file in directory.iterdir():
+        server.files[f"/me/pets/resolve/main/{file.name}"] = file.read_bytes()
+    expected = "vit ['a', 'b']"
+    assert hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1").startswith("refused:")
+    assert hf(server, tmp_path, "hf://me/pets") == expected
+    assert hf(server, tmp_path, "hf://me/pets/model.safetensors") == expected
+    server.files.clear()
+    assert hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1") == expected
+
+
+def test_addresses_of_the_hub_are_checked() -> None:
+    with pytest.raises(UserError, match="hf://org/repo"):
+        fetch("hf://only-one-part")
+
+
+def test_without_huggingface_hub_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"vit\[hub\]"):
+        fetch("hf://me/pets")
+
+
+def test_the_card_says_recipe_metrics_and_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"recipe": "finetune", "metrics": {"test/acc1": 0.91234567}, "data": "my photos"}
+    save_native(tmp_path, build_model(TINY), classes=["cat", "dog"], preprocess=None, extra=extra)
+    card = model_card(tmp_path)
+    for text in ("finetune", "| test/acc1 | 0.9123 |", "my photos", "cat, dog", '"width": 32'):
+        assert text in card
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    class Api:
+        def create_repo(self, name: str, **options: Any) -> None:
+            calls.append((name, options))
+
+        def upload_folder(self, **options: Any) -> None:
+            calls.append(("upload", options))
+
+    class Library:
+        HfApi = Api
+
+    monkeypatch.setattr("vit.checkpoints.publish.hub_library", lambda: Library)
+    assert push_to_hub(tmp_path, "me/pets", private=True) == "hf://me/pets"
+    assert calls[0] == ("me/pets", {"private": True, "exist_ok": True})
+    assert calls[1][1]["folder_path"] == tmp_path and (tmp_path / "README.md").read_text() == card
+
+
+def test_foreign_directories_are_not_published(tmp_path: Path) -> None:
+    torch.save({}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match="vit convert"):
+        push_to_hub(tmp_path, "me/pets")

@@ -1,0 +1,54 @@
+"""Loading maps the file into memory instead of copying it, and initialises nothing in vain."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from vit.checkpoints.building import build_empty
+from vit.checkpoints.convert import convert
+from vit.checkpoints.native import save_native
+from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.zoo import build_model
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "load_memory.py"
+CONFIG = ViTConfig(
+    image_size=32, patch_size=8, width=1024, depth=6, mlp_dim=4096, num_heads=16, activation="gelu"
+)
+
+
+def benchmark() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("load_memory", BENCHMARK)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+@pytest.mark.parametrize("case", ["vit, native", "vit, timm file"])
+def test_the_peak_is_the_file_and_little_more(case: str, tmp_path: Path) -> None:
+    model = build_model(CONFIG)
+    save_native(tmp_path / "native", model, classes=None, preprocess=None, extra={})
+    path = tmp_path / "native"
+    if case != "vit, native":
+        convert(path, tmp_path / "timm", "timm")
+        path = tmp_path / "timm"
+    size = (path / "model.safetensors").stat().st_size
+    script = benchmark()
+    result = script.measure(script.CASES[case], path)
+    assert result["extra_bytes_touched"] < 1.05 * size + 30e6  # modules that torch loads late
+
+
+def test_an_empty_model_has_the_full_models_names_and_shapes_but_no_memory() -> None:
+    hybrid = ViTConfig(image_size=32, patch_size=16, width=32, mlp_dim=40, depth=1, num_heads=4)
+    hybrid = ViTConfig.from_dict({**hybrid.to_dict(), "stem_depths": [1, 1], "pool": "map"})
+    for config in (CONFIG, hybrid, ResNetConfig(depths=(1, 1))):
+        empty = build_empty(config).state_dict()
+        assert {tensor.device.type for tensor in empty.values()} == {"meta"}
+        with torch.device("meta"):
+            full = build_model(config).state_dict()
+        assert {k: v.shape for k, v in empty.items()} == {k: v.shape for k, v in full.items()}

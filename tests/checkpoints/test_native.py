@@ -1,0 +1,195 @@
+"""Our own format: exact, atomic, self-contained, and checked."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_peers import scatter
+from torch import nn
+
+from vit.checkpoints import native
+from vit.checkpoints.native import load_native, save_native
+from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
+from vit.errors import UserError
+from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.zoo import ModelConfig, build_model
+
+TINY = ViTConfig(
+    image_size=(16, 24), patch_size=8, width=32, depth=2, mlp_dim=40, num_heads=4, num_classes=3
+)
+CONFIGS: dict[str, ModelConfig] = {
+    "vit": TINY,
+    "hybrid": ViTConfig(
+        image_size=32, patch_size=16, width=32, depth=1, mlp_dim=40, num_heads=4, stem_depths=(1, 1)
+    ),
+    "bit": ResNetConfig(depths=(1, 1), num_classes=3),
+}
+PREPROCESS = {"image_size": [16, 24], "mean": [0.5, 0.5, 0.5]}
+
+
+def saved(directory: Path, seed: int = 0) -> nn.Module:
+    model = scatter(build_model(TINY), seed)
+    save_native(
+        directory, model, classes=["a", "b", "ü"], preprocess=PREPROCESS, extra={"recipe": "r"}
+    )
+    return model
+
+
+def same_tensors(a: nn.Module, b: nn.Module) -> bool:
+    x, y = a.state_dict(), b.state_dict()
+    return x.keys() == y.keys() and all(torch.equal(x[name], y[name]) for name in x)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_saved_model_comes_back_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    model = scatter(build_model(CONFIGS[kind]))
+    save_native(tmp_path, model, classes=None, preprocess=None, extra={})
+    again, info = load_native(tmp_path)
+    assert same_tensors(model, again)
+    assert again.config == CONFIGS[kind] and info.classes is None
+    assert not again.training
+
+
+def test_classes_preprocessing_and_extra_travel_with_the_model(tmp_path: Path) -> None:
+    saved(tmp_path)
+    _, info = load_native(tmp_path)
+    assert info.classes == ["a", "b", "ü"]
+    assert info.preprocess == PREPROCESS and info.extra == {"recipe": "r"}
+    found = inspect_pretrained(tmp_path)
+    assert (found.classes, found.preprocess, found.extra) == (
+        info.classes,
+        info.preprocess,
+        info.extra,
+    )
+
+
+def test_the_file_alone_is_enough(tmp_path: Path) -> None:
+    model = saved(tmp_path)
+    (tmp_path / "config.json").unlink()
+    again, info = load_native(tmp_path)
+    assert same_tensors(model, again) and info.classes == ["a", "b", "ü"]
+
+
+def test_class_names_may_be_edited_in_config_json(tmp_path: Path) -> None:
+    saved(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    values["classes"] = ["x", "y", "z"]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    assert load_native(tmp_path)[1].classes == ["x", "y", "z"]
+
+
+def test_a_crash_between_the_two_files_leaves_a_consistent_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, seed=0)
+    replace, calls = Path.replace, []
+
+    def crash(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "replace", crash)
+        second = scatter(build_model(TINY), 1)
+        save_native(tmp_path, second, classes=["p", "q", "r"], preprocess=None, extra={})
+    again, info = load_native(tmp_path)  # the newer weights, with their own description
+    assert same_tensors(again, scatter(build_model(TINY), 1))
+    assert info.classes == ["p", "q", "r"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_failed_save_leaves_the_old_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = saved(tmp_path)
+
+    def no_space(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(native, "write_safetensors", no_space)
+    with pytest.raises(OSError, match="No space"):
+        saved(tmp_path, seed=1)
+    assert same_tensors(model, load_native(tmp_path)[0])
+
+
+@pytest.mark.parametrize("at", [0, 5, 60, 200, 900, 0.3, 0.6, 0.9, -1])
+def test_any_flipped_bit_in_the_weights_is_one_line(at: float, tmp_path: Path) -> None:
+    saved(tmp_path)
+    path = tmp_path / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[int(at * len(data)) if isinstance(at, float) else at] ^= 4
+    path.write_bytes(data)
+    for load in (load_native, load_pretrained):
+        with pytest.raises(UserError) as raised:
+            load(tmp_path)
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_no_flipped_bit_anywhere_changes_the_model(alone: bool, tmp_path: Path) -> None:
+    """Refused, or harmless: a sweep over both files, config.json and header included."""
+    model = saved(tmp_path)
+    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    _, info = load_native(tmp_path)
+    if alone:
+        config.unlink()
+    for path in (weights,) if alone else (weights, config):
+        whole = path.read_bytes()
+        for at in range(0, min(len(whole), 4000), 37):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            try:
+                again, told = load_native(tmp_path)
+            except UserError:
+                continue
+            assert same_tensors(again, model) and again.config == TINY
+            # Names of classes may be edited in config.json, so a flip there cannot be told apart.
+            assert told == info or path == config
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_truncated_files_are_refused(share: float, name: str, tmp_path: Path) -> None:
+    saved(tmp_path)
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(UserError):
+        load_native(tmp_path)
+
+
+def test_class_names_must_match_the_head(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="2 class names"):
+        save_native(tmp_path, build_model(TINY), classes=["a", "b"], preprocess=None, extra={})
+
+
+def test_training_a_loaded_model_leaves_its_file_alone(tmp_path: Path) -> None:
+    saved(tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    model, _ = load_native(tmp_path)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    save_native(tmp_path, model, classes=None, preprocess=None, extra={})  # onto what it maps
+    assert same_tensors(model, load_native(tmp_path)[0])
+
+
+def test_loading_needs_neither_numpy_nor_lightning_nor_torchvision(tmp_path: Path) -> None:
+    saved(tmp_path)
+    code = (
+        "import sys\n"
+        "for name in ('numpy', 'lightning', 'torchvision', 'timm', 'transformers'):\n"
+        "    sys.modules[name] = None\n"
+        "from vit.checkpoints.native import load_native, save_native\n"
+        f"model, info = load_native({str(tmp_path)!r})\n"
+        f"again = {str(tmp_path / 'again')!r}\n"
+        "save_native(again, model, classes=None, preprocess=None, extra={})\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    assert (tmp_path / "again" / "config.json").is_file()

@@ -1,0 +1,276 @@
+"""What happens to head, positions and channels is what was asked for, and is said."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from checkpoint_peers import scatter
+from torch import nn
+
+from vit.checkpoints.native import save_native
+from vit.checkpoints.pretrained import create_model, inspect_pretrained, load_pretrained
+from vit.checkpoints.report import LoadReport
+from vit.errors import UserError
+from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.zoo import build_model
+
+TINY = ViTConfig(
+    image_size=32, patch_size=8, width=32, depth=2, mlp_dim=40, num_heads=4, num_classes=3
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    model = scatter(build_model(TINY))
+    save_native(tmp_path / "m", model, classes=["a", "b", "c"], preprocess=None, extra={})
+    return tmp_path / "m"
+
+
+def test_the_report_is_given_once_and_printed_by_default(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_model(pretrained=file)
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("loaded") == 1
+    reports: list[LoadReport] = []
+    create_model(pretrained=file, report=reports.append)
+    assert len(reports) == 1 and capsys.readouterr().err == ""
+
+
+def test_the_head_is_kept_when_the_classes_agree(file: Path) -> None:
+    whole = scatter(build_model(TINY)).state_dict()
+    for options in ({}, {"num_classes": 3}, {"classes": ["a", "b", "c"]}):
+        model, report = load_pretrained(file, **options)
+        assert torch.equal(model.state_dict()["head.weight"], whole["head.weight"])
+        assert not report.reinitialised and report.classes == ["a", "b", "c"]
+
+
+def test_a_head_in_another_order_is_reordered(file: Path) -> None:
+    whole = scatter(build_model(TINY)).state_dict()
+    model, report = load_pretrained(file, classes=["c", "a", "b"])
+    assert torch.equal(model.state_dict()["head.bias"], whole["head.bias"][[2, 0, 1]])
+    assert report.classes == ["c", "a", "b"] and not report.reinitialised
+    assert any("order" in line for line in report.lines())
+
+
+@pytest.mark.parametrize("options", [{"num_classes": 7}, {"classes": ["a", "b", "x"]}])
+def test_a_replaced_head_is_zero_and_said(file: Path, options: dict[str, Any]) -> None:
+    model, report = load_pretrained(file, **options)
+    head = model.get_submodule("head")
+    assert isinstance(head, nn.Linear)
+    assert not head.weight.any() and not head.bias.any()
+    assert report.reinitialised == ["head"]
+    assert any(line.startswith("head: zeros") for line in report.lines())
+    assert report.classes == options.get("classes")
+
+
+def test_num_classes_zero_gives_the_backbone_and_says_so(file: Path) -> None:
+    model, report = load_pretrained(file, num_classes=0)
+    assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 32)
+    assert "head" in report.left_out and not report.reinitialised
+
+
+def test_the_tanh_layer_goes_with_the_head(tmp_path: Path) -> None:
+    config = ViTConfig.from_dict({**TINY.to_dict(), "representation_size": 16})
+    model = scatter(build_model(config))
+    save_native(tmp_path, model, classes=None, preprocess=None, extra={})
+    replaced, report = load_pretrained(tmp_path, num_classes=5)
+    assert replaced.config.representation_size is None and "pre_logits" in report.left_out
+    kept, _ = load_pretrained(tmp_path, num_classes=5, representation_size=16)
+    assert torch.equal(kept.state_dict()["pre_logits.fc.weight"], model.pre_logits[0].weight)
+
+
+def test_positions_are_resized_by_the_files_rule_and_said(file: Path) -> None:
+    table = scatter(build_model(TINY)).state_dict()["pos_embed"]
+    model, report = load_pretrained(file, image_size=(48, 16))
+    grid = table[:, 1:].reshape(1, 4, 4, 32).permute(0, 3, 1, 2)
+    grid = F.interpolate(grid, (6, 2), mode="bilinear", align_corners=True)
+    expected = torch.cat([table[:, :1], grid.flatten(2).mT], 1)
+    assert torch.equal(model.state_dict()["pos_embed"], expected)
+    assert report.resized == ["positions from 4x4 to 6x2 patches (bilinear_corners)"]
+    assert model.config.size == (48, 16)
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+@pytest.mark.parametrize("kind", ["vit", "hybrid", "bit"])
+def test_other_channels_keep_the_total_response(channels: int, kind: str, tmp_path: Path) -> None:
+    """A gray image in all channels answers as before, whatever their number."""
+    configs = {
+        "vit": TINY,
+        "hybrid": ViTConfig.from_dict({**TINY.to_dict(), "stem_depths": [1]}),
+        "bit": ResNetConfig(depths=(1, 1), num_classes=3),
+    }
+    model = scatter(build_model(configs[kind]))
+    save_native(tmp_path, model, classes=None, preprocess=None, extra={})
+    adapted, report = load_pretrained(tmp_path, in_channels=channels)
+    name = {
+        "vit": "patch_embed.proj",
+        "hybrid": "patch_embed.backbone.stem.conv",
+        "bit": "stem.conv",
+    }
+    before = model.state_dict()[f"{name[kind]}.weight"]
+    after = adapted.state_dict()[f"{name[kind]}.weight"]
+    assert after.shape[1] == channels
+    expected = before.sum(1) if channels == 1 else before[:, [0, 1, 2, 0, 1]].sum(1) * 3 / 5
+    torch.testing.assert_close(after.sum(1), expected)
+    assert report.resized == [f"input filters from 3 to {channels} channels"]
+
+
+def test_training_options_are_the_users_and_arithmetic_is_the_files(tmp_path: Path) -> None:
+    config = ViTConfig.from_dict({**TINY.to_dict(), "layer_norm_eps": 1e-3, "activation": "gelu"})
+    model = build_model(config)
+    save_native(tmp_path, model, classes=None, preprocess=None, extra={})
+    loaded, _ = load_pretrained(tmp_path, dropout=0.1, drop_path=0.2)
+    assert (loaded.config.dropout, loaded.config.drop_path) == (0.1, 0.2)
+    assert (loaded.config.layer_norm_eps, loaded.config.activation) == (1e-3, "gelu")
+
+
+def test_a_name_must_be_the_files_architecture(file: Path) -> None:
+    with pytest.raises(UserError, match=r"not a vit_b16.*width=32 instead of 768"):
+        create_model("vit_b16", pretrained=file)
+    with pytest.raises(UserError, match="ResNet"):
+        create_model("bit_r50x1", pretrained=file)
+
+
+def test_what_does_not_fit_is_listed_with_both_signs(tmp_path: Path) -> None:
+    state = scatter(build_model(TINY)).state_dict()
+    state["blocks.0.attn.q_norm.weight"] = state.pop("blocks.1.mlp.fc2.bias")
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(UserError) as raised:
+        load_pretrained(tmp_path / "w.pth", num_heads=4)
+    text = str(raised.value)
+    assert "-blocks.1.mlp.fc2.bias" in text and "+blocks.0.attn.q_norm.weight" in text
+    assert "\n" not in text
+
+
+def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
+    state = scatter(build_model(TINY)).state_dict()
+    state["blocks.1.mlp.fc2.weight"] = torch.zeros(32, 41)
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"fc2.weight \[32, 41\] instead of \[32, 40\]"):
+        load_pretrained(tmp_path / "w.pth", num_heads=4)
+
+
+class Malice:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("executed",))
+
+
+def test_files_that_need_code_are_refused_and_do_not_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({"state_dict": {}, "args": Malice()}, tmp_path / "a.pth")
+    (tmp_path / "b.pth").write_bytes(pickle.dumps(Malice()))
+    np.savez(tmp_path / "c.npz", **{"embedding/kernel": np.array([Malice()], dtype=object)})
+    for name in ("a.pth", "b.pth", "c.npz"):
+        with pytest.raises(UserError, match="code"):
+            load_pretrained(tmp_path / name)
+    assert "executed" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "empty"),
+        (b"<!DOCTYPE html><html>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
+        (b"hello world, this is text", "neither"),
+        (b"PK\x03\x04 and then nothing of use", "damaged"),
+    ],
+)
+def test_files_that_are_no_weights_say_what_they_are(
+    content: bytes, expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "w.npz").write_bytes(content)
+    with pytest.raises(UserError, match=expected) as raised:
+        load_pretrained(tmp_path / "w.npz")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "pth"])
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.98])
+def test_truncated_foreign_files_are_refused(suffix: str, share: float, tmp_path: Path) -> None:
+    path = tmp_path / f"w.{suffix}"
+    state = scatter(build_model(TINY)).state_dict()
+    if suffix == "npz":
+        np.savez(path, **{key: value.numpy() for key, value in state.items()})
+    else:
+        torch.save(state, path)
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(UserError):
+        load_pretrained(path)
+
+
+def test_an_npz_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
+    from test_google import drawn, vit_shapes
+
+    path = tmp_path / "w.npz"
+    np.savez(path, **drawn(vit_shapes()))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 16
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="damaged"):
+        load_pretrained(path)
+
+
+@pytest.mark.parametrize("wrapper", ["model.", "model._orig_mod.", "model._fsdp_wrapped_module."])
+def test_a_lightning_checkpoint_of_ours_is_read(wrapper: str, tmp_path: Path) -> None:
+    model = scatter(build_model(TINY))
+    checkpoint = {
+        "state_dict": {wrapper + key: value for key, value in model.state_dict().items()},
+        "optimizer_states": [],
+        "vit": {
+            "config": TINY.to_dict(),
+            "classes": ["a", "b", "c"],
+            "preprocess": {"image_size": [32, 32]},
+            "weights": "ema",
+        },
+    }
+    torch.save(checkpoint, tmp_path / "last.ckpt")
+    loaded, report = load_pretrained(tmp_path / "last.ckpt")
+    assert loaded.config == TINY
+    assert all(
+        torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True)
+    )
+    assert report.classes == ["a", "b", "c"] and report.preprocess == {"image_size": [32, 32]}
+    assert any("average" in line for line in report.lines())
+
+
+def test_a_run_directory_is_read(file: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    file.rename(run / "model")
+    assert load_pretrained(run)[1].classes == ["a", "b", "c"]
+
+
+def test_imagenet_names_are_known_for_a_thousand_classes(tmp_path: Path) -> None:
+    config = ViTConfig.from_dict({**TINY.to_dict(), "num_classes": 1000})
+    torch.save(build_model(config).state_dict(), tmp_path / "w.pth")
+    _, report = load_pretrained(tmp_path / "w.pth", num_heads=4)
+    assert report.classes is not None
+    assert report.classes[0] == "tench" and report.classes[999] == "toilet tissue"
+    kept = load_pretrained(tmp_path / "w.pth", num_heads=4, classes=[f"n{i}" for i in range(1000)])
+    assert not kept[1].reinitialised
+
+
+def test_inspection_reads_no_tensor(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vit.checkpoints.native as native
+
+    monkeypatch.setattr(native, "_verify", lambda *_: pytest.fail("tensors were read"))
+    assert inspect_pretrained(file).config == TINY
+
+
+def test_without_a_name_or_a_file_the_way_out_is_named() -> None:
+    with pytest.raises(UserError, match="pretrained="):
+        create_model()
+    with pytest.raises(UserError, match="no file or directory 'nowhere'"):
+        create_model(pretrained="nowhere")
+
+
+def test_a_named_model_takes_overrides() -> None:
+    model = create_model("vit_ti16", num_classes=4, image_size=(32, 48), depth=1)
+    assert model.config.num_classes == 4 and model.config.size == (32, 48)

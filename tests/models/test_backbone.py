@@ -1,0 +1,239 @@
+"""What people do with a backbone, done to a ViT, a hybrid and a BiT."""
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import (
+    BACKBONES,
+    random_images,
+    relative_error,
+    small_bit,
+    small_hybrid,
+    small_vit,
+)
+from test_resnet import timm_twin as timm_resnet
+from test_vision_transformer import timm_twin as timm_vit
+from torch import Tensor, nn
+
+from vit.errors import UserError
+from vit.models.backbone import layer_indices
+
+IMAGES = (2, 3, 64, 64)
+every_backbone = pytest.mark.parametrize("build", BACKBONES.values(), ids=BACKBONES)
+Build = Callable[..., Any]
+
+
+@every_backbone
+def test_forward_is_head_of_pool_of_features(build: Build) -> None:
+    model, images = build(num_classes=0), random_images(*IMAGES)
+    tokens = model.features(images)
+    assert torch.equal(model(images), model.pool(tokens))
+    assert model.pool(tokens).shape == (2, model.num_features)
+
+
+@every_backbone
+def test_last_map_is_the_features_in_two_dimensions(build: Build) -> None:
+    model, images = build(), random_images(2, 3, 64, 32)
+    [last] = model.intermediate_layers(images)
+    prefix = getattr(model, "num_prefix_tokens", 0)
+    patches = model.features(images)[:, prefix:]
+    rows, columns = 64 // model.patch_size, 32 // model.patch_size
+    assert last.shape == (2, model.layer_channels[-1], rows, columns)
+    assert torch.equal(last.flatten(2).transpose(1, 2), patches)
+    [flat] = model.intermediate_layers(images, reshape=False)
+    assert torch.equal(flat, patches)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("layers", [2, [0, 2], [-1, 0]])
+def test_vit_layers_equal_timms(norm: bool, layers: Any) -> None:
+    fields = {"num_registers": 2, "pos_embed_class_slot": False}
+    model = small_vit(**fields, image_size=(32, 48)).double()
+    twin: Any = timm_vit(model, reg_tokens=2, no_embed_class=True)
+    images = random_images(2, 3, 32, 48, dtype=torch.float64)
+    ours = model.intermediate_layers(images, layers, norm=norm, return_cls=True)
+    wanted = [1, 2] if layers == 2 else [i % 3 for i in layers]
+    theirs = {
+        i: twin.forward_intermediates(
+            images, [i], norm=norm, intermediates_only=True, return_prefix_tokens=True
+        )[0]
+        for i in wanted
+    }
+    for (maps, cls), i in zip(ours, wanted, strict=True):
+        assert relative_error(maps, theirs[i][0]) < 1e-12
+        assert relative_error(cls, theirs[i][1][:, 0]) < 1e-12
+    [last] = twin.get_intermediate_layers(images, n=1, reshape=True, norm=norm)
+    [ours_last] = model.intermediate_layers(images, 1, norm=norm)
+    assert relative_error(ours_last, last) < 1e-12
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_bit_layers_equal_timms(norm: bool) -> None:
+    model = small_bit(ws_mode="timm").double()
+    twin: Any = timm_resnet(model)
+    images = random_images(2, 3, 64, 96, dtype=torch.float64)
+    theirs = twin.forward_intermediates(images, norm=norm, intermediates_only=True)[1:]
+    for a, b in zip(model.intermediate_layers(images, 4, norm=norm), theirs, strict=True):
+        assert relative_error(a, b) < 1e-12
+    third, first = model.intermediate_layers(images, [2, 0], norm=norm)
+    assert relative_error(third, theirs[2]) < 1e-12 and relative_error(first, theirs[0]) < 1e-12
+
+
+def test_class_token_comes_on_request_only() -> None:
+    model, images = small_vit(), random_images(1, 3, 32, 32)
+    [(patches, cls)] = model.intermediate_layers(images, return_cls=True)
+    assert torch.equal(cls, model.features(images)[:, 0])
+    assert torch.equal(patches, model.intermediate_layers(images)[0])
+    with pytest.raises(UserError, match="has no class token"):
+        small_vit(class_token=False, pool="gap").intermediate_layers(images, return_cls=True)
+
+
+def test_layers_stop_at_the_last_one_asked_for() -> None:
+    model = small_vit()
+    model.blocks[2].register_forward_hook(lambda *_: pytest.fail("the last layer ran"))
+    model.intermediate_layers(random_images(1, 3, 32, 32), [0, 1])
+
+
+@pytest.mark.parametrize("layers", [0, 4, -1, [], [3], [-4]])
+def test_layers_that_do_not_exist_are_refused(layers: Any) -> None:
+    with pytest.raises(UserError, match="is outside the 3 layers of this model"):
+        layer_indices(layers, 3)
+
+
+@pytest.mark.parametrize("build", [small_vit, small_hybrid])
+def test_a_vits_attributes_describe_its_maps(build: Build) -> None:
+    model = build()
+    depth = model.config.depth
+    maps = model.intermediate_layers(random_images(1, 3, 64, 64), depth)
+    assert [m.shape[1] for m in maps] == model.layer_channels
+    assert [64 // m.shape[2] for m in maps] == model.layer_strides == [model.patch_size] * depth
+
+
+@every_backbone
+def test_frozen_backbone_builds_no_graph(build: Build) -> None:
+    model = build(num_classes=0).requires_grad_(False)
+    features = model(random_images(*IMAGES))
+    assert not features.requires_grad
+    images = random_images(*IMAGES).requires_grad_()
+    model(images).sum().backward()
+    assert images.grad is not None and images.grad.any()
+    assert all(p.grad is None for p in model.parameters())
+
+
+@every_backbone
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_answer_alike_and_are_independent(build: Build, copied: Build) -> None:
+    model, images = build(), random_images(*IMAGES)
+    before = model(images)
+    twin = copied(model)
+    assert torch.equal(twin(images), before)
+    assert twin.config == model.config
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    assert torch.equal(model(images), before)
+
+
+@every_backbone
+def test_channels_last_changes_no_answer(build: Build) -> None:
+    model, images = build(), random_images(*IMAGES)
+    expected = model(images)
+    images = images.to(memory_format=torch.channels_last)
+    assert relative_error(model(images), expected) < 1e-5
+    model = model.to(memory_format=torch.channels_last)
+    assert relative_error(model(images), expected) < 1e-5
+    assert relative_error(model.intermediate_layers(images)[0].mean(), expected.new_zeros(())) >= 0
+
+
+@every_backbone
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.05), (torch.float16, 0.006)])
+def test_half_precision_weights_answer_in_kind(
+    build: Build, dtype: torch.dtype, bound: float
+) -> None:
+    model, images = build(), random_images(*IMAGES)
+    expected = model(images)
+    logits = model.to(dtype)(images.to(dtype))
+    assert logits.dtype == dtype
+    assert relative_error(logits, expected) < bound
+
+
+@every_backbone
+def test_autocast_trains_in_bfloat16_with_float32_gradients(build: Build) -> None:
+    model, images = build().train(), random_images(*IMAGES)
+    exact = torch.autograd.grad(model(images).square().sum(), list(model.parameters()))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(images)
+    assert logits.dtype == torch.bfloat16
+    rough = torch.autograd.grad(logits.float().square().sum(), list(model.parameters()))
+    assert all(g.dtype == torch.float32 for g in rough)
+    a, b = (torch.cat([g.flatten() for g in grads]) for grads in (rough, exact))
+    assert torch.nn.functional.cosine_similarity(a, b, dim=0) > 0.99
+
+
+def saved_bytes(model: nn.Module, images: Tensor) -> int:
+    """Bytes that autograd keeps between forward and backward, parameters aside."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = model(images)
+    del output
+    return sum(kept.values())
+
+
+CHECKPOINTED: list[tuple[str, dict[str, Any], float]] = [
+    ("vit", {"depth": 8, "dropout": 0.1, "drop_path": 0.2}, 0.2),
+    ("hybrid", {"depth": 2, "dropout": 0.1}, 0.4),
+    ("bit", {"depths": (3, 3)}, 0.4),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "share"), CHECKPOINTED)
+def test_activation_checkpointing_saves_memory_and_no_gradient_changes(
+    name: str, fields: dict[str, Any], share: float
+) -> None:
+    model, images = BACKBONES[name](**fields).double().train(), random_images(*IMAGES).double()
+    found = {}
+    for switch in (False, True):
+        model.activation_checkpointing = switch
+        torch.manual_seed(3)  # dropout must be replayed, too
+        gradients = torch.autograd.grad(model(images).square().sum(), list(model.parameters()))
+        found[switch] = (gradients, saved_bytes(model, images))
+    for a, b in zip(found[True][0], found[False][0], strict=True):
+        assert torch.equal(a, b)
+    assert found[True][1] < share * found[False][1]
+
+
+@pytest.fixture(scope="module")
+def traced() -> dict[str, Any]:
+    """Errors by case of traced_models.py, in a process without the shape checks of this run."""
+    script = Path(__file__).with_name("traced_models.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_compiles_to_one_graph_forward_and_backward(traced: dict[str, Any], name: str) -> None:
+    for case in ("compile", "compile_gradient", "compile_layers", "compile_bfloat16"):
+        assert traced[f"{name} {case}"] < 1e-4, case
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_exports_with_any_batch_size(traced: dict[str, Any], name: str) -> None:
+    assert traced[f"{name} export"] < 1e-5
+    assert traced[f"{name} export_bfloat16"] < 1e-5

@@ -1,0 +1,141 @@
+"""Configurations are checked where they are made, and survive JSON."""
+
+import ast
+import inspect
+import json
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+
+from vit.errors import UserError
+from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.zoo import config_from_dict
+
+# Neither the default nor in conflict with the other fields' defaults.
+CHANGED = {
+    "image_size": (64, 96),
+    "in_channels": 1,
+    "num_classes": 5,
+    "depths": (2, 2),
+    "width_factor": 2,
+    "ws_mode": "timm",
+    "patch_size": 32,
+    "width": 96,
+    "depth": 5,
+    "mlp_dim": 5,
+    "num_heads": 6,
+    "pool": "gap",
+    "norm_after_pool": True,
+    "class_token": True,
+    "distillation_token": True,
+    "num_registers": 5,
+    "pos_embed": "sincos2d",
+    "pos_embed_class_slot": False,
+    "pos_resize": "bicubic",
+    "representation_size": 24,
+    "dropout": 0.1,
+    "drop_path": 0.1,
+    "drop_path_uniform": True,
+    "layer_scale": 0.1,
+    "activation": "gelu",
+    "layer_norm_eps": 1e-5,
+    "stem_depths": (1, 2),
+}
+
+
+@pytest.mark.parametrize("kind", [ViTConfig, ResNetConfig])
+def test_every_field_survives_json(kind: type) -> None:
+    for field in fields(kind):
+        config = kind(**{field.name: CHANGED[field.name]})
+        text = json.dumps(config.to_dict())
+        assert config_from_dict(json.loads(text)) == config, field.name
+        assert kind.from_dict(json.loads(text)) == config
+
+
+def test_architecture_picks_the_class() -> None:
+    assert ViTConfig().to_dict()["architecture"] == "vit"
+    assert isinstance(config_from_dict(ResNetConfig().to_dict()), ResNetConfig)
+    assert isinstance(config_from_dict({"width": 192, "num_heads": 3}), ViTConfig)
+    with pytest.raises(UserError, match="architecture='lstm' is not one of vit, resnet"):
+        config_from_dict({"architecture": "lstm"})
+
+
+@pytest.mark.parametrize("kind", [ViTConfig, ResNetConfig])
+def test_every_field_is_documented(kind: type) -> None:
+    [body] = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(body, ast.ClassDef)
+    for field, after in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign):
+            assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), field
+
+
+def test_configurations_are_frozen_and_hashable() -> None:
+    config = ViTConfig(image_size=32)
+    assert config.image_size == config.size == (32, 32)
+    assert config.grid == (2, 2)
+    assert len({config, ViTConfig(image_size=(32, 32)), ResNetConfig()}) == 2
+    with pytest.raises(FrozenInstanceError):
+        config.width = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+MISTAKES: list[tuple[type, dict[str, Any], str]] = [
+    (ViTConfig, {"width": 100, "num_heads": 3}, "width=100 is not a multiple of num_heads=3; .*99"),
+    (
+        ViTConfig,
+        {"image_size": 230},
+        "image_size=230x230 is not a .* choose 224x224",
+    ),
+    (ViTConfig, {"image_size": (8, 40)}, "image_size=8x40 .* choose 16x32"),
+    (ViTConfig, {"image_size": (32, 32, 3)}, r"image_size=\(32, 32, 3\) must be one side or"),
+    (ViTConfig, {"image_size": 0}, "image_size=0 must be"),
+    (ViTConfig, {"patch_size": 0}, "patch_size=0 must be a whole number of at least 1"),
+    (ViTConfig, {"depth": 0}, "depth=0 must be"),
+    (ViTConfig, {"num_registers": -1}, "num_registers=-1 must be a whole number of at least 0"),
+    (ViTConfig, {"num_classes": -1}, "num_classes=-1 must be a whole number of at least 0"),
+    (ViTConfig, {"pool": "mean"}, "pool='mean' is not one of 'cls', 'gap', 'map', 'cls_gap'"),
+    (ViTConfig, {"activation": "relu"}, "activation='relu' is not one of"),
+    (ViTConfig, {"class_token": False}, "pool='cls' needs class_token=true"),
+    (ViTConfig, {"class_token": False, "pool": "cls_gap"}, "pool='cls_gap' needs class_token=true"),
+    (ViTConfig, {"distillation_token": True, "pool": "gap"}, "needs pool='cls', not 'gap'"),
+    (ViTConfig, {"distillation_token": True, "representation_size": 8}, "exclude each other"),
+    (ViTConfig, {"norm_after_pool": True, "pool": "map"}, "needs pool='cls' or 'gap', not 'map'"),
+    (ViTConfig, {"dropout": 1.0}, r"dropout=1.0 is not a probability in \[0, 1\)"),
+    (ViTConfig, {"drop_path": -0.1}, r"drop_path=-0.1 is not a probability in \[0, 1\)"),
+    (ViTConfig, {"stem_depths": (2, 2, 2, 2)}, "patch_size=16 is not a multiple of 32, the stride"),
+    (ViTConfig, {"stem_depths": (1, 0)}, r"stem_depths=\[1, 0\] must be 0 to 4 whole numbers"),
+    (ResNetConfig, {"depths": ()}, r"depths=\[\] must be 1 to 4 whole numbers"),
+    (ResNetConfig, {"width_factor": 0}, "width_factor=0 must be"),
+    (ResNetConfig, {"ws_mode": "tf"}, "ws_mode='tf' is not one of"),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "message"), MISTAKES)
+def test_a_mistake_gets_one_line_with_the_value(
+    kind: type, values: dict[str, Any], message: str
+) -> None:
+    config = kind()
+    for name, value in values.items():
+        object.__setattr__(config, name, value)
+    # What the constructor runs; the test run's own type checker stands before the constructor.
+    with pytest.raises(UserError, match=message) as caught:
+        config.__post_init__()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [ViTConfig, ResNetConfig])
+def test_an_unknown_field_suggests_the_known_one(kind: type) -> None:
+    with pytest.raises(UserError, match="'imagesize'; did you mean 'image_size'"):
+        kind.from_dict({"imagesize": 32})
+
+
+def test_a_file_with_an_unknown_choice_lists_the_known_ones() -> None:
+    with pytest.raises(UserError, match="pool='mean' is not one of 'cls', 'gap', 'map'"):
+        ViTConfig.from_dict({"pool": "mean"})
+
+
+@pytest.mark.parametrize(
+    ("depths", "stride"), [(None, 1), ((), 4), ((2,), 4), ((3, 4, 9), 16), ((2, 2, 2, 2), 32)]
+)
+def test_stem_stride_counts_root_and_stages(depths: tuple[int, ...] | None, stride: int) -> None:
+    assert ViTConfig(patch_size=32, stem_depths=depths).stem_stride == stride

@@ -1,0 +1,134 @@
+"""Positions: the tables, and each source's rule for another grid."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from small_models import random_images, relative_error
+from torch import Tensor
+
+from vit.errors import UserError
+from vit.models.config import PosResize
+from vit.models.embedding import resize_grid, sincos2d
+
+GRIDS = [((4, 4), (7, 5)), ((6, 5), (3, 5)), ((3, 3), (1, 6))]
+
+
+def table_of(grid: tuple[int, int], width: int = 6) -> Tensor:
+    return random_images(1, 1, math.prod(grid), width, dtype=torch.float64)[0]
+
+
+def as_grid(table: Tensor, grid: tuple[int, int]) -> np.ndarray:
+    return table.reshape(*grid, -1).numpy()
+
+
+@pytest.mark.parametrize(("old", "new"), GRIDS)
+def test_bilinear_corners_is_scipys_zoom_as_google_calls_it(
+    old: tuple[int, int], new: tuple[int, int]
+) -> None:
+    ndimage = pytest.importorskip("scipy.ndimage")
+    table = table_of(old)
+    factors = (new[0] / old[0], new[1] / old[1], 1)
+    expected = ndimage.zoom(as_grid(table, old), factors, order=1)
+    actual = resize_grid(table, old, new, "bilinear_corners")
+    assert np.abs(as_grid(actual, new) - expected).max() < 1e-12
+
+
+def cubic_weights(t: float) -> list[float]:
+    """Cubic convolution with a = -0.75 at the four neighbours of fraction t."""
+    a = -0.75
+    near = [(a + 2) * x**3 - (a + 3) * x**2 + 1 for x in (t, 1 - t)]
+    far = [a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a for x in (1 + t, 2 - t)]
+    return [far[0], near[0], near[1], far[1]]
+
+
+def interpolation_matrix(old: int, new: int, rule: PosResize) -> np.ndarray:
+    """Row i says which old positions make new position i."""
+    matrix = np.zeros((new, old))
+    for i in range(new):
+        if rule.endswith("corners"):
+            x = i * (old - 1) / (new - 1) if new > 1 else 0.0
+        elif rule == "bicubic_offset":
+            x = (i + 0.5) / ((new + 0.1) / old) - 0.5
+        else:
+            x = (i + 0.5) * old / new - 0.5
+        if rule.startswith("bilinear"):
+            x = max(x, 0.0)
+        base = math.floor(x)
+        weights = [1 - (x - base), x - base]
+        neighbours = [base, base + 1]
+        if rule.startswith("bicubic"):
+            weights, neighbours = cubic_weights(x - base), list(range(base - 1, base + 3))
+        for weight, neighbour in zip(weights, neighbours, strict=True):
+            matrix[i, min(max(neighbour, 0), old - 1)] += weight
+    return matrix
+
+
+@pytest.mark.parametrize("rule", PosResize.__args__)
+@pytest.mark.parametrize(("old", "new"), GRIDS)
+def test_each_rule_is_its_closed_form(
+    rule: PosResize, old: tuple[int, int], new: tuple[int, int]
+) -> None:
+    table = table_of(old)
+    rows, columns = (interpolation_matrix(o, n, rule) for o, n in zip(old, new, strict=True))
+    expected = np.einsum("ih,jw,hwd->ijd", rows, columns, as_grid(table, old))
+    actual = resize_grid(table, old, new, rule)
+    assert np.abs(as_grid(actual, new) - expected).max() < 1e-12
+
+
+def test_bicubic_is_what_transformers_does() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(hidden_size=8, image_size=32, patch_size=8)
+    embeddings = transformers.models.vit.modeling_vit.ViTEmbeddings(config).double()
+    table = table_of((4, 4), 8)
+    with torch.no_grad():
+        embeddings.position_embeddings.copy_(torch.cat([torch.zeros(1, 1, 8), table], dim=1))
+    expected = embeddings.interpolate_pos_encoding(torch.zeros(1, 43, 8), 48, 56)[:, 1:]
+    assert relative_error(resize_grid(table, (4, 4), (6, 7), "bicubic"), expected) < 1e-12
+
+
+def test_bicubic_offset_is_what_dinov2_does() -> None:
+    # dinov2/models/vision_transformer.py, interpolate_pos_encoding, with its offset of 0.1.
+    table, m, w0, h0 = table_of((5, 5)), 5, 8, 7
+    sx, sy = float(w0 + 0.1) / m, float(h0 + 0.1) / m
+    grid = table.reshape(1, m, m, 6).permute(0, 3, 1, 2)
+    expected = F.interpolate(grid, mode="bicubic", antialias=False, scale_factor=(sx, sy))
+    assert expected.shape[-2:] == (w0, h0)
+    actual = resize_grid(table, (5, 5), (w0, h0), "bicubic_offset")
+    assert relative_error(actual, expected.permute(0, 2, 3, 1).reshape(1, -1, 6)) < 1e-12
+
+
+@pytest.mark.parametrize("rule", PosResize.__args__)
+def test_the_same_grid_is_left_alone(rule: PosResize) -> None:
+    table = table_of((4, 3))
+    assert resize_grid(table, (4, 3), (4, 3), rule) is table
+
+
+def test_half_precision_tables_are_interpolated_in_float32() -> None:
+    table = table_of((4, 4)).bfloat16()
+    expected = resize_grid(table.float(), (4, 4), (6, 6), "bicubic").bfloat16()
+    assert torch.equal(resize_grid(table, (4, 4), (6, 6), "bicubic"), expected)
+
+
+@pytest.mark.parametrize("grid", [(3, 5), (1, 1), (7, 2)])
+def test_sincos2d_is_the_formula(grid: tuple[int, int]) -> None:
+    width = 16
+    expected = np.zeros((*grid, width))
+    quarter = width // 4
+    for y in range(grid[0]):
+        for x in range(grid[1]):
+            for i in range(quarter):
+                omega = 1 / 10_000 ** (i / (quarter - 1))
+                expected[y, x, i] = math.sin(x * omega)
+                expected[y, x, quarter + i] = math.cos(x * omega)
+                expected[y, x, 2 * quarter + i] = math.sin(y * omega)
+                expected[y, x, 3 * quarter + i] = math.cos(y * omega)
+    assert np.abs(as_grid(sincos2d(grid, width), grid) - expected).max() < 1e-7
+
+
+@pytest.mark.parametrize("width", [4, 18])
+def test_sincos2d_needs_four_phases_of_two(width: int) -> None:
+    with pytest.raises(UserError, match=f"width={width} must be a multiple of 4, at least 8"):
+        sincos2d((2, 2), width)

@@ -1,0 +1,221 @@
+"""BiT and the hybrids' stem, against timm and against a plain reading of the official code."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from small_models import filled, random_images, relative_error, small_bit, small_hybrid
+from torch import Tensor, nn
+
+from vit.errors import UserError
+from vit.models.config import ResNetConfig, WsMode
+from vit.models.resnet import (
+    HybridRoot,
+    PostActBottleneck,
+    PreActBottleneck,
+    ResNet,
+    StdConv2d,
+    same_padding,
+)
+
+EXACT = 1e-12
+
+
+def timm_twin(model: ResNet) -> nn.Module:
+    resnetv2 = pytest.importorskip("timm.models.resnetv2")
+    std_conv = pytest.importorskip("timm.layers.std_conv")
+
+    def conv(*args: Any, **kwargs: Any) -> nn.Module:
+        return std_conv.StdConv2d(*args, eps=1e-8, **kwargs)
+
+    config = model.config
+    twin = resnetv2.ResNetV2(
+        layers=config.depths,
+        width_factor=config.width_factor,
+        num_classes=config.num_classes,
+        in_chans=config.in_channels,
+        stem_type="fixed",
+        conv_layer=conv,
+    )
+    twin.double().eval().load_state_dict(model.state_dict())
+    return twin
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"width_factor": 2, "depths": (1, 1, 1, 1)}, {"in_channels": 1}, {"num_classes": 0}],
+)
+@pytest.mark.parametrize("size", [(64, 64), (75, 49)])
+def test_bit_equals_timms_at_any_size(fields: dict[str, Any], size: tuple[int, int]) -> None:
+    model = small_bit(ws_mode="timm", **fields).double()
+    twin = timm_twin(model)
+    images = random_images(2, model.config.in_channels, *size, dtype=torch.float64)
+    assert relative_error(model(images), twin(images)) < EXACT
+    tokens = twin.get_submodule("norm")(
+        twin.get_submodule("stages")(twin.get_submodule("stem")(images))
+    )
+    assert relative_error(model.features(images), tokens.flatten(2).transpose(1, 2)) < EXACT
+
+
+def numpy_standardized(weight: np.ndarray, mode: WsMode) -> np.ndarray:
+    """vit_jax: w / (std + 1e-5); bit_pytorch: w / sqrt(var + 1e-10); timm: w / sqrt(var + 1e-8)."""
+    out = np.empty_like(weight)
+    for i, kernel in enumerate(weight):
+        centred = kernel - kernel.mean()
+        std = math.sqrt((centred**2).mean())
+        if mode == "google_hybrid":
+            out[i] = centred / (std + 1e-5)
+        else:
+            out[i] = centred / math.sqrt(std**2 + (1e-10 if mode == "google_bit" else 1e-8))
+    return out
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-5])
+@pytest.mark.parametrize("mode", WsMode.__args__)
+def test_weight_standardisation_is_each_sources(mode: WsMode, scale: float) -> None:
+    conv = filled(StdConv2d(3, 4, 3, ws_mode=mode, same=False)).double()
+    with torch.no_grad():
+        conv.weight.mul_(scale)
+    expected = numpy_standardized(conv.weight.detach().numpy(), mode)
+    assert np.abs(conv.standardized().detach().numpy() - expected).max() < 1e-12
+
+
+def test_standardisation_survives_half_precision() -> None:
+    # Squares of 1e-5 and the epsilon 1e-10 are zero in float16.
+    conv = filled(StdConv2d(3, 4, 3, ws_mode="google_bit", same=False))
+    with torch.no_grad():
+        conv.weight.mul_(1e-3)
+    expected = conv.half().float().standardized()
+    actual = conv.half().standardized()
+    assert actual.dtype == torch.float16
+    assert relative_error(actual, expected) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel_size", "stride", "expected"),
+    [
+        (224, 7, 2, (2, 3)),
+        (225, 7, 2, (3, 3)),
+        (112, 3, 2, (0, 1)),
+        (113, 3, 2, (1, 1)),
+        (56, 1, 2, (0, 0)),
+        (56, 3, 1, (1, 1)),
+        (1, 1, 2, (0, 0)),
+    ],
+)
+def test_same_padding_is_tensorflows(
+    size: int, kernel_size: int, stride: int, expected: tuple[int, int]
+) -> None:
+    assert same_padding(size, kernel_size, stride) == expected
+    assert (size + sum(expected) - kernel_size) // stride + 1 == math.ceil(size / stride)
+
+
+def standard_conv(
+    x: Tensor, conv: StdConv2d, stride: int, pad: tuple[int, int, int, int]
+) -> Tensor:
+    """left, right, top, bottom."""
+    weight = torch.from_numpy(numpy_standardized(conv.weight.detach().numpy(), conv.ws_mode))
+    return F.conv2d(F.pad(x, pad), weight, stride=stride)
+
+
+def group_norm(x: Tensor, norm: nn.GroupNorm, eps: float) -> Tensor:
+    """32 groups, mean and population variance over group and positions."""
+    groups = x.unflatten(1, (32, -1))
+    mean = groups.mean((2, 3, 4), keepdim=True)
+    var = ((groups - mean) ** 2).mean((2, 3, 4), keepdim=True)
+    y = ((groups - mean) / (var + eps).sqrt()).flatten(1, 2)
+    return y * norm.weight[:, None, None] + norm.bias[:, None, None]
+
+
+@pytest.mark.parametrize(("size", "pad"), [((8, 8), (0, 1, 0, 1)), ((7, 8), (0, 1, 1, 1))])
+def test_hybrid_unit_is_vit_jaxs(size: tuple[int, int], pad: tuple[int, int, int, int]) -> None:
+    # Small maps, so that the epsilon of the norm is seen.
+    block = filled(PostActBottleneck(64, 32, 2, "google_hybrid")).double()
+    x = random_images(2, 64, *size, dtype=torch.float64) * 0.01
+    none = (0, 0, 0, 0)
+    assert block.downsample is not None
+    conv_proj, gn_proj = block.downsample
+    residual = group_norm(standard_conv(x, conv_proj, 2, none), gn_proj, 1e-6)
+    y = group_norm(standard_conv(x, block.conv1, 1, none), block.norm1, 1e-6).relu()
+    y = group_norm(standard_conv(y, block.conv2, 2, pad), block.norm2, 1e-6).relu()
+    y = group_norm(standard_conv(y, block.conv3, 1, none), block.norm3, 1e-6)
+    assert relative_error(block(x), (residual + y).relu()) < EXACT
+
+
+@pytest.mark.parametrize(
+    ("size", "conv_pad", "pool_pad"),
+    [(32, (2, 3, 2, 3), (0, 1, 0, 1)), (30, (2, 3, 2, 3), (1, 1, 1, 1))],
+)
+def test_hybrid_root_is_vit_jaxs(
+    size: int, conv_pad: tuple[int, int, int, int], pool_pad: tuple[int, int, int, int]
+) -> None:
+    root = filled(HybridRoot(3, "google_hybrid")).double()
+    x = random_images(2, 3, size, size, dtype=torch.float64)
+    y = group_norm(standard_conv(x, root.conv, 2, conv_pad), root.norm, 1e-6).relu()
+    y = F.max_pool2d(F.pad(y, pool_pad, value=-math.inf), 3, 2)
+    assert relative_error(root(x), y) < EXACT
+
+
+def test_bit_unit_is_bit_pytorchs() -> None:
+    block = filled(PreActBottleneck(64, 32, 2, "google_bit")).double()
+    x = random_images(2, 64, 8, 6, dtype=torch.float64) * 0.01
+    none = (0, 0, 0, 0)
+    assert block.downsample is not None
+    out = group_norm(x, block.norm1, 1e-5).relu()
+    residual = standard_conv(out, block.downsample[0], 2, none)
+    out = standard_conv(out, block.conv1, 1, none)
+    out = standard_conv(group_norm(out, block.norm2, 1e-5).relu(), block.conv2, 2, (1, 1, 1, 1))
+    out = standard_conv(group_norm(out, block.norm3, 1e-5).relu(), block.conv3, 1, none)
+    assert relative_error(block(x), out + residual) < EXACT
+
+
+def test_bit_root_pools_over_zeros_not_minus_infinity() -> None:
+    # A stem whose output is negative everywhere: padded zeros win at the border, and only there.
+    model = small_bit(depths=(1,)).double()
+    images = random_images(1, 3, 32, 32, dtype=torch.float64)
+    seen = []
+    model.stages[0].register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    model.stem.register_forward_hook(lambda module, args, output: -1 - output.abs())
+    model.features(images)
+    assert seen[0].shape == (1, 64, 8, 8)
+    assert not seen[0][..., 0, :].any() and not seen[0][..., 0].any()
+    assert seen[0][..., 1:, 1:].lt(0).all()
+
+
+@pytest.mark.parametrize("mode", WsMode.__args__)
+def test_ws_mode_reaches_every_layer(mode: WsMode) -> None:
+    eps = 1e-6 if mode == "google_hybrid" else 1e-5
+    for model in (small_bit(ws_mode=mode), small_hybrid(ws_mode=mode)):
+        modes = {m.ws_mode for m in model.modules() if isinstance(m, StdConv2d)}
+        epsilons = {m.eps for m in model.modules() if isinstance(m, nn.GroupNorm)}
+        assert (modes, epsilons) == ({mode}, {eps})
+
+
+def test_every_parameter_gets_a_gradient() -> None:
+    model = small_bit().train()
+    model(random_images(2, 3, 64, 64)).square().sum().backward()
+    silent = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert silent == []
+
+
+def test_fresh_model_answers_zero() -> None:
+    model = ResNet(ResNetConfig(depths=(1, 1), num_classes=3))
+    assert not model(random_images(2, 3, 32, 32)).any()
+
+
+def test_attributes_describe_the_maps() -> None:
+    model = small_bit(width_factor=2, depths=(1, 1, 1, 1), num_classes=0)
+    images = random_images(1, 3, 96, 64)
+    maps = model.intermediate_layers(images, 4)
+    assert [m.shape[1] for m in maps] == model.layer_channels == [512, 1024, 2048, 4096]
+    assert [96 // m.shape[2] for m in maps] == model.layer_strides == [4, 8, 16, 32]
+    assert model.num_features == model(images).shape[1] == 4096
+    assert model.patch_size == 32 and model.head_layers == []
+
+
+def test_a_resnet_has_no_class_token() -> None:
+    with pytest.raises(UserError, match="return_cls=True, but this model has no class token"):
+        small_bit().intermediate_layers(random_images(1, 3, 32, 32), return_cls=True)

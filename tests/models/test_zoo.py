@@ -1,0 +1,155 @@
+"""Every name, its count, and the spellings people know it by."""
+
+import re
+
+import pytest
+import torch
+from small_models import SMALL
+
+from vit.errors import UserError
+from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.resnet import ResNet
+from vit.models.vision_transformer import VisionTransformer
+from vit.models.zoo import ZOO, build_model, canonical_name, list_models, model_config
+
+# Counts of Google's own code with 1000 classes; the others come from timm and the closed form.
+PUBLISHED = {
+    "vit_ti16": 5_717_416,
+    "vit_s16": 22_050_664,
+    "vit_b32": 88_224_232,
+    "vit_l16": 304_326_632,
+    "vit_l32": 306_535_400,
+    "vit_h14": 632_045_800,
+    "vit_b16": 102_595_923 - 20_843 * 769,  # published with 21,843 classes
+    "r_vit_ti16": 6_337_704,
+    "r26_vit_s32": 36_431_912,
+    "r50_vit_l32": 328_994_856,
+    "r50_vit_b16": 114_687_379 - 20_843 * 769,
+}
+
+TIMM = {
+    "vit_s32": "vit_small_patch32_224",
+    "bit_r50x1": "resnetv2_50x1_bit",
+    "bit_r50x3": "resnetv2_50x3_bit",
+    "bit_r101x1": "resnetv2_101x1_bit",
+    "bit_r101x3": "resnetv2_101x3_bit",
+    "bit_r152x2": "resnetv2_152x2_bit",
+    "bit_r152x4": "resnetv2_152x4_bit",
+}
+
+
+def transformer_count(width: int, depth: int, mlp_dim: int, tokens: int) -> int:
+    """Encoder, class token, positions, final norm and a head of 1000 classes; no patches."""
+    attention = 4 * (width * width + width)
+    mlp = 2 * width * mlp_dim + mlp_dim + width
+    layer = attention + mlp + 2 * 2 * width
+    return depth * layer + width + (1 + tokens) * width + 2 * width + 1000 * (width + 1)
+
+
+def bottlenecks_count(depths: tuple[int, ...], factor: int, norm_of_shortcut: bool) -> int:
+    """Convolutions without bias and GroupNorms of all stages."""
+    total, channels = 0, 64 * factor
+    for stage, depth in enumerate(depths):
+        mid, out = 64 * factor * 2**stage, 256 * factor * 2**stage
+        for block in range(depth):
+            total += channels * mid + 9 * mid * mid + mid * out
+            # Pre-activation norms see the input, post-activation ones the output.
+            total += 2 * (mid + mid + (out if norm_of_shortcut else channels))
+            if block == 0:
+                total += channels * out + (2 * out if norm_of_shortcut else 0)
+            channels = out
+    return total
+
+
+def closed_form(name: str) -> int:
+    config = ZOO[name].config
+    if isinstance(config, ResNetConfig):
+        factor = config.width_factor
+        last = 256 * factor * 2 ** (len(config.depths) - 1)
+        ends = 3 * 49 * 64 * factor + 2 * last + 1000 * (last + 1)
+        return ends + bottlenecks_count(config.depths, factor, norm_of_shortcut=False)
+    tokens = (224 // config.patch_size) ** 2
+    total = transformer_count(config.width, config.depth, config.mlp_dim, tokens)
+    channels, side = 3, config.patch_size
+    if config.stem_depths is not None:
+        total += 3 * 49 * 64 + 2 * 64 + bottlenecks_count(config.stem_depths, 1, True)
+        stages = len(config.stem_depths)
+        channels, side = (
+            (64, side // 4) if not stages else (128 * 2**stages, side // 2 ** (stages + 1))
+        )
+    return total + (channels * side**2 + 1) * config.width
+
+
+def meta_count(name: str) -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for p in build_model(ZOO[name].config).parameters())
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_entry_has_its_published_count_and_a_source(name: str) -> None:
+    entry = ZOO[name]
+    assert meta_count(name) == entry.num_params == closed_form(name)
+    assert entry.num_params == PUBLISHED.get(name, entry.num_params)
+    assert re.match(r"arXiv:\d{4}\.\d{5}, ", entry.source)
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_count_equals_timms(name: str) -> None:
+    timm = pytest.importorskip("timm")
+    with torch.device("meta"):
+        twin = timm.create_model(TIMM[name], num_classes=1000)
+    assert sum(p.numel() for p in twin.parameters()) == ZOO[name].num_params
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("ViT-B/16", "vit_b16"),
+        ("vit_b_16", "vit_b16"),
+        ("vit-h/14", "vit_h14"),
+        ("ViT-Ti/16", "vit_ti16"),
+        ("R50+ViT-B/16", "r50_vit_b16"),
+        ("R50x1+ViT-L/32", "r50_vit_l32"),
+        ("R26+ViT-S/32", "r26_vit_s32"),
+        ("R+ViT-Ti/16", "r_vit_ti16"),
+        ("BiT-R50x1", "bit_r50x1"),
+        ("ResNet152x2", "bit_r152x2"),
+        ("R200x3", "bit_r200x3"),
+    ],
+)
+def test_the_papers_spellings_are_known(spelling: str, name: str) -> None:
+    assert canonical_name(spelling) == name
+
+
+def test_every_name_is_its_own_spelling() -> None:
+    assert [canonical_name(name) for name in ZOO] == list_models() == list(ZOO)
+
+
+def test_an_unknown_name_lists_the_nearest_or_all() -> None:
+    with pytest.raises(UserError, match=r"unknown model 'vit_b17'; did you mean .*'vit_b16'"):
+        canonical_name("vit_b17")
+    with pytest.raises(UserError, match=r"'inception'; known: vit_ti16, .*, bit_r200x3"):
+        canonical_name("inception")
+
+
+def test_list_models_filters() -> None:
+    assert list_models("vit_b*") == ["vit_b16", "vit_b32"]
+    assert len(list_models("r*vit*")) == 6
+    assert len(list_models("bit_*")) == 9
+
+
+def test_overrides_replace_fields() -> None:
+    config = model_config("ViT-B/16", num_classes=10, image_size=384)
+    assert isinstance(config, ViTConfig)
+    assert (config.num_classes, config.grid, config.width) == (10, (24, 24), 768)
+    resnet = model_config("bit_r50x1", num_classes=10)
+    assert isinstance(resnet, ResNetConfig) and resnet.num_classes == 10
+    with pytest.raises(UserError, match="unknown model option 'widht'; did you mean 'width'"):
+        model_config("vit_b16", widht=3)
+    with pytest.raises(UserError, match="unknown model option 'pool'"):
+        model_config("bit_r50x1", pool="gap")
+
+
+def test_build_model_dispatches_on_the_configuration() -> None:
+    assert isinstance(build_model(ViTConfig(**SMALL)), VisionTransformer)
+    assert isinstance(build_model(ResNetConfig(depths=(1,), num_classes=2)), ResNet)

@@ -1,0 +1,58 @@
+"""Compiles and exports every backbone; the last line printed is {case: relative error} as JSON.
+
+A script, because the shape checks that the test run puts into vit.models cannot be traced.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+
+from small_models import BACKBONES, random_images, relative_error
+
+# Captures and differentiates the graph as Inductor would, without a minute of C++ compilation.
+BACKEND = "aot_eager"
+
+
+def gradient_of(model: Any, call: Any, images: torch.Tensor) -> torch.Tensor:
+    model.zero_grad()
+    call(images).float().square().sum().backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def cases(name: str) -> dict[str, float]:
+    images, found = random_images(2, 3, 64, 64), {}
+    model = BACKBONES[name]()
+    compiled = torch.compile(model, fullgraph=True, backend=BACKEND)
+    with torch.no_grad():
+        found["compile"] = relative_error(compiled(images), model(images))
+    found["compile_gradient"] = relative_error(
+        gradient_of(model, compiled, images), gradient_of(model, model, images)
+    )
+    layers = torch.compile(model.intermediate_layers, fullgraph=True, backend=BACKEND)
+    pairs = zip(layers(images, [0, 1]), model.intermediate_layers(images, [0, 1]), strict=True)
+    found["compile_layers"] = max(relative_error(a, b) for a, b in pairs)
+
+    batch = {"images": {0: torch.export.Dim("batch", min=1, max=64)}}
+    for suffix, dtype in (("", torch.float32), ("_bfloat16", torch.bfloat16)):
+        half, pixels = BACKBONES[name]().to(dtype), images.to(dtype)
+        program = torch.export.export(half, (pixels,), dynamic_shapes=batch)
+        more = random_images(5, 3, 64, 64, seed=9).to(dtype)
+        found[f"export{suffix}"] = relative_error(program.module()(more), half(more))
+
+    half = BACKBONES[name]().bfloat16()
+    compiled = torch.compile(half, fullgraph=True, backend=BACKEND)
+    pixels = images.bfloat16()
+    found["compile_bfloat16"] = relative_error(
+        gradient_of(half, compiled, pixels), gradient_of(half, half, pixels)
+    )
+    return {f"{name} {case}": error for case, error in found.items()}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps({k: v for name in BACKBONES for k, v in cases(name).items()}))

@@ -1,0 +1,173 @@
+"""Fitting recognised weights to the model that is wanted: head, positions, input channels.
+
+These are the only differences that are allowed between a file and a model, and each is reported.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vit.checkpoints.layout import ModelConfig, Recognised
+from vit.checkpoints.report import LoadReport
+from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.embedding import resize_grid
+from vit.models.zoo import config_from_dict
+
+HEAD = ("head.", "head_dist.")
+_FIRST_CONVOLUTION = (
+    "patch_embed.backbone.stem.conv.weight",
+    "patch_embed.backbone.conv.weight",
+    "stem.conv.weight",
+    "patch_embed.proj.weight",
+)
+IMAGENET_CLASSES = 1000
+
+
+def adapt(
+    found: Recognised,
+    report: LoadReport,
+    *,
+    num_classes: int | None,
+    image_size: int | tuple[int, int] | None,
+    classes: Sequence[str] | None,
+    overrides: dict[str, Any],
+) -> ModelConfig:
+    """The configuration of the model to build; changes `found.tensors` to fit it."""
+    config = found.config
+    wanted = dict(overrides)
+    if image_size is not None:
+        wanted["image_size"] = image_size
+    if num_classes is None and classes is not None:
+        num_classes = len(classes)
+    if num_classes is not None:
+        wanted["num_classes"] = num_classes
+        _adapt_head(found, report, num_classes, classes, wanted)
+    target = config_from_dict({**config.to_dict(), **wanted})
+    if isinstance(target, ViTConfig) and isinstance(config, ViTConfig):
+        _resize_positions(found, report, config, target)
+    if target.in_channels != config.in_channels:
+        _adapt_channels(found, report, target.in_channels)
+    return target
+
+
+def _adapt_head(
+    found: Recognised,
+    report: LoadReport,
+    num_classes: int,
+    classes: Sequence[str] | None,
+    wanted: dict[str, Any],
+) -> None:
+    old = found.config.num_classes
+    if old == num_classes:
+        order = _order(found.classes, classes)
+        if order is not None:
+            if order != list(range(num_classes)):
+                _permute_head(found, order)
+                report.notes.append("head: its classes are brought into the order of the data's")
+            return
+        if num_classes == 0:
+            return
+        reason = "zeros, as the file's classes are others"
+    else:
+        reason = f"zeros for {num_classes} classes, " + (
+            f"the file has {old}" if old else "the file has no head"
+        )
+    gone = [name for name in found.tensors if name.startswith((*HEAD, "pre_logits."))]
+    if isinstance(found.config, ViTConfig) and wanted.get("representation_size"):
+        gone = [name for name in gone if not name.startswith("pre_logits.")]
+    elif isinstance(found.config, ViTConfig):
+        wanted["representation_size"] = None
+        if any(name.startswith("pre_logits.") for name in gone):
+            report.left_out["pre_logits"] = "the tanh layer goes with the head (ViT, section 3.2)"
+    for name in gone:
+        del found.tensors[name]
+    found.classes = list(classes) if classes is not None else None
+    if num_classes:
+        report.reinitialised = ["head"]
+        report.head = reason
+    elif any(name.startswith(HEAD) for name in gone):
+        report.left_out["head"] = "num_classes=0 asks for features"
+
+
+def _order(ours: Sequence[str] | None, wanted: Sequence[str] | None) -> list[int] | None:
+    """Rows of the file's head in the wanted order; None where the classes are not the same ones.
+
+    Without names the number decides; and so it does for ImageNet's 1000, which go by many names.
+    """
+    if ours is None or wanted is None:
+        return list(range(len(ours or wanted or ())))
+    if sorted(ours) == sorted(wanted) and len(set(ours)) == len(ours):
+        return [list(ours).index(name) for name in wanted]
+    return list(range(len(ours))) if len(ours) == IMAGENET_CLASSES else None
+
+
+def _permute_head(found: Recognised, order: list[int]) -> None:
+    for name, read in list(found.tensors.items()):
+        if name.startswith(HEAD):
+            found.tensors[name] = _then(read, lambda rows: rows[torch.tensor(order)])
+    assert found.classes is not None
+    found.classes = [found.classes[i] for i in order]
+
+
+def _resize_positions(
+    found: Recognised, report: LoadReport, config: ViTConfig, target: ViTConfig
+) -> None:
+    if config.grid == target.grid or "pos_embed" not in found.tensors:
+        return
+    slots = 0
+    if config.pos_embed_class_slot:
+        slots = int(config.class_token) + int(config.distillation_token)
+
+    def resized(table: Tensor) -> Tensor:
+        patches = resize_grid(table[:, slots:], config.grid, target.grid, target.pos_resize)
+        return torch.cat([table[:, :slots], patches], dim=1)
+
+    found.tensors["pos_embed"] = _then(found.tensors["pos_embed"], resized)
+    old, new = ("x".join(map(str, grid)) for grid in (config.grid, target.grid))
+    report.resized.append(f"positions from {old} to {new} patches ({target.pos_resize})")
+
+
+def _adapt_channels(found: Recognised, report: LoadReport, channels: int) -> None:
+    """One channel: the sum of the filters; more: the filters in turn, scaled to the same total.
+
+    Source: timm, adapt_input_conv.
+    """
+    old = found.config.in_channels
+
+    def adapted(weight: Tensor) -> Tensor:
+        if channels == 1:
+            return weight.sum(1, keepdim=True)
+        turns = torch.arange(channels) % old
+        return weight[:, turns] * (old / channels)
+
+    name = next(name for name in _FIRST_CONVOLUTION if name in found.tensors)
+    found.tensors[name] = _then(found.tensors[name], adapted)
+    report.resized.append(f"input filters from {old} to {channels} channels")
+
+
+def _then(read: Callable[[], Tensor], change: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+    return lambda: change(read())
+
+
+def with_image_size(
+    preprocess: dict[str, Any] | None, target: ModelConfig
+) -> dict[str, Any] | None:
+    """The file's preprocessing at the size of the model that was built."""
+    return preprocess and {**preprocess, "image_size": list(target.size)}
+
+
+def same_architecture(a: ModelConfig, b: ModelConfig) -> list[str]:
+    """'width=384 instead of 768' for each size in which two configurations differ."""
+    if type(a) is not type(b):
+        return [f"a {_kind(a)} instead of a {_kind(b)}"]
+    names = ["depths", "width_factor"]
+    if isinstance(a, ViTConfig):
+        names = ["patch_size", "width", "depth", "mlp_dim", "num_heads", "stem_depths"]
+    pairs = [(name, getattr(a, name), getattr(b, name)) for name in names]
+    return [f"{name}={x} instead of {y}" for name, x, y in pairs if x != y]
+
+
+def _kind(config: ModelConfig) -> str:
+    return "ResNet" if isinstance(config, ResNetConfig) else "Vision Transformer"

@@ -1,0 +1,213 @@
+"""Files of tensors, opened without executing code: names and shapes now, tensors when asked for.
+
+safetensors are memory-mapped, .npz are read with allow_pickle=False and torch files with
+weights_only=True. What a file is, its first bytes say, never its name.
+"""
+
+import json
+import pickle
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vit.errors import UserError
+
+_WRAPPERS = re.compile(
+    r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.|^module\."
+)
+_NESTED = ("state_dict", "model", "model_state_dict", "module", "teacher")
+_IN_DIRECTORY = ("model.safetensors", "pytorch_model.bin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightFile:
+    """Names and shapes of a file's tensors, and how to read one."""
+
+    path: Path
+    shapes: dict[str, tuple[int, ...]]
+    read: Callable[[str], Tensor]
+    header: dict[str, str] = field(default_factory=dict)
+    """Metadata of a safetensors file."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """The config.json beside the file."""
+    preprocessor: dict[str, Any] = field(default_factory=dict)
+    """The preprocessor_config.json beside the file."""
+    vit: dict[str, Any] | None = None
+    """What a Lightning checkpoint of this package says about its model."""
+    hints: dict[str, Any] = field(default_factory=dict)
+    """num_heads and image_size as the user or a model's name gives them, for files that do not."""
+
+    def renamed(self, rename: Callable[[str], str | None]) -> "WeightFile":
+        """The same tensors under other names; those renamed to None are hidden."""
+        pairs = {new: old for old in self.shapes if (new := rename(old)) is not None}
+        shapes = {new: self.shapes[old] for new, old in pairs.items()}
+        return replace(self, shapes=shapes, read=lambda name: self.read(pairs[name]))
+
+
+def open_weights(path: str | Path) -> WeightFile:
+    """Opens a weight file, a directory with one, or a run directory.
+
+    UserError for whatever is missing, truncated, not weights at all, or needs code to be executed.
+    """
+    path = find_weights(Path(path))
+    with path.open("rb") as stream:
+        start = stream.read(16)
+    size = path.stat().st_size
+    if start[:4] == b"PK\x03\x04":
+        file = _open_zip(path)
+    elif 0 < int.from_bytes(start[:8], "little") <= size and start[8:9] == b"{":
+        file = _open_safetensors(path)
+    elif start[:1] == b"\x80":
+        file = _open_torch(path)
+    else:
+        raise UserError(f"{path} is not a file of weights: {_what_it_is(start, size)}")
+    if not file.shapes:
+        raise UserError(f"{path} holds no tensors")
+    return replace(
+        file,
+        config=read_json(path.parent / "config.json"),
+        preprocessor=read_json(path.parent / "preprocessor_config.json"),
+    )
+
+
+def find_weights(path: Path) -> Path:
+    """The file of weights that a path means: itself, or the one in a model or run directory."""
+    if path.is_file():
+        return path
+    if not path.exists():
+        raise UserError(f"no file or directory {str(path)!r}")
+    if (path / "model" / "config.json").is_file():
+        path = path / "model"
+    for name in _IN_DIRECTORY:
+        if (path / name).is_file():
+            return path / name
+    if (path / "model.safetensors.index.json").is_file():
+        raise UserError(f"{path} is split into several files; save it as one model.safetensors")
+    found = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
+    if len(found) != 1:
+        what = "no weights" if not found else f"{len(found)} files of weights"
+        raise UserError(
+            f"{path} holds {what}; name one file, or a directory with model.safetensors"
+        )
+    return found[0]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Contents of a JSON file, {} where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged or no JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is not a JSON object")
+    return values
+
+
+def _what_it_is(start: bytes, size: int) -> str:
+    if size == 0:
+        return "it is empty"
+    if start.lstrip()[:1] == b"<":
+        return "it is a web page, so a download went wrong"
+    if start.startswith(b"version https://"):
+        return "it is a Git LFS pointer, so the real file is still to be fetched (`git lfs pull`)"
+    return "it is neither safetensors nor .npz nor a torch file, or it is damaged"
+
+
+def _open_safetensors(path: Path) -> WeightFile:
+    try:
+        file = safe_open(str(path), framework="pt")
+        shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}
+        header = dict(file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged or incomplete ({error})") from error
+    return WeightFile(path=path, shapes=shapes, read=file.get_tensor, header=header)
+
+
+def _open_zip(path: Path) -> WeightFile:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.namelist()
+            if any(name.endswith(".npy") for name in members):
+                return _open_npz(path, archive)
+    except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
+        raise UserError(f"{path} is damaged or incomplete ({error})") from error
+    return _open_torch(path)
+
+
+def _open_npz(path: Path, archive: zipfile.ZipFile) -> WeightFile:
+    from numpy.lib import format as npy  # numpy only where there is a numpy file
+
+    shapes = {}
+    for member in archive.namelist():
+        with archive.open(member) as stream:
+            if npy.read_magic(stream) == (1, 0):
+                shape, _, dtype = npy.read_array_header_1_0(stream)
+            else:
+                shape, _, dtype = npy.read_array_header_2_0(stream)
+        if dtype.hasobject:
+            raise UserError(f"{path}: {member} holds Python objects, which would run code to load")
+        if dtype.kind in "fiub" or dtype.str == "|V2":
+            shapes[member.removesuffix(".npy")] = tuple(shape)
+    return WeightFile(path=path, shapes=shapes, read=lambda key: _read_npy(path, key))
+
+
+def _read_npy(path: Path, key: str) -> Tensor:
+    import numpy as np
+
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+    except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
+        raise UserError(f"{path} is damaged or incomplete at {key!r} ({error})") from error
+    if array.dtype.str == "|V2":  # numpy has no bfloat16: such arrays are saved as raw two bytes
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _open_torch(path: Path) -> WeightFile:
+    try:
+        try:
+            top = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # files older than torch 1.6 cannot be mapped
+            top = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path} needs code to be executed to load, which is refused; where you trust it, run "
+            "torch.save(torch.load(path, weights_only=False)['state_dict'], 'weights.pth') or the "
+            "like, and load that"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
+        raise UserError(
+            f"{path} is damaged or incomplete ({str(error).splitlines()[0]})"
+        ) from error
+    if not isinstance(top, Mapping):
+        raise UserError(f"{path} holds a {type(top).__name__}, not a state dict")
+    return _from_state_dict(path, top)
+
+
+def _from_state_dict(path: Path, top: Mapping[str, Any]) -> WeightFile:
+    described = top.get("vit") if isinstance(top.get("vit"), dict) else None
+    state = top
+    for name in _NESTED:
+        if isinstance(top.get(name), Mapping):
+            state = top[name]
+            break
+    tensors = {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
+    file = WeightFile(
+        path=path,
+        shapes={key: tuple(value.shape) for key, value in tensors.items()},
+        read=tensors.__getitem__,
+        vit=described,
+    )
+    if described is not None:  # a LightningModule of ours keeps its network in `model`
+        file = file.renamed(lambda key: key.removeprefix("model.") if key[:6] == "model." else None)
+    return file.renamed(lambda key: None if key == "n_averaged" else _WRAPPERS.sub("", key))

@@ -1,0 +1,94 @@
+"""Hugging Face's BiT, read and written. Source: transformers 5.23, models/bit/modeling_bit.py."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vit.checkpoints.files import WeightFile
+from vit.checkpoints.huggingface import class_names
+from vit.checkpoints.huggingface_export import labels
+from vit.checkpoints.layout import Op, Recognised, Rule, bound, count_layers, exported
+from vit.checkpoints.preprocessing import from_huggingface
+from vit.errors import UserError
+from vit.models.config import ResNetConfig
+
+_ROOT = "embedder.convolution.weight"
+_LINEAR = Op(lambda t: t[:, :, None, None], lambda t: (t[:, :, 0, 0],))
+"""Their head is a matrix, ours a 1x1 convolution."""
+
+
+def matches(file: WeightFile) -> bool:
+    """Whether the keys are a Hugging Face BiT's, with or without a head."""
+    return any(key.endswith(_ROOT) for key in file.shapes)
+
+
+def _rule(ours: str, prefix: str) -> Rule:
+    if ours.startswith("head.fc."):
+        return Rule(
+            ours,
+            (ours.replace("head.fc.", "classifier.1."),),
+            _LINEAR if ours.endswith("weight") else Op(lambda t: t, lambda t: (t,)),
+        )
+    theirs = re.sub(r"^stages\.(\d+)\.blocks\.", r"encoder.stages.\1.layers.", ours)
+    return Rule(ours, (prefix + theirs.replace("stem.conv.", "embedder.convolution."),))
+
+
+def _our_name(key: str, prefix: str) -> str:
+    key = key.replace("classifier.1.", "head.fc.").removeprefix(prefix)
+    key = re.sub(r"^encoder\.stages\.(\d+)\.layers\.", r"stages.\1.blocks.", key)
+    return key.replace("embedder.convolution.", "stem.conv.")
+
+
+def recognise(file: WeightFile) -> Recognised:
+    """A Hugging Face BiT as our ResNet."""
+    prefix = next(key for key in file.shapes if key.endswith(_ROOT)).removesuffix(_ROOT)
+    if file.config.get("layer_type", "preactivation") != "preactivation":
+        raise UserError(f"{file.path}: only layer_type='preactivation' is BiT's architecture")
+    if file.config.get("global_padding") is not None:
+        raise UserError(f"{file.path}: BiT pads by fixed amounts; global_padding must be null")
+    names = [_our_name(key, prefix) for key in file.shapes]
+    stages = count_layers(names, "stages.")
+    root, in_channels, _, _ = file.shapes[prefix + _ROOT]
+    config = ResNetConfig(
+        in_channels=in_channels,
+        num_classes=file.shapes.get("classifier.1.weight", (0,))[0],
+        depths=tuple(count_layers(names, f"stages.{s}.blocks.") for s in range(stages)),
+        width_factor=root // 64,
+        ws_mode="timm",
+    )
+    tensors, used = bound(file, [_rule(name, prefix) for name in names])
+    return Recognised(
+        format="Hugging Face",
+        config=config,
+        tensors=tensors,
+        used=used,
+        classes=class_names(file.config, config.num_classes),
+        preprocess=from_huggingface(file.preprocessor, config.size),
+    )
+
+
+def write(
+    config: ResNetConfig, state: Mapping[str, Tensor], classes: list[str] | None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors under the hub's names, and config.json."""
+    prefix = "bit." if config.num_classes else ""
+    tensors = exported(state, [_rule(name, prefix) for name in state])
+    root = 64 * config.width_factor
+    values: dict[str, Any] = {
+        "architectures": ["BitForImageClassification" if config.num_classes else "BitModel"],
+        "model_type": "bit",
+        "num_channels": config.in_channels,
+        "embedding_size": root,
+        "hidden_sizes": [4 * root * 2**s for s in range(len(config.depths))],
+        "depths": list(config.depths),
+        "layer_type": "preactivation",
+        "hidden_act": "relu",
+        "global_padding": None,
+        "num_groups": 32,
+        "embedding_dynamic_padding": False,
+        "width_factor": 1,
+        **labels(config.num_classes, classes),
+    }
+    return tensors, values

@@ -1,0 +1,164 @@
+"""How one project's tensors become another's: a table of rules, read forwards and backwards.
+
+A source lists its rules once (`Rule("blocks.0.attn.qkv.weight", (query, key, value), JOINED)`);
+loading runs them from left to right and exporting from right to left, so the two agree.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from vit.checkpoints.files import WeightFile
+from vit.errors import UserError
+from vit.models.config import PosResize
+from vit.models.zoo import ModelConfig
+
+ANTIALIASED: PosResize = (
+    "bicubic_antialias" if "bicubic_antialias" in get_args(PosResize) else "bicubic"
+)
+"""timm's rule for positions, and that of transformers for DINOv2 with registers."""
+LazyTensors = dict[str, Callable[[], Tensor]]
+"""Our name -> a function that reads the tensor; nothing is read before everything has a place."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """A change of layout and its exact inverse; both copy at most."""
+
+    read: Callable[..., Tensor]
+    """Their tensors, in the rule's order -> ours."""
+    write: Callable[[Tensor], tuple[Tensor, ...]]
+    """Ours -> their tensors."""
+
+
+SAME = Op(lambda t: t, lambda t: (t,))
+TRANSPOSED = Op(lambda t: t.mT, lambda t: (t.mT,))
+"""A matrix stored as input x output (Flax)."""
+HWIO = Op(lambda t: t.permute(3, 2, 0, 1), lambda t: (t.permute(2, 3, 1, 0),))
+"""A convolution stored as height, width, input, output (Flax, TensorFlow)."""
+JOINED = Op(lambda *ts: torch.cat(ts), lambda t: t.chunk(3))
+"""Queries, keys and values that are stored apart."""
+HALVES = Op(lambda *ts: torch.cat(ts), lambda t: t.chunk(2))
+"""Two matrices of one input that are stored apart."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One of our tensors and the tensor or tensors it is made from."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    op: Op = SAME
+
+
+@dataclass(kw_only=True)
+class Recognised:
+    """A file as a source understands it. No tensor has been read yet."""
+
+    format: str
+    """For people: "timm", "Google npz", ..."""
+    config: ModelConfig
+    tensors: LazyTensors
+    used: set[str]
+    """Keys of the file that `tensors` reads."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Keys that are knowingly not used -> why."""
+    unexpected: list[str] = field(default_factory=list)
+    """Keys that no rule knows: an error when the model is built."""
+    classes: list[str] | None = None
+    preprocess: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+    """What had to be assumed, for the report."""
+    check: Callable[[], None] = lambda: None
+    """Run before the first tensor is used; raises UserError where the file is damaged."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What our own files carry besides: recipe, metrics, source."""
+
+
+def bound(file: WeightFile, rules: Iterable[Rule]) -> tuple[LazyTensors, set[str]]:
+    """The rules whose tensors are in the file, as functions that read; and the keys they use."""
+    tensors: LazyTensors = {}
+    used: set[str] = set()
+    for rule in rules:
+        if all(key in file.shapes for key in rule.theirs):
+            tensors[rule.ours] = _reader(file, rule)
+            used.update(rule.theirs)
+    return tensors, used
+
+
+def _reader(file: WeightFile, rule: Rule) -> Callable[[], Tensor]:
+    return lambda: rule.op.read(*(file.read(key) for key in rule.theirs))
+
+
+def exported(state: Mapping[str, Tensor], rules: Iterable[Rule]) -> dict[str, Tensor]:
+    """Our tensors under the names and in the layout of the rules' project."""
+    rules = list(rules)
+    unnamed = set(state) - {rule.ours for rule in rules}
+    if unnamed:
+        raise UserError(f"this format has no place for {listed(unnamed)}")
+    theirs: dict[str, Tensor] = {}
+    for rule in rules:
+        if rule.ours in state:
+            parts = rule.op.write(state[rule.ours])
+            theirs.update(zip(rule.theirs, (p.contiguous() for p in parts), strict=True))
+    return theirs
+
+
+def listed(keys: Iterable[str], sign: str = "", most: int = 6) -> str:
+    """`-a -b and 7 more`: enough keys to see the pattern, on one line."""
+    names = sorted(keys)
+    shown = " ".join(sign + name for name in names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def count_layers(keys: Iterable[str], prefix: str) -> int:
+    """Number of layers whose keys are `prefix` + number + '.' or '/' + ...; they start at 0."""
+    numbers = set()
+    for key in keys:
+        head = key.removeprefix(prefix)
+        digits = head.replace("/", ".").split(".")[0]
+        if head != key and digits.isdigit():
+            numbers.add(int(digits))
+    return max(numbers) + 1 if numbers else 0
+
+
+def grid_of(
+    entries: int, slot_choices: Iterable[int], size: tuple[int, int] | None, patch_size: int
+) -> tuple[tuple[int, int], int]:
+    """Grid (rows, columns) and number of prefix slots of a position table with so many entries.
+
+    A known image size decides; else the first choice of slots that leaves a square. So 196 entries
+    are 14 x 14 without a slot and 197 are 14 x 14 with one.
+    """
+    choices = list(slot_choices)
+    if size is not None:
+        grid = (size[0] // patch_size, size[1] // patch_size)
+        for slots in choices:
+            if entries - slots == math.prod(grid):
+                return grid, slots
+    for slots in choices:
+        side = math.isqrt(max(entries - slots, 0))
+        if side > 0 and side * side == entries - slots:
+            return (side, side), slots
+    raise UserError(
+        f"the position table has {entries} entries, which is no square grid; name the image size "
+        "the file was made for as image_size=(height, width)"
+    )
+
+
+def guess_heads(width: int) -> int:
+    """Heads of a published model of this width, for files that do not record them.
+
+    64 channels a head, but for the widths of ViT-H (80) and of the giants of arXiv:2106.04560.
+    """
+    known = {1280: 16, 1408: 16, 1664: 16}
+    if width not in known and width % 64:
+        raise UserError(
+            f"the file does not say how many attention heads its width of {width} is divided into; "
+            "give num_heads=..."
+        )
+    return known.get(width, width // 64)

@@ -1,0 +1,169 @@
+"""Our own format: model.safetensors and config.json in one directory.
+
+config.json says everything needed to use the model: architecture, class names, preprocessing, and
+what made it. The same description is in the header of model.safetensors, so that the file alone is
+enough, and so that a crash between the two renames cannot pair one model with another's words.
+A SHA-256 of the tensors is checked whenever they are loaded.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from vit.checkpoints.building import build_empty
+from vit.checkpoints.files import WeightFile, open_weights
+from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, listed
+from vit.checkpoints.writing import atomic, memory_of, write_json, write_safetensors
+from vit.errors import UserError
+from vit.models.zoo import config_from_dict
+
+FORMAT = "vit"
+VERSION = 1
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class NativeInfo:
+    """What a saved model knows about itself besides its weights."""
+
+    classes: list[str] | None = None
+    """Class names in the order of the logits."""
+    preprocess: dict[str, Any] | None = None
+    """How images are brought to the model; vit.data.preprocess.Preprocess.from_dict reads it."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Recipe, metrics, source: plain JSON types."""
+
+
+def save_native(
+    directory: str | Path,
+    model: nn.Module,
+    *,
+    classes: list[str] | None,
+    preprocess: dict[str, Any] | None,
+    extra: dict[str, Any],
+) -> None:
+    """Writes a model directory. Each file appears whole or not at all, also over an older one."""
+    config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
+    write_native(
+        Path(directory), config, model.state_dict(), NativeInfo(classes, preprocess, extra)
+    )
+
+
+def write_native(
+    directory: Path, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo
+) -> None:
+    """`save_native` for a state dict."""
+    if info.classes is not None and len(info.classes) != config.num_classes:
+        raise UserError(f"{len(info.classes)} class names for num_classes={config.num_classes}")
+    # Also undoes sharing: safetensors refuses tensors that overlap in memory.
+    tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": config.to_dict(),
+        "classes": info.classes,
+        "preprocess": info.preprocess,
+        "extra": info.extra,
+        "sha256": fingerprint(tensors),
+    }
+    # One line in the header, indented in config.json.
+    compact = json.dumps(description, ensure_ascii=False, allow_nan=False)
+    digest = hashlib.sha256(compact.encode()).hexdigest()
+    metadata = {"format": "pt", FORMAT: compact, f"{FORMAT}_sha256": digest}
+    with atomic(directory / WEIGHTS) as temporary:
+        write_safetensors(temporary, tensors, metadata)
+    write_json(directory / "config.json", description)
+
+
+def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
+    """A saved model in evaluation mode, with the dtype it was saved in, and its description.
+
+    The tensors are memory-mapped: nothing is copied, and pages are read when they are needed.
+    """
+    file = open_weights(directory)
+    if not matches(file):
+        raise UserError(f"{directory} is no model directory of this package; see `vit convert`")
+    found = recognise(file)
+    model = build_empty(found.config)
+    expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    if expected != file.shapes:
+        differing = {n for n, shape in expected.items() if file.shapes.get(n) != shape}
+        differing |= set(file.shapes) - set(expected)
+        raise UserError(f"{file.path} does not fit its own config.json: {listed(differing)}")
+    found.check()
+    state = {name: read() for name, read in found.tensors.items()}
+    model.load_state_dict(state, strict=True, assign=True)
+    return model.eval(), NativeInfo(found.classes, found.preprocess, found.extra)
+
+
+def matches(file: WeightFile) -> bool:
+    """Whether this package saved the file: by its description, as our names are also timm's."""
+    return FORMAT in file.header or file.config.get("format") == FORMAT or file.vit is not None
+
+
+def recognise(file: WeightFile) -> Recognised:
+    """Our own file or Lightning checkpoint. Its `check` compares the SHA-256 of the tensors."""
+    if file.vit is not None:
+        described = {"model": file.vit.get("config"), **file.vit}
+        label = "Lightning checkpoint"
+    else:
+        described, label = _description(file), "vit"
+    if not isinstance(described.get("model"), dict):
+        raise UserError(f"{file.path} does not say which model it holds")
+    notes = []
+    if described.get("weights") == "ema":
+        notes.append("these weights are the running average of the training's")
+    tensors, used = bound(file, [Rule(name, (name,)) for name in file.shapes])
+    digest = described.get("sha256")
+    return Recognised(
+        format=label,
+        config=config_from_dict(described["model"]),
+        tensors=tensors,
+        used=used,
+        classes=described.get("classes"),
+        preprocess=described.get("preprocess"),
+        notes=notes,
+        extra=described.get("extra") or {},
+        check=lambda: _verify(file, digest) if digest else None,
+    )
+
+
+def _description(file: WeightFile) -> dict[str, Any]:
+    text = file.header.get(FORMAT, "")
+    if not text:  # saved by another hand, with a config.json of ours
+        return file.config
+    if hashlib.sha256(text.encode()).hexdigest() != file.header.get(f"{FORMAT}_sha256"):
+        raise UserError(f"{file.path} is damaged: its header has changed since it was saved")
+    header = json.loads(text)
+    if header["version"] > VERSION:
+        raise UserError(f"{file.path} was saved by a newer version of vit; upgrade vit")
+    if header["sha256"] != file.config.get("sha256"):
+        return header  # no config.json, or that of other weights
+    if header["model"] != file.config.get("model"):
+        raise UserError(
+            f"{file.path.parent / 'config.json'} describes another model than the weights beside it"
+        )
+    return file.config  # class names and preprocessing may have been edited there
+
+
+def _verify(file: WeightFile, expected: str) -> None:
+    tensors = {name: file.read(name) for name in file.shapes}
+    if fingerprint(tensors) != expected:
+        raise UserError(
+            f"{file.path} is damaged: its tensors do not have the SHA-256 they were saved with"
+        )
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes of contiguous CPU tensors, in order of names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(memory_of(tensor))
+    return digest.hexdigest()

@@ -1,0 +1,203 @@
+"""Models with weights from a file: any published layout, any image size, a new head if wanted.
+
+A model is built on the meta device, everything is checked, and only then are tensors read and put
+in place; a file that does not fit changes nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vit.checkpoints.adapt import HEAD, adapt, same_architecture, with_image_size
+from vit.checkpoints.building import build_empty
+from vit.checkpoints.detect import recognise
+from vit.checkpoints.files import open_weights
+from vit.checkpoints.hub import fetch, is_address
+from vit.checkpoints.layout import ModelConfig, Recognised, listed
+from vit.checkpoints.report import LoadReport, print_report
+from vit.errors import UserError
+from vit.models.config import ViTConfig
+from vit.models.zoo import Model, build_model, model_config
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedInfo:
+    """What a file says about its model, read without its tensors."""
+
+    source: str
+    format: str
+    config: ModelConfig
+    classes: list[str] | None = None
+    """Class names in the order of the logits, where known."""
+    preprocess: dict[str, Any] | None = None
+    """How images are brought to the model, where known; for Preprocess.from_dict."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Recipe, metrics and source of a model of ours."""
+
+
+def create_model(
+    name: str | None = None,
+    *,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    pretrained: str | Path | None = None,
+    classes: Sequence[str] | None = None,
+    report: Callable[[LoadReport], object] = print_report,
+    **overrides: Any,
+) -> Model:
+    """A model by name, from a file, or both (then the file must hold that architecture).
+
+    `num_classes`: 0 for a backbone; with `pretrained`, None keeps the file's head. `image_size`:
+    pixels, one side or (height, width). `pretrained`: see `load_pretrained`. `report` receives the
+    account of the load, and prints it unless told otherwise. `overrides`: fields of ViTConfig or
+    ResNetConfig. In training mode, as every new module.
+    """
+    if pretrained is not None:
+        model, account = load_pretrained(
+            pretrained,
+            name,
+            num_classes=num_classes,
+            image_size=image_size,
+            classes=classes,
+            **overrides,
+        )
+        report(account)
+        return model
+    if name is None:
+        raise UserError("create_model needs a name, such as 'vit_b16', or pretrained=...")
+    if num_classes is None and classes is not None:
+        num_classes = len(classes)
+    given = {"num_classes": num_classes, "image_size": image_size}
+    given = {field: value for field, value in given.items() if value is not None}
+    return build_model(model_config(name, **given, **overrides))
+
+
+def load_pretrained(
+    pretrained: str | Path,
+    name: str | None = None,
+    *,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    classes: Sequence[str] | None = None,
+    **overrides: Any,
+) -> tuple[Model, LoadReport]:
+    """A model with the weights of a file, in float32, and the account of what was done.
+
+    `pretrained`: an address (hf://org/repo, gs://bucket/file, https://...; see
+    vit/checkpoints/hub.py), a run or model directory, or a file (.safetensors, .npz, .pth, ...) of
+    Google, timm, torchvision, Hugging Face, DINOv2 or ours; what it is, its contents say.
+    `classes`: names of the classes wanted; the head is kept where they are the file's, else zero.
+    Raises UserError for a file that is damaged, needs code to be executed, or does not fit.
+    """
+    found = _open(pretrained, name, image_size, overrides)
+    report = LoadReport(
+        source=str(pretrained),
+        format=found.format,
+        left_out=dict(found.left_out),
+        notes=list(found.notes),
+    )
+    if name is not None:
+        differing = same_architecture(found.config, model_config(name))
+        if differing:
+            raise UserError(f"{pretrained} is not a {name}: it has {', '.join(differing)}")
+    target = adapt(
+        found,
+        report,
+        num_classes=num_classes,
+        image_size=image_size,
+        classes=classes,
+        overrides=overrides,
+    )
+    model = _filled(found, target, report, str(pretrained))
+    report.classes = _class_names(found, target)
+    report.preprocess = found.preprocess
+    if image_size is not None:
+        report.preprocess = with_image_size(found.preprocess, target)
+    return model, report
+
+
+def inspect_pretrained(pretrained: str | Path, name: str | None = None) -> PretrainedInfo:
+    """Architecture, classes and preprocessing of a file; no tensor is read."""
+    found = _open(pretrained, name, None, {})
+    return PretrainedInfo(
+        source=str(pretrained),
+        format=found.format,
+        config=found.config,
+        classes=_class_names(found, found.config),
+        preprocess=found.preprocess,
+        extra=found.extra,
+    )
+
+
+def _open(
+    pretrained: str | Path,
+    name: str | None,
+    image_size: int | tuple[int, int] | None,
+    overrides: dict[str, Any],
+) -> Recognised:
+    hints = {key: value for key, value in overrides.items() if key == "num_heads"}
+    if name is not None:
+        config = model_config(name)
+        if isinstance(config, ViTConfig):
+            hints.setdefault("num_heads", config.num_heads)
+    if image_size is not None:
+        side = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+        hints["image_size"] = side
+    path = fetch(str(pretrained)) if is_address(pretrained) else pretrained
+    file = replace(open_weights(path), hints=hints)
+    found = recognise(file)
+    unexpected = set(file.shapes) - found.used - set(found.left_out)
+    if unexpected:
+        found.unexpected = sorted(unexpected)
+    return found
+
+
+def _filled(found: Recognised, target: ModelConfig, report: LoadReport, source: str) -> Model:
+    model = build_empty(target)
+    wanted = model.state_dict()
+    fresh = {key for key in wanted if report.reinitialised and key.startswith(HEAD)}
+    missing = set(wanted) - set(found.tensors) - fresh
+    extra = [*found.unexpected, *(set(found.tensors) - set(wanted))]
+    if missing or extra:
+        parts = [
+            f"{len(keys)} {what}: {listed(keys, sign)}"
+            for keys, what, sign in ((missing, "missing", "-"), (extra, "unexpected", "+"))
+            if keys
+        ]
+        raise UserError(f"{source} does not fit: {'; '.join(parts)}")
+    found.check()
+    state = {key: torch.zeros(wanted[key].shape) for key in fresh}
+    misfits = []
+    for key in wanted:
+        if key in fresh:
+            continue
+        # float32 whatever the file: half precision is a choice of the run, not of the file.
+        tensor = found.tensors[key]().float().contiguous()
+        if tensor.shape != wanted[key].shape:
+            misfits.append(f"{key} {list(tensor.shape)} instead of {list(wanted[key].shape)}")
+        state[key] = tensor
+    if misfits:
+        raise UserError(f"{source} does not fit: {listed(misfits)}")
+    model.load_state_dict(state, strict=True, assign=True)
+    report.loaded = len(wanted) - len(fresh)
+    return model
+
+
+def _class_names(found: Recognised, target: ModelConfig) -> list[str] | None:
+    if found.classes is not None and len(found.classes) == target.num_classes:
+        return found.classes
+    if found.config.num_classes == target.num_classes == 1000 and found.classes is None:
+        return imagenet_classes()
+    return None
+
+
+def imagenet_classes() -> list[str] | None:
+    """The names of ImageNet's 1000 classes, from torchvision; None where it is not installed."""
+    try:
+        from torchvision.models import ResNet50_Weights
+    except ImportError:
+        return None
+    return list(ResNet50_Weights.DEFAULT.meta["categories"])

@@ -1,0 +1,45 @@
+"""What happened when weights were loaded, for people and for programs."""
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class LoadReport:
+    """An account of one load. Nothing that differs from the file happens without a word here."""
+
+    source: str
+    """Where the weights came from."""
+    format: str
+    """Whose layout they were in."""
+    loaded: int = 0
+    """Tensors of the model that came from the file."""
+    resized: list[str] = field(default_factory=list)
+    """Tensors that were changed to fit: positions, input filters."""
+    reinitialised: list[str] = field(default_factory=list)
+    """Parts that start anew: "head", or nothing."""
+    head: str = ""
+    """Why and with what the head was replaced."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Parts of the file that are not used -> why."""
+    classes: list[str] | None = None
+    """Class names in the order of the model's logits, where known."""
+    preprocess: dict[str, Any] | None = None
+    """How images are brought to the model, where known; for Preprocess.from_dict."""
+    notes: list[str] = field(default_factory=list)
+    """What had to be assumed."""
+
+    def lines(self) -> list[str]:
+        """For printing: one line, and one more for everything out of the ordinary."""
+        text = [f"loaded {self.loaded} tensors from {self.source} ({self.format})"]
+        text += [f"resized: {change}" for change in self.resized]
+        if self.head:
+            text.append(f"head: {self.head}")
+        text += [f"left out: {name}, {why}" for name, why in self.left_out.items()]
+        return text + [f"note: {note}" for note in self.notes]
+
+
+def print_report(report: LoadReport) -> None:
+    """Prints the report to stderr, where it does not mix with results."""
+    print("\n".join(report.lines()), file=sys.stderr)

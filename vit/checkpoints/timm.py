@@ -1,0 +1,233 @@
+"""timm's ViT, DeiT, DeiT-III, DINOv2, hybrids and BiT; and the official DeiT and DINOv2 files.
+
+Our parameters have timm's names, so reading is mostly a question of what the shapes mean.
+Sources: timm 1.0, models/{vision_transformer,vision_transformer_hybrid,resnetv2,deit}.py;
+facebookresearch/deit and facebookresearch/dinov2 for the names their own files use.
+"""
+
+import re
+from typing import Any, Literal
+
+from torch import Tensor
+
+from vit.checkpoints.files import WeightFile
+from vit.checkpoints.layout import (
+    ANTIALIASED,
+    LazyTensors,
+    Recognised,
+    Rule,
+    bound,
+    count_layers,
+    grid_of,
+    guess_heads,
+)
+from vit.checkpoints.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, described, from_timm
+from vit.models.config import PosResize, ResNetConfig, ViTConfig
+
+_OFFICIAL_NAMES = (
+    (re.compile(r"\.gamma_([12])$"), r".ls\1.gamma"),  # DeiT-III
+    (re.compile(r"^register_tokens$"), "reg_token"),  # DINOv2
+    (re.compile(r"\.mlp\.w12\."), ".mlp.fc1."),
+    (re.compile(r"\.mlp\.w3\."), ".mlp.fc2."),
+)
+_STEM = "patch_embed.backbone."
+PREACTIVATION = "stages.0.blocks.0.conv1.weight"
+
+
+def matches(file: WeightFile) -> bool:
+    """Whether the keys are a timm ViT's or ResNet-v2's."""
+    return "blocks.0.attn.qkv.weight" in file.shapes or (
+        "stem.conv.weight" in file.shapes and PREACTIVATION in file.shapes
+    )
+
+
+def recognise(file: WeightFile) -> Recognised:
+    """A timm or official Facebook file as one of our models."""
+    if PREACTIVATION in file.shapes:
+        return _recognise_resnet(file)
+    names = {key: _our_name(key) for key in file.shapes}
+    shapes = {names[key]: shape for key, shape in file.shapes.items()}
+    left_out = {}
+    if "mask_token" in shapes:
+        left_out["mask_token"] = "used in pre-training only"
+    rules = [Rule(ours, (key,)) for key, ours in names.items() if ours != "mask_token"]
+    tensors, used = bound(file, rules)
+    config, register_slots = _config(file, shapes)
+    if register_slots:
+        _registers_without_slots(tensors, register_slots, config.num_registers)
+    given = file.config.get("pretrained_cfg", {})
+    preprocess = from_timm(given)
+    notes = []
+    if not given:
+        notes.append(
+            "the file has no description: exact GELU and epsilon 1e-6 are assumed, as in timm"
+        )
+        if config.layer_scale is not None or config.distillation_token:
+            preprocess = described(
+                config.size,
+                mean=IMAGENET_MEAN,
+                std=IMAGENET_STD,
+                interpolation="bicubic",
+                crop_fraction=1.0 if config.layer_scale is not None else 0.875,
+            )
+        else:
+            notes.append("nor does it say how images were normalised")
+    return Recognised(
+        format="DINOv2" if left_out else "timm",
+        config=config,
+        tensors=tensors,
+        used=used,
+        left_out=left_out,
+        classes=_classes(file.config, config.num_classes),
+        preprocess=preprocess,
+        notes=notes,
+    )
+
+
+def _our_name(key: str) -> str:
+    for pattern, name in _OFFICIAL_NAMES:
+        key = pattern.sub(name, key)
+    return key
+
+
+def _config(file: WeightFile, shapes: dict[str, tuple[int, ...]]) -> tuple[ViTConfig, int]:
+    """The architecture, and where the registers' entries of the position table start, or 0."""
+    width, _, side, _ = shapes["patch_embed.proj.weight"]
+    stem_depths = _stem_depths(shapes)
+    stride = 1 if stem_depths is None else 4 * 2 ** max(len(stem_depths) - 1, 0)
+    patch_size = side * stride
+    first = {None: "patch_embed.proj", (): f"{_STEM}conv"}.get(stem_depths, f"{_STEM}stem.conv")
+    fc1, fc2 = shapes["blocks.0.mlp.fc1.weight"], shapes["blocks.0.mlp.fc2.weight"]
+    swiglu = fc1[0] == 2 * fc2[1]
+    registers = shapes.get("reg_token", (1, 0))[1]
+    learned = sum(name in shapes for name in ("cls_token", "dist_token"))
+    grid, slots, resize = _positions(file, shapes, learned, registers, patch_size)
+    head = shapes.get("head.weight")
+    pre_logits = shapes.get("pre_logits.fc.weight")
+    model_args = file.config.get("model_args", {})
+    heads = file.hints.get("num_heads") or model_args.get("num_heads") or guess_heads(width)
+    config = ViTConfig(
+        image_size=(grid[0] * patch_size, grid[1] * patch_size),
+        patch_size=patch_size,
+        in_channels=shapes[f"{first}.weight"][1],
+        num_classes=head[0] if head else 0,
+        width=width,
+        depth=count_layers(shapes, "blocks."),
+        mlp_dim=fc2[1],
+        num_heads=heads,
+        pool=_pool(file, shapes, width),
+        norm_after_pool="fc_norm.weight" in shapes,
+        class_token="cls_token" in shapes,
+        distillation_token="dist_token" in shapes,
+        num_registers=registers,
+        pos_embed="learned" if "pos_embed" in shapes else "none",
+        pos_embed_class_slot=bool(slots),
+        pos_resize=resize,
+        representation_size=pre_logits[0] if pre_logits else None,
+        layer_scale=1e-5 if "blocks.0.ls1.gamma" in shapes else None,
+        activation="swiglu"
+        if swiglu
+        else "gelu_tanh"
+        if model_args.get("act_layer") == "gelu_tanh"
+        else "gelu",
+        layer_norm_eps=1e-6,
+        stem_depths=stem_depths,
+        ws_mode="timm",
+    )
+    return config, learned if slots > learned else 0
+
+
+def _positions(
+    file: WeightFile,
+    shapes: dict[str, tuple[int, ...]],
+    learned: int,
+    registers: int,
+    patch_size: int,
+) -> tuple[tuple[int, int], int, PosResize]:
+    """Grid, prefix slots, and the rule for other grids."""
+    resize: PosResize = ANTIALIASED
+    if "mask_token" in shapes and not registers:
+        resize = "bicubic_offset"  # dinov2's hub models without registers
+    given = file.config.get("pretrained_cfg", {}).get("input_size")
+    size = tuple(given[1:]) if given else file.hints.get("image_size")
+    img_size = file.config.get("model_args", {}).get("img_size")
+    if img_size is not None:
+        size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
+    if "pos_embed" not in shapes:
+        size = size or (14 * patch_size, 14 * patch_size)
+        return (size[0] // patch_size, size[1] // patch_size), learned, resize
+    choices = [0, learned, learned + registers]
+    if "mask_token" in shapes:
+        choices = [learned]  # DINOv2's own tables always have one for the class token alone
+    grid, slots = grid_of(shapes["pos_embed"][1], choices, size, patch_size)
+    return grid, slots, resize
+
+
+def _registers_without_slots(tensors: LazyTensors, start: int, registers: int) -> None:
+    """Adds the registers' own positions to them once and for all; the sum is the same."""
+    token, table = tensors["reg_token"], tensors["pos_embed"]
+
+    def without_slots() -> Tensor:
+        whole = table()
+        return whole[:, [*range(start), *range(start + registers, whole.shape[1])]]
+
+    tensors["reg_token"] = lambda: token() + table()[:, start : start + registers]
+    tensors["pos_embed"] = without_slots
+
+
+def _pool(
+    file: WeightFile, shapes: dict[str, tuple[int, ...]], width: int
+) -> Literal["cls", "gap", "map", "cls_gap"]:
+    if "attn_pool.latent" in shapes:
+        return "map"
+    if shapes.get("head.weight", (0, 0))[1] == 2 * width:
+        return "cls_gap"
+    # fc_norm is timm's sign of average pooling, unless the description says otherwise.
+    averaged = "fc_norm.weight" in shapes or "cls_token" not in shapes
+    said = file.config.get("global_pool") or file.config.get("model_args", {}).get("global_pool")
+    if said in ("avg", "token"):
+        averaged = said == "avg"
+    return "gap" if averaged else "cls"
+
+
+def _stem_depths(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    if not any(key.startswith(_STEM) for key in shapes):
+        return None
+    return _depths(shapes, f"{_STEM}stages.")
+
+
+def _depths(shapes: dict[str, tuple[int, ...]], prefix: str) -> tuple[int, ...]:
+    stages = range(count_layers(shapes, prefix))
+    return tuple(count_layers(shapes, f"{prefix}{s}.blocks.") for s in stages)
+
+
+def _classes(config: dict[str, Any], num_classes: int) -> list[str] | None:
+    names = config.get("label_names") or config.get("pretrained_cfg", {}).get("label_names")
+    if not isinstance(names, list) or len(names) != num_classes or not names:
+        return None
+    words = config.get("label_descriptions") or {}
+    return [str(words.get(name, name)) for name in names]
+
+
+def _recognise_resnet(file: WeightFile) -> Recognised:
+    tensors, used = bound(file, [Rule(key, (key,)) for key in file.shapes])
+    given = file.config.get("pretrained_cfg", {})
+    root, in_channels, _, _ = file.shapes["stem.conv.weight"]
+    size = given.get("input_size", [3, 224, 224])[1:]
+    config = ResNetConfig(
+        image_size=(size[0], size[1]),
+        in_channels=in_channels,
+        num_classes=file.shapes.get("head.fc.weight", (0,))[0],
+        depths=_depths(file.shapes, "stages."),
+        width_factor=root // 64,
+        ws_mode="timm",
+    )
+    return Recognised(
+        format="timm",
+        config=config,
+        tensors=tensors,
+        used=used,
+        classes=_classes(file.config, config.num_classes),
+        preprocess=from_timm(given)
+        or described(config.size, mean=HALF, std=HALF, interpolation="bilinear", resize="squash"),
+    )

@@ -1,0 +1,120 @@
+"""torchvision's vit_b_16 ... vit_h_14, SWAG's weights included.
+
+Source: torchvision 0.29, models/vision_transformer.py. Its files carry no description.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vit.checkpoints.files import WeightFile
+from vit.checkpoints.layout import (
+    Recognised,
+    Rule,
+    bound,
+    count_layers,
+    exported,
+    grid_of,
+    guess_heads,
+)
+from vit.checkpoints.preprocessing import IMAGENET_MEAN, IMAGENET_STD, described
+from vit.errors import UserError
+from vit.models.config import ViTConfig
+
+_LAYER = "encoder.layers.encoder_layer_"
+
+
+def matches(file: WeightFile) -> bool:
+    """Whether the keys are a torchvision ViT's."""
+    return "conv_proj.weight" in file.shapes and "encoder.pos_embedding" in file.shapes
+
+
+def _rules(depth: int, mlp: tuple[str, str]) -> list[Rule]:
+    rules = [Rule("cls_token", ("class_token",)), Rule("pos_embed", ("encoder.pos_embedding",))]
+    for part in ("weight", "bias"):
+        rules += [
+            Rule(f"patch_embed.proj.{part}", (f"conv_proj.{part}",)),
+            Rule(f"norm.{part}", (f"encoder.ln.{part}",)),
+            Rule(f"pre_logits.fc.{part}", (f"heads.pre_logits.{part}",)),
+            Rule(f"head.{part}", (f"heads.head.{part}",)),
+        ]
+        names = {
+            "norm1": "ln_1.",
+            "attn.qkv": "self_attention.in_proj_",
+            "attn.proj": "self_attention.out_proj.",
+            "norm2": "ln_2.",
+            "mlp.fc1": f"{mlp[0]}.",
+            "mlp.fc2": f"{mlp[1]}.",
+        }
+        for i in range(depth):
+            rules += [
+                Rule(f"blocks.{i}.{ours}.{part}", (f"{_LAYER}{i}.{theirs}{part}",))
+                for ours, theirs in names.items()
+            ]
+    return rules
+
+
+def recognise(file: WeightFile) -> Recognised:
+    """A torchvision file as one of our models."""
+    shapes = file.shapes
+    # Files of before torchvision 0.13 name the two layers.
+    old = f"{_LAYER}0.mlp.linear_1.weight" in shapes
+    mlp = ("mlp.linear_1", "mlp.linear_2") if old else ("mlp.0", "mlp.3")
+    depth = count_layers(shapes, _LAYER)
+    tensors, used = bound(file, _rules(depth, mlp))
+    width, in_channels, patch_size, _ = shapes["conv_proj.weight"]
+    entries = shapes["encoder.pos_embedding"][1]
+    grid, _ = grid_of(entries, [1], file.hints.get("image_size"), patch_size)
+    head, pre_logits = shapes.get("heads.head.weight"), shapes.get("heads.pre_logits.weight")
+    config = ViTConfig(
+        image_size=(grid[0] * patch_size, grid[1] * patch_size),
+        patch_size=patch_size,
+        in_channels=in_channels,
+        num_classes=head[0] if head else 0,
+        width=width,
+        depth=depth,
+        mlp_dim=shapes[f"{_LAYER}0.{mlp[0]}.weight"][0],
+        num_heads=file.hints.get("num_heads") or guess_heads(width),
+        pos_resize="bicubic_corners",
+        representation_size=pre_logits[0] if pre_logits else None,
+        activation="gelu",
+        layer_norm_eps=1e-6,
+    )
+    # Trained at 224 by torchvision's recipe; all larger ones are SWAG's, resized bicubically.
+    swag = config.size > (224, 224)
+    preprocess = described(
+        config.size,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        interpolation="bicubic" if swag else "bilinear",
+        crop_fraction=1.0 if swag else 0.875,
+    )
+    return Recognised(
+        format="torchvision", config=config, tensors=tensors, used=used, preprocess=preprocess
+    )
+
+
+def write(config: ViTConfig, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """Tensors under torchvision's names, and what torchvision would compute differently."""
+    problems: dict[str, Any] = {
+        f"pool={config.pool!r}": config.pool != "cls",
+        "norm_after_pool": config.norm_after_pool,
+        "distillation": config.distillation_token,
+        "registers": bool(config.num_registers),
+        "LayerScale": config.layer_scale is not None,
+        "a ResNet stem": config.stem_depths is not None,
+        f"pos_embed={config.pos_embed!r}": config.pos_embed != "learned",
+        "a position table without a class slot": not config.pos_embed_class_slot,
+        "swiglu": config.activation == "swiglu",
+        f"images of {config.size[0]}x{config.size[1]}": config.size[0] != config.size[1],
+    }
+    found = [name for name, present in problems.items() if present]
+    if found:
+        raise UserError(f"torchvision's ViT has no {', '.join(found)}; try --to timm")
+    notes = []
+    if config.activation == "gelu_tanh":
+        notes.append("torchvision computes GELU exactly, this model by its tanh approximation")
+    if config.layer_norm_eps != 1e-6:
+        notes.append(f"torchvision's epsilon is 1e-6, this model's {config.layer_norm_eps:g}")
+    return exported(state, _rules(config.depth, ("mlp.0", "mlp.3"))), notes

@@ -1,0 +1,83 @@
+"""Writing files that appear whole or not at all, and safetensors without numpy.
+
+The safetensors package turns tensors into numpy arrays to save them; the format itself is a length,
+a JSON header and the bytes. Nothing is copied here, so saving needs no memory beyond the model's.
+Source: github.com/huggingface/safetensors, "Format".
+"""
+
+import ctypes
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path`; what is written there takes its place when all went well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        yield temporary
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())  # else a crash could leave the new name on a hollow file
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """Writes contiguous CPU tensors; `metadata` is what safetensors calls __metadata__."""
+    # The widest first, so that every tensor is aligned; as the safetensors package orders them.
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name in names:
+        start, end = end, end + tensors[name].nbytes
+        header[name] = {
+            "dtype": _DTYPES[tensors[name].dtype],
+            "shape": list(tensors[name].shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little"))
+        stream.write(text)
+        for name in names:
+            stream.write(memory_of(tensors[name]))
+
+
+def memory_of(tensor: Tensor) -> Any:
+    """The bytes of a contiguous CPU tensor, as a buffer over its own memory."""
+    assert tensor.is_contiguous() and tensor.device.type == "cpu"
+    if not tensor.numel():
+        return b""
+    return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Writes a JSON file for people to read and edit."""
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, indent=1)
+    with atomic(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,284 @@
+"""The ResNets of the paper: BiT's (v2, pre-activation) and the stem of the hybrids (v1.5).
+
+Both have GroupNorm and weight standardisation (arXiv:1903.10520) in place of BatchNorm, and the
+stride on the 3x3 convolution. BiT pads by fixed amounts, the hybrids as TensorFlow's SAME.
+Shapes: b c h w images and maps, n = h w tokens, d width. Parameter names are timm's resnetv2.
+Sources: big_transfer, bit_pytorch/models.py; vision_transformer, vit_jax/models_resnet.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vit.errors import UserError
+from vit.models.backbone import check_channels, layer_indices, run
+from vit.models.config import ResNetConfig, WsMode
+from vit.models.initialization import lecun_normal_, zero_
+from vit.shapes import Float
+
+ROOT_CHANNELS = 64
+
+
+def group_norm(channels: int, ws_mode: WsMode) -> nn.GroupNorm:
+    """GroupNorm of 32 groups with the epsilon of the source."""
+    return nn.GroupNorm(32, channels, eps=1e-6 if ws_mode == "google_hybrid" else 1e-5)
+
+
+def same_padding(size: int, kernel_size: int, stride: int) -> tuple[int, int]:
+    """Pixels that SAME adds before and after an axis of `size`; an odd one goes after."""
+    total = max((-(-size // stride) - 1) * stride + kernel_size - size, 0)
+    return total // 2, total - total // 2
+
+
+def pad_same(x: Float[Tensor, "b c h w"], kernel_size: int, stride: int) -> Tensor:
+    """Zeros around the maps, `b c ph pw`, so that VALID afterwards is SAME."""
+    vertical, horizontal = (same_padding(n, kernel_size, stride) for n in x.shape[-2:])
+    return F.pad(x, (*horizontal, *vertical)) if any(horizontal + vertical) else x
+
+
+class StdConv2d(nn.Conv2d):
+    """Convolution without bias whose kernels are brought to mean 0 and variance 1 per output."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        *,
+        ws_mode: WsMode,
+        same: bool,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, bias=False)
+        self.ws_mode = ws_mode
+        self.same = same
+
+    def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d gh gw"]:
+        kernel_size, stride = self.kernel_size[0], self.stride[0]
+        if self.same and stride > 1:
+            padding = 0
+            input = pad_same(input, kernel_size, stride)
+        else:
+            padding = kernel_size // 2  # at stride 1 this is SAME
+        return F.conv2d(input, self.standardized(), None, stride, padding)
+
+    def standardized(self) -> Float[Tensor, "d c kh kw"]:
+        """The kernels that are applied, computed in float32 at least: the epsilons are tiny."""
+        weight = self.weight if self.weight.dtype == torch.float64 else self.weight.float()
+        var, mean = torch.var_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
+        if self.ws_mode == "google_hybrid":
+            scale = var.sqrt() + 1e-5
+        else:
+            scale = (var + (1e-10 if self.ws_mode == "google_bit" else 1e-8)).sqrt()
+        return ((weight - mean) / scale).to(self.weight.dtype)
+
+
+class PreActBottleneck(nn.Module):
+    """BiT's residual unit: norm and ReLU precede every convolution; the shortcut has no norm."""
+
+    def __init__(self, in_channels: int, mid: int, stride: int, ws_mode: WsMode) -> None:
+        super().__init__()
+
+        def conv(c: int, d: int, kernel_size: int, stride: int = 1) -> StdConv2d:
+            return StdConv2d(c, d, kernel_size, stride, ws_mode=ws_mode, same=False)
+
+        self.downsample = None
+        if in_channels != 4 * mid or stride != 1:
+            self.downsample = nn.Sequential()
+            self.downsample.add_module("conv", conv(in_channels, 4 * mid, 1, stride))
+        self.norm1, self.conv1 = group_norm(in_channels, ws_mode), conv(in_channels, mid, 1)
+        self.norm2, self.conv2 = group_norm(mid, ws_mode), conv(mid, mid, 3, stride)
+        self.norm3, self.conv3 = group_norm(mid, ws_mode), conv(mid, 4 * mid, 1)
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d gh gw"]:
+        y = F.relu(self.norm1(x))
+        shortcut = x if self.downsample is None else self.downsample(y)
+        y = self.conv1(y)
+        y = self.conv2(F.relu(self.norm2(y)))
+        return self.conv3(F.relu(self.norm3(y))) + shortcut
+
+
+class PostActBottleneck(nn.Module):
+    """The hybrids' residual unit: every convolution is followed by its norm, SAME padding."""
+
+    def __init__(self, in_channels: int, mid: int, stride: int, ws_mode: WsMode) -> None:
+        super().__init__()
+
+        def conv(c: int, d: int, kernel_size: int, stride: int = 1) -> StdConv2d:
+            return StdConv2d(c, d, kernel_size, stride, ws_mode=ws_mode, same=True)
+
+        self.downsample = None
+        if in_channels != 4 * mid or stride != 1:
+            self.downsample = nn.Sequential()
+            self.downsample.add_module("conv", conv(in_channels, 4 * mid, 1, stride))
+            self.downsample.add_module("norm", group_norm(4 * mid, ws_mode))
+        self.conv1, self.norm1 = conv(in_channels, mid, 1), group_norm(mid, ws_mode)
+        self.conv2, self.norm2 = conv(mid, mid, 3, stride), group_norm(mid, ws_mode)
+        self.conv3, self.norm3 = conv(mid, 4 * mid, 1), group_norm(4 * mid, ws_mode)
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d gh gw"]:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = F.relu(self.norm1(self.conv1(x)))
+        y = F.relu(self.norm2(self.conv2(y)))
+        return F.relu(self.norm3(self.conv3(y)) + shortcut)
+
+
+class Stage(nn.Module):
+    """Bottlenecks at one resolution; the first one strides."""
+
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Float[Tensor, "b c h w"], recompute: bool) -> Float[Tensor, "b d gh gw"]:
+        for block in self.blocks:
+            x = run(block, x, recompute)
+        return x
+
+
+def stages(
+    block: type[PreActBottleneck | PostActBottleneck],
+    depths: Sequence[int],
+    root: int,
+    ws_mode: WsMode,
+) -> nn.ModuleList:
+    """Stage s has 4 * 2^s * root channels and, but for the first, half the resolution before it."""
+    made, channels = nn.ModuleList(), root
+    for s, depth in enumerate(depths):
+        blocks = []
+        for b in range(depth):
+            blocks.append(block(channels, root * 2**s, 2 if s and not b else 1, ws_mode))
+            channels = 4 * root * 2**s
+        made.append(Stage(blocks))
+    return made
+
+
+class HybridRoot(nn.Module):
+    """Convolution, norm, ReLU and pooling, of stride 4 together; R+ViT-Ti/16 has nothing more."""
+
+    out_channels = ROOT_CHANNELS
+
+    def __init__(self, in_channels: int, ws_mode: WsMode) -> None:
+        super().__init__()
+        self.conv = StdConv2d(in_channels, ROOT_CHANNELS, 7, 2, ws_mode=ws_mode, same=True)
+        self.norm = group_norm(ROOT_CHANNELS, ws_mode)
+
+    def forward(
+        self, images: Float[Tensor, "b c h w"], recompute: bool = False
+    ) -> Float[Tensor, "b d gh gw"]:
+        return run(self._forward, images, recompute)
+
+    def _forward(self, images: Tensor) -> Tensor:
+        # Padding zeros is padding -inf here: nothing after a ReLU is smaller.
+        return F.max_pool2d(pad_same(F.relu(self.norm(self.conv(images))), 3, 2), 3, 2)
+
+
+class HybridStem(nn.Module):
+    """The part of a post-activation ResNet that a hybrid puts before the patches (section 3.1)."""
+
+    def __init__(self, in_channels: int, depths: Sequence[int], ws_mode: WsMode) -> None:
+        super().__init__()
+        self.stem = HybridRoot(in_channels, ws_mode)
+        self.stages = stages(PostActBottleneck, depths, ROOT_CHANNELS, ws_mode)
+        self.out_channels = 4 * ROOT_CHANNELS * 2 ** (len(depths) - 1)
+
+    def forward(
+        self, images: Float[Tensor, "b c h w"], recompute: bool
+    ) -> Float[Tensor, "b d gh gw"]:
+        x = self.stem(images, recompute)
+        for stage in self.stages:
+            x = stage(x, recompute)
+        return x
+
+
+def init_convolutions(model: nn.Module) -> None:
+    """LeCun normal kernels, as Flax's; hybrids' last norms start at zero, BiT's do not."""
+    for module in model.modules():
+        if isinstance(module, StdConv2d):
+            lecun_normal_(module)
+        if isinstance(module, PostActBottleneck):
+            nn.init.zeros_(module.norm3.weight)
+
+
+class ResNet(nn.Module):
+    """BiT ResNet-v2 (arXiv:1912.11370, section 3.1). Any height and width."""
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        root, mode = ROOT_CHANNELS * config.width_factor, config.ws_mode
+        self.layer_channels = [4 * root * 2**s for s in range(len(config.depths))]
+        self.layer_strides = [4 * 2**s for s in range(len(config.depths))]
+        self.num_features = self.layer_channels[-1]
+        self.patch_size = self.layer_strides[-1]
+        self.activation_checkpointing = False
+
+        conv = StdConv2d(config.in_channels, root, 7, 2, ws_mode=mode, same=False)
+        self.stem = nn.Sequential()
+        self.stem.add_module("conv", conv)
+        self.stages = stages(PreActBottleneck, config.depths, root, mode)
+        self.norm = group_norm(self.num_features, mode)
+        self.head = nn.Sequential()
+        if config.num_classes:
+            self.head.add_module("fc", nn.Conv2d(self.num_features, config.num_classes, 1))
+        self.init_weights()
+
+    @property
+    def head_layers(self) -> list[nn.Module]:
+        """The layers that give logits; empty when num_classes is 0."""
+        return list(self.head)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
+        """Logits; pooled features `b d` when num_classes is 0."""
+        return self.head(self.pool(self.features(images))[..., None, None]).flatten(1)
+
+    def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
+        """Positions of the last map, row by row, after the final norm and ReLU."""
+        [last] = self.intermediate_layers(images, reshape=False)
+        return last
+
+    def pool(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
+        """The mean over all positions."""
+        return tokens.mean(1)
+
+    def intermediate_layers(
+        self,
+        images: Float[Tensor, "b c h w"],
+        layers: int | Sequence[int] = 1,
+        *,
+        reshape: bool = True,
+        norm: bool = True,
+        return_cls: bool = False,
+    ) -> list[Any]:
+        """Maps `b d h w` after some of the stages (`b n d` without `reshape`).
+
+        `layers`: the last so many stages, or indices from 0 (negative ones count from the end).
+        Channels and strides are `layer_channels` and `layer_strides`. `norm` applies the final norm
+        and ReLU to the last stage, the only one it fits. A ResNet has no class token to return.
+        """
+        if return_cls:
+            raise UserError("return_cls=True, but this model has no class token")
+        check_channels(images, self.config.in_channels)
+        wanted, last = layer_indices(layers, len(self.stages)), len(self.stages) - 1
+        # Zeros, not -inf: maps before the first norm may be negative, and BiT pads like this.
+        x = F.max_pool2d(F.pad(self.stem(images), (1, 1, 1, 1)), 3, 2)
+        outputs = {}
+        for s, stage in enumerate(self.stages):
+            if s > max(wanted):
+                break
+            x = stage(x, self.activation_checkpointing)
+            if s in wanted:
+                y = F.relu(self.norm(x)) if norm and s == last else x
+                outputs[s] = y if reshape else y.flatten(2).transpose(1, 2)
+        return [outputs[s] for s in wanted]
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """big_vision, models/bit_paper.py: Flax's convolutions; the head starts at zero."""
+        init_convolutions(self)
+        for layer in self.head:
+            assert isinstance(layer, nn.Conv2d)
+            zero_(layer)
