@@ -1,4 +1,4 @@
-"""Gathers finished runs into one results file: mean and spread over seeds, hardware, versions, commit.
+"""Gathers finished runs into one results file: mean and spread over seeds, machine, versions.
 
     python benchmarks/collect.py RESULTS.json "label" RUN [RUN ...]
 

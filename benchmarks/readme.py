@@ -1,7 +1,7 @@
 """Writes the tables of README from the files in benchmarks/results.
 
-    python benchmarks/readme.py          rewrites what stands between the markers
-    python benchmarks/readme.py --check  exit status 1 if README is not up to date
+python benchmarks/readme.py          rewrites what stands between the markers
+python benchmarks/readme.py --check  exit status 1 if README is not up to date
 """
 
 import json

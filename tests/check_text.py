@@ -1,4 +1,4 @@
-"""Checks text files for trailing blanks, tabs and a missing last newline. Usage: check_text.py FILE..."""
+"""Finds trailing blanks, tabs and missing last newlines. Usage: check_text.py FILE..."""
 
 import sys
 from pathlib import Path

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,7 @@ def test_every_config_field_is_documented() -> None:
         )
         documented = {
             a.target.id
-            for a, b in zip(body, body[1:], strict=False)
+            for a, b in pairwise(body)
             if isinstance(a, ast.AnnAssign)
             and isinstance(a.target, ast.Name)
             and isinstance(b, ast.Expr)

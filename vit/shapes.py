@@ -1,6 +1,6 @@
 """Shape annotations: `Float[Tensor, "b n d"]`.
 
-jaxtyping checks them under pytest; it is a test dependency, so elsewhere they read as the plain type.
+jaxtyping checks them under pytest; it is a test dependency, and elsewhere they are plain types.
 Letters: b batch, c channels, h w pixels or patches, n tokens, d width, k classes.
 """
 

@@ -16,7 +16,8 @@ def scatter(module: nn.Module, seed: int = 0) -> nn.Module:
                 is_scale = name.endswith(("weight", "gamma", "lambda1"))
                 parameter.copy_(float(is_scale) + 0.2 * noise)
             elif name.endswith("weight"):
-                parameter.copy_(noise / parameter[0].numel() ** 0.5 + 0.02)
+                # A mean other than zero, as weight standardisation removes it.
+                parameter.copy_((noise + 0.1) / parameter[0].numel() ** 0.5)
             else:
                 parameter.copy_(0.5 * noise)
     return module.eval()

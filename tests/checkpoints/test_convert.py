@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,8 +12,8 @@ from torch import nn
 
 from vit.checkpoints.convert import Format, compare, convert
 from vit.checkpoints.native import load_native, save_native
-from vit.checkpoints.pretrained import load_pretrained
-from vit.cli.convert import run
+from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
+from vit.cli.convert import FORMATS, run
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
@@ -245,9 +245,19 @@ def test_the_command_converts_and_compares(
     assert json.loads(capsys.readouterr().out)["written"] == [str(tmp_path / "b.npz")]
     assert run([str(tmp_path / "a"), str(tmp_path / "b.npz"), "--compare", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["largest_difference"] == 0
+    native(ViTConfig(**TIMM), tmp_path / "exact")
+    assert run([str(tmp_path / "exact"), str(tmp_path / "d.pth"), "--to", "torchvision"]) == 0
+    heads = ["--to", "native", "--num-heads", "2"]
+    assert run([str(tmp_path / "d.pth"), str(tmp_path / "e"), *heads]) == 0
+    found = inspect_pretrained(tmp_path / "e").config
+    assert isinstance(found, ViTConfig) and found.num_heads == 2
     arguments = ["--to", "native", "--image-size", "48", "16"]
     assert run([str(tmp_path / "b.npz"), str(tmp_path / "c"), *arguments]) == 0
     assert load_pretrained(tmp_path / "c")[0].config.size == (48, 16)
+
+
+def test_the_command_knows_all_formats() -> None:
+    assert get_args(Format) == FORMATS
 
 
 def test_the_destination_must_be_of_the_formats_kind(tmp_path: Path) -> None:

@@ -184,15 +184,16 @@ HF_LOAD = """
 from vit.checkpoints.pretrained import load_pretrained
 from vit.errors import UserError
 import sys
-try:
-    model, report = load_pretrained(sys.argv[1])
-    print(report.format, report.classes)
-except UserError as error:
-    print("refused:", error)
+for address in sys.argv[1:]:
+    try:
+        model, report = load_pretrained(address)
+        print(report.format, report.classes)
+    except UserError as error:
+        print("refused:", error)
 """
 
 
-def hf(server: Server, tmp_path: Path, address: str, **variables: str) -> str:
+def hf(server: Server, tmp_path: Path, *addresses: str, **variables: str) -> list[str]:
     """In a process of its own: huggingface_hub reads its environment when it is imported."""
     environment = {
         **os.environ,
@@ -202,10 +203,10 @@ def hf(server: Server, tmp_path: Path, address: str, **variables: str) -> str:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         **variables,
     }
-    command = [sys.executable, "-W", "ignore", "-c", HF_LOAD, address]
+    command = [sys.executable, "-W", "ignore", "-c", HF_LOAD, *addresses]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return done.stdout.splitlines()
 
 
 def test_hf_repositories_load_from_a_mirror_and_offline(server: Server, tmp_path: Path) -> None:
@@ -216,11 +217,13 @@ def test_hf_repositories_load_from_a_mirror_and_offline(server: Server, tmp_path
     for file in directory.iterdir():
         server.files[f"/me/pets/resolve/main/{file.name}"] = file.read_bytes()
     expected = "vit ['a', 'b']"
-    assert hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1").startswith("refused:")
-    assert hf(server, tmp_path, "hf://me/pets") == expected
-    assert hf(server, tmp_path, "hf://me/pets/model.safetensors") == expected
+    (refused,) = hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1")
+    assert "HF_HUB_OFFLINE" in refused and not server.asked
+    addresses = ("hf://me/pets", "hf://me/pets/model.safetensors", "hf://me/nothing")
+    whole, file, missing = hf(server, tmp_path, *addresses)
+    assert whole == file == expected and missing.startswith("refused: hf://me/nothing has no")
     server.files.clear()
-    assert hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1") == expected
+    assert hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1") == [expected]
 
 
 def test_addresses_of_the_hub_are_checked() -> None:

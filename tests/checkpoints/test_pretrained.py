@@ -164,7 +164,7 @@ def test_files_that_need_code_are_refused_and_do_not_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     torch.save({"state_dict": {}, "args": Malice()}, tmp_path / "a.pth")
-    (tmp_path / "b.pth").write_bytes(pickle.dumps(Malice()))
+    (tmp_path / "b.pth").write_bytes(pickle.dumps(Malice(), protocol=2))
     np.savez(tmp_path / "c.npz", **{"embedding/kernel": np.array([Malice()], dtype=object)})
     for name in ("a.pth", "b.pth", "c.npz"):
         with pytest.raises(UserError, match="code"):
@@ -217,7 +217,9 @@ def test_an_npz_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
         load_pretrained(path)
 
 
-@pytest.mark.parametrize("wrapper", ["model.", "model._orig_mod.", "model._fsdp_wrapped_module."])
+@pytest.mark.parametrize(
+    "wrapper", ["model.", "model._orig_mod.", "_orig_mod.model.", "model._fsdp_wrapped_module."]
+)
 def test_a_lightning_checkpoint_of_ours_is_read(wrapper: str, tmp_path: Path) -> None:
     model = scatter(build_model(TINY))
     checkpoint = {
@@ -262,6 +264,14 @@ def test_inspection_reads_no_tensor(file: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(native, "_verify", lambda *_: pytest.fail("tensors were read"))
     assert inspect_pretrained(file).config == TINY
+
+
+def test_heads_that_no_file_records_are_asked_for(tmp_path: Path) -> None:
+    torch.save(build_model(TINY).state_dict(), tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"num_heads=\.\.\."):
+        inspect_pretrained(tmp_path / "w.pth")
+    config = inspect_pretrained(tmp_path / "w.pth", num_heads=4).config
+    assert isinstance(config, ViTConfig) and config.num_heads == 4
 
 
 def test_without_a_name_or_a_file_the_way_out_is_named() -> None:

@@ -128,7 +128,9 @@ def test_resume_continues_to_the_same_weights(vit: Vit, photos: Path) -> None:
     vit(*common, "--run_dir", "parts", "--trainer.max_epochs=1")
     done = vit("fit", "--run_dir", "parts", "--ckpt_path", "last", "--trainer.max_epochs=3")
     assert done.status == 0, done.err
-    files = [torch.load(f"{d}/checkpoints/last.ckpt", weights_only=True) for d in ("whole", "parts")]
+    files = [
+        torch.load(f"{d}/checkpoints/last.ckpt", weights_only=True) for d in ("whole", "parts")
+    ]
     whole, parts = (file["state_dict"] for file in files)
     assert files[0]["global_step"] == files[1]["global_step"] > 3
     assert all(torch.equal(whole[name], parts[name]) for name in whole)

@@ -85,7 +85,8 @@ for name in ("lightning", "torchvision", "torchmetrics", "matplotlib", "sklearn"
 import vit, json
 print(json.dumps(vit.load({str(saved)!r}).predict({str(picture)!r})[0].probabilities))
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == vit.load(saved).predict(picture)[0].probabilities
 

@@ -11,7 +11,7 @@ from vit.models.vision_transformer import VisionTransformer
 
 M = TypeVar("M", bound=nn.Module)
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "image_size": 32,
     "patch_size": 8,
     "num_classes": 7,
@@ -29,13 +29,13 @@ def small_vit(**overrides: Any) -> VisionTransformer:
 
 def small_hybrid(**overrides: Any) -> VisionTransformer:
     """Three ResNet stages of one block, stride 16, before 2 x 2 patches at 32 pixels."""
-    stem = {"stem_depths": (1, 1, 1), "patch_size": 16, "depth": 2}
+    stem: dict[str, Any] = {"stem_depths": (1, 1, 1), "patch_size": 16, "depth": 2}
     return small_vit(**{**stem, **overrides})
 
 
 def small_bit(**overrides: Any) -> ResNet:
-    """A BiT ResNet of full width with one block in most stages."""
-    config = {"image_size": 64, "num_classes": 7, "depths": (1, 2, 1, 1), **overrides}
+    """Three stages of a BiT ResNet, full width, stride 16."""
+    config: dict[str, Any] = {"image_size": 64, "num_classes": 7, "depths": (1, 2, 1), **overrides}
     return filled(ResNet(ResNetConfig(**config)))
 
 

@@ -91,6 +91,7 @@ MISTAKES: list[tuple[type, dict[str, Any], str]] = [
     (ViTConfig, {"image_size": 0}, "image_size=0 must be"),
     (ViTConfig, {"patch_size": 0}, "patch_size=0 must be a whole number of at least 1"),
     (ViTConfig, {"depth": 0}, "depth=0 must be"),
+    (ViTConfig, {"representation_size": 0}, "representation_size=0 must be"),
     (ViTConfig, {"num_registers": -1}, "num_registers=-1 must be a whole number of at least 0"),
     (ViTConfig, {"num_classes": -1}, "num_classes=-1 must be a whole number of at least 0"),
     (ViTConfig, {"pool": "mean"}, "pool='mean' is not one of 'cls', 'gap', 'map', 'cls_gap'"),

@@ -36,17 +36,25 @@ def test_bilinear_corners_is_scipys_zoom_as_google_calls_it(
     assert np.abs(as_grid(actual, new) - expected).max() < 1e-12
 
 
-def cubic_weights(t: float) -> list[float]:
-    """Cubic convolution with a = -0.75 at the four neighbours of fraction t."""
-    a = -0.75
-    near = [(a + 2) * x**3 - (a + 3) * x**2 + 1 for x in (t, 1 - t)]
-    far = [a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a for x in (1 + t, 2 - t)]
-    return [far[0], near[0], near[1], far[1]]
+def cubic(x: float, a: float) -> float:
+    """The cubic convolution kernel (Keys 1981), 0 beyond a distance of 2."""
+    x = abs(x)
+    if x >= 2:
+        return 0.0
+    if x > 1:
+        return a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
+    return (a + 2) * x**3 - (a + 3) * x**2 + 1
 
 
 def interpolation_matrix(old: int, new: int, rule: PosResize) -> np.ndarray:
     """Row i says which old positions make new position i."""
     matrix = np.zeros((new, old))
+    if rule == "bicubic_antialias":  # Pillow's: a wider kernel when shrinking, cut at the border
+        stretch = max(old / new, 1.0)
+        for i in range(new):
+            x = (i + 0.5) * old / new - 0.5
+            matrix[i] = [cubic((j - x) / stretch, -0.5) for j in range(old)]
+        return matrix / matrix.sum(axis=1, keepdims=True)
     for i in range(new):
         if rule.endswith("corners"):
             x = i * (old - 1) / (new - 1) if new > 1 else 0.0
@@ -60,7 +68,8 @@ def interpolation_matrix(old: int, new: int, rule: PosResize) -> np.ndarray:
         weights = [1 - (x - base), x - base]
         neighbours = [base, base + 1]
         if rule.startswith("bicubic"):
-            weights, neighbours = cubic_weights(x - base), list(range(base - 1, base + 3))
+            neighbours = list(range(base - 1, base + 3))
+            weights = [cubic(j - x, -0.75) for j in neighbours]
         for weight, neighbour in zip(weights, neighbours, strict=True):
             matrix[i, min(max(neighbour, 0), old - 1)] += weight
     return matrix
@@ -87,6 +96,17 @@ def test_bicubic_is_what_transformers_does() -> None:
         embeddings.position_embeddings.copy_(torch.cat([torch.zeros(1, 1, 8), table], dim=1))
     expected = embeddings.interpolate_pos_encoding(torch.zeros(1, 43, 8), 48, 56)[:, 1:]
     assert relative_error(resize_grid(table, (4, 4), (6, 7), "bicubic"), expected) < 1e-12
+
+
+def test_bicubic_antialias_is_what_timm_does() -> None:
+    layers = pytest.importorskip("timm.layers")
+    table = table_of((6, 5), 8)
+    for new in ((9, 7), (3, 4)):
+        expected = layers.resample_abs_pos_embed(
+            table, list(new), old_size=[6, 5], num_prefix_tokens=0
+        )
+        actual = resize_grid(table, (6, 5), new, "bicubic_antialias")
+        assert relative_error(actual, expected) < 1e-6  # timm interpolates in float32
 
 
 def test_bicubic_offset_is_what_dinov2_does() -> None:

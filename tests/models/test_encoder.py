@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from small_models import filled, random_images, relative_error
 from torch import nn
 
+from vit.models.config import Activation
 from vit.models.encoder import Attention, DropPath, LayerScale, Mlp
 
 
@@ -33,7 +34,8 @@ def test_the_two_gelus_are_the_two_formulas() -> None:
     x = torch.linspace(-5, 5, 101, dtype=torch.float64)[:, None]
     exact = x * 0.5 * (1 + torch.erf(x / 2**0.5))
     tanh = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
-    for activation, expected in (("gelu", exact), ("gelu_tanh", tanh)):
+    forms: dict[Activation, torch.Tensor] = {"gelu": exact, "gelu_tanh": tanh}
+    for activation, expected in forms.items():
         mlp = Mlp(1, 1, activation).double()
         with torch.no_grad():
             for layer in (mlp.fc1, mlp.fc2):

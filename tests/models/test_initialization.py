@@ -1,6 +1,7 @@
 """Fresh weights have the distributions of the official code (vit_jax, big_vision)."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +12,16 @@ from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.resnet import PostActBottleneck, PreActBottleneck, ResNet, StdConv2d
 from vit.models.vision_transformer import VisionTransformer
 
-WIDE = {**SMALL, "width": 128, "mlp_dim": 256, "image_size": 64}
+WIDE: dict[str, Any] = {**SMALL, "width": 128, "mlp_dim": 256, "image_size": 64}
 
 
-def fresh(**fields) -> VisionTransformer:
+def fresh(**fields: Any) -> VisionTransformer:
     torch.manual_seed(0)
     return VisionTransformer(ViTConfig(**{**WIDE, **fields}))
+
+
+def blocks_of(model: VisionTransformer) -> list[Any]:
+    return list(model.blocks)
 
 
 def assert_xavier(weight: Tensor) -> None:
@@ -34,7 +39,7 @@ def assert_truncated_lecun(weight: Tensor) -> None:
 
 
 def test_dense_layers_are_xavier_with_fans_of_each_matrix() -> None:
-    for block in fresh().blocks:
+    for block in blocks_of(fresh()):
         for matrix in block.attn.qkv.weight.chunk(3):
             assert matrix.shape == (128, 128)
             assert_xavier(matrix)
@@ -43,7 +48,7 @@ def test_dense_layers_are_xavier_with_fans_of_each_matrix() -> None:
 
 
 def test_biases_start_at_zero_but_the_mlps() -> None:
-    for block in fresh().blocks:
+    for block in blocks_of(fresh()):
         assert not block.attn.qkv.bias.any() and not block.attn.proj.bias.any()
         for layer in (block.mlp.fc1, block.mlp.fc2):
             assert layer.bias.std().item() == pytest.approx(1e-6, rel=0.25)
@@ -70,11 +75,13 @@ def test_tokens_and_positions_start_as_published() -> None:
     assert model.cls_token is not None and not model.cls_token.any()
 
 
-def test_heads_start_at_zero_and_norms_at_one() -> None:
+def test_heads_start_at_zero_norms_at_one_and_layer_scale_where_told() -> None:
     model = fresh(distillation_token=True, layer_scale=0.1)
     assert len(model.head_layers) == 2
     for head in model.head_layers:
         assert not head.weight.any() and not head.bias.any()
+    for block in blocks_of(model):
+        assert block.ls1.gamma.eq(0.1).all() and block.ls2.gamma.eq(0.1).all()
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             assert module.weight.eq(1).all() and not module.bias.any()

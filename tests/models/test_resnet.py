@@ -24,7 +24,7 @@ from vit.models.resnet import (
 EXACT = 1e-12
 
 
-def timm_twin(model: ResNet) -> nn.Module:
+def timm_twin(model: ResNet) -> Any:
     resnetv2 = pytest.importorskip("timm.models.resnetv2")
     std_conv = pytest.importorskip("timm.layers.std_conv")
 
@@ -46,7 +46,7 @@ def timm_twin(model: ResNet) -> nn.Module:
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"width_factor": 2, "depths": (1, 1, 1, 1)}, {"in_channels": 1}, {"num_classes": 0}],
+    [{}, {"width_factor": 2, "depths": (1, 1)}, {"depths": (1, 1, 1, 1)}, {"num_classes": 0}],
 )
 @pytest.mark.parametrize("size", [(64, 64), (75, 49)])
 def test_bit_equals_timms_at_any_size(fields: dict[str, Any], size: tuple[int, int]) -> None:
@@ -54,10 +54,8 @@ def test_bit_equals_timms_at_any_size(fields: dict[str, Any], size: tuple[int, i
     twin = timm_twin(model)
     images = random_images(2, model.config.in_channels, *size, dtype=torch.float64)
     assert relative_error(model(images), twin(images)) < EXACT
-    tokens = twin.get_submodule("norm")(
-        twin.get_submodule("stages")(twin.get_submodule("stem")(images))
-    )
-    assert relative_error(model.features(images), tokens.flatten(2).transpose(1, 2)) < EXACT
+    tokens = twin.forward_features(images).flatten(2).transpose(1, 2)
+    assert relative_error(model.features(images), tokens) < EXACT
 
 
 def numpy_standardized(weight: np.ndarray, mode: WsMode) -> np.ndarray:
@@ -116,7 +114,7 @@ def test_same_padding_is_tensorflows(
 def standard_conv(
     x: Tensor, conv: StdConv2d, stride: int, pad: tuple[int, int, int, int]
 ) -> Tensor:
-    """left, right, top, bottom."""
+    """`pad`: left, right, top, bottom."""
     weight = torch.from_numpy(numpy_standardized(conv.weight.detach().numpy(), conv.ws_mode))
     return F.conv2d(F.pad(x, pad), weight, stride=stride)
 
@@ -136,8 +134,8 @@ def test_hybrid_unit_is_vit_jaxs(size: tuple[int, int], pad: tuple[int, int, int
     block = filled(PostActBottleneck(64, 32, 2, "google_hybrid")).double()
     x = random_images(2, 64, *size, dtype=torch.float64) * 0.01
     none = (0, 0, 0, 0)
-    assert block.downsample is not None
-    conv_proj, gn_proj = block.downsample
+    downsample: Any = block.downsample
+    conv_proj, gn_proj = downsample
     residual = group_norm(standard_conv(x, conv_proj, 2, none), gn_proj, 1e-6)
     y = group_norm(standard_conv(x, block.conv1, 1, none), block.norm1, 1e-6).relu()
     y = group_norm(standard_conv(y, block.conv2, 2, pad), block.norm2, 1e-6).relu()
@@ -163,9 +161,9 @@ def test_bit_unit_is_bit_pytorchs() -> None:
     block = filled(PreActBottleneck(64, 32, 2, "google_bit")).double()
     x = random_images(2, 64, 8, 6, dtype=torch.float64) * 0.01
     none = (0, 0, 0, 0)
-    assert block.downsample is not None
+    downsample: Any = block.downsample
     out = group_norm(x, block.norm1, 1e-5).relu()
-    residual = standard_conv(out, block.downsample[0], 2, none)
+    residual = standard_conv(out, downsample[0], 2, none)
     out = standard_conv(out, block.conv1, 1, none)
     out = standard_conv(group_norm(out, block.norm2, 1e-5).relu(), block.conv2, 2, (1, 1, 1, 1))
     out = standard_conv(group_norm(out, block.norm3, 1e-5).relu(), block.conv3, 1, none)
@@ -188,10 +186,19 @@ def test_bit_root_pools_over_zeros_not_minus_infinity() -> None:
 @pytest.mark.parametrize("mode", WsMode.__args__)
 def test_ws_mode_reaches_every_layer(mode: WsMode) -> None:
     eps = 1e-6 if mode == "google_hybrid" else 1e-5
-    for model in (small_bit(ws_mode=mode), small_hybrid(ws_mode=mode)):
+    root_alone = small_hybrid(ws_mode=mode, stem_depths=(), patch_size=8)
+    for model in (small_bit(ws_mode=mode), small_hybrid(ws_mode=mode), root_alone):
         modes = {m.ws_mode for m in model.modules() if isinstance(m, StdConv2d)}
         epsilons = {m.eps for m in model.modules() if isinstance(m, nn.GroupNorm)}
         assert (modes, epsilons) == ({mode}, {eps})
+
+
+def test_gray_images_have_a_stem_of_their_own() -> None:
+    model = small_bit(ws_mode="timm", in_channels=1, depths=(1,)).double()
+    images = random_images(2, 1, 32, 32, dtype=torch.float64)
+    assert relative_error(model(images), timm_twin(model)(images)) < EXACT
+    with pytest.raises(UserError, match=r"this model takes b c h w with c=1"):
+        model(random_images(2, 3, 32, 32, dtype=torch.float64))
 
 
 def test_every_parameter_gets_a_gradient() -> None:
@@ -207,13 +214,13 @@ def test_fresh_model_answers_zero() -> None:
 
 
 def test_attributes_describe_the_maps() -> None:
-    model = small_bit(width_factor=2, depths=(1, 1, 1, 1), num_classes=0)
+    model = small_bit(width_factor=2, num_classes=0)
     images = random_images(1, 3, 96, 64)
-    maps = model.intermediate_layers(images, 4)
-    assert [m.shape[1] for m in maps] == model.layer_channels == [512, 1024, 2048, 4096]
-    assert [96 // m.shape[2] for m in maps] == model.layer_strides == [4, 8, 16, 32]
-    assert model.num_features == model(images).shape[1] == 4096
-    assert model.patch_size == 32 and model.head_layers == []
+    maps = model.intermediate_layers(images, 3)
+    assert [m.shape[1] for m in maps] == model.layer_channels == [512, 1024, 2048]
+    assert [96 // m.shape[2] for m in maps] == model.layer_strides == [4, 8, 16]
+    assert model.num_features == model(images).shape[1] == 2048
+    assert model.patch_size == 16 and model.head_layers == []
 
 
 def test_a_resnet_has_no_class_token() -> None:

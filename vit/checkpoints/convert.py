@@ -131,7 +131,7 @@ class Comparison:
         return self.largest_difference / max(self.largest_output, 1e-30)
 
 
-def compare(first: str | Path, second: str | Path, *, seed: int = 0, **options: Any) -> Comparison:
+def compare(first: str | Path, second: str | Path, **options: Any) -> Comparison:
     """Runs two files on two random images in double precision, at the first one's image size."""
     one, _ = load_pretrained(first, **options)
     size = one.config.size
@@ -139,7 +139,7 @@ def compare(first: str | Path, second: str | Path, *, seed: int = 0, **options: 
     channels = one.config.in_channels
     if other.config.in_channels != channels:
         raise UserError(f"{first} takes {channels} channels, {second} {other.config.in_channels}")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     images = torch.randn(2, channels, *size, generator=generator, dtype=torch.float64)
     with torch.no_grad():
         a, b = (model.double().eval()(images) for model in (one, other))

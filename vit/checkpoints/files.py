@@ -208,6 +208,7 @@ def _from_state_dict(path: Path, top: Mapping[str, Any]) -> WeightFile:
         read=tensors.__getitem__,
         vit=described,
     )
+    file = file.renamed(lambda key: None if key == "n_averaged" else _WRAPPERS.sub("", key))
     if described is not None:  # a LightningModule of ours keeps its network in `model`
-        file = file.renamed(lambda key: key.removeprefix("model.") if key[:6] == "model." else None)
-    return file.renamed(lambda key: None if key == "n_averaged" else _WRAPPERS.sub("", key))
+        file = file.renamed(lambda key: key[6:] if key.startswith("model.") else None)
+    return file

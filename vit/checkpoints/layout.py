@@ -7,7 +7,7 @@ loading runs them from left to right and exporting from right to left, so the tw
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +17,7 @@ from vit.errors import UserError
 from vit.models.config import PosResize
 from vit.models.zoo import ModelConfig
 
-ANTIALIASED: PosResize = (
-    "bicubic_antialias" if "bicubic_antialias" in get_args(PosResize) else "bicubic"
-)
+ANTIALIASED: PosResize = "bicubic_antialias"
 """timm's rule for positions, and that of transformers for DINOv2 with registers."""
 LazyTensors = dict[str, Callable[[], Tensor]]
 """Our name -> a function that reads the tensor; nothing is read before everything has a place."""

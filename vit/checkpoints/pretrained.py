@@ -19,7 +19,6 @@ from vit.checkpoints.hub import fetch, is_address
 from vit.checkpoints.layout import ModelConfig, Recognised, listed
 from vit.checkpoints.report import LoadReport, print_report
 from vit.errors import UserError
-from vit.models.config import ViTConfig
 from vit.models.zoo import Model, build_model, model_config
 
 
@@ -92,7 +91,7 @@ def load_pretrained(
     `classes`: names of the classes wanted; the head is kept where they are the file's, else zero.
     Raises UserError for a file that is damaged, needs code to be executed, or does not fit.
     """
-    found = _open(pretrained, name, image_size, overrides)
+    found = _open(pretrained, image_size, overrides)
     report = LoadReport(
         source=str(pretrained),
         format=found.format,
@@ -119,9 +118,12 @@ def load_pretrained(
     return model, report
 
 
-def inspect_pretrained(pretrained: str | Path, name: str | None = None) -> PretrainedInfo:
-    """Architecture, classes and preprocessing of a file; no tensor is read."""
-    found = _open(pretrained, name, None, {})
+def inspect_pretrained(pretrained: str | Path, *, num_heads: int | None = None) -> PretrainedInfo:
+    """Architecture, classes and preprocessing of a file; no tensor is read.
+
+    `num_heads`: for files of unusual width that do not record it.
+    """
+    found = _open(pretrained, None, {} if num_heads is None else {"num_heads": num_heads})
     return PretrainedInfo(
         source=str(pretrained),
         format=found.format,
@@ -134,15 +136,10 @@ def inspect_pretrained(pretrained: str | Path, name: str | None = None) -> Pretr
 
 def _open(
     pretrained: str | Path,
-    name: str | None,
     image_size: int | tuple[int, int] | None,
     overrides: dict[str, Any],
 ) -> Recognised:
     hints = {key: value for key, value in overrides.items() if key == "num_heads"}
-    if name is not None:
-        config = model_config(name)
-        if isinstance(config, ViTConfig):
-            hints.setdefault("num_heads", config.num_heads)
     if image_size is not None:
         side = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
         hints["image_size"] = side

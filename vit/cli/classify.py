@@ -52,7 +52,9 @@ def run(args: list[str]) -> int:
         predictions = classifier.predict([image for _, image in opened], options.top)
         for (path, _), prediction in zip(opened, predictions, strict=True):
             pairs = list(zip(prediction.classes, prediction.probabilities, strict=True))
-            rows.append({"image": str(path), "top": [{"class": c, "probability": p} for c, p in pairs]})
+            rows.append(
+                {"image": str(path), "top": [{"class": c, "probability": p} for c, p in pairs]}
+            )
             if not options.json:
                 print(f"{path}")
                 for name, probability in pairs:

@@ -4,9 +4,12 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import Any, get_args
+from typing import Any
 
 HELP = "translate weights between formats, or compare two files"
+
+# vit.checkpoints.convert.Format, which would bring torch along just to print help.
+FORMATS = ("native", "timm", "torchvision", "huggingface", "google")
 
 EPILOG = """\
 examples:
@@ -19,8 +22,6 @@ native, timm and huggingface write a directory, torchvision a .pth file, google 
 
 def run(args: list[str]) -> int:
     """Runs the command and returns its exit status."""
-    from vit.checkpoints.convert import Format
-
     parser = argparse.ArgumentParser(
         prog="vit convert",
         description=HELP[0].upper() + HELP[1:] + ".",
@@ -30,12 +31,9 @@ def run(args: list[str]) -> int:
     parser.add_argument("source", help="weights: a run, a directory, a file, or a hub address")
     parser.add_argument("destination", help="where to write, or the second file to compare")
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--to", choices=get_args(Format), help="the library to write for")
+    action.add_argument("--to", choices=FORMATS, help="the library to write for")
     action.add_argument("--compare", action="store_true", help="print the difference of the logits")
-    parser.add_argument("--name", help="name of the model, where the file does not say enough")
-    parser.add_argument(
-        "--num-heads", type=int, help="attention heads, if the file is silent"
-    )
+    parser.add_argument("--num-heads", type=int, help="attention heads, if the file is silent")
     parser.add_argument(
         "--image-size",
         type=int,
@@ -45,7 +43,7 @@ def run(args: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     given = parser.parse_args(args)
-    options: dict[str, Any] = {"name": given.name, "num_heads": given.num_heads}
+    options: dict[str, Any] = {"num_heads": given.num_heads}
     options["image_size"] = tuple(given.image_size) if given.image_size else None
     options = {name: value for name, value in options.items() if value is not None}
     if given.compare:
@@ -73,9 +71,7 @@ def _convert(source: str, destination: str, to: Any, options: dict[str, Any], as
 
     done = convert(source, destination, to, **options)
     if as_json:
-        print(
-            json.dumps(asdict(done))
-        )
+        print(json.dumps(asdict(done)))
         return 0
     print("\n".join(done.loaded.lines()), file=sys.stderr)
     for note in done.notes:

@@ -1,4 +1,4 @@
-"""`vit validate`, `vit test` and `vit predict`: a trained run on one of its splits, or on new images."""
+"""`vit validate`, `vit test`, `vit predict`: a run on one of its splits, or on new images."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`vit fit`: train by a recipe, score the best weights once, write everything into one directory."""
+"""`vit fit`: train by a recipe, score the best weights once, write all into one directory."""
 
 import resource
 import shlex
@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from vit.cli.hardware import limit_threads
 from vit.cli.run_directory import is_first_process, new_run_dir, resumed, run_name
 from vit.errors import UserError
 
@@ -61,19 +62,29 @@ def run(args: list[str]) -> int:
         name = run_name(names[-1] if names else None, config.data.root, config.data.dataset)
         run_dir = new_run_dir(config.run_dir, name)
     trainer = cli.build_trainer(run_dir, step)
+    params = sum(parameter.numel() for parameter in model.model.parameters())
+    if trainer.strategy.root_device.type == "cpu":
+        height, width = data.image_size
+        tokens = height * width // model.model.patch_size**2
+        limit_threads(params, tokens, data.batch_size)
     if is_first_process():
         run_dir.mkdir(parents=True, exist_ok=True)
         cli.save_config(run_dir / "config.yaml")
-        _announce(data, model, run_dir)
+        _announce(data, model, params, run_dir)
 
     started, cpu = time.monotonic(), _cpu_seconds()
     try:
         trainer.fit(model, data, ckpt_path=None if checkpoint is None else str(checkpoint))
     except (KeyboardInterrupt, SystemExit):
         if is_first_process() and (run_dir / "checkpoints" / "last.ckpt").is_file():
-            print(f"stopped; vit fit --run_dir {run_dir} --ckpt_path last continues", file=sys.stderr)
+            print(
+                f"stopped; vit fit --run_dir {run_dir} --ckpt_path last continues", file=sys.stderr
+            )
         raise
-    timing = {"train_seconds": time.monotonic() - started, "train_cpu_seconds": _cpu_seconds() - cpu}
+    timing = {
+        "train_seconds": time.monotonic() - started,
+        "train_cpu_seconds": _cpu_seconds() - cpu,
+    }
 
     from vit.cli.results import finish  # after training: figures are drawn only now
 
@@ -114,11 +125,10 @@ def _cpu_seconds() -> float:
     return sum(u.ru_utime + u.ru_stime for u in used)
 
 
-def _announce(data: Any, model: Any, run_dir: Path) -> None:
+def _announce(data: Any, model: Any, params: int, run_dir: Path) -> None:
     for note in data.splits.notes:
         print(f"note: {note}", file=sys.stderr)
     print(data.summary(), file=sys.stderr)
     if model.load_report is not None:
         print("\n".join(model.load_report.lines()), file=sys.stderr)
-    params = sum(p.numel() for p in model.model.parameters())
     print(f"{params / 1e6:.1f} million parameters; run directory {run_dir}", file=sys.stderr)

@@ -24,13 +24,34 @@ def default_precision(accelerator: str) -> tuple[str, str]:
     return "32-true", "no bfloat16 units were found"
 
 
+# Below this work a step, OpenMP's barriers cost more than further cores give: on a busy machine
+# sixty epochs of the digits took ten minutes with two threads and one minute with one.
+SMALL_STEP_FLOPS = 10e9
+
+
+def limit_threads(params: int, tokens: int, batch_size: int) -> bool:
+    """Computes small models on one CPU thread, unless OMP_NUM_THREADS says how many.
+
+    A training step takes about 6 * params * tokens * batch_size operations.
+    """
+    import torch
+
+    small = 6 * params * tokens * batch_size < SMALL_STEP_FLOPS
+    if small and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+        return True
+    return False
+
+
 def hardware() -> dict[str, Any]:
     """Processor, cores, memory and GPUs, for summary.json."""
     import torch
 
     facts: dict[str, Any] = {
         "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
     }
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:

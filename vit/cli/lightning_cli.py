@@ -10,18 +10,19 @@ from typing import Any
 import jsonargparse
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.cli.hardware import default_precision
 from vit.cli.recipes import find_recipe
+from vit.cli.run_directory import is_first_process
 from vit.data.module import ImageData
 from vit.errors import UserError
 from vit.training.atomic_io import AtomicCheckpointIO
+from vit.training.checkpoints import BestCheckpoint, LastCheckpoint
 from vit.training.classifier import ImageClassifier, Labels
 from vit.training.csv_log import MetricsCsv
-from vit.training.last_checkpoint import LastCheckpoint
 from vit.training.progress import RunProgress
 
 # Attribute docstrings of the option groups become their help texts.
@@ -108,7 +109,8 @@ class TrainingCLI(LightningCLI):
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             config.trainer.precision = precision
-            print(f"precision {precision}: {reason} (--trainer.precision)", file=sys.stderr)
+            if is_first_process():
+                print(f"precision {precision}: {reason} (--trainer.precision)", file=sys.stderr)
         if config.model.pretrained is not None:
             fill_from_pretrained(config)
 
@@ -143,15 +145,8 @@ class TrainingCLI(LightningCLI):
         last = LastCheckpoint(folder)
         if self.datamodule.splits.val is None:
             return [last]
-        best = ModelCheckpoint(
-            folder,
-            filename="best",
-            monitor="val/map" if self.datamodule.multilabel else "val/acc1",
-            mode="max",
-            enable_version_counter=False,
-            save_on_train_epoch_end=False,
-        )
-        return [best, last]
+        monitor = "val/map" if self.datamodule.multilabel else "val/acc1"
+        return [BestCheckpoint(folder, monitor), last]
 
     def save_config(self, path: Path) -> None:
         """The resolved configuration without what belongs to one start: the run it resumed."""
@@ -181,7 +176,7 @@ class TrainingCLI(LightningCLI):
 
 
 def nearest_option(wrong: str, known: list[str]) -> str | None:
-    """The known option most like `wrong`: in spelling, or in its last part within the same group."""
+    """The known option most like `wrong`: in spelling, or in its last part within its group."""
     near = get_close_matches(wrong, known, n=1, cutoff=0.85)
     if near:
         return near[0]
@@ -217,7 +212,9 @@ def shorten(text: str, limit: int = 400) -> str:
 
 
 def _labels(data: ImageData) -> Labels:
-    return Labels(names=data.classes, counts=data.class_counts, multilabel=data.multilabel)
+    # Held-out images come without a train split; an evaluation does not weigh classes.
+    counts = data.class_counts if len(data.splits.train) else [1] * data.num_classes
+    return Labels(names=data.classes, counts=counts, multilabel=data.multilabel)
 
 
 def _preprocess(data: ImageData) -> dict[str, Any]:
@@ -250,6 +247,8 @@ def quiet_lightning() -> None:
         ".*resuming from a checkpoint that ended before the epoch ended.*",
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*was called before the ``update`` method.*",
+        # Ours are sums over all processes already.
+        ".*It is recommended to use `self.log.*sync_dist=True.*",
         ".*WeightAveraging callback with a model that overrides the configure_model.*",
         ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
         ".*Detected call of `lr_scheduler.step\\(\\)` before `optimizer.step.*",
@@ -257,5 +256,5 @@ def quiet_lightning() -> None:
         warnings.filterwarnings("ignore", message=pattern)
     # LightningCLI 2.6 still calls what jsonargparse 4.49 renamed.
     warnings.filterwarnings("ignore", category=DeprecationWarning, module="lightning.pytorch.cli")
-    for name in ("pytorch.utilities.rank_zero", "fabric.utilities.rank_zero", "fabric.utilities.seed"):
+    for name in ("pytorch", "fabric", "pytorch.utilities.rank_zero", "fabric.utilities.rank_zero"):
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)

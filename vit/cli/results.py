@@ -1,4 +1,4 @@
-"""The end of a run: the best weights scored once, and everything written for whoever comes later."""
+"""The end of a run: the best weights scored once, and all written for whoever comes later."""
 
 import json
 import shlex
@@ -69,7 +69,7 @@ class CollectPredictions(Callback):
 
 def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
     """Puts the best checkpoint's weights into the model and says which they are."""
-    kept = [c for c in trainer.callbacks if isinstance(c, ModelCheckpoint)]
+    kept = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
     best = next((c for c in kept if c.monitor is not None), None)
     if best is None or not best.best_model_path:
         return {"file": None, "weights": "last step", "metrics": {}}

@@ -22,7 +22,12 @@ def run_name(recipe: str | None, root: str | None, dataset: str | None) -> str:
 
 
 def new_run_dir(wanted: str | None, name: str) -> Path:
-    """A directory that holds no run yet: `wanted` as it stands, else runs/NAME, runs/NAME-2, ..."""
+    """A directory that holds no run yet: `wanted` as it stands, else runs/NAME, runs/NAME-2, ...
+
+    Only the first process decides; the others, which may start later, get its choice by broadcast.
+    """
+    if not is_first_process():
+        return Path(wanted or "runs")
     if wanted is not None:
         if (Path(wanted) / "config.yaml").exists():
             raise UserError(

@@ -318,6 +318,10 @@ class ImageData(LightningDataModule):
     def _evaluation_loader(self, split: SplitName, *, persistent: bool = False) -> DataLoader[Any]:
         dataset = self._image_dataset(split, training=False)
         sampler = EvalSampler(len(dataset), rank=self._rank, world_size=self._world_size)
+        if not len(sampler):
+            # Lightning skips the loop of a process without batches, and the others would wait for
+            # it in the metrics' sums: it gets one batch of no images.
+            return self._loader(dataset, persistent=persistent, batch_sampler=[[]])
         return self._loader(
             dataset, persistent=persistent, sampler=sampler, batch_size=self.batch_size
         )

@@ -78,6 +78,7 @@ def load(path: str | Path) -> Classifier:
     model, info = load_native(folder)
     if info.preprocess is None:
         raise UserError(f"{folder} has no preprocessing in config.json; use vit.create_model")
-    classes = info.classes or [str(i) for i in range(model.config.num_classes)]
+    num_classes: int = model.config.num_classes  # pyright: ignore
+    classes = info.classes or [str(i) for i in range(num_classes)]
     multilabel = bool(info.extra.get("multilabel", False))
     return Classifier(model, classes, Preprocess.from_dict(info.preprocess), multilabel=multilabel)

@@ -10,11 +10,19 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vit.errors import UserError, did_you_mean
 
-PosResize = Literal["bilinear_corners", "bilinear", "bicubic_corners", "bicubic", "bicubic_offset"]
+PosResize = Literal[
+    "bilinear_corners",
+    "bilinear",
+    "bicubic_corners",
+    "bicubic",
+    "bicubic_antialias",
+    "bicubic_offset",
+]
 """How a table of positions meets another grid; each name is the rule of a published source.
 
 bilinear_corners: Google's code (scipy.ndimage.zoom, order 1), bilinear with aligned corners;
 bilinear: half-pixel centres; bicubic_corners: torchvision; bicubic: DeiT and Hugging Face;
+bicubic_antialias: timm, and Hugging Face for DINOv2 with registers;
 bicubic_offset: DINOv2, bicubic by the scale factor (size + 0.1) / old size.
 """
 
@@ -87,8 +95,10 @@ class ViTConfig:
     """Arithmetic of the hybrid's standardised convolutions and GroupNorms."""
 
     def __post_init__(self) -> None:
-        sizes = ("patch_size", "in_channels", "width", "depth", "mlp_dim", "num_heads")
-        _check_fields(self, sizes, ("num_classes", "num_registers"))
+        sizes = ["patch_size", "in_channels", "width", "depth", "mlp_dim", "num_heads"]
+        if self.representation_size is not None:
+            sizes.append("representation_size")
+        _check_fields(self, sizes, ["num_classes", "num_registers"])
         if self.stem_depths is not None:
             object.__setattr__(self, "stem_depths", _as_depths("stem_depths", self.stem_depths, 0))
             if self.patch_size % self.stem_stride:
@@ -174,7 +184,7 @@ class ResNetConfig:
     """Arithmetic of the standardised convolutions and GroupNorms."""
 
     def __post_init__(self) -> None:
-        _check_fields(self, ("in_channels", "width_factor"), ("num_classes",))
+        _check_fields(self, ["in_channels", "width_factor"], ["num_classes"])
         object.__setattr__(self, "depths", _as_depths("depths", self.depths, 1))
 
     @property

@@ -67,7 +67,8 @@ def resize_grid(
         factors = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
         grid = F.interpolate(grid, scale_factor=factors, mode=mode, align_corners=False)
     else:
-        grid = F.interpolate(grid, size=new, mode=mode, align_corners=corners)
+        smooth = rule == "bicubic_antialias"
+        grid = F.interpolate(grid, size=new, mode=mode, align_corners=corners, antialias=smooth)
     return grid.flatten(2).transpose(1, 2).to(table.dtype)
 
 

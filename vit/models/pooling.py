@@ -29,7 +29,7 @@ class AttentionPool(nn.Module):
         self.mlp = Mlp(width, mlp_dim, activation)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
-        probe = self.latent.to(x.dtype).expand(len(x), -1, -1)
+        probe = self.latent.to(x.dtype).expand(x.shape[0], -1, -1)
         q = self.q(probe).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # b heads 1 e
         kv = self.kv(x).unflatten(-1, (2, self.num_heads, -1))  # b n 2 heads e
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)

@@ -53,7 +53,7 @@ class StdConv2d(nn.Conv2d):
         same: bool,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, bias=False)
-        self.ws_mode = ws_mode
+        self.ws_mode: WsMode = ws_mode
         self.same = same
 
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d gh gw"]:
@@ -204,7 +204,11 @@ def init_convolutions(model: nn.Module) -> None:
 
 
 class ResNet(nn.Module):
-    """BiT ResNet-v2 (arXiv:1912.11370, section 3.1). Any height and width."""
+    """BiT ResNet-v2 (arXiv:1912.11370, section 3.1). Any height and width.
+
+    Answers the calls and has the attributes of `VisionTransformer`; its layers are its stages, and
+    `patch_size` is the stride of the last one.
+    """
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()

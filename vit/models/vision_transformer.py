@@ -41,7 +41,7 @@ class VisionTransformer(nn.Module):
         self.activation_checkpointing = False
         learned = int(config.class_token) + int(config.distillation_token)
         self.num_prefix_tokens = learned + config.num_registers
-        # Entries of the position table before those of the patches.
+        # Entries of a learned position table before those of the patches.
         self.pos_slots = learned if config.pos_embed_class_slot else 0
 
         self.patch_embed = PatchEmbed(config)
@@ -195,7 +195,8 @@ class VisionTransformer(nn.Module):
         if self.reg_token is not None:
             prefix.append(self.reg_token)
         if prefix:
-            x = torch.cat([t.to(x.dtype).expand(len(x), -1, -1) for t in prefix] + [x], dim=1)
+            b = x.shape[0]  # len(x) would fix the batch size of an exported graph
+            x = torch.cat([t.to(x.dtype).expand(b, -1, -1) for t in prefix] + [x], dim=1)
         return self.pos_drop(x), grid
 
     def _positions(self, grid: tuple[int, int]) -> Tensor | None:

@@ -3,15 +3,17 @@
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vit.errors import UserError, did_you_mean
 from vit.models.config import ResNetConfig, ViTConfig
-from vit.models.resnet import ResNet
-from vit.models.vision_transformer import VisionTransformer
 
-ModelConfig = ViTConfig | ResNetConfig
-Model = VisionTransformer | ResNet
+if TYPE_CHECKING:
+    from vit.models.resnet import ResNet
+    from vit.models.vision_transformer import VisionTransformer
+
+ModelConfig: TypeAlias = ViTConfig | ResNetConfig
+Model: TypeAlias = "VisionTransformer | ResNet"
 
 
 @dataclass(frozen=True)
@@ -127,4 +129,8 @@ def model_config(name: str, **overrides: Any) -> ModelConfig:
 
 def build_model(config: ModelConfig) -> Model:
     """A model with fresh weights."""
+    # Imported here, so that the table alone is read without torch (`vit models`).
+    from vit.models.resnet import ResNet
+    from vit.models.vision_transformer import VisionTransformer
+
     return ResNet(config) if isinstance(config, ResNetConfig) else VisionTransformer(config)

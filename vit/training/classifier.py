@@ -21,7 +21,7 @@ from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
 from vit.training.losses import Loss, balanced_weights
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing
-from vit.training.optim import param_groups
+from vit.training.optim import check_layer_decay, param_groups
 from vit.training.schedules import Schedule
 
 
@@ -95,6 +95,7 @@ class ImageClassifier(LightningModule):
         self.freeze_backbone = freeze_backbone
         self.compile_network = compile
         self.num_classes = num_classes
+        check_layer_decay(layer_decay)
         if num_classes < 1:
             raise UserError(f"num_classes={num_classes} must be at least 1, training needs a head")
         if self.labels.multilabel and self.loss.kind != "sigmoid":
@@ -180,7 +181,8 @@ class ImageClassifier(LightningModule):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits `b k` of normalised images `b c h w`."""
-        return self.model(images)
+        # With precision bf16-true, images still come in float32.
+        return self.model(images.to(self.dtype))
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         images, labels = batch[:2]

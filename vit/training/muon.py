@@ -1,8 +1,8 @@
 """Muon on the matrices of the encoder, AdamW on everything else, as one optimizer.
 
 Muon (K. Jordan et al., 2024, "Muon: an optimizer for hidden layers in neural networks") replaces
-each momentum matrix by the nearest orthogonal one. It is meant for hidden matrices only: embeddings,
-heads, biases and gains stay with AdamW.
+each momentum matrix by the nearest orthogonal one. It is meant for hidden matrices only:
+embeddings, heads, biases and gains stay with AdamW.
 """
 
 from collections.abc import Callable

@@ -27,6 +27,12 @@ def layer_index(name: str, depth: int) -> int:
     return depth + 1
 
 
+def check_layer_decay(layer_decay: float) -> None:
+    """UserError for a factor outside (0, 1]."""
+    if not 0 < layer_decay <= 1:
+        raise UserError(f"layer_decay={layer_decay} is not in (0, 1]")
+
+
 def param_groups(
     parameters: Iterable[tuple[str, nn.Parameter]], *, depth: int, layer_decay: float = 1.0
 ) -> list[dict[str, Any]]:
@@ -36,8 +42,7 @@ def param_groups(
     learns at the full rate and the embedding most slowly (BEiT, arXiv:2106.08254, appendix).
     Parameters that need no gradient are left out.
     """
-    if not 0 < layer_decay <= 1:
-        raise UserError(f"layer_decay={layer_decay} is not in (0, 1]")
+    check_layer_decay(layer_decay)
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
     for name, parameter in parameters:
         if not parameter.requires_grad:

@@ -1,19 +1,46 @@
-"""last.ckpt: where an interrupted run continues."""
+"""best.ckpt, which a finished run is, and last.ckpt, where an interrupted run continues."""
 
 import time
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from torch import Tensor
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps `best.ckpt`: the highest validation score, and of equal ones the latest.
+
+    Lightning keeps the first of equals. On a small validation set scores are often equal, and
+    weights from further down the learning-rate schedule are the better bet.
+
+    Args:
+        directory: Where the file goes.
+        monitor: Name of a metric that is better when higher, such as val/acc1.
+    """
+
+    def __init__(self, directory: str | Path, monitor: str) -> None:
+        super().__init__(
+            directory,
+            filename="best",
+            monitor=monitor,
+            mode="max",
+            enable_version_counter=False,
+            save_on_train_epoch_end=False,
+        )
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        equal = current is not None and self.best_model_score == current
+        return bool(equal) or super().check_monitor_top_k(trainer, current)
 
 
 class LastCheckpoint(Checkpoint):
     """Saves `last.ckpt` when the run ends, at ends of epochs, and now and then in long epochs.
 
-    Lightning's ModelCheckpoint saves at a fixed count of epochs or steps: on thirty photos that is a
-    file of the model's size every second, on ImageNet one an hour. Here the clock decides, but only
-    between steps of the optimizer, so that nothing accumulated is lost.
+    Lightning's ModelCheckpoint saves at a fixed count of epochs or steps: on thirty photos that is
+    a file of the model's size every second, on ImageNet one an hour. Here the clock decides, but
+    only between steps of the optimizer, so that nothing accumulated is lost.
 
     Args:
         directory: Where the file goes.
@@ -57,7 +84,8 @@ class LastCheckpoint(Checkpoint):
         return trainer.strategy.broadcast(time.monotonic() - self._saved_at >= seconds)
 
     def _save(self, trainer: Trainer) -> None:
-        if trainer.fast_dev_run or trainer.global_step == self._saved_step:
+        debugging: bool = trainer.fast_dev_run  # pyright: ignore[reportAttributeAccessIssue]
+        if debugging or trainer.global_step == self._saved_step:
             return
-        trainer.save_checkpoint(self.path)
+        trainer.save_checkpoint(self.path, weights_only=False)  # optimizer and position too
         self._saved_at, self._saved_step = time.monotonic(), trainer.global_step

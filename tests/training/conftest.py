@@ -1,0 +1,133 @@
+"""A set of tiny photos, a model of a few thousand weights, a silent Trainer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.callbacks import Callback
+from PIL import Image
+
+from vit.data.module import ImageData, InputFormat
+from vit.data.transforms import TrainTransform
+from vit.training.classifier import ImageClassifier
+
+SIZES = {"train": (16, 15, 13), "val": (3, 3, 3), "test": (3, 3, 1)}
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """44 training, 9 val and 7 test images of three classes, 10 x 12 pixels, noise on a colour."""
+    root = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(0)
+    for split, counts in SIZES.items():
+        for label, count in enumerate(counts):
+            folder = root / split / "abc"[label]
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = random.integers(0, 160, (12, 10, 3), dtype=np.uint8)
+                pixels[..., label] += 60
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    return root
+
+
+@pytest.fixture
+def make_data(photos: Path) -> Callable[..., ImageData]:
+    """Data without augmentation, in batches of 8, read by this process."""
+
+    def make(**options: Any) -> ImageData:
+        fixed: dict[str, Any] = {
+            "root": str(photos),
+            "image_size": 8,
+            "batch_size": 8,
+            "num_workers": 0,
+            "seed": 3,
+            "augment": TrainTransform(crop="none", flip=False),
+            "inputs": InputFormat(crop_fraction=1.0),
+        }
+        return ImageData(**{**fixed, **options})
+
+    return make
+
+
+@pytest.fixture
+def make_model() -> Callable[..., ImageClassifier]:
+    """A ViT of two layers for three classes of 8 x 8 pixels, initialised from `init_seed`."""
+
+    def make(*, init_seed: int = 0, architecture: Any = None, **options: Any) -> ImageClassifier:
+        seed_everything(init_seed, verbose=False)
+        sizes = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
+        return ImageClassifier(
+            "vit_ti16",
+            architecture={**sizes, **(architecture or {})},
+            **{"num_classes": 3, "image_size": 8, **options},
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_trainer(tmp_path: Path) -> Callable[..., Trainer]:
+    """A Trainer on the CPU that prints and logs nothing."""
+
+    def make(**options: Any) -> Trainer:
+        silent: dict[str, Any] = {
+            "accelerator": "cpu",
+            "devices": 1,
+            "logger": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "enable_checkpointing": False,
+            "use_distributed_sampler": False,
+            "num_sanity_val_steps": 0,
+            "log_every_n_steps": 1,
+            "default_root_dir": str(tmp_path),
+        }
+        if any("Checkpoint" in type(c).__name__ for c in options.get("callbacks", ())):
+            silent["enable_checkpointing"] = True
+        return Trainer(**{**silent, **options})
+
+    return make
+
+
+class Losses(Callback):
+    """The loss of every batch in hexadecimal, by the samples consumed before it."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.hex: dict[int, str] = {}
+        self.stop_after = stop_after
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        self._position = trainer.datamodule.consumed_samples
+
+    def on_train_batch_end(self, trainer: Any, model: Any, outputs: Any, *_: Any) -> None:
+        self.hex[self._position] = outputs["loss"].item().hex()
+        if self.stop_after is not None and len(self.hex) > self.stop_after:
+            raise KilledError
+
+
+class KilledError(RuntimeError):
+    """Stands for a process that dies."""
+
+
+@pytest.fixture
+def losses() -> type[Losses]:
+    return Losses
+
+
+@pytest.fixture
+def killed() -> type[KilledError]:
+    return KilledError
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@pytest.fixture
+def snapshot() -> Callable[[torch.nn.Module], dict[str, torch.Tensor]]:
+    """A copy of a module's state dict."""
+    return weights_of

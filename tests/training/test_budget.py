@@ -1,0 +1,85 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from lightning.pytorch.callbacks import Timer
+
+from vit.errors import UserError
+from vit.training.budget import step_budget, time_limit, time_used
+from vit.training.schedules import Schedule
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"max_epochs": 3}, 15),
+        ({"max_epochs": 3, "accumulate_grad_batches": 2}, 9),
+        ({"max_epochs": 3, "limit_train_batches": 2}, 6),
+        ({"max_epochs": 3, "limit_train_batches": 0.5}, 6),
+        ({"max_epochs": 3, "max_steps": 7}, 7),
+        ({"max_epochs": 3, "max_steps": 70}, 15),
+        ({"max_epochs": -1, "max_steps": 7}, 7),
+    ],
+)
+def test_the_budget_is_the_number_of_steps_that_are_taken(
+    options: Any, steps: int, make_data, make_model, make_trainer
+) -> None:
+    seen = []
+
+    class Model(type(make_model())):
+        def configure_optimizers(self) -> Any:
+            seen.append(step_budget(self.trainer))
+            return super().configure_optimizers()
+
+    model = make_model()
+    model.__class__ = Model
+    trainer = make_trainer(limit_val_batches=0, **options)
+    trainer.fit(model, make_data())
+    assert seen == [steps] and trainer.global_step == steps
+    assert trainer.estimated_stepping_batches == steps
+
+
+def test_a_decay_without_an_end_is_refused(make_data, make_model, make_trainer) -> None:
+    with pytest.raises(UserError, match="cosine schedule needs to know how long the run is"):
+        make_trainer(max_epochs=-1).fit(make_model(), make_data())
+
+
+def test_a_time_limit_ends_the_decay(make_data, make_model, make_trainer) -> None:
+    class Clock(Timer):
+        """Half a minute a step, of two minutes."""
+
+        steps = 0
+
+        def time_elapsed(self, stage: str = "train") -> float:
+            return 30.0 * self.steps
+
+        def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+            self.steps += 1
+            super().on_train_batch_end(*args, **kwargs)
+
+    rates: list[float] = []
+    model = make_model(schedule=Schedule(decay="linear"))
+    step = model.training_step
+
+    def noted(batch: Any, batch_idx: int) -> Any:
+        rates.append(model.trainer.optimizers[0].param_groups[0]["lr"])
+        return step(batch, batch_idx)
+
+    model.training_step = noted
+    trainer = make_trainer(max_epochs=-1, callbacks=[Clock(timedelta(minutes=2))])
+    trainer.fit(model, make_data())
+    assert trainer.global_step == 4
+    # The rate is set after each step, before the callback moves the clock on.
+    assert rates == pytest.approx([1e-3, 1e-3, 0.75e-3, 0.5e-3])
+
+
+def test_share_of_the_time_used(make_trainer) -> None:
+    timer = Timer(timedelta(seconds=100))
+    timer._offset = 25
+    assert time_used(timer) == pytest.approx(0.25)
+    timer._offset = 250
+    assert time_used(timer) == 1.0
+    assert time_limit(make_trainer(callbacks=[Timer()])) is None
+    assert time_limit(make_trainer(max_time={"hours": 1})) is not None

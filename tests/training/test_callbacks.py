@@ -1,0 +1,282 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from vit.data.sampler import EvalSampler
+from vit.errors import UserError
+from vit.training.callbacks import EMA, is_whole, step_seed
+from vit.training.mixing import Mixing
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def test_seeds_of_neighbouring_steps_processes_and_runs_differ() -> None:
+    seeds = {
+        step_seed(seed, consumed, rank)
+        for seed in range(3)
+        for consumed in range(0, 64_000, 64)
+        for rank in range(8)
+    }
+    assert len(seeds) == 3 * 1000 * 8
+
+
+# FiniteLoss
+
+
+def break_at(model: Any, step: int) -> None:
+    """The loss of optimizer step `step`, from 1, is NaN."""
+    normal = model.training_step
+
+    def training_step(batch: Any, batch_idx: int) -> Any:
+        loss = normal(batch, batch_idx)
+        return loss * float("nan") if model.trainer.global_step + 1 == step else loss
+
+    model.training_step = training_step
+
+
+@pytest.mark.parametrize("interval", [1, 1000])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_loss_that_is_not_finite_stops_and_names_the_step(
+    interval: int, accumulate: int, make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    model = make_model()
+    break_at(model, 4)
+    keep = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=1, filename="at")
+    trainer = make_trainer(
+        max_epochs=4,
+        log_every_n_steps=interval,
+        accumulate_grad_batches=accumulate,
+        callbacks=[keep],
+    )
+    with pytest.raises(UserError, match=r"^the loss is not finite since step 4: training stopped"):
+        trainer.fit(model, make_data())
+    [file] = tmp_path.glob("*.ckpt")
+    checkpoint = torch.load(file, weights_only=True)
+    assert checkpoint["global_step"] == 3
+    assert all(value.isfinite().all() for value in checkpoint["state_dict"].values())
+
+
+def test_without_checkpoints_the_epoch_still_ends_in_an_error(
+    make_data, make_model, make_trainer
+) -> None:
+    model = make_model()
+    break_at(model, 2)
+    trainer = make_trainer(max_epochs=1, log_every_n_steps=1000, limit_val_batches=0)
+    with pytest.raises(UserError, match="since step 2"):
+        trainer.fit(model, make_data())
+
+
+def test_an_evaluation_is_not_wasted_on_broken_weights(make_data, make_model, make_trainer) -> None:
+    model = make_model()
+    break_at(model, 3)
+    trainer = make_trainer(max_epochs=1, log_every_n_steps=1000, val_check_interval=3)
+    with pytest.raises(UserError, match="since step 3"):
+        trainer.fit(model, make_data())
+    assert trainer.callback_metrics.get("val/loss") is None
+
+
+def test_gradients_that_overflow_reach_no_checkpoint(
+    make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    class Overflow(Callback):
+        def on_before_optimizer_step(self, trainer: Any, model: Any, optimizer: Any) -> None:
+            if trainer.global_step == 2:
+                next(model.parameters()).grad.fill_(float("inf"))
+
+    keep = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=1, filename="at")
+    trainer = make_trainer(max_epochs=1, callbacks=[Overflow(), keep])
+    with pytest.raises(UserError, match="the weights are not finite after step 3"):
+        trainer.fit(make_model(), make_data())
+    [file] = tmp_path.glob("*.ckpt")
+    assert torch.load(file, weights_only=True)["global_step"] == 2
+
+
+# EveryImageOnce
+
+
+@pytest.mark.parametrize("stage", ["validate", "test"])
+def test_a_missing_image_is_noticed(
+    stage: str, make_data, make_model, make_trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer()
+    getattr(trainer, stage)(make_model(), datamodule=make_data(), verbose=False)
+    monkeypatch.setattr(EvalSampler, "__iter__", lambda self: iter(list(self.indices)[1:]))
+    split, size = ("val", 9) if stage == "validate" else ("test", 7)
+    with pytest.raises(RuntimeError, match=f"{split}: {size - 1} images were counted, the set has"):
+        getattr(trainer, stage)(make_model(), datamodule=make_data(), verbose=False)
+
+
+def test_the_split_that_is_tested_is_the_one_that_is_counted(
+    make_data, make_model, make_trainer
+) -> None:
+    data, model = make_data(), make_model()
+    data.evaluation_split = model.evaluation_split = "train"
+    [scores] = make_trainer().test(model, datamodule=data, verbose=False)
+    assert "train/acc1" in scores
+    data.evaluation_split = "val"
+    with pytest.raises(RuntimeError, match="train: 9 images were counted, the set has 44"):
+        make_trainer().test(model, datamodule=data, verbose=False)
+
+
+def test_skipped_images_are_known(
+    photos: Path, make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    import shutil
+
+    root = tmp_path / "copy"
+    shutil.copytree(photos, root)
+    (root / "test" / "a" / "0.png").write_bytes(b"not an image")
+    data = make_data(root=str(root), on_error="skip")
+    model = make_model()
+    make_trainer().test(model, datamodule=data, verbose=False)
+    assert int(model.test_metrics.images.compute()) == 6
+
+
+def test_a_limited_evaluation_is_not_counted(make_data, make_model, make_trainer) -> None:
+    make_trainer(limit_val_batches=1).validate(make_model(), make_data(), verbose=False)
+    make_trainer(fast_dev_run=True).fit(make_model(), make_data())
+    assert is_whole(1.0) and not is_whole(1) and not is_whole(0.5)
+
+
+# EMA
+
+
+class Trace(Callback):
+    """The raw weights after every optimizer step, and what validation saw."""
+
+    def __init__(self) -> None:
+        self.raw: list[torch.Tensor] = []
+        self.validated: list[torch.Tensor] = []
+
+    def on_train_batch_end(self, trainer: Any, model: Any, *_: Any) -> None:
+        if trainer.global_step > len(self.raw):
+            self.raw.append(flat(model))
+
+    def on_validation_batch_start(self, trainer: Any, model: Any, *_: Any) -> None:
+        self.validated.append(flat(model))
+
+
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().double().flatten() for p in model.parameters()])
+
+
+def averaged(first: torch.Tensor, raw: list[torch.Tensor], decay: float) -> torch.Tensor:
+    """tf.train.ExponentialMovingAverage with num_updates, written out."""
+    average = first
+    for t, weights in enumerate(raw, start=1):
+        keep = min(decay, (1 + t) / (10 + t))
+        average = keep * average + (1 - keep) * weights
+    return average
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_average_is_the_closed_form(
+    accumulate: int, make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    model, trace = make_model(), Trace()
+    keep = ModelCheckpoint(dirpath=tmp_path, filename="last", every_n_epochs=1)
+    first = flat(model)
+    trainer = make_trainer(
+        max_epochs=2,
+        accumulate_grad_batches=accumulate,
+        callbacks=[EMA(decay=0.4), trace, keep],  # 0.4 is reached at the fifth step
+    )
+    trainer.fit(model, make_data())
+    expected = averaged(first, trace.raw, 0.4)
+    assert len(trace.raw) == trainer.global_step
+    torch.testing.assert_close(flat(model), expected, rtol=0, atol=1e-7)
+    assert (expected - trace.raw[-1]).abs().max() > 1e-5
+    half = trace.raw[: trainer.global_step // 2]
+    torch.testing.assert_close(trace.validated[0], averaged(first, half, 0.4), rtol=0, atol=1e-7)
+
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    names = [name for name, _ in model.named_parameters()]
+    assert all(torch.equal(checkpoint["state_dict"][n], model.state_dict()[n]) for n in names)
+    raw = torch.cat([checkpoint["current_model_state"][n].double().flatten() for n in names])
+    assert torch.equal(raw, trace.raw[-1])
+    assert checkpoint["vit"]["weights"] == "ema"
+
+
+def test_the_average_stays_when_the_run_is_over(make_data, make_model, make_trainer) -> None:
+    model, data = make_model(), make_data()
+    trainer = make_trainer(max_epochs=2, callbacks=[EMA(0.9)])
+    trainer.fit(model, data)
+    before = flat(model)
+    trainer.validate(model, data, verbose=False)
+    trainer.test(model, data, verbose=False)
+    assert torch.equal(flat(model), before)
+
+
+def test_a_checkpoint_at_the_very_end_has_the_raw_weights(
+    make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    trace = Trace()
+    keep = ModelCheckpoint(dirpath=tmp_path, save_last=True, every_n_train_steps=1000)
+    make_trainer(max_steps=3, callbacks=[EMA(0.9), trace, keep]).fit(make_model(), make_data())
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    raw = [checkpoint["current_model_state"][n] for n, _ in make_model().named_parameters()]
+    assert torch.equal(torch.cat([r.double().flatten() for r in raw]), trace.raw[-1])
+
+
+def test_an_exception_in_validation_does_not_exchange_average_and_raw(
+    make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    class Fail(Callback):
+        def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
+            raise KeyError("broken")
+
+    trace, model = Trace(), make_model()
+    first = flat(model)
+    keep = ModelCheckpoint(dirpath=tmp_path, filename="at", save_on_exception=True)
+    trainer = make_trainer(max_epochs=1, callbacks=[EMA(0.9), trace, Fail(), keep])
+    with pytest.raises(KeyError):
+        trainer.fit(model, make_data())
+    [file] = tmp_path.glob("*.ckpt")
+    checkpoint = torch.load(file, weights_only=True)
+    names = [name for name, _ in model.named_parameters()]
+    for key, expected in (
+        ("current_model_state", trace.raw[-1]),
+        ("state_dict", averaged(first, trace.raw, 0.9)),
+    ):
+        actual = torch.cat([checkpoint[key][n].double().flatten() for n in names])
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-7)
+
+
+def test_an_averaged_run_is_not_continued_without_its_average(
+    make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    keep = ModelCheckpoint(dirpath=tmp_path, filename="last", every_n_epochs=1)
+    make_trainer(max_epochs=1, callbacks=[EMA(), keep]).fit(make_model(), make_data())
+    with pytest.raises(UserError, match="the checkpoint is of a run with EMA"):
+        make_trainer(max_epochs=2).fit(make_model(), make_data(), ckpt_path=tmp_path / "last.ckpt")
+    make_trainer().test(make_model(), make_data(), ckpt_path=tmp_path / "last.ckpt", verbose=False)
+
+
+def test_decay_is_checked() -> None:
+    with pytest.raises(UserError, match=r"decay=1.0 is not in \[0, 1\)"):
+        EMA(1.0)
+
+
+# ConsumedSamples
+
+
+def test_images_are_counted_exactly_and_logged(make_data, make_model, make_trainer) -> None:
+    data = make_data()
+    data.consumed_samples = 100_000_000 // 40 * 40 + 8  # float32 counts in eights up there
+    trainer = make_trainer(max_steps=1, limit_val_batches=0)
+    before = data.consumed_samples
+    trainer.fit(make_model(mixing=Mixing(mixup=0.2)), data)
+    assert data.consumed_samples == before + 8
+    assert trainer.callback_metrics["images"].dtype == torch.float64
+    assert trainer.callback_metrics["images"].item() == data.consumed_samples
+
+
+def test_other_data_is_left_alone(make_model, make_trainer) -> None:
+    samples = [(torch.zeros(3, 8, 8), torch.tensor(i % 3)) for i in range(8)]
+    loader = torch.utils.data.DataLoader(samples, batch_size=4)
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(make_model(), loader, loader)
+    assert trainer.global_step == 2 and "val/acc1" in trainer.callback_metrics

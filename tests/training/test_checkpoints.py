@@ -1,0 +1,103 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import Callback
+from torch.utils.data import DataLoader
+
+from vit.training.callbacks import EMA
+from vit.training.checkpoints import BestCheckpoint, LastCheckpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Saves(Callback):
+    """Positions at which a checkpoint was written."""
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+
+    def on_save_checkpoint(self, trainer: Any, *_: Any) -> None:
+        self.positions.append(trainer.datamodule.consumed_samples)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "positions"),
+    [
+        ({}, [120]),
+        ({"epoch_seconds": 0}, [40, 80, 120]),
+        ({"step_seconds": 0}, [16, 32, 56, 72, 96, 112, 120]),
+    ],
+)
+def test_the_clock_decides_but_the_end_is_always_saved(
+    seconds: Any, positions: list[int], make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    keep, saves = LastCheckpoint(tmp_path, **seconds), Saves()
+    keep.CHECK_EVERY = 2
+    make_trainer(max_epochs=3, callbacks=[keep, saves]).fit(make_model(), make_data())
+    assert saves.positions == positions
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 15
+
+
+def test_saves_fall_on_steps_of_the_optimizer(
+    make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    keep, saves = LastCheckpoint(tmp_path, step_seconds=0), Saves()
+    keep.CHECK_EVERY = 1
+    trainer = make_trainer(max_epochs=1, accumulate_grad_batches=2, callbacks=[keep, saves])
+    trainer.fit(make_model(), make_data())
+    assert saves.positions == [16, 32, 40]
+
+
+@pytest.mark.parametrize("stop_after", [6, 8, 12])
+def test_a_run_continues_from_it_bitwise(
+    stop_after: int, make_data, make_model, make_trainer, losses, killed, tmp_path: Path
+) -> None:
+    def run(record: Any, folder: str, **options: Any) -> Any:
+        keep = LastCheckpoint(tmp_path / folder, epoch_seconds=0, step_seconds=0)
+        keep.CHECK_EVERY = 3
+        model = make_model(architecture={"dropout": 0.1})
+        trainer = make_trainer(max_epochs=3, callbacks=[EMA(0.9), record, keep])
+        trainer.fit(model, make_data(), **options)
+        return model
+
+    whole, rest = losses(), losses()
+    expected = run(whole, "whole")
+    with pytest.raises(killed):
+        run(losses(stop_after=stop_after), "killed")
+    actual = run(rest, "killed", ckpt_path=tmp_path / "killed" / "last.ckpt")
+    assert rest.hex == {at: whole.hex[at] for at in rest.hex}
+    assert min(rest.hex) <= 8 * (stop_after + 1) and max(rest.hex) == 112
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, actual.state_dict()[name]), name
+
+
+class Score(LightningModule):
+    """Scores as told: one after each validation."""
+
+    def __init__(self, scores: list[float]) -> None:
+        super().__init__()
+        self.scores, self.weight = scores, torch.nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return self.weight
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val/acc1", self.scores[self.current_epoch])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"), [([0.5, 0.9, 0.9, 0.7], 2), ([0.5, 0.5, 0.5], 2), ([0.9, 0.1], 0)]
+)
+def test_of_equal_scores_the_latest_is_the_best(
+    scores: list[float], best: int, make_trainer, tmp_path: Path
+) -> None:
+    trainer = make_trainer(max_epochs=len(scores), callbacks=[BestCheckpoint(tmp_path, "val/acc1")])
+    trainer.fit(Score(scores), DataLoader([0]), DataLoader([0]))
+    assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == best
+    assert [file.name for file in tmp_path.iterdir()] == ["best.ckpt"]

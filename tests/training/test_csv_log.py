@@ -1,0 +1,71 @@
+import csv
+from pathlib import Path
+
+from vit.training.csv_log import MetricsCsv
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def log(logger: MetricsCsv, *entries: tuple[int, dict[str, float]]) -> None:
+    for step, metrics in entries:
+        logger.log_metrics(metrics, step)
+        logger.save()  # Lightning saves after every entry
+
+
+def test_losses_and_scores_of_a_step_share_a_row(tmp_path: Path) -> None:
+    log(MetricsCsv(tmp_path), (0, {"loss": 3.0}), (1, {"loss": 2.0}), (1, {"acc": 0.5}))
+    assert rows(tmp_path) == [
+        {"step": "0", "loss": "3.0", "acc": ""},
+        {"step": "1", "loss": "2.0", "acc": "0.5"},
+    ]
+
+
+def test_rows_of_steps_that_are_taken_again_go_and_earlier_ones_stay(tmp_path: Path) -> None:
+    log(MetricsCsv(tmp_path), *((step, {"loss": float(step)}) for step in range(5)))
+    # At the checkpoint three steps were taken: numbers 0, 1 and 2.
+    resumed = MetricsCsv(tmp_path, resumed_step=3)
+    log(resumed, (3, {"loss": -3.0}))
+    assert [row["loss"] for row in rows(tmp_path)] == ["0.0", "1.0", "2.0", "-3.0"]
+
+
+def test_a_resumed_run_may_log_more(tmp_path: Path) -> None:
+    log(MetricsCsv(tmp_path), (0, {"loss": 1.0}), (1, {"loss": 2.0}))
+    log(MetricsCsv(tmp_path, 2), (2, {"loss": 3.0}), (2, {"new": 4.0}), (3, {"loss": 5.0}))
+    assert [row["loss"] for row in rows(tmp_path)] == ["1.0", "2.0", "3.0", "5.0"]
+    assert [row["new"] for row in rows(tmp_path)] == ["", "", "4.0", ""]
+
+
+def test_a_new_run_starts_a_new_file(tmp_path: Path) -> None:
+    log(MetricsCsv(tmp_path), (0, {"loss": 1.0}))
+    log(MetricsCsv(tmp_path), (0, {"acc": 0.0}))
+    assert rows(tmp_path) == [{"step": "0", "acc": "0.0"}]
+
+
+def test_a_line_that_a_crash_cut_short_is_dropped(tmp_path: Path) -> None:
+    log(MetricsCsv(tmp_path), (9, {"loss": 1.0}), (10, {"loss": 2.0}))
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(path.read_bytes() + b"1")  # of 11,...
+    log(MetricsCsv(tmp_path, 11), (11, {"loss": 3.0}))
+    assert [row["step"] for row in rows(tmp_path)] == ["9", "10", "11"]
+
+
+def test_the_file_is_appended_to(tmp_path: Path) -> None:
+    logger = MetricsCsv(tmp_path)
+    log(logger, (0, {"loss": 1.0}))
+    path = tmp_path / "metrics.csv"
+    inode, size = path.stat().st_ino, path.stat().st_size
+    log(logger, (1, {"loss": 1.0}))
+    assert path.stat().st_ino == inode and path.stat().st_size > size
+    logger.finalize("success")
+    assert len(rows(tmp_path)) == 2
+
+
+def test_seconds_go_on_where_the_first_run_stopped(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,seconds\n0,5000.0\n1,9000.0\n")
+    log(MetricsCsv(tmp_path, 1), (1, {"loss": 1.0}))
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
+    assert seconds[0] == 5000 and 5000 <= seconds[1] < 5100

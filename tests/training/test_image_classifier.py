@@ -1,0 +1,282 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from torch import nn
+
+from vit.checkpoints.native import save_native
+from vit.errors import UserError
+from vit.training.callbacks import EMA
+from vit.training.classifier import ImageClassifier, Labels
+from vit.training.losses import Loss
+from vit.training.mixing import Mixing
+from vit.training.muon import MuonWithAdamW
+from vit.training.schedules import Schedule
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def clean_order(data: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The batches that training sees, normalised."""
+    images, labels, _ = zip(*data.train_dataloader(), strict=True)
+    return [(data.preprocess.normalize(x), y) for x, y in zip(images, labels, strict=True)]
+
+
+def test_the_first_twenty_steps_are_those_of_a_plain_loop(
+    make_data, make_model, make_trainer
+) -> None:
+    classifier = make_model(
+        optimizer=lambda params: torch.optim.AdamW(params, lr=3e-3, weight_decay=0.5, fused=True),
+        schedule=Schedule(warmup_steps=5),
+    )
+    plain = make_model().model
+    make_trainer(max_epochs=4, gradient_clip_val=1.0).fit(classifier, make_data())
+
+    kernels = {n for n, p in plain.named_parameters() if n.endswith("weight") and p.dim() > 1}
+    parameters = dict(plain.named_parameters())
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [p for n, p in parameters.items() if n not in kernels], "weight_decay": 0},
+            {"params": [p for n, p in parameters.items() if n in kernels], "weight_decay": 0.5},
+        ],
+        # Fused, and clipped in the order of the groups, to round alike: the bias of the keys has no
+        # gradient but rounding errors, which Adam makes as large as any.
+        fused=True,
+    )
+    ordered = [p for group in optimizer.param_groups for p in group["params"]]
+    step, data = 0, make_data()
+    while step < 20:
+        for images, labels in clean_order(data):
+            warm = (step + 1) / 6
+            cosine = (1 + math.cos(math.pi * (step - 5) / 15)) / 2
+            for group in optimizer.param_groups:
+                group["lr"] = 3e-3 * (warm if step < 5 else cosine)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(plain(images), labels).backward()
+            nn.utils.clip_grad_norm_(ordered, 1.0)
+            optimizer.step()
+            step += 1
+            data.consumed_samples += len(images)
+    for name, parameter in classifier.model.named_parameters():
+        torch.testing.assert_close(parameter, parameters[name], rtol=0, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("name", ["vit_ti16", "distilled", "bit_r50x1"])
+def test_a_linear_probe_trains_the_heads_alone_without_dropout(
+    name: str, make_data, make_model, make_trainer, snapshot
+) -> None:
+    if name == "bit_r50x1":
+        options = {"num_classes": 3, "image_size": 8}
+        model = ImageClassifier(name, architecture={"depths": [1]}, freeze_backbone=True, **options)
+        heads = {"head.fc"}
+    else:
+        architecture = {"dropout": 0.5, "drop_path": 0.5, "distillation_token": name == "distilled"}
+        model = make_model(architecture=architecture, freeze_backbone=True)
+        heads = {"head", "head_dist"} if name == "distilled" else {"head"}
+    before = snapshot(model.model)
+    modes: list[bool] = []
+
+    class Modes(Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, *_: Any) -> None:
+            modes.extend(m.training for m in module.model.modules())
+
+    make_trainer(max_epochs=2, callbacks=[Modes()]).fit(model, make_data())
+    assert not any(modes)
+    for key, value in model.model.state_dict().items():
+        assert torch.equal(value, before[key]) == (key.rpartition(".")[0] not in heads), key
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_new_classifier_is_in_the_mode_it_trains_in(frozen: bool, make_model) -> None:
+    model = make_model(architecture={"dropout": 0.5}, freeze_backbone=frozen)
+    assert model.training and model.model.training != frozen
+
+
+def test_head_bias_is_for_new_heads_only(make_model, tmp_path) -> None:
+    loss = Loss(kind="sigmoid", head_bias=-6.9)
+    new = make_model(loss=loss, architecture={"distillation_token": True}).model
+    for head in (new.head, new.head_dist):
+        assert head.bias.tolist() == pytest.approx([-6.9] * 3)
+    classes = ["a", "b", "c"]
+    nn.init.constant_(new.head.bias, 1.0)
+    save_native(tmp_path, new, classes=classes, preprocess={}, extra={})
+    options: dict[str, Any] = {"pretrained": str(tmp_path), "image_size": 8, "loss": loss}
+    kept = ImageClassifier(num_classes=3, labels=Labels(names=classes), **options)
+    assert kept.model.head.bias.tolist() == [1.0] * 3
+    other = ImageClassifier(num_classes=4, labels=Labels(names=[*classes, "d"]), **options)
+    assert other.load_report is not None and other.load_report.reinitialised
+    assert other.model.head.bias.tolist() == pytest.approx([-6.9] * 4)
+
+
+def test_compile_compiles_in_place_and_keeps_the_keys(
+    make_data, make_model, make_trainer, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def compiled(function: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(*inputs: Any, **options: Any) -> Any:
+            calls.append("compiled")
+            return function(*inputs, **options)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    model, data = make_model(compile=True), make_data()
+    keep = ModelCheckpoint(dirpath=tmp_path, filename="last")
+    trainer = make_trainer(max_epochs=1, callbacks=[EMA(), keep])
+    trainer.fit(model, data)
+    assert len(calls) == 5 + 2
+    trainer.test(model, data, verbose=False)
+    assert len(calls) == 5 + 2 + 1
+    keys = torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]
+    assert set(keys) == {f"model.{key}" for key in make_model().model.state_dict()}
+    make_trainer(max_epochs=1).fit(make_model(), data)
+    assert len(calls) == 5 + 2 + 1
+
+
+def test_a_checkpoint_says_what_it_is_in_plain_types(
+    make_data, make_model, make_trainer, tmp_path
+) -> None:
+    data = make_data()
+    labels = Labels(names=data.classes, counts=data.class_counts)
+    model = make_model(
+        labels=labels, loss=Loss(class_weights="balanced"), preprocess=data.preprocess.to_dict()
+    )
+    keep = ModelCheckpoint(dirpath=tmp_path, filename="last")
+    make_trainer(max_epochs=1, callbacks=[keep]).fit(model, data)
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    scores = {k: v.item() for k, v in model.trainer.callback_metrics.items() if k[:4] == "val/"}
+    assert checkpoint["vit"] == {
+        "config": model.model.config.to_dict(),
+        "classes": ["a", "b", "c"],
+        "preprocess": data.preprocess.to_dict(),
+        "weights": "raw",
+        "metrics": scores,
+        "extra": {"multilabel": False},
+    }
+    assert set(checkpoint["state_dict"]) == {f"model.{key}" for key in model.model.state_dict()}
+    again = ImageClassifier(
+        pretrained=str(tmp_path / "last.ckpt"), num_classes=3, image_size=8, labels=labels
+    )
+    for key, value in model.model.state_dict().items():
+        assert torch.equal(value, again.model.state_dict()[key])
+
+
+def first_loss(model: Any, data: Any, trainer: Any) -> float:
+    trainer.fit(model, data)
+    return trainer.callback_metrics["train/loss"].item()
+
+
+def test_class_weights_smoothing_and_mixing_reach_the_loss(
+    make_data, make_model, make_trainer
+) -> None:
+    labels = Labels(counts=[16, 15, 13])
+    one_step: dict[str, Any] = {"max_steps": 2, "limit_val_batches": 0}
+    losses = [
+        first_loss(make_model(labels=labels, **options), make_data(), make_trainer(**one_step))
+        for options in (
+            {},
+            {"loss": Loss(class_weights="balanced")},
+            {"loss": Loss(label_smoothing=0.3)},
+            {"loss": Loss(kind="sigmoid")},
+            {"mixing": Mixing(mixup=1.0)},
+            {"mixing": Mixing(mixup=1.0), "loss": Loss(class_weights="balanced")},
+            {"schedule": Schedule(warmup_steps=1)},
+        )
+    ]
+    assert len(set(losses)) == len(losses) and all(map(math.isfinite, losses))
+
+
+def test_the_validation_loss_is_the_plain_one(make_data, make_model, make_trainer) -> None:
+    losses = []
+    for loss in (Loss(), Loss(label_smoothing=0.3, class_weights="balanced")):
+        model = make_model(labels=Labels(counts=[30, 2, 2]), loss=loss)
+        nn.init.normal_(model.model.head.weight, generator=torch.Generator().manual_seed(0))
+        [scores] = make_trainer().validate(model, make_data(), verbose=False)
+        losses.append(scores["val/loss"])
+    assert losses[0] == losses[1] != pytest.approx(math.log(3), abs=1e-3)
+
+
+def test_several_labels_an_image_train_and_score(make_model, make_trainer) -> None:
+    random = torch.Generator().manual_seed(0)
+    samples = [
+        (torch.randn(3, 8, 8, generator=random), (torch.rand(3, generator=random) < 0.5).float())
+        for _ in range(16)
+    ]
+    loader = torch.utils.data.DataLoader(samples, batch_size=6)
+    model = make_model(
+        labels=Labels(multilabel=True), loss=Loss(kind="sigmoid"), mixing=Mixing(cutmix=1.0)
+    )
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(model, loader, loader)
+    assert {"val/map", "val/f1", "val/exact", "val/loss"} <= trainer.callback_metrics.keys()
+    [probabilities, *_] = trainer.predict(model, loader)
+    torch.testing.assert_close(probabilities, model.eval()(samples_of(loader)).sigmoid())
+
+
+def samples_of(loader: Any) -> torch.Tensor:
+    return next(iter(loader))[0]
+
+
+def test_predictions_of_one_label_sum_to_one(make_data, make_model, make_trainer) -> None:
+    batches = make_trainer().predict(make_model(), make_data())
+    probabilities = torch.cat(batches)
+    assert probabilities.shape == (7, 3)
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(7))
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true"])
+@pytest.mark.parametrize("muon", [False, True])
+def test_half_precision_clips_and_learns(
+    precision: str, muon: bool, make_data, make_model, make_trainer
+) -> None:
+    optimizer = {"optimizer": lambda params: MuonWithAdamW(params)} if muon else {}
+    model = make_model(schedule=Schedule(decay="constant"), **optimizer)
+    before = model.model.head.weight.detach().clone()
+    trainer = make_trainer(max_epochs=6, precision=precision, gradient_clip_val=1.0)
+    trainer.fit(model, make_data())
+    assert trainer.callback_metrics["train/loss"] < math.log(3) - 0.02
+    assert model.model.head.weight.isfinite().all()
+    assert not torch.equal(model.model.head.weight.float(), before)
+
+
+def test_gradients_are_clipped(make_data, make_model, make_trainer) -> None:
+    norms: list[float] = []
+
+    class Norm(Callback):
+        def on_before_zero_grad(self, trainer: Any, model: Any, optimizer: Any) -> None:
+            grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+            if grads:
+                norms.append(torch.cat(grads).norm().item())
+
+    for clip in (None, 1e-3):
+        trainer = make_trainer(max_steps=2, gradient_clip_val=clip, callbacks=[Norm()])
+        trainer.fit(make_model(), make_data())
+    assert norms[0] > 0.01 and norms[-1] == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_layer_decay_sets_the_rates(make_data, make_model, make_trainer) -> None:
+    model = make_model(layer_decay=0.5, schedule=Schedule(decay="constant"))
+    trainer = make_trainer(max_steps=1)
+    trainer.fit(model, make_data())
+    rates = {n: g["lr"] for g in trainer.optimizers[0].param_groups for n in g["names"]}
+    assert rates["head.weight"] == pytest.approx(1e-3)
+    assert rates["blocks.1.norm1.weight"] == pytest.approx(5e-4)
+    assert rates["patch_embed.proj.weight"] == pytest.approx(1.25e-4)
+    assert trainer.callback_metrics["lr"] == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": Labels(multilabel=True)}, "several labels need model.loss.kind=sigmoid"),
+        ({"labels": Labels(names=["a"])}, "labels.names has 1 names for num_classes=3"),
+        ({"loss": Loss(class_weights="balanced")}, "class_weights=balanced needs labels.counts"),
+        ({"num_classes": 0}, "num_classes=0"),
+    ],
+)
+def test_mistakes_are_named(options: dict[str, Any], message: str, make_model) -> None:
+    with pytest.raises(UserError, match=message):
+        make_model(**options)

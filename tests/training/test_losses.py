@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.utils.class_weight import compute_class_weight
+
+from vit.errors import UserError
+from vit.training.losses import Loss, balanced_weights
+
+LOGITS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) * 3
+LABELS = torch.tensor([0, 3, 1, 1, 2, 0])
+SOFT = torch.rand(6, 4, generator=torch.Generator().manual_seed(1)).softmax(-1)
+WEIGHTS = torch.tensor([0.5, 2.0, 1.0, 3.0])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("targets", [LABELS, SOFT])
+def test_softmax_loss_is_torchs_cross_entropy(targets: torch.Tensor, smoothing: float) -> None:
+    expected = F.cross_entropy(LOGITS, targets, label_smoothing=smoothing)
+    actual = Loss(label_smoothing=smoothing)(LOGITS, targets)
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_class_weights_act_on_mixed_targets_as_in_torch(smoothing: float) -> None:
+    expected = F.cross_entropy(LOGITS, SOFT, weight=WEIGHTS, label_smoothing=smoothing)
+    actual = Loss(label_smoothing=smoothing)(LOGITS, SOFT, WEIGHTS)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_class_weights_on_labels_are_a_mean_over_images() -> None:
+    terms = F.cross_entropy(LOGITS, LABELS, weight=WEIGHTS, reduction="none")
+    torch.testing.assert_close(Loss()(LOGITS, LABELS, WEIGHTS), terms.mean())
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_sigmoid_loss_is_big_visions_formula(weights: torch.Tensor | None) -> None:
+    # utils.py, sigmoid_xent: -sum(labels * log_p + (1 - labels) * log_not_p)
+    z, y = LOGITS.double().numpy(), np.eye(4)[LABELS.numpy()]
+    log_p, log_not_p = -np.log1p(np.exp(-z)), -np.log1p(np.exp(z))
+    terms = -(y * log_p + (1 - y) * log_not_p)
+    expected = (terms * (1 if weights is None else weights.numpy())).sum(-1).mean()
+    actual = Loss(kind="sigmoid")(LOGITS, LABELS, weights)
+    assert actual.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_sigmoid_loss_smooths_towards_one_over_k() -> None:
+    targets = F.one_hot(LABELS, 4) * 0.8 + 0.2 / 4
+    expected = F.binary_cross_entropy_with_logits(LOGITS, targets, reduction="sum") / 6
+    actual = Loss(kind="sigmoid", label_smoothing=0.2)(LOGITS, LABELS)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_half_precision_logits_lose_no_digits_in_the_sum() -> None:
+    logits = LOGITS.bfloat16()
+    loss = Loss()(logits, LABELS)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, F.cross_entropy(logits.float(), LABELS))
+
+
+def test_balanced_weights_are_scikit_learns() -> None:
+    counts = [5, 1, 14]
+    labels = np.repeat([0, 1, 2], counts)
+    expected = compute_class_weight("balanced", classes=np.array([0, 1, 2]), y=labels)
+    assert balanced_weights(counts).tolist() == pytest.approx(expected.tolist())
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(UserError, match="class number 1 has no training image"):
+        balanced_weights([3, 0])
+    with pytest.raises(UserError, match=r"label_smoothing=1.5 is not in \[0, 1\)"):
+        Loss(label_smoothing=1.5)

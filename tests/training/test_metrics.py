@@ -1,0 +1,135 @@
+"""Scores against scikit-learn and torchmetrics, and their sums over processes."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    confusion_matrix,
+    f1_score,
+    log_loss,
+    recall_score,
+    top_k_accuracy_score,
+)
+from torchmetrics.classification import MulticlassCalibrationError
+
+from vit.training.metrics import CalibrationError, EvaluationMetrics
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+K, N = 7, 203
+RANDOM = torch.Generator().manual_seed(0)
+PROBABILITIES = (torch.randn(N, K, generator=RANDOM) * 2).softmax(-1)
+LABELS = torch.randint(K - 1, (N,), generator=RANDOM)  # class 6 has no image
+MANY = (torch.rand(N, K, generator=RANDOM) < 0.3).float()
+SCORES = torch.rand(N, K, generator=RANDOM)
+
+
+def evaluated(probabilities, labels, *, multilabel=False, batch=32, details=True):  # noqa: ANN
+    metrics = EvaluationMetrics(probabilities.shape[1], multilabel=multilabel, details=details)
+    metrics.reset()
+    for p, y in zip(probabilities.split(batch), labels.split(batch), strict=True):
+        loss = torch.nn.functional.nll_loss(p.log(), y) if y.dim() == 1 else p.mean()
+        metrics.update(p, y, loss)
+    return metrics
+
+
+def test_scores_are_scikit_learns() -> None:
+    scores = {k: v.item() for k, v in evaluated(PROBABILITIES, LABELS).compute().items()}
+    p, y = PROBABILITIES.double().numpy(), LABELS.numpy()
+    assert scores.pop("loss") == pytest.approx(log_loss(y, p, labels=range(K)), rel=1e-6)
+    assert scores.pop("acc1") == pytest.approx(accuracy_score(y, p.argmax(1)))
+    top5 = top_k_accuracy_score(y, p, k=5, labels=range(K))
+    assert scores.pop("acc5") == pytest.approx(top5)
+    assert scores.pop("f1") == pytest.approx(f1_score(y, p.argmax(1), average="macro"))
+    reference = MulticlassCalibrationError(K, n_bins=15, norm="l1")
+    assert scores.pop("ece") == pytest.approx(reference(PROBABILITIES, LABELS).item(), rel=1e-5)
+    assert not scores
+
+
+def test_tables_are_scikit_learns() -> None:
+    tables = evaluated(PROBABILITIES, LABELS).tables.compute()
+    y, predicted = LABELS.numpy(), PROBABILITIES.argmax(1).numpy()
+    expected = confusion_matrix(y, predicted, labels=range(K))
+    np.testing.assert_array_equal(tables["confusion"].numpy(), expected)
+    recall = recall_score(y, predicted, labels=range(K), average=None, zero_division=0)
+    assert tables["class_accuracy"].tolist() == pytest.approx(recall.tolist())
+    assert not evaluated(PROBABILITIES, LABELS, details=False).tables
+
+
+def test_scores_of_several_labels_are_scikit_learns() -> None:
+    metrics = evaluated(SCORES, MANY, multilabel=True)
+    scores = {k: v.item() for k, v in metrics.compute().items()}
+    p, y = SCORES.numpy(), MANY.numpy()
+    assert scores["map"] == pytest.approx(average_precision_score(y, p, average="macro"))
+    assert scores["f1"] == pytest.approx(f1_score(y, p > 0.5, average="macro"))
+    assert scores["exact"] == pytest.approx(accuracy_score(y, p > 0.5))
+    assert scores["loss"] == pytest.approx(p.mean(), rel=1e-5)
+
+
+def test_five_classes_have_no_top_five() -> None:
+    names = evaluated(PROBABILITIES[:, :5].softmax(-1), LABELS % 5).compute()
+    assert "acc5" not in names
+
+
+def test_calibration_bins_are_closed_above() -> None:
+    # arXiv:1706.04599: bin m is ((m - 1) / M, m / M]; a confidence of 0 goes into the first.
+    metric = CalibrationError(num_bins=2)
+    metric.update(torch.tensor([[0.5, 0.5], [0.25, 0.75]]), torch.tensor([0, 0]))
+    assert metric.count.tolist() == [1, 1]
+    assert metric.compute().item() == pytest.approx((0.5 + 0.75) / 2)
+
+
+def test_a_perfectly_confident_answer_is_counted() -> None:
+    metric = CalibrationError()
+    metric.update(torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.tensor([1, 0]))
+    assert metric.count.sum() == 2 and metric.count[-1] == 1
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_two_processes_give_the_figures_of_one(multilabel: bool) -> None:
+    p, y = (SCORES, MANY) if multilabel else (PROBABILITIES, LABELS)
+    whole = evaluated(p, y, multilabel=multilabel)
+    shares = [evaluated(p[r::2], y[r::2], multilabel=multilabel) for r in range(2)]
+    for group in ("scores", "tables"):
+        for name in getattr(whole, group):
+            add_up([getattr(share, group)[name] for share in shares])
+    add_up([share.loss for share in shares])
+    add_up([share.images for share in shares])
+    assert shares[0].images.compute() == N
+    for name, value in whole.compute().items():
+        torch.testing.assert_close(shares[0].compute()[name], value, rtol=1e-6, atol=0, msg=name)
+    for name, value in whole.tables.compute().items():
+        assert torch.equal(shares[0].tables.compute()[name], value)
+
+
+def add_up(metrics: list) -> None:
+    """What torchmetrics does with the states of all processes."""
+    for name in metrics[0]._reductions:
+        states = [getattr(metric, name) for metric in metrics]
+        summed = sum(states[1:], states[0])  # tensors are added, lists joined
+        setattr(metrics[0], name, summed)
+
+
+def test_sums_are_kept_in_double_precision() -> None:
+    metrics = evaluated(PROBABILITIES, LABELS)
+    assert metrics.loss.compute().dtype == torch.float64
+    assert metrics.scores["ece"].compute().dtype == torch.float64
+
+
+def test_a_process_without_images_has_tables_to_share() -> None:
+    metrics = EvaluationMetrics(K, multilabel=True, details=True)
+    metrics.reset()
+    [shape] = {tuple(t.shape) for t in metrics.scores["map"].preds}
+    assert shape[1:] == (K,)
+
+
+def test_reset_forgets() -> None:
+    metrics = evaluated(PROBABILITIES, LABELS)
+    metrics.reset()
+    assert metrics.images.compute() == 0
+    metrics.update(PROBABILITIES[:0], LABELS[:0], torch.tensor(0.0))
+    assert metrics.images.compute() == 0
+    metrics.update(PROBABILITIES[:9], LABELS[:9], torch.tensor(2.0))
+    assert metrics.images.compute() == 9 and metrics.loss.compute() == 2

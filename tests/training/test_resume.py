@@ -1,0 +1,139 @@
+"""A run that is killed and continued in a new process computes what an uninterrupted one does, to
+the last bit: the losses of all batches and the final weights."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from vit.data.transforms import TrainTransform
+from vit.training.callbacks import EMA
+from vit.training.classifier import Labels
+from vit.training.csv_log import MetricsCsv
+from vit.training.mixing import Mixing
+from vit.training.muon import MuonWithAdamW
+from vit.training.schedules import Schedule
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+# 44 images in batches of 8 are 5 batches an epoch; batch 7 lies in the second of three epochs.
+KILLED_AFTER = 8
+RANDOM = TrainTransform(crop="inception", flip=True, randaugment=(2, 9), erasing=0.25)
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=1e-3)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "two_workers": {"workers": 2},
+    "momentum": {"optimizer": sgd},
+    "ema": {"ema": True},
+    "muon": {"optimizer": lambda params: MuonWithAdamW(params)},
+    "accumulate": {"accumulate": 2},
+    "validation_within_the_epoch": {"val_check_interval": 2, "ema": True},
+}
+
+
+@pytest.mark.parametrize("when", ["within_an_epoch", "at_the_end_of_an_epoch"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_run_continues_bitwise(
+    case: str, when: str, make_data, make_model, make_trainer, losses, killed, tmp_path: Path
+) -> None:
+    options = CASES[case]
+    accumulate = options.get("accumulate", 1)
+
+    def run(record: Any, *, init_seed: int, resume: Path | None = None) -> Any:
+        model = make_model(
+            init_seed=init_seed,
+            architecture={"dropout": 0.1, "drop_path": 0.2},
+            labels=Labels(names=["a", "b", "c"]),
+            schedule=Schedule(warmup_steps=3),
+            mixing=Mixing(mixup=0.2, cutmix=1.0),
+            **({"optimizer": options["optimizer"]} if "optimizer" in options else {}),
+        )
+        every = {"every_n_train_steps": 2} if when == "within_an_epoch" else {"every_n_epochs": 1}
+        folder = tmp_path / ("resumed" if resume else record.__class__.__name__)
+        keep = ModelCheckpoint(dirpath=folder, save_top_k=-1, filename="{step}", **every)
+        trainer = make_trainer(
+            max_epochs=3,
+            accumulate_grad_batches=accumulate,
+            val_check_interval=options.get("val_check_interval", 1.0),
+            gradient_clip_val=1.0,
+            callbacks=[*([EMA(0.9)] if options.get("ema") else []), record, keep],
+        )
+        data = make_data(augment=RANDOM, num_workers=options.get("workers", 0))
+        trainer.fit(model, data, ckpt_path=resume)
+        return model
+
+    whole = losses()
+    expected = run(whole, init_seed=0)
+    assert len(whole.hex) == 15
+    assert len(set(whole.hex.values())) == 16 - accumulate  # a new head answers ln 3 to every image
+
+    for file in tmp_path.rglob("*.ckpt"):
+        file.unlink()
+    with pytest.raises(killed):
+        run(losses(stop_after=KILLED_AFTER), init_seed=0)
+    files = sorted(tmp_path.rglob("*.ckpt"), key=lambda file: int(file.stem.partition("=")[2]))
+    last = torch.load(files[-1], weights_only=True)["ImageData"]["consumed_samples"]
+    inside = when == "within_an_epoch" or "val_check_interval" in options  # saves after each
+    assert 0 < last <= 72 and (last % 40 != 0) == inside
+
+    rest = losses()
+    actual = run(rest, init_seed=99, resume=files[-1])
+    assert rest.hex == {at: loss for at, loss in whole.hex.items() if at >= last}
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, actual.state_dict()[name]), name
+
+
+def test_a_mid_epoch_checkpoint_is_really_inside_an_epoch(
+    make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    keep = ModelCheckpoint(dirpath=tmp_path, save_top_k=-1, every_n_train_steps=2)
+    make_trainer(max_epochs=1, accumulate_grad_batches=2, callbacks=[keep]).fit(
+        make_model(), make_data()
+    )
+    [file] = tmp_path.glob("*.ckpt")  # step 2 of 3, after 4 of 5 batches
+    assert torch.load(file, weights_only=True)["ImageData"] == {"consumed_samples": 32}
+
+
+def test_the_seed_of_a_step_matters(make_data, make_model, make_trainer, losses) -> None:
+    records = []
+    for seed in (1, 1, 2):
+        records.append(losses())
+        model = make_model(architecture={"dropout": 0.1})
+        torch.manual_seed(len(records))  # of no consequence: the data's seed rules
+        make_trainer(max_epochs=1, callbacks=[records[-1]]).fit(model, make_data(seed=seed))
+    assert records[0].hex == records[1].hex != records[2].hex
+
+
+def test_metrics_csv_of_a_resumed_run_is_that_of_an_uninterrupted_one(
+    make_data, make_model, make_trainer, losses, killed, tmp_path: Path
+) -> None:
+    def run(folder: Path, step: int | None = None, **options: Any) -> None:
+        ckpt = folder / "at.ckpt"
+        keep = ModelCheckpoint(dirpath=folder, filename="at", every_n_train_steps=6)
+        trainer = make_trainer(
+            max_epochs=3,
+            logger=MetricsCsv(folder, step),
+            callbacks=[losses(**options), *([keep] if step is None else [])],
+        )
+        trainer.fit(make_model(), make_data(), ckpt_path=None if step is None else ckpt)
+
+    def rows(folder: Path) -> list[list[str]]:
+        lines = (folder / "metrics.csv").read_text().splitlines()
+        drop = lines[0].split(",").index("seconds")
+        cells = [line.split(",") for line in lines]
+        return [row[:drop] + row[drop + 1 :] for row in cells]
+
+    run(tmp_path / "whole")
+    with pytest.raises(killed):
+        run(tmp_path / "killed", stop_after=KILLED_AFTER)
+    run(tmp_path / "killed", step=6)
+    whole = rows(tmp_path / "whole")
+    assert len(whole) == 1 + 15 and [row[0] for row in whole[1:]] == [str(i) for i in range(15)]
+    assert rows(tmp_path / "killed") == whole
