@@ -144,3 +144,54 @@ def test_digits_train_without_any_file(vit: Vit) -> None:
     assert done.status == 0, done.err
     assert "1,797 images of 10 classes" in done.err
     assert "(359 images)" in done.out or "of 359 images" in done.out
+
+
+def test_several_labels_an_image(vit: Vit, photos: Path) -> None:
+    """A manifest with `a|b`: sigmoid loss, mean average precision, a report."""
+    rows = ["path,label"]
+    for name in ("red", "grün", "blue"):
+        warm = "|warm" if name == "red" else ""
+        rows += [f"{name}/{i:02}.jpg,{name}{warm}" for i in range(12)]
+    (photos / "list.csv").write_text("\n".join(rows))
+    common = ("fit", "-c", "cifar10", "--data.root", photos / "list.csv", *TINY, *EPOCHS)
+    done = vit(*common)
+    assert done.status == 2
+    assert "model.loss.kind=sigmoid" in done.err
+    done = vit(*common, "--model.loss.kind=sigmoid", "--run_dir", "several")
+    assert done.status == 0, done.err
+    assert "test mAP" in done.out
+    assert Path("several/per_class.png").is_file()
+    answers = json.loads(vit("classify", "several", photos / "red" / "00.jpg", "--json").out)
+    probabilities = {entry["class"]: entry["probability"] for entry in answers[0]["top"]}
+    assert set(probabilities) == {"red", "grün", "blue", "warm"}
+    assert sum(probabilities.values()) != pytest.approx(1, abs=1e-3)  # one question a class
+    assert json.loads(vit("test", "several", "--json").out)["test/map"] > 0
+
+
+def test_averaged_weights_are_what_is_scored_and_saved(vit: Vit, photos: Path) -> None:
+    from safetensors.torch import load_file
+
+    ema = "--trainer.callbacks=[{class_path: vit.training.callbacks.EMA, init_args: {decay: 0.9}}]"
+    done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, *EPOCHS, ema)
+    assert done.status == 0, done.err
+    run = Path("runs/cifar10")
+    best = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
+    saved = load_file(run / "model" / "model.safetensors")
+    assert best["vit"]["weights"] == "ema"
+    assert all(torch.equal(saved[name], best["state_dict"][f"model.{name}"]) for name in saved)
+    raw = best["current_model_state"]
+    assert any(not torch.equal(saved[name], raw[f"model.{name}"]) for name in saved)
+    assert json.loads((run / "summary.json").read_text())["checkpoint"]["weights"] == "ema"
+
+
+def test_a_time_budget_ends_the_run_on_a_small_learning_rate(vit: Vit, photos: Path) -> None:
+    budget = ("--trainer.max_time=00:00:00:03", "--trainer.max_epochs=100000")
+    done = vit(
+        "fit", "-c", "cifar10", "--data.root", photos, *TINY, *budget,
+        "--trainer.log_every_n_steps=1",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    with open("runs/cifar10/metrics.csv") as file:
+        rates = [float(row["lr"]) for row in csv.DictReader(file) if row["lr"]]
+    assert len(rates) > 10
+    assert rates[-1] < 0.1 * max(rates)
