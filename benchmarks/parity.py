@@ -251,7 +251,8 @@ def main() -> None:
     if not (args.quick or args.only):
         results = ROOT / "benchmarks" / "results"
         results.mkdir(parents=True, exist_ok=True)
-        (results / f"parity_{document['date']}.json").write_text(json.dumps(document, indent=1))
+        text = json.dumps(document, indent=1) + "\n"
+        (results / f"parity_{document['date']}.json").write_text(text)
         (ROOT / "docs").mkdir(exist_ok=True)
         (ROOT / "docs" / "parity.md").write_text(page(document), encoding="utf-8")
     print(json.dumps(document))
