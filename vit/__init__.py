@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit.checkpoints.pretrained import create_model
+    from vit.checkpoints.publish import push_to_hub
     from vit.data.module import ImageData
     from vit.inference.classifier import Classifier, load
     from vit.models.vision_transformer import VisionTransformer, ViTConfig
@@ -20,6 +21,7 @@ __all__ = [
     "create_model",
     "list_models",
     "load",
+    "push_to_hub",
 ]
 
 # Public names load their room on first use, so that `import vit` stays light.
@@ -32,6 +34,7 @@ _HOMES = {
     "create_model": "vit.checkpoints.pretrained",
     "list_models": "vit.models.zoo",
     "load": "vit.inference.classifier",
+    "push_to_hub": "vit.checkpoints.publish",
 }
 
 

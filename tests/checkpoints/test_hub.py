@@ -15,6 +15,7 @@ import pytest
 import torch
 from checkpoint_peers import scatter
 
+import vit
 from vit.checkpoints.hub import download, fetch, is_address
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import load_pretrained
@@ -242,8 +243,11 @@ def test_the_card_says_recipe_metrics_and_classes(
 ) -> None:
     extra = {"recipe": "finetune", "metrics": {"test/acc1": 0.91234567}, "data": "my photos"}
     save_native(tmp_path, build_model(TINY), classes=["cat", "dog"], preprocess=None, extra=extra)
-    card = model_card(tmp_path)
-    for text in ("finetune", "| test/acc1 | 0.9123 |", "my photos", "cat, dog", '"width": 32'):
+    card = model_card(tmp_path, "me/pets")
+    for text in (
+        *("# pets", "finetune", "| test/acc1 | 0.9123 |", "my photos", "cat, dog", '"width": 32'),
+        *('snapshot_download("me/pets")', 'pretrained="hf://me/pets"'),
+    ):
         assert text in card
     calls: list[tuple[str, dict[str, Any]]] = []
 
@@ -261,6 +265,29 @@ def test_the_card_says_recipe_metrics_and_classes(
     assert push_to_hub(tmp_path, "me/pets", private=True) == "hf://me/pets"
     assert calls[0] == ("me/pets", {"private": True, "exist_ok": True})
     assert calls[1][1]["folder_path"] == tmp_path and (tmp_path / "README.md").read_text() == card
+    (tmp_path / "README.md").write_text("my words")
+    push_to_hub(tmp_path, "me/pets")
+    assert (tmp_path / "README.md").read_text() == "my words"
+
+
+def test_a_run_is_published_by_its_model_and_a_failure_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_native(tmp_path / "model", build_model(TINY), classes=None, preprocess=None, extra={})
+    (tmp_path / "config.yaml").touch()
+
+    class Api:
+        def create_repo(self, name: str, **options: Any) -> None:
+            raise ConnectionError("no route to host\nlong story")
+
+    class Library:
+        HfApi = Api
+
+    monkeypatch.setattr("vit.checkpoints.publish.hub_library", lambda: Library)
+    with pytest.raises(UserError) as failure:
+        vit.push_to_hub(tmp_path, "me/pets")
+    assert str(failure.value) == "upload to me/pets failed: no route to host"
+    assert (tmp_path / "model" / "README.md").is_file()
 
 
 def test_foreign_directories_are_not_published(tmp_path: Path) -> None:

@@ -138,6 +138,8 @@ def _open_zip(path: Path) -> WeightFile:
             members = archive.namelist()
             if any(name.endswith(".npy") for name in members):
                 return _open_npz(path, archive)
+    except UserError:
+        raise
     except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
         raise UserError(f"{path} is damaged or incomplete ({error})") from error
     return _open_torch(path)
@@ -154,7 +156,11 @@ def _open_npz(path: Path, archive: zipfile.ZipFile) -> WeightFile:
             else:
                 shape, _, dtype = npy.read_array_header_2_0(stream)
         if dtype.hasobject:
-            raise UserError(f"{path}: {member} holds Python objects, which would run code to load")
+            raise UserError(
+                f"{path} needs code to be executed to load, which is refused ({member} holds "
+                "Python objects); where you trust it, load it with numpy.load(path, "
+                "allow_pickle=True) and save its arrays of numbers with numpy.savez"
+            )
         if dtype.kind in "fiub" or dtype.str == "|V2":
             shapes[member.removesuffix(".npy")] = tuple(shape)
     return WeightFile(path=path, shapes=shapes, read=lambda key: _read_npy(path, key))

@@ -1,4 +1,4 @@
-"""Uploading a model directory to the Hugging Face hub, with a card that says what it is."""
+"""Uploading a trained model to the Hugging Face hub, with a card that says what it is."""
 
 import json
 from pathlib import Path
@@ -13,12 +13,12 @@ from vit.errors import UserError
 _SHOWN_CLASSES = 50
 
 
-def model_card(directory: str | Path) -> str:
-    """README.md for a model directory of ours: recipe, data, metrics, classes, how to use it."""
-    path = Path(directory)
-    if read_json(path / "config.json").get("format") != "vit":
-        raise UserError(f"{directory} is no model directory of this package; see `vit convert`")
-    info = inspect_pretrained(path)
+def model_card(directory: str | Path, repository: str) -> str:
+    """README.md for a run or model directory of ours, as it will be found at `org/name`.
+
+    Recipe, data, metrics and classes, where the model knows them, and how to use it.
+    """
+    info = inspect_pretrained(_model_directory(directory))
     extra = info.extra
     lines = [
         "---",
@@ -26,15 +26,17 @@ def model_card(directory: str | Path) -> str:
         "pipeline_tag: image-classification",
         "tags: [vision-transformer, image-classification]",
         "---",
-        f"# {path.resolve().name}",
+        f"# {repository.rpartition('/')[2]}",
         "",
         "A Vision Transformer (arXiv:2010.11929) or its ResNet baseline, trained with `vit`.",
         "",
         "```python",
         "import vit",
+        "from huggingface_hub import snapshot_download",
         "",
-        'classifier = vit.load("PATH")  # a download of this repository',
+        f'classifier = vit.load(snapshot_download("{repository}"))',
         'classifier.predict("photo.jpg", top=5)',
+        f'backbone = vit.create_model(pretrained="hf://{repository}", num_classes=0)',
         "```",
         "",
     ]
@@ -63,19 +65,30 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _model_directory(directory: str | Path) -> Path:
+    """The model directory that is meant: itself, or the one in a run directory."""
+    path = Path(directory)
+    for folder in (path / "model", path):
+        if read_json(folder / "config.json").get("format") == "vit":
+            return folder
+    raise UserError(f"{directory} is no run or model directory of this package; see `vit convert`")
+
+
 def push_to_hub(
     directory: str | Path, repository: str, *, private: bool = False, message: str = "Add model"
 ) -> str:
-    """Uploads model.safetensors, config.json and a card to `org/name`; returns its address.
+    """Uploads the model of a run or model directory to `org/name`; returns its hf:// address.
 
-    Uses the login of huggingface_hub. A README.md that is there already is kept.
+    What is uploaded is model.safetensors, config.json and README.md, a card that is written first;
+    one that is there already is kept. Uses the login of huggingface_hub (`hf auth login`, or
+    HF_TOKEN). Raises UserError for a directory that is not ours, or when the hub does not take it.
     """
-    path = Path(directory)
-    card = model_card(path)
+    path = _model_directory(directory)
+    card = model_card(path, repository)
+    api = hub_library().HfApi()
     if not (path / "README.md").exists():
         with atomic(path / "README.md") as temporary:
             temporary.write_text(card, encoding="utf-8")
-    api = hub_library().HfApi()
     try:
         api.create_repo(repository, private=private, exist_ok=True)
         api.upload_folder(
@@ -84,6 +97,7 @@ def push_to_hub(
             allow_patterns=["model.safetensors", "config.json", "README.md"],
             commit_message=message,
         )
-    except (OSError, ValueError) as error:
-        raise UserError(f"upload to {repository} failed: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # without network: errors of the HTTP library the hub's package uses
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"upload to {repository} failed: {reason}") from error
     return f"hf://{repository}"

@@ -46,7 +46,7 @@ class ImageClassifier(LightningModule):
     """Trains and evaluates an image classifier.
 
     Args:
-        name: Model name as `vit models` lists it. With `pretrained` the file decides, unless given.
+        name: Model name as `vit models` lists it. Default: what `pretrained` holds, or vit_ti16.
         architecture: Fields of the model's configuration to change, such as
             {patch_size: 4, width: 192, dropout: 0.1}.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
@@ -269,11 +269,15 @@ class ImageClassifier(LightningModule):
         return any(isinstance(callback, WeightAveraging) for callback in callbacks)
 
 
+# What trains where neither a name nor weights are given: small enough for a CPU.
+DEFAULT_MODEL = "vit_ti16"
+
+
 def _build(
     name: str | None, pretrained: str | None, **options: Any
 ) -> tuple[Model, LoadReport | None]:
     if pretrained is None:
-        return create_model(name or "vit_b16", **options), None
+        return create_model(name or DEFAULT_MODEL, **options), None
     reports: list[LoadReport] = []
     model = create_model(name, pretrained=pretrained, report=reports.append, **options)
     return model, reports[0]

@@ -1,0 +1,169 @@
+"""The pages in docs: their Python runs as printed, with a small model, and does what they say."""
+
+import re
+from dataclasses import fields
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import vit
+from vit.checkpoints.convert import convert
+from vit.checkpoints.native import save_native
+from vit.checkpoints.publish import push_to_hub
+from vit.checkpoints.report import LoadReport
+from vit.cli.main import COMMANDS, main
+from vit.data.preprocess import Preprocess
+
+ROOT = Path(__file__).parents[1]
+PAGES = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+README = (ROOT / "README.md").read_text()
+COLORS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200)}
+
+
+def blocks(page: str) -> list[str]:
+    """The Python on a page, for a smaller model than the one it names."""
+    return [
+        code.replace("vit_b16", "vit_ti16")
+        for code in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    ]
+
+
+def run(*codes: str) -> dict[str, Any]:
+    """The names that the blocks leave behind, one after the other."""
+    names: dict[str, Any] = {"__name__": "page"}
+    for code in codes:
+        exec(compile(code, "docs", "exec"), names)
+    return names
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: the files that the pages name."""
+    torch.manual_seed(0)
+    model = vit.create_model("vit_ti16")
+    preprocess = Preprocess(image_size=(224, 224)).to_dict()
+    save_native(tmp_path / "native", model, classes=None, preprocess=preprocess, extra={})
+    convert(tmp_path / "native", tmp_path / "B_16.npz", "google")
+    (tmp_path / "native").rename(tmp_path / "model")
+    rng = np.random.default_rng(0)
+    for name, color in COLORS.items():
+        folder = tmp_path / "my_photos" / name
+        folder.mkdir(parents=True)
+        for i in range(10):
+            pixels = np.clip(rng.normal(color, 30, (40, 50, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{i}.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_features_have_the_shapes_on_the_page(files: Path) -> None:
+    first, frozen, _, _ = blocks(PAGES["backbone.md"])
+    names = run(first, frozen)
+    backbone = names["backbone"]
+    assert names["features"].shape == (2, backbone.num_features)
+    assert names["tokens"].shape == (2, 1 + 14 * 20, backbone.layer_channels[-1])
+    torch.testing.assert_close(names["pooled"], names["features"])
+    assert [tuple(x.shape) for x in names["maps"]] == [
+        (2, backbone.layer_channels[i], 14, 20) for i in (2, 5, 8, 11)
+    ]
+
+
+@pytest.mark.parametrize("name", ["vit_b16", "r50_vit_b16", "bit_r50x1"])
+def test_the_table_of_attributes_holds(name: str) -> None:
+    with torch.device("meta"):
+        model = vit.create_model(name, num_classes=0)
+    if name == "bit_r50x1":
+        assert model.layer_channels == [256, 512, 1024, 2048]
+        assert model.layer_strides == [4, 8, 16, 32]
+        assert (model.num_features, model.patch_size) == (2048, 32)
+    else:
+        assert model.layer_channels == [768] * 12
+        assert model.layer_strides == [16] * 12
+        assert (model.num_features, model.patch_size) == (768, 16)
+
+
+def test_a_detector_trains_down_to_the_patches(files: Path) -> None:
+    names = run(blocks(PAGES["backbone.md"])[2])
+    assert len(names["losses"]) == 4
+    assert all(loss.isfinite() for loss in names["losses"].values())
+    gradient = names["backbone"].patch_embed.proj.weight.grad
+    assert gradient.isfinite().all() and gradient.abs().sum() > 0
+    pyramid = names["detector"].backbone
+    with torch.no_grad():
+        maps = pyramid(torch.randn(1, 3, 64, 96))
+        same = vit.create_model("bit_r50x1", num_classes=0)
+        stages = type(pyramid)(same, layers=[0, 1, 2, 3])(torch.randn(1, 3, 64, 96))
+    wanted = [(256, 64 // s, -(-96 // s)) for s in (4, 8, 16, 32, 64)]
+    assert [tuple(x.shape[1:]) for x in maps.values()] == wanted
+    assert [tuple(x.shape[1:]) for x in stages.values()] == wanted
+
+
+def test_a_probe_on_frozen_features_tells_colours_apart(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = run(blocks(PAGES["backbone.md"])[3])
+    assert names["accuracy"] == 1
+    assert "test accuracy 1.000, 30 images of 3 classes: train 24" in capsys.readouterr().out
+
+
+def test_the_report_reads_as_on_the_page(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = PAGES["weights.md"]
+    run(blocks(page)[0])
+    printed = capsys.readouterr().out
+    assert printed.startswith("loaded 150 tensors from B_16.npz")
+    assert f"```\n{printed}```" in page
+
+
+def test_the_conversions_run_and_are_exact(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = PAGES["weights.md"]
+    lines = re.findall(r"^vit (convert .*)", page, flags=re.MULTILINE)
+    assert len(lines) == 5
+    said = []
+    for line in lines:
+        assert main(line.split()) == 0
+        captured = capsys.readouterr()
+        said.append(f"$ vit {line}\n{captured.err}{captured.out}")
+    assert f"```\n{said[3]}{said[4]}```" in page
+    original, back = load_file("model/model.safetensors"), load_file("my_model/model.safetensors")
+    assert original.keys() == back.keys()
+    assert all(torch.equal(original[name], back[name]) for name in original)
+
+
+def test_every_field_of_the_report_is_explained() -> None:
+    for field in fields(LoadReport):
+        assert f"`{field.name}`" in PAGES["weights.md"]
+
+
+def test_publishing_takes_what_the_page_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def bound(*args: Any, **options: Any) -> None:
+        calls.append(signature(push_to_hub).bind(*args, **options).arguments)
+
+    monkeypatch.setattr("vit.checkpoints.publish.push_to_hub", bound)
+    run(blocks(PAGES["weights.md"])[1])
+    assert calls == [{"directory": "runs/my_photos", "repository": "me/my-photos", "private": True}]
+
+
+def test_the_python_of_the_readme_runs(files: Path) -> None:
+    (files / "runs" / "my_photos").mkdir(parents=True)
+    (files / "model").rename(files / "runs" / "my_photos" / "model")
+    (files / "my_photos" / "red" / "0.png").rename(files / "photo.jpg")
+    [code] = blocks(README)
+    names = run("import torch; images = torch.randn(2, 3, 224, 224)", code)
+    assert [tuple(x.shape) for x in names["maps"]] == [(2, 192, 14, 14)] * 4
+    assert len(names["classifier"].predict(["photo.jpg"], top=5)[0].classes) == 5
+
+
+def test_every_link_and_command_exists() -> None:
+    for name, page in {"README.md": README, **PAGES}.items():
+        folder = ROOT if name == "README.md" else ROOT / "docs"
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page):
+            assert (folder / target).exists(), f"{name}: {target}"
+        assert set(re.findall(r"(?:^|`)vit ([a-z]+)", page, flags=re.MULTILINE)) <= set(COMMANDS)
