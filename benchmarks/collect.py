@@ -7,6 +7,7 @@ Adds, or replaces, the row `label` of RESULTS.json: one row is one command run w
 
 import argparse
 import json
+import shlex
 import statistics
 import subprocess
 from datetime import date
@@ -27,7 +28,7 @@ def row(label: str, runs: list[Path]) -> dict[str, Any]:
     }
     return {
         "label": label,
-        "command": first["command"],
+        "command": portable(first["command"]),
         "n": len(runs),
         "images": first["images"],
         "mean": {name: statistics.mean(values) for name, values in scores.items()},
@@ -42,6 +43,12 @@ def row(label: str, runs: list[Path]) -> dict[str, Any]:
         "commit": commit(),
         "date": date.today().isoformat(),
     }
+
+
+def portable(command: str) -> str:
+    """The command without the folders of the machine it ran on."""
+    words = shlex.split(command)
+    return shlex.join(Path(word).name if word.startswith("/") else word for word in words)
 
 
 def commit() -> str:

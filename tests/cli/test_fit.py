@@ -2,6 +2,10 @@
 
 import csv
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -195,3 +199,81 @@ def test_a_time_budget_ends_the_run_on_a_small_learning_rate(vit: Vit, photos: P
         rates = [float(row["lr"]) for row in csv.DictReader(file) if row["lr"]]
     assert len(rates) > 10
     assert rates[-1] < 0.1 * max(rates)
+
+
+def test_a_run_is_scored_from_any_directory(
+    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the data named relatively, and a named model that the recipe changed."""
+    small = ("--data.image_size=16", "--data.num_workers=0", "--trainer.accelerator=cpu")
+    model = ("--model.name=vit_ti16", "--model.architecture={depth: 1, width: 24, num_heads: 2}")
+    args = ("fit", "-c", "finetune", "--data.root=my photos", *small, *model)
+    assert vit(*args, "--trainer.max_steps=1").status == 0
+    run = Path("runs/my photos").resolve()
+    monkeypatch.chdir("/")
+    done = vit("test", run)
+    assert done.status == 0, done.err
+    assert "test accuracy" in done.out
+
+
+def test_the_way_to_train_on_names_the_limit_of_the_run(vit: Vit, photos: Path) -> None:
+    args = ("fit", "-c", "cifar10", "--data.root", photos, *TINY)
+    done = vit(*args, "--trainer.max_steps=1", "--run_dir=a")
+    assert "--ckpt_path last --trainer.max_steps N" in done.out
+    assert "vit classify a 'my photos/blue/0" in done.out  # as the person would type it
+    assert "--trainer.max_epochs N" in vit(*args, "--trainer.max_epochs=1", "--run_dir=b").out
+    timed = ("--trainer.max_time=00:00:00:01", "--trainer.max_epochs=-1", "--run_dir=c")
+    assert "--trainer.max_time DD:HH:MM:SS" in vit(*args, *timed).out
+
+
+def test_resuming_a_complete_run_says_so(run: Path, vit: Vit) -> None:
+    done = vit("fit", "--run_dir", run, "--ckpt_path", "last")
+    assert done.status == 0
+    assert "nothing was trained; raise its limit, --trainer.max_epochs N" in done.err
+
+
+def test_fast_dev_run_leaves_nothing(vit: Vit, photos: Path) -> None:
+    done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.fast_dev_run=true")
+    assert done.status == 0, done.err
+    assert "nothing was kept" in done.out
+    assert not Path("runs").exists()
+
+
+def test_changed_data_are_noted(run: Path, vit: Vit, photos: Path) -> None:
+    assert "note" not in vit("test", run).err
+    for i in range(18):
+        (photos / "red" / f"new {i}.jpg").write_bytes((photos / "red" / "00.jpg").read_bytes())
+    done = vit("test", run)
+    assert done.status == 0
+    assert "test had 3 images when the run was made and has 5 now" in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_how_to_continue(number: int, photos: Path) -> None:
+    args = ["fit", "-c", "cifar10", "--data.root", str(photos), *TINY, "--run_dir=my run"]
+    command = [sys.executable, "-m", "vit", *args, "--trainer.max_epochs=100000"]
+    where = {"cwd": photos.parent, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **where) as process:
+        while not (photos.parent / "my run/checkpoints/best.ckpt").is_file():
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(number)
+        err = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    assert "stopped; vit fit --run_dir 'my run' --ckpt_path last continues" in err
+    assert "Traceback" not in err
+    assert (photos.parent / "my run/checkpoints/last.ckpt").is_file()
+
+
+def test_a_home_directory_and_a_dot_in_a_name_are_understood(
+    vit: Vit, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vit.cli.run_directory import new_run_dir, resumed, run_name
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.ckpt").write_bytes(b"")
+    (tmp_path / "photos.v2").mkdir()
+    assert new_run_dir("~/run", "x") == tmp_path / "run"
+    assert resumed("~/a.ckpt", "~/run") == (tmp_path / "a.ckpt", tmp_path / "run")
+    assert run_name("finetune", "~/photos.v2/", None) == "photos.v2"
+    assert run_name("finetune", "list.csv", None) == "list"

@@ -1,8 +1,10 @@
 """`vit` itself: help at once, one line for a mistake, exit statuses."""
 
+import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,54 @@ def test_every_command_has_help(vit: Vit, command: str) -> None:
     done = vit(command, "--help")
     assert done.status == 0
     assert f"usage: vit {command}" in done.out
+
+
+def test_the_options_in_the_help_exist() -> None:
+    import re
+
+    from vit.cli.fit import HELP
+    from vit.cli.lightning_cli import TrainingCLI
+
+    known = {
+        option
+        for action in TrainingCLI(["-c", "quickstart"]).parser._actions
+        for option in action.option_strings
+    }
+    named = set(re.findall(r"--[a-z_]+(?:\.[a-z_]+)*", HELP)) - {
+        "--help-all",
+        "--model.optimizer.lr",
+    }
+    assert len(named) > 12
+    assert named <= known
+
+
+def test_help_stays_short_behind_other_options(vit: Vit) -> None:
+    for args in (["fit", "-c", "quickstart", "--help"], ["test", "runs/x", "-h"]):
+        done = vit(*args)
+        assert (done.status, done.err) == (0, "")
+        assert done.out.startswith(f"usage: vit {args[0]}") and len(done.out.splitlines()) < 40
+
+
+def test_a_full_disk_is_one_line_and_no_mistake_of_the_users(
+    vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vit.cli import recipes
+
+    def full(args: list[str]) -> int:
+        raise OSError(28, "No space left on device", "runs/x/last.ckpt")
+
+    monkeypatch.setattr(recipes, "run", full)
+    assert vit("recipes") == (1, "", "vit: No space left on device: runs/x/last.ckpt\n")
+
+
+def test_a_terminal_without_the_letters_gets_escapes(photos: Path) -> None:
+    command = [sys.executable, "-m", "vit", "recipes", "mine.yaml"]
+    (photos / "mine.yaml").write_text("# \u9ce5\n", encoding="utf-8")
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=photos,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "# \\u9ce5\n")
 
 
 def test_models_shows_parameters(vit: Vit) -> None:

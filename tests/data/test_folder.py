@@ -149,6 +149,12 @@ def test_an_unusable_folder_is_one_line_that_names_it(tree, message, tmp_path, m
     assert "\n" not in str(caught.value)
 
 
+def test_a_class_whose_name_is_not_text_is_an_error_before_training(tmp_path, make_tree):
+    make_tree(tmp_path, {"cat": 2, os.fsdecode(b"d\xffg"): 2})
+    with pytest.raises(UserError, match=r"class folder 'd\\udcffg' in .* rename it"):
+        load_folder(tmp_path)
+
+
 def test_an_empty_class_says_what_its_files_are(tmp_path, make_tree):
     root = make_tree(tmp_path / "photos", {"cat": 3, "dog": 0})
     (root / "dog" / "1.heic").touch()

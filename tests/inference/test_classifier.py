@@ -94,3 +94,15 @@ print(json.dumps(vit.load({str(saved)!r}).predict({str(picture)!r})[0].probabili
 def test_a_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is neither a run nor a model directory"):
         vit.load(tmp_path)
+
+
+def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "my run").mkdir()
+    (tmp_path / "my run" / "config.yaml").write_text("")
+    with pytest.raises(UserError, match=r"continue it: vit fit --run_dir '.*my run' --ckpt_path"):
+        vit.load(tmp_path / "my run")
+
+
+def test_no_classes_at_all_are_a_clear_error(saved: Path, picture: Path) -> None:
+    with pytest.raises(UserError, match="top=0 must be at least 1"):
+        vit.load(saved).predict(picture, top=0)

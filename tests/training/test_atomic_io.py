@@ -67,3 +67,18 @@ def test_options_of_remote_stores_are_refused_for_a_file(tmp_path: Path) -> None
 def test_remote_addresses_are_left_to_lightning(tmp_path: Path) -> None:
     AtomicCheckpointIO().save_checkpoint(NEW, f"file://{tmp_path}/a.ckpt")
     assert value(tmp_path / "a.ckpt") == 1
+
+
+def test_a_full_disk_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch fails a second time while it closes the file, and that hides the reason."""
+
+    def full(*_: Any) -> None:
+        try:
+            raise OSError(28, "No space left on device")
+        finally:
+            raise RuntimeError("unexpected pos 682240 vs 682192")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*last\.ckpt"):
+        AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "last.ckpt")
+    assert not list(tmp_path.iterdir())

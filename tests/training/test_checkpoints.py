@@ -1,3 +1,4 @@
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,48 @@ def test_of_equal_scores_the_latest_is_the_best(
     trainer.fit(Score(scores), DataLoader([0]), DataLoader([0]))
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == best
     assert [file.name for file in tmp_path.iterdir()] == ["best.ckpt"]
+
+
+class Signal(Callback):
+    """What a person's Ctrl-C, or a scheduler's SIGTERM, does in the middle of a step."""
+
+    def __init__(self, number: signal.Signals, step: int) -> None:
+        self.number, self.step = number, step
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            signal.raise_signal(self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("batch_size", "step"), [(8, 2), (8, 4), (8, 7), (44, 1)])
+def test_a_stopped_run_has_saved_its_last_step(
+    number: signal.Signals, batch_size: int, step: int,
+    make_data, make_model, make_trainer, losses, tmp_path: Path,
+) -> None:  # fmt: skip
+    def run(folder: str, *more: Any, **options: Any) -> Any:
+        model = make_model(architecture={"dropout": 0.1})
+        callbacks = [*more, LastCheckpoint(tmp_path / folder)]
+        make_trainer(max_epochs=3, callbacks=callbacks).fit(
+            model, make_data(batch_size=batch_size), **options
+        )
+        return model
+
+    expected = run("whole")
+    with pytest.raises(SystemExit):
+        run("stopped", Signal(number, step))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    last = tmp_path / "stopped" / "last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == step + 1
+    actual = run("stopped", ckpt_path=last)
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, actual.state_dict()[name]), name
+
+
+def test_a_second_interrupt_does_not_wait(make_data, make_model, make_trainer, tmp_path) -> None:
+    twice = [Signal(signal.SIGINT, 3), Signal(signal.SIGINT, 3)]
+    trainer = make_trainer(max_epochs=1, callbacks=[*twice, LastCheckpoint(tmp_path)])
+    with pytest.raises(SystemExit):
+        trainer.fit(make_model(), make_data())
+    assert trainer.global_step == 3
+    assert not (tmp_path / "last.ckpt").exists()

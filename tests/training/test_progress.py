@@ -67,3 +67,14 @@ def test_a_terminal_gets_a_bar_for_every_stage(
     getattr(trainer, stage)(model, datamodule=data)
     shown = capsys.readouterr().err
     assert "train" in shown and stage in shown and "100%" in shown
+
+
+def test_validation_during_a_fit_keeps_the_bar_of_the_run(
+    make_data, make_model, make_trainer, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    trainer = make_trainer(max_epochs=2, enable_progress_bar=True, callbacks=[RunProgress()])
+    trainer.fit(make_model(), make_data())
+    shown = capsys.readouterr().err
+    assert "validate" not in shown
+    assert "epoch 2/2" in shown and "epoch 3" not in shown

@@ -1,11 +1,11 @@
 """`vit classify`: names for pictures."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from vit.cli.messages import OneLineParser
 from vit.errors import UserError
 
 BATCH = 32
@@ -13,7 +13,7 @@ BATCH = 32
 
 def run(args: list[str]) -> int:
     """Prints the most probable classes of every picture."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="vit classify", description="Names what is on pictures, with a trained model."
     )
     parser.add_argument("model", help="a run directory, or a model directory")
@@ -35,7 +35,12 @@ def run(args: list[str]) -> int:
     from vit.inference.classifier import load
 
     classifier = load(options.model)
-    classifier.to(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        classifier.to(device)
+    except (RuntimeError, AssertionError) as error:  # torch's ways to say that it has none
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--device {device} cannot be used: {reason}") from error
     rows, skipped = [], 0
     for start in range(0, len(paths), BATCH):
         opened = []
@@ -72,7 +77,7 @@ def _pictures(arguments: list[str]) -> Iterator[Path]:
 
     known = image_extensions()
     for argument in arguments:
-        path = Path(argument)
+        path = Path(argument).expanduser()
         if path.is_dir():
             found = sorted(
                 file

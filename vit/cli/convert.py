@@ -6,6 +6,9 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from vit.cli.messages import OneLineParser
+from vit.errors import UserError
+
 HELP = "translate weights between formats, or compare two files"
 
 # vit.checkpoints.convert.Format, which would bring torch along just to print help.
@@ -22,7 +25,7 @@ native, timm and huggingface write a directory, torchvision a .pth file, google 
 
 def run(args: list[str]) -> int:
     """Runs the command and returns its exit status."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="vit convert",
         description=HELP[0].upper() + HELP[1:] + ".",
         epilog=EPILOG,
@@ -69,7 +72,11 @@ def _compare(first: str, second: str, options: dict[str, Any], as_json: bool) ->
 def _convert(source: str, destination: str, to: Any, options: dict[str, Any], as_json: bool) -> int:
     from vit.checkpoints.convert import convert
 
-    done = convert(source, destination, to, **options)
+    try:
+        done = convert(source, destination, to, **options)
+    except OSError as error:
+        where = error.filename or destination
+        raise UserError(f"cannot convert to {destination}: {error.strerror}: {where}") from error
     if as_json:
         print(json.dumps(asdict(done)))
         return 0

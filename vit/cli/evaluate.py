@@ -1,10 +1,11 @@
 """`vit validate`, `vit test`, `vit predict`: a run on one of its splits, or on new images."""
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
+from vit.cli.messages import OneLineParser
+from vit.cli.run_directory import find_checkpoint, is_first_process, writable
 from vit.errors import UserError
 
 HELP = """\
@@ -29,7 +30,7 @@ WHAT = {
 def run(command: str, args: list[str]) -> int:
     """Scores a run; predict writes predictions."""
     split = "val" if command == "validate" else "test"
-    if not args or args[0] in ("-h", "--help"):
+    if not args or "-h" in args or "--help" in args:
         more = "  --out FILE          where to write (default: predictions_SPLIT.csv in RUN)\n"
         print(
             HELP.format(
@@ -40,41 +41,45 @@ def run(command: str, args: list[str]) -> int:
             )
         )
         return 0
-    parser = argparse.ArgumentParser(prog=f"vit {command}", allow_abbrev=False)
+    parser = OneLineParser(prog=f"vit {command}", add_help=False)
     parser.add_argument("run")
     parser.add_argument("--split", choices=("train", "val", "test"), default=split)
     parser.add_argument("--json", action="store_true")
     if command == "predict":
         parser.add_argument("--out")
     options, rest = parser.parse_known_args(args)
-    folder = Path(options.run)
+    folder = Path(options.run).expanduser()
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} is not a run directory: it has no config.yaml")
     weights = folder / "model"
     if not (weights / "config.json").is_file():
-        from vit.cli.run_directory import find_checkpoint
-
-        weights = find_checkpoint(options.run)  # an unfinished run
+        weights = find_checkpoint(folder)  # an unfinished run
 
     from vit.checkpoints.pretrained import inspect_pretrained
     from vit.cli.lightning_cli import TrainingCLI
     from vit.cli.results import headline, score
-    from vit.cli.run_directory import is_first_process
     from vit.inspection.results import write_csv
 
     classes = inspect_pretrained(str(weights)).classes
-    arguments = ["-c", str(folder / "config.yaml"), "--model.pretrained", str(weights), *rest]
+    arguments = ["-c", str(folder / "config.yaml"), "--model.pretrained", str(weights)]
+    # The weights know what they are; the recipe's changes to a named model are in them already.
+    arguments += ["--model.name", "null", "--model.architecture", "null", *rest]
     if classes is not None and any(arg.startswith("--data.root") for arg in rest):
         # Other images: labelled by the run's classes, however many of them are there.
         arguments += ["--data.classes", json.dumps(classes)]
     cli = TrainingCLI(arguments)
-    cli.datamodule.image_set(options.split)  # an error before anything runs
+    images = cli.datamodule.image_set(options.split)  # an error before anything runs
+    out = None
+    if command == "predict":
+        out = Path(options.out or folder / f"predictions_{options.split}.csv").expanduser()
+        writable(out.parent, "--out")
+    if options.split != "train" and not any(arg.startswith("--data.") for arg in rest):
+        _warn_of_changes(folder, options.split, len(images))
     trainer = cli.build_trainer(None)
     metrics, predictions = score(trainer, cli.model, cli.datamodule, options.split)
     if not is_first_process():
         return 0
-    if command == "predict":
-        out = Path(options.out or folder / f"predictions_{options.split}.csv")
+    if out is not None:
         write_csv(out, cli.datamodule.classes, predictions)
         print(f"wrote {out}", file=sys.stderr)
     if options.json:
@@ -84,3 +89,15 @@ def run(command: str, args: list[str]) -> int:
         for name, value in metrics.items():
             print(f"{name:16} {value:.4f}")
     return 0
+
+
+def _warn_of_changes(run: Path, split: str, found: int) -> None:
+    """Says so where the data is not what it was: a fresh cut may test on what was trained on."""
+    file = run / "summary.json"
+    before = json.loads(file.read_text(encoding="utf-8"))["images"][split] if file.is_file() else 0
+    if before not in (0, found) and is_first_process():
+        print(
+            f"note: {split} had {before:,} images when the run was made and has {found:,} now; "
+            "images that it was trained on may be among them",
+            file=sys.stderr,
+        )

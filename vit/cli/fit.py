@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vit.cli.hardware import limit_threads
-from vit.cli.run_directory import is_first_process, new_run_dir, resumed, run_name
+from vit.cli.run_directory import is_first_process, new_run_dir, resumed, run_name, writable
 from vit.errors import UserError
+
+# Below this, training from random weights deserves a word of warning.
+FEW_IMAGES = 20_000
 
 HELP = """\
 usage: vit fit -c RECIPE [-c MORE] [OPTIONS]
@@ -24,7 +27,8 @@ most used options:
   --data.image_size N          pixels
   --data.batch_size N          images a step and process
   --data.on_error skip         leave out unreadable images, and count them, instead of stopping
-  --data.balanced true         draw rare classes as often as common ones
+  --data.sampling.balanced true
+                               draw rare classes as often as common ones
   --model.name NAME            architecture (`vit models` lists them)
   --model.pretrained PATH      weights to start from
   --model.optimizer.lr X       learning rate
@@ -41,7 +45,7 @@ most used options:
 
 def run(args: list[str]) -> int:
     """Trains. Exit status 0 when the run and its evaluation are complete."""
-    if not args or args in (["-h"], ["--help"]):
+    if not args or "-h" in args or "--help" in args:
         print(HELP)
         return 0
     if "--help-all" in args:
@@ -50,6 +54,7 @@ def run(args: list[str]) -> int:
         args = _recipe_of_resumed_run(args)
 
     from vit.cli.lightning_cli import TrainingCLI  # heavy: imports lightning
+    from vit.cli.results import budget_option, finish
 
     cli = TrainingCLI(args)
     config, data, model = cli.config, cli.datamodule, cli.model
@@ -67,29 +72,42 @@ def run(args: list[str]) -> int:
         height, width = data.image_size
         tokens = height * width // model.model.patch_size**2
         limit_threads(params, tokens, data.batch_size)
+    if trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
+        trainer.fit(model, data)
+        if is_first_process():
+            print("fast_dev_run: training and validation went through; nothing was kept")
+        return 0
     if is_first_process():
-        run_dir.mkdir(parents=True, exist_ok=True)
+        writable(run_dir, "--run_dir")
         cli.save_config(run_dir / "config.yaml")
         _announce(data, model, params, run_dir)
 
     started, cpu = time.monotonic(), _cpu_seconds()
     try:
         trainer.fit(model, data, ckpt_path=None if checkpoint is None else str(checkpoint))
-    except (KeyboardInterrupt, SystemExit):
-        if is_first_process() and (run_dir / "checkpoints" / "last.ckpt").is_file():
-            print(
-                f"stopped; vit fit --run_dir {run_dir} --ckpt_path last continues", file=sys.stderr
-            )
-        raise
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or a SIGTERM that Lightning has handled
+        if is_first_process():
+            print(_stopped(run_dir), file=sys.stderr)
+        return 1
+    if trainer.global_step == step and is_first_process():
+        print(
+            f"note: the run was complete at step {step}, nothing was trained; raise its limit, "
+            f"{budget_option(trainer)}",
+            file=sys.stderr,
+        )
     timing = {
         "train_seconds": time.monotonic() - started,
         "train_cpu_seconds": _cpu_seconds() - cpu,
     }
 
-    from vit.cli.results import finish  # after training: figures are drawn only now
-
     command = shlex.join(["vit", "fit", *args])
     return finish(cli, trainer, run_dir, command=command, timing=timing)
+
+
+def _stopped(run_dir: Path) -> str:
+    if not (run_dir / "checkpoints" / "last.ckpt").is_file():
+        return f"stopped before a checkpoint was saved; {run_dir} cannot be continued"
+    return f"stopped; vit fit --run_dir {shlex.quote(str(run_dir))} --ckpt_path last continues"
 
 
 def _recipe_of_resumed_run(args: list[str]) -> list[str]:
@@ -131,4 +149,10 @@ def _announce(data: Any, model: Any, params: int, run_dir: Path) -> None:
     print(data.summary(), file=sys.stderr)
     if model.load_report is not None:
         print("\n".join(model.load_report.lines()), file=sys.stderr)
+    elif data.root is not None and len(data.splits.train) < FEW_IMAGES:
+        print(
+            "note: random initial weights; on so few images pretrained ones (--model.pretrained "
+            "WEIGHTS) score far higher",
+            file=sys.stderr,
+        )
     print(f"{params / 1e6:.1f} million parameters; run directory {run_dir}", file=sys.stderr)

@@ -1,20 +1,22 @@
 """LightningCLI, wired: links from data to model, errors of one line, one run directory."""
 
-import re
+import os
 import sys
 import warnings
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import jsonargparse
+import yaml
 from jsonargparse import ArgumentError, Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.cli.hardware import default_precision
+from vit.cli.messages import explain, shorten
 from vit.cli.recipes import find_recipe
 from vit.cli.run_directory import is_first_process
 from vit.data.module import ImageData
@@ -34,10 +36,28 @@ def resolve_recipes(args: list[str]) -> list[str]:
     resolved = list(args)
     for i, arg in enumerate(args):
         if arg in ("-c", "--config") and i + 1 < len(args):
-            resolved[i + 1] = str(find_recipe(args[i + 1]))
+            resolved[i + 1] = str(readable(find_recipe(args[i + 1])))
         elif arg.startswith("--config="):
-            resolved[i] = f"--config={find_recipe(arg.removeprefix('--config='))}"
+            resolved[i] = f"--config={readable(find_recipe(arg.removeprefix('--config=')))}"
     return resolved
+
+
+def readable(recipe: Path) -> Path:
+    """The path itself. Raises UserError, with file and line, where it is not YAML with options."""
+    try:
+        content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise UserError(f"{recipe}{line}: not valid YAML: {error.problem}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(
+            f"{recipe} cannot be read as YAML: {' '.join(str(error).split())}"
+        ) from error
+    if not isinstance(content, dict):
+        raise UserError(
+            f"{recipe} has no options; expected lines such as 'trainer: {{max_epochs: 9}}'"
+        )
+    return recipe
 
 
 class TrainingCLI(LightningCLI):
@@ -58,7 +78,7 @@ class TrainingCLI(LightningCLI):
                 seed_everything_default=0,
                 save_config_callback=None,
                 load_from_checkpoint_support=False,
-                parser_kwargs={"exit_on_error": False, "allow_abbrev": False},
+                parser_kwargs={"prog": "vit fit", "exit_on_error": False, "allow_abbrev": False},
                 trainer_defaults={
                     "use_distributed_sampler": False,
                     "num_sanity_val_steps": 0,
@@ -106,12 +126,16 @@ class TrainingCLI(LightningCLI):
         config = self.config
         if config.final_split not in ("test", "val", "none"):
             raise UserError(f"final_split={config.final_split!r}: choose test, val or none")
+        interval = config.trainer.val_check_interval
+        if isinstance(interval, int | float) and interval <= 0:
+            raise UserError(f"trainer.val_check_interval={interval} must be more than 0")
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             config.trainer.precision = precision
             if is_first_process():
                 print(f"precision {precision}: {reason} (--trainer.precision)", file=sys.stderr)
         if config.model.pretrained is not None:
+            config.model.pretrained = os.path.expanduser(config.model.pretrained)
             fill_from_pretrained(config)
 
     def instantiate_classes(self) -> None:
@@ -131,7 +155,12 @@ class TrainingCLI(LightningCLI):
                 "plugins": [AtomicCheckpointIO(), *self._configured("plugins")],
             }
         own["callbacks"] = [*self._configured("callbacks"), *own["callbacks"]]
-        self.trainer = self.instantiate_trainer(**own)
+        try:
+            self.trainer = self.instantiate_trainer(**own)
+        except UserError:
+            raise
+        except (MisconfigurationException, ValueError) as error:  # such as a GPU that is not there
+            raise UserError(f"trainer: {shorten(' '.join(str(error).split()))}") from error
         return self.trainer
 
     def _configured(self, name: str) -> list[Any]:
@@ -153,6 +182,10 @@ class TrainingCLI(LightningCLI):
         config = self.config.clone()
         config.ckpt_path = None
         config.run_dir = None
+        for group, name in ((config.data, "root"), (config.model, "pretrained")):
+            place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
+            if place and os.path.exists(place):  # not the address of a hub
+                group[name] = place  # so that the run can be scored from any directory
         self.parser.save(config, path, skip_unset=False, overwrite=True, multifile=False)
 
     def _explain(self, error: BaseException) -> UserError:
@@ -164,51 +197,9 @@ class TrainingCLI(LightningCLI):
             cause = cause.__cause__ or cause.__context__
         if not isinstance(error, ArgumentError):
             raise error
-        text = plain(str(error))
         known = [action.dest for action in self.parser._actions if "." in action.dest]
         known += [f"model.optimizer.{name}" for name in ("lr", "weight_decay", "momentum")]
-        for word in text.replace("=", " ").split():
-            wrong = word.strip("-.,;:'\"")
-            if "." in wrong and wrong not in known:
-                near = nearest_option(wrong, known)
-                return UserError(f"{text}; did you mean --{near}?" if near else text)
-        return UserError(text)
-
-
-def nearest_option(wrong: str, known: list[str]) -> str | None:
-    """The known option most like `wrong`: in spelling, or in its last part within its group."""
-    near = get_close_matches(wrong, known, n=1, cutoff=0.85)
-    if near:
-        return near[0]
-    group, last = wrong.split(".", 1)[0], wrong.rsplit(".", 1)[-1]
-    ends = {option.rsplit(".", 1)[-1]: option for option in known if option.startswith(group + ".")}
-    near = get_close_matches(last, ends, n=1, cutoff=0.6)
-    return ends[near[0]] if near else None
-
-
-def plain(message: str) -> str:
-    """jsonargparse's message in one line, with the Python types put simply."""
-    text = " ".join(message.split())
-    union = re.match(r'Parser key "([^"]+)":? Does not validate against any of the Union', text)
-    if union:
-        types = re.search(r"Subtypes: \[(.*?)\] Errors", text)
-        value = re.search(r"Given value: (.*)$", text)
-        if types and value:
-            names = re.sub(r"<class '([^']+)'>", r"\1", types[1]).replace("NoneType", "null")
-            return f"{union[1]}={value[1]} is none of: {names}"
-    option = re.search(r'^Parser key "([^"]+)".*Option \'([^\']+)\' is not accepted', text)
-    if option:
-        return f"{option[1]} takes no option {option[2]!r}"
-    linked = re.match(r'Linked "([^"]+)" must be given via', text)
-    if linked:
-        return f"{linked[1]} follows from the data and cannot be set"
-    text = text.replace("typing.", "").replace("Parser key ", "").replace("Literal[", "one of [")
-    return shorten(text)
-
-
-def shorten(text: str, limit: int = 400) -> str:
-    """The beginning of a long message, cut at a word."""
-    return text if len(text) <= limit else text[:limit].rsplit(" ", 1)[0] + " ..."
+        return UserError(explain(str(error), known))
 
 
 def _labels(data: ImageData) -> Labels:

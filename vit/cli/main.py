@@ -6,6 +6,7 @@ Nothing heavy is imported here, so that `vit --help` answers at once.
 import os
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 
 from vit.errors import UserError, did_you_mean
 
@@ -41,6 +42,8 @@ def usage() -> str:
 def main(argv: list[str] | None = None) -> int:
     """Runs one command. 0: done; 2: a mistake of the user's, told in one line; 1: anything else."""
     args = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack the letters of a file name
+        sys.stdout.reconfigure(errors="backslashreplace")
     if not args or args[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -64,4 +67,13 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader, such as `head`, has seen enough; Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        where = "" if error.filename is None else f": {error.filename}"
+        print(f"vit: {error.strerror}{where}", file=sys.stderr)  # a full disk, a lost share
+        return 1
+    except KeyboardInterrupt:
+        print("vit: stopped", file=sys.stderr)
         return 1

@@ -1,16 +1,14 @@
 """`vit models`: the table of named models."""
 
-import argparse
 import json
 
+from vit.cli.messages import OneLineParser
 from vit.models.zoo import ZOO, list_models
 
 
 def run(args: list[str]) -> int:
     """Prints name, parameters, sizes and source of every model that matches."""
-    parser = argparse.ArgumentParser(
-        prog="vit models", description="Lists the models that have a name."
-    )
+    parser = OneLineParser(prog="vit models", description="Lists the models that have a name.")
     parser.add_argument("pattern", nargs="?", default="*", help="such as 'vit_b*'")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
     options = parser.parse_args(args)

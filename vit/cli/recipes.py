@@ -1,10 +1,10 @@
 """`vit recipes`, and where a recipe's name leads."""
 
-import argparse
 import json
 from pathlib import Path
 
 import vit
+from vit.cli.messages import OneLineParser
 from vit.errors import UserError, did_you_mean
 
 
@@ -24,7 +24,7 @@ def list_recipes() -> dict[str, Path]:
 
 def find_recipe(name: str) -> Path:
     """A path as it stands, else the shipped recipe of that name. UserError lists the nearest."""
-    path = Path(name)
+    path = Path(name).expanduser()
     if path.is_file():
         return path
     recipes = list_recipes()
@@ -36,19 +36,19 @@ def find_recipe(name: str) -> Path:
 
 def title(path: Path) -> str:
     """The first line of the recipe's header."""
-    return path.read_text().split("\n", 1)[0].removeprefix("#").strip()
+    return path.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("#").strip()
 
 
 def run(args: list[str]) -> int:
     """Lists the recipes, or prints one."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="vit recipes", description="Lists the shipped recipes; with a name, prints that one."
     )
     parser.add_argument("name", nargs="?", help="a recipe to print, to start your own from")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
     options = parser.parse_args(args)
     if options.name:
-        print(find_recipe(options.name).read_text(), end="")
+        print(find_recipe(options.name).read_text(encoding="utf-8"), end="")
         return 0
     rows = [{"name": name, "title": title(path)} for name, path in list_recipes().items()]
     if options.json:

@@ -16,6 +16,7 @@ from vit.cli.hardware import hardware, versions
 from vit.cli.run_directory import is_first_process
 from vit.data.sources import PathList
 from vit.inspection.results import Predictions, write_results
+from vit.training.budget import time_limit
 
 TOP = 5
 
@@ -147,7 +148,9 @@ def finish(
             "checkpoint": checkpoint,
         },
     )
-    (run_dir / "summary.json").write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+    # A file name that is not Unicode comes out as JSON's own escape for it.
+    (run_dir / "summary.json").write_text(text, encoding="utf-8", errors="backslashreplace")
     if predictions is not None:
         write_results(
             run_dir,
@@ -156,7 +159,7 @@ def finish(
             predictions=predictions,
             open_image=lambda index: data.open_image(split, index),
         )
-    print(closing(run_dir, split, metrics, predictions, data))
+    print(closing(run_dir, split, metrics, predictions, data, budget_option(trainer)))
     return 0
 
 
@@ -171,17 +174,32 @@ def headline(split: str, metrics: dict[str, float], predictions: Any) -> str:
     return f"{split} mAP  {metrics[f'{split}/map']:.4f}  ({n:,} images)"
 
 
+def budget_option(trainer: Trainer) -> str:
+    """The option to raise for a longer run: the limit that ended this one."""
+    if 0 < trainer.max_steps <= trainer.global_step:
+        return "--trainer.max_steps N"
+    if time_limit(trainer) is not None and trainer.current_epoch != trainer.max_epochs:
+        return "--trainer.max_time DD:HH:MM:SS"
+    return "--trainer.max_epochs N"
+
+
 def closing(
-    run_dir: Path, split: str, metrics: dict[str, float], predictions: Any, data: Any
+    run_dir: Path,
+    split: str,
+    metrics: dict[str, float],
+    predictions: Any,
+    data: Any,
+    longer: str,
 ) -> str:
     """What `vit fit` ends with: the result, where it is, and the next three commands."""
     items, run = data.splits.train.items, shlex.quote(str(run_dir))
     if isinstance(items, PathList):
-        example = shlex.quote(items[0])
+        first, here = Path(items[0]), Path.cwd()
+        example = shlex.quote(str(first.relative_to(here) if first.is_relative_to(here) else first))
         following = [
             (f"vit classify {run} {example}", "name what is on a picture"),
             (f"vit test {run}", "score it again"),
-            (f"vit fit --run_dir {run} --ckpt_path last --trainer.max_epochs N", "train on"),
+            (f"vit fit --run_dir {run} --ckpt_path last {longer}", "train on"),
         ]
     else:
         following = [

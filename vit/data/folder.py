@@ -225,6 +225,10 @@ def _train_classes(train: _Part) -> list[str]:
             f"no images in {train.where}; expected class folders, such as cat/1.jpg{ignored}"
         )
     for name in classes:
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are no UTF-8
+            raise UserError(
+                f"class folder {name!r} in {train.where} has no readable name; rename it"
+            )
         if not train.count(name):
             ignored = "".join(f"; {note}" for note in ignored_note("there", train.by_class[name]))
             raise UserError(

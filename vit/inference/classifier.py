@@ -3,6 +3,7 @@
 Imports torch and Pillow only, so that it runs where training's packages are absent.
 """
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,9 @@ class Classifier:
 
     def predict(self, images: Any, top: int = 5, *, batch_size: int = 32) -> list[Prediction]:
         """The `top` classes of each image. One image may be given without a list."""
-        if isinstance(images, str | Path) or not isinstance(images, list | tuple):
+        if top < 1:
+            raise UserError(f"top={top} must be at least 1")
+        if not isinstance(images, list | tuple):
             images = [images]
         results = []
         for start in range(0, len(images), batch_size):
@@ -70,10 +73,15 @@ class Classifier:
 
 def load(path: str | Path) -> Classifier:
     """The classifier of a run directory, or of an exported model directory."""
-    folder = Path(path)
+    folder = Path(path).expanduser()
     if (folder / "model" / "config.json").is_file():
         folder = folder / "model"
     if not (folder / "config.json").is_file():
+        if (folder / "config.yaml").is_file():
+            raise UserError(
+                f"{path} is a run without a finished model; continue it: "
+                f"vit fit --run_dir {shlex.quote(str(path))} --ckpt_path last"
+            )
         raise UserError(f"{path} is neither a run nor a model directory: it has no config.json")
     model, info = load_native(folder)
     if info.preprocess is None:

@@ -33,5 +33,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
+        except RuntimeError as error:
+            # On a full disk torch fails once more while it closes the file, and hides the reason.
+            reason = error.__context__
+            if isinstance(reason, OSError):
+                raise OSError(reason.errno, reason.strerror, str(path)) from error
+            raise
         finally:
             temporary.unlink(missing_ok=True)

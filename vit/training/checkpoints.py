@@ -1,5 +1,8 @@
 """best.ckpt, which a finished run is, and last.ckpt, where an interrupted run continues."""
 
+import os
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,9 @@ class LastCheckpoint(Checkpoint):
     a file of the model's size every second, on ImageNet one an hour. Here the clock decides, but
     only between steps of the optimizer, so that nothing accumulated is lost.
 
+    Ctrl-C and SIGTERM, too, let a run of one process finish its step and save; a second Ctrl-C does
+    not wait. Several processes would each stop at another step: they stop at once.
+
     Args:
         directory: Where the file goes.
         epoch_seconds: Time between two saves at ends of epochs.
@@ -58,13 +64,36 @@ class LastCheckpoint(Checkpoint):
         self.step_seconds = step_seconds
         self._saved_at = 0.0
         self._saved_step = -1
+        self._interrupted = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at = time.monotonic()
+        self._interrupted = False
+        alone = trainer.world_size == 1 and threading.current_thread() is threading.main_thread()
+        if alone and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, *signal_and_frame: Any) -> None:
+        self._interrupted = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Not by print, whose buffer the signal may have come in the middle of.
+        os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
+
+    def _stop_if_asked(self, trainer: Trainer) -> None:
+        if self._interrupted or (trainer.received_sigterm and trainer.world_size == 1):
+            self._save(trainer)
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if signal.getsignal(signal.SIGINT) == self._interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        if trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self._stop_if_asked(trainer)
         due = (batch_idx + 1) % (self.CHECK_EVERY * trainer.accumulate_grad_batches) == 0
         if due and not trainer.is_last_batch and self._waited(trainer, self.step_seconds):
             self._save(trainer)
@@ -78,6 +107,7 @@ class LastCheckpoint(Checkpoint):
         )
         if ends or self._waited(trainer, self.epoch_seconds):
             self._save(trainer)
+        self._stop_if_asked(trainer)  # of a signal during the validation
 
     def _waited(self, trainer: Trainer, seconds: float) -> bool:
         """Whether that much time has passed, by the first process's clock."""

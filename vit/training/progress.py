@@ -101,16 +101,16 @@ class RunProgress(ProgressBar):
         busy = max(elapsed - self._evaluated, 1e-9)
         metrics = self.get_metrics(trainer, pl_module)
         self._scores.update({k: float(v) for k, v in metrics.items() if isinstance(v, float | int)})
-        epochs = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
+        epoch, last = trainer.current_epoch + 1, trainer.max_epochs or 0
         parts = [
-            f"epoch {trainer.current_epoch + 1}{epochs}",
+            # When training has ended, Lightning counts one epoch more.
+            f"epoch {min(epoch, last)}/{last}" if last > 0 else f"epoch {epoch}",
             f"{self._images / busy:,.0f} img/s",
             f"data {self._waited / busy:.0%}",
             f"ETA {clock(left)}",
         ]
         for key, label in (
             ("train/loss", "loss"),
-            ("val/loss", "val loss"),
             ("val/acc1", "val acc"),
             ("val/map", "val mAP"),
         ):
@@ -134,7 +134,7 @@ class RunProgress(ProgressBar):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._evaluation_start = time.monotonic()
-        if not trainer.training and not trainer.sanity_checking:
+        if trainer.state.fn != "fit":
             self._open_evaluation(trainer, "validate")
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -186,7 +186,7 @@ class RunProgress(ProgressBar):
         if name != "train":
             columns.append(TimeRemainingColumn())
         self._progress = Progress(
-            TextColumn(f"{name:8}"),
+            TextColumn(name),
             *columns,
             TextColumn("{task.description}"),
             console=self._console,
