@@ -40,7 +40,11 @@ class CollectPredictions(Callback):
         if len(indices) == 0:
             return
         # With several labels an image, average precision needs every class's score.
-        values, order = outputs.topk(min(TOP if labels.dim() == 1 else 10**9, outputs.shape[-1]))
+        top = TOP if labels.dim() == 1 else outputs.shape[-1]
+        # Of equal scores, which bfloat16 often gives, the first class, as in the accuracy; topk
+        # takes any.
+        values, order = outputs.sort(dim=-1, descending=True, stable=True)
+        values, order = values[:, :top], order[:, :top]
         row = {"indices": indices, "labels": labels, "classes": order, "probabilities": values}
         if labels.dim() == 1:
             row["own"] = outputs.gather(1, labels[:, None])[:, 0]
