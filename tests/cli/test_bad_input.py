@@ -34,6 +34,7 @@ MISTAKES = [
     (["fit", "-c", "quickstart", "--trainer.val_check_interval", "0"], "must be more than 0"),
     (["fit", "-c", "quickstart", "--run_dir", "/dev/null/run"], "--run_dir /dev/null/run: cannot"),
     (["fit"], ""),
+    (["fit", "--data.root", "photos"], "no recipe: give one"),
     (["test", "nowhere"], "nowhere is not a run directory"),
     (["test", "nowhere", "--split", "tset"], "invalid choice: 'tset'"),
     (["classify", "nowhere", "x.jpg"], "x.jpg"),

@@ -119,7 +119,9 @@ def _recipe_of_resumed_run(args: list[str]) -> list[str]:
     parser.add_argument("--run_dir")
     known, _ = parser.parse_known_args(args)
     if known.ckpt_path is None:
-        return args
+        if any(arg.startswith("--print_config") for arg in args):
+            return args
+        raise UserError("no recipe: give one, such as -c finetune; `vit recipes` lists them")
     _, run_dir = resumed(known.ckpt_path, known.run_dir)
     config = run_dir / "config.yaml"
     return ["-c", str(config), *args] if config.is_file() else args
