@@ -16,14 +16,13 @@ from vit.data.sources import (
     EVALUATION_ORDER,
     SPLIT_NAMES,
     ImageSet,
-    Origin,
     PathList,
     SplitName,
     Splits,
     all_as_test,
     check_classes,
     class_order,
-    cut,
+    complete,
     shorten,
 )
 from vit.errors import UserError, did_you_mean
@@ -68,22 +67,11 @@ def load_folder(
         if name != "train":
             part.check_against(classes, train.where)
         sets[name] = part.images(classes)
-    given: Origin = "given"
-    none: Origin = "none"
-    whole = Splits(
-        classes=classes,
-        train=sets["train"],
-        val=sets.get("val"),
-        test=sets.get("test"),
-        val_origin=given if "val" in sets else none,
-        test_origin=given if "test" in sets else none,
-        notes=notes,
-    )
-    if "val" in sets:
-        test_fraction = 0.0
-    return cut(
-        whole,
+    return complete(
+        classes,
+        sets,
         train.keys(classes),
+        notes=notes,
         seed=seed,
         val_fraction=val_fraction,
         test_fraction=test_fraction,

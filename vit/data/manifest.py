@@ -17,14 +17,13 @@ from vit.data.sources import (
     EVALUATION_ORDER,
     SPLIT_NAMES,
     ImageSet,
-    Origin,
     PathList,
     SplitName,
     Splits,
     all_as_test,
     check_classes,
     class_order,
-    cut,
+    complete,
     missing_files,
     shorten,
 )
@@ -63,24 +62,17 @@ def load_manifest(
     if not classes:
         raise UserError(f"{path} has no labels in its train rows")
     check_classes(classes, path)
-    sets = {name: _images(path, part, classes, multilabel) for name, part in by_split.items()}
-    given: Origin = "given"
-    none: Origin = "none"
-    whole = Splits(
-        classes=classes,
-        train=sets["train"],
-        val=sets.get("val"),
-        test=sets.get("test"),
-        multilabel=multilabel,
-        val_origin=given if "val" in sets else none,
-        test_origin=given if "test" in sets else none,
-    )
-    return cut(
-        whole,
+    sets: dict[SplitName, ImageSet] = {
+        name: _images(path, part, classes, multilabel) for name, part in by_split.items()
+    }
+    return complete(
+        classes,
+        sets,
         [entry.path for entry in train],
+        multilabel=multilabel,
         seed=seed,
         val_fraction=val_fraction,
-        test_fraction=0.0 if "val" in sets else test_fraction,
+        test_fraction=test_fraction,
         where=path,
     )
 

@@ -5,7 +5,7 @@ Shapes: n images, h w pixels, k classes.
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal
@@ -128,6 +128,44 @@ class Splits:
         listed = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
         line = f"{sum(sizes.values()):,} images of {len(self.classes):,} classes: {listed}"
         return f"{line} ({cut} cut from train, seed {seed})" if cut else line
+
+
+def complete(
+    classes: list[str],
+    sets: Mapping[SplitName, ImageSet],
+    keys: Sequence[str],
+    *,
+    seed: int,
+    val_fraction: float,
+    test_fraction: float,
+    where: str,
+    multilabel: bool = False,
+    notes: Sequence[str] = (),
+) -> Splits:
+    """The splits given, `train` at least, and those cut from train that a user's files lack.
+
+    A set with val but without test keeps its train whole. The other arguments are those of `cut`.
+    """
+    given: Origin = "given"
+    none: Origin = "none"
+    whole = Splits(
+        classes=classes,
+        train=sets["train"],
+        val=sets.get("val"),
+        test=sets.get("test"),
+        multilabel=multilabel,
+        val_origin=given if "val" in sets else none,
+        test_origin=given if "test" in sets else none,
+        notes=list(notes),
+    )
+    return cut(
+        whole,
+        keys,
+        seed=seed,
+        val_fraction=val_fraction,
+        test_fraction=0.0 if "val" in sets else test_fraction,
+        where=where,
+    )
 
 
 # Where held-out images lie, the likeliest place first.
