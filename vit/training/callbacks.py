@@ -167,6 +167,11 @@ class EMA(WeightAveraging):
         self._device = trainer.strategy.root_device
         super().setup(trainer, pl_module, stage)
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_step == 0 and self._average_model is not None:
+            # Another callback may have changed the weights since `setup`, such as the head.
+            self._average_model.module.load_state_dict(pl_module.state_dict())
+
     @torch.no_grad()
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -178,7 +183,9 @@ class EMA(WeightAveraging):
         assert self._average_model is not None
         decay = min(self._decay, (1 + step) / (10 + step))
         average: list[Any] = list(self._average_model.module.parameters())
-        current: list[Any] = list(pl_module.parameters())
+        # Weights in bfloat16 would round a step of 1e-4 away; their average is in float32.
+        pairs = zip(pl_module.parameters(), average, strict=True)
+        current: list[Any] = [p.to(a.dtype) for p, a in pairs]
         torch._foreach_lerp_(average, current, 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
         self._latest_update_step = step
 

@@ -1,0 +1,151 @@
+"""Linear probing before fine-tuning: the fit against scikit-learn, and its place in a run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from vit.checkpoints.native import save_native
+from vit.errors import UserError
+from vit.training.callbacks import EMA
+from vit.training.classifier import ImageClassifier, Labels
+from vit.training.linear_probe import LinearProbeFirst, fit_head, logistic_regression
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def blobs() -> tuple[Tensor, Tensor]:
+    """120 points of 4 overlapping classes in 6 dimensions."""
+    random = np.random.default_rng(0)
+    labels = np.arange(120) % 4
+    points = random.normal(size=(4, 6))[labels] + random.normal(size=(120, 6))
+    return torch.from_numpy(points), torch.from_numpy(labels)
+
+
+@pytest.mark.parametrize("strength", [0.003, 0.1])
+def test_the_fit_is_scikit_learns(blobs: tuple[Tensor, Tensor], strength: float) -> None:
+    z, labels = blobs
+    # There the sum of the losses has weight C, and the squared norm a half.
+    theirs = LogisticRegression(C=1 / (2 * strength * len(z)), tol=1e-10, max_iter=5000)
+    theirs.fit(z.numpy(), labels.numpy())
+    weight, bias = logistic_regression(z, labels, 4, strength)
+    np.testing.assert_allclose(weight, theirs.coef_, atol=2e-5)
+    shift = (bias - torch.from_numpy(theirs.intercept_)).numpy()  # free up to a constant
+    np.testing.assert_allclose(shift, shift.mean(), atol=2e-5)
+
+
+def test_several_labels_are_as_many_fits(blobs: tuple[Tensor, Tensor]) -> None:
+    z, classes = blobs
+    labels = torch.stack([(classes % 2).double(), (classes > 1).double()], dim=1)
+    weight, bias = logistic_regression(z, labels, 2, 0.01)
+    for k in range(2):
+        theirs = LogisticRegression(C=1 / (2 * 0.01 * len(z)), tol=1e-10, max_iter=5000)
+        theirs.fit(z.numpy(), labels[:, k].numpy())
+        np.testing.assert_allclose(weight[k], theirs.coef_[0], atol=2e-5)
+        assert float(bias[k]) == pytest.approx(theirs.intercept_[0], abs=2e-5)
+
+
+def test_the_head_undoes_the_standardisation(blobs: tuple[Tensor, Tensor]) -> None:
+    z, labels = blobs
+    weight, bias, accuracy = fit_head(z, labels, 4)
+    moved, moved_bias, _ = fit_head(z * 100 + 7, labels, 4)
+    answers = (z * 100 + 7) @ moved.T + moved_bias
+    torch.testing.assert_close(answers, z @ weight.T + bias, atol=1e-4, rtol=1e-4)
+    right = float(((z @ weight.T + bias).argmax(1) == labels).double().mean())
+    assert 0.4 < accuracy <= right  # images left out of the fit are not easier
+
+
+def test_noise_gets_the_strongest_penalty() -> None:
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(90, 40, generator=generator, dtype=torch.float64)
+    labels = torch.randint(3, (90,), generator=generator)
+    standard = (z - z.mean(0)) / (z.std(0, correction=0) + 1e-5)
+    strongest, _ = logistic_regression(standard, labels, 3, 0.1)
+    weight, _, accuracy = fit_head(z, labels, 3)
+    torch.testing.assert_close(weight * (z.std(0, correction=0) + 1e-5), strongest)
+    assert accuracy < 0.55
+
+
+def test_two_images_are_enough(blobs: tuple[Tensor, Tensor]) -> None:
+    weight, _, accuracy = fit_head(blobs[0][:2], blobs[1][:2], 4)
+    assert weight.isfinite().all()
+    assert np.isnan(accuracy)
+
+
+def saved(network: Any, folder: Path, classes: str) -> str:
+    save_native(folder, network, classes=list(classes), preprocess=None, extra={})
+    return str(folder)
+
+
+def tuned(pretrained: str, **options: Any) -> ImageClassifier:
+    labels = Labels(names=["a", "b", "c"])
+    return ImageClassifier(
+        pretrained=pretrained, num_classes=3, image_size=8, labels=labels, **options
+    )
+
+
+@pytest.fixture
+def backbone(make_model: Make, tmp_path: Path) -> str:
+    return saved(make_model(init_seed=1, num_classes=2).model, tmp_path / "backbone", "xy")
+
+
+def test_the_run_starts_from_the_fitted_head(
+    make_data: Make, make_trainer: Make, backbone: str, capsys: Any
+) -> None:
+    model, data = tuned(backbone), make_data()
+    trainer = make_trainer(max_steps=0, callbacks=[LinearProbeFirst()])
+    trainer.fit(model, datamodule=data)
+    assert "fitted to the features of 44 images" in capsys.readouterr().err
+    images, labels = zip(*[batch[:2] for batch in data.evaluation_loader("train")], strict=True)
+    with torch.inference_mode():
+        images = data.preprocess.normalize(torch.cat(images))
+        features = model.model.eval().pool(model.model.features(images)).double()
+    weight, bias, _ = fit_head(features, torch.cat(labels), 3)
+    torch.testing.assert_close(model.model.head.weight, weight.float())
+    torch.testing.assert_close(model.model.head.bias, bias.float())
+
+
+def test_averaging_starts_from_it_too(make_data: Make, make_trainer: Make, backbone: str) -> None:
+    plain = tuned(backbone)
+    make_trainer(max_steps=0, callbacks=[LinearProbeFirst()]).fit(plain, datamodule=make_data())
+    model = tuned(backbone, optimizer=lambda params: torch.optim.SGD(params, lr=1e-12))
+    trainer = make_trainer(max_steps=1, callbacks=[EMA(0.9), LinearProbeFirst()])
+    trainer.fit(model, datamodule=make_data())
+    torch.testing.assert_close(model.model.head.weight, plain.model.head.weight)
+
+
+def test_fewer_images_are_drawn_by_the_seed(make_data: Make) -> None:
+    def drawn(seed: int) -> list[int]:
+        batches = make_data(seed=seed).evaluation_loader("train", limit=10)
+        return torch.cat([indices for _, _, indices in batches]).tolist()
+
+    assert len(set(drawn(3))) == 10
+    assert drawn(3) == drawn(3) != drawn(4)
+
+
+def test_max_images_limits_the_fit(
+    make_data: Make, make_trainer: Make, backbone: str, capsys: Any
+) -> None:
+    trainer = make_trainer(max_steps=0, callbacks=[LinearProbeFirst(max_images=20)])
+    trainer.fit(tuned(backbone), datamodule=make_data())
+    assert "features of 20 images" in capsys.readouterr().err
+    with pytest.raises(UserError, match="max_images=0 must be at least 1"):
+        LinearProbeFirst(max_images=0)
+
+
+def test_random_weights_and_given_heads_are_left_alone(
+    make_model: Make, make_data: Make, make_trainer: Make, tmp_path: Path
+) -> None:
+    random = make_model()
+    make_trainer(max_steps=0, callbacks=[LinearProbeFirst()]).fit(random, datamodule=make_data())
+    assert not random.model.head.weight.any()
+    torch.nn.init.ones_(random.model.head.weight)
+    kept = tuned(saved(random.model, tmp_path / "own", "abc"))
+    make_trainer(max_steps=0, callbacks=[LinearProbeFirst()]).fit(kept, datamodule=make_data())
+    assert (kept.model.head.weight == 1).all()
