@@ -1,0 +1,397 @@
+"""`vit compare`: rows, options, recipes, runs, figures, and one line for each mistake."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.cli.conftest import Vit
+from vit.cli import compare_measure
+from vit.cli.compare import parser
+from vit.cli.compare_inputs import PUBLISHED, UNNAMED, Length, describe, recipe_trainings
+from vit.cli.compare_measure import Machine
+from vit.cli.compare_rows import model_rows, training_rows
+from vit.cli.compare_table import amount
+from vit.cli.recipes import list_recipes
+from vit.compute.cost import DEVICES
+from vit.compute.memory import GIB
+from vit.compute.table6 import TABLE6
+from vit.errors import UserError
+from vit.models.config import ViTConfig
+from vit.models.zoo import model_config
+
+TINY = ViTConfig(
+    image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=1, num_classes=3
+)
+
+
+def rows(vit: Vit, *args: object) -> list[dict[str, Any]]:
+    done = vit("compare", *args, "--json")
+    assert (done.status, done.err) == (0, "")
+    return json.loads(done.out)
+
+
+def a_run(folder: Path, *, accuracy: float | None = 0.875, **recipe: Any) -> Path:
+    """What `vit fit` leaves behind of a tiny model that saw a thousand images."""
+    metrics = {"test/loss": 1.0} if accuracy is None else {"test/acc1": accuracy, "val/acc1": 0.5}
+    summary = {"model": TINY.to_dict(), "images_seen": 1000, "metrics": metrics}
+    (folder / "model").mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps(summary))
+    description = {"model": TINY.to_dict(), "extra": {"recipe": recipe}}
+    (folder / "model" / "config.json").write_text(json.dumps(description))
+    return folder
+
+
+def test_the_answer_needs_no_torch() -> None:
+    code = (
+        "import sys; from vit.cli.main import main; status = main(sys.argv[1:]);"
+        "sys.exit(status or str({'torch', 'numpy', 'matplotlib'} & set(sys.modules) or ''))"
+    )
+    for args in (["vit_b16", "bit_r50x1", "--device", "h100"], ["--recipe", "jft"], ["--help"]):
+        command = [sys.executable, "-c", code, "compare", *args]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.stderr.strip() == ""
+
+
+def test_models_are_found_by_every_spelling(vit: Vit) -> None:
+    found = rows(vit, "ViT-B/16", "R50+ViT-B/16", "resnet50x1", "--image-size", "224", "192x256")
+    assert [row["model"] for row in found] == ["vit_b16"] * 2 + ["r50_vit_b16"] * 2 + [
+        "bit_r50x1"
+    ] * 2
+    assert [row["image_size"] for row in found[:2]] == [[224, 224], [192, 256]]
+    assert found[0]["params"] == 86_567_656
+    assert found[0]["flops"] == 2 * found[0]["macs"] == 35_127_656_448
+    assert found[0]["activation_bytes"] > 5 * found[0]["activation_bytes_checkpointing"]
+
+
+def test_precision_classes_and_memory_change_the_row(vit: Vit) -> None:
+    [base] = rows(vit, "vit_s16", "--memory", "24")
+    [full] = rows(vit, "vit_s16", "--memory", "24", "--precision", "fp32")
+    [more] = rows(vit, "vit_s16", "--memory", "48", "--classes", "10")
+    [card] = rows(vit, "vit_s16", "--device", "l4")
+    assert full["activation_bytes"] > 1.5 * base["activation_bytes"]
+    assert more["params"] == base["params"] - 990 * 385
+    assert more["largest_batch"] > 2 * base["largest_batch"]
+    assert card["largest_batch"] == base["largest_batch"]  # an L4 has 24 GiB
+    assert base["largest_batch_checkpointing"] > base["largest_batch"]
+    assert "largest_batch" not in rows(vit, "vit_s16")[0]
+
+
+def test_pytorchs_counter_and_torchvision_stand_beside_the_formula() -> None:
+    args = ["vit_ti16", "torchvision/resnet18", "--image-size", "32", "--count"]
+    (ours, theirs), notes = model_rows(parser().parse_args(args))
+    assert ours["counted_flops"] == ours["flops"]
+    assert ours["counted_training_flops"] == ours["training_flops"]
+    assert theirs["model"] == "torchvision/resnet18" and theirs["params"] == 11_689_512
+    assert "torch.utils.flop_counter counts exactly these operations." in notes
+    assert theirs["activation_bytes_checkpointing"] is None
+
+
+def test_the_table_is_aligned_and_has_units(vit: Vit) -> None:
+    lines = vit("compare", "vit_b16", "bit_r50x1").out.splitlines()
+    names, units, first, second = lines[:4]
+    assert names.split()[:3] == ["model", "image", "params"]
+    assert units.split() == ["px", "M", "G/image"] + ["GFLOP/image"] * 2 + ["MiB/image"] * 2
+    assert len(names) == len(first) == len(second)
+    assert "35.13" in first and "8.178" in second
+    assert max(map(len, lines)) <= 100
+
+
+def test_amounts_have_four_digits() -> None:
+    values = (0.0000442, 0.1642, 4.4092, 17.564, 632.05, 4256.4, 0)
+    shown = ["4.42e-05", "0.164", "4.409", "17.56", "632.0", "4,256", "0.000"]
+    assert [amount(value) for value in values] == shown
+
+
+# Table 6
+
+
+def test_all_rows_of_table_6_come_in_order(vit: Vit) -> None:
+    found = rows(vit, "--recipe", "jft")
+    assert [(row["model"], row["epochs"]) for row in found] == [(p.model, p.epochs) for p in TABLE6]
+    for row, point in zip(found, TABLE6, strict=True):
+        assert row["paper_exaflops"] == point.exaflops
+        assert row["ratio"] == pytest.approx(row["exaflops"] / point.exaflops)
+        assert row["exaflops"] == pytest.approx(row["training_flops"] * row["images"] / 1e18)
+        assert row["images"] == point.epochs * 303e6
+        assert {"params", "flops"} <= set(row)
+        assert 0.96 < row["ratio_without_padding"] < 1.02
+    text = vit("compare", "--recipe", "jft").out
+    assert "859 is not half of its own 1668" in text and "XLA" in text
+
+
+def test_rows_are_chosen_by_model(vit: Vit) -> None:
+    found = rows(vit, "--recipe", "jft", "ViT-L/16", "vit_b32")
+    assert [(row["model"], row["epochs"]) for row in found] == [
+        ("vit_l16", 7), ("vit_l16", 14), ("vit_b32", 7)
+    ]  # fmt: skip
+
+
+def test_other_models_images_and_classes_can_be_put_in(vit: Vit) -> None:
+    [small] = rows(vit, "--recipe", "jft", "vit_s16", "--epochs", "2", "--images", "1e6")
+    assert (small["epochs"], small["images"]) == (2, 2e6) and "ratio" not in small
+    [plain], [wide] = (
+        rows(vit, "--recipe", "jft", "vit_b32", *extra) for extra in ([], ["--classes", "18291"])
+    )
+    assert wide["exaflops"] - plain["exaflops"] == pytest.approx(7 * 303e6 * 6e-18 * 768 * 17291)
+
+
+# Recipes
+
+
+def test_a_recipe_gives_size_model_and_images(vit: Vit) -> None:
+    [row] = rows(vit, "--recipe", "cifar10")
+    assert row["model"] == "vit 128x6 /4" and row["image_size"] == [32, 32]
+    assert row["classes"] == 10
+    assert row["images"] == 20 * (45_000 // 128) * 128  # epochs of full batches
+    [other] = rows(vit, "--recipe", "cifar10", "vit_ti16", "--epochs", "3", "--images", "1280")
+    assert (other["model"], other["images"]) == ("vit_ti16", 3 * 1280)
+
+
+def test_a_recipe_of_steps_counts_its_processes(vit: Vit, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
+        "data: {dataset: cifar10, batch_size: 100, image_size: [32, 64]}\n"
+        "model: {name: vit_ti16, freeze_backbone: true}\n"
+        "trainer: {max_steps: 50, max_epochs: 9, accumulate_grad_batches: 2}\n"
+    )
+    [row] = rows(vit, "--recipe", recipe)
+    assert (row["images"], row["epochs"], row["image_size"]) == (10_000, None, [32, 64])
+    assert row["exaflops"] == pytest.approx(1e4 * (row["flops"] + 2 * 192 * 10) / 1e18)
+    assert rows(vit, "--recipe", recipe, "--processes", "8")[0]["images"] == 80_000
+    assert "50 steps of 200 images, one process" in vit("compare", "--recipe", recipe).out
+    [longer] = rows(vit, "--recipe", recipe, "--epochs", "2")
+    assert (longer["images"], longer["epochs"]) == (90_000, 2)
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_shipped_recipe_is_counted_or_says_what_it_lacks(name: str) -> None:
+    try:
+        [training], _ = recipe_trainings(name, [], None, None, Length())
+    except UserError as error:
+        assert str(error).startswith(f"recipe {name!r}")
+        [training], _ = recipe_trainings(name, ["vit_s16"], None, None, Length(images=1e6))
+    assert training.flops > 0
+
+
+def test_published_sizes_fit_the_catalog() -> None:
+    from vit.data.catalog import CATALOG, load_dataset
+
+    assert set(PUBLISHED) <= set(CATALOG)
+    assert all(PUBLISHED[name].train < CATALOG[name].num_images for name in PUBLISHED)
+    digits = load_dataset("digits")
+    assert digits.val is not None
+    assert len(digits.train) + len(digits.val) == PUBLISHED["digits"].train
+    assert len(digits.classes) == PUBLISHED["digits"].num_classes
+
+
+def test_a_recipe_without_a_name_trains_what_vit_fit_trains() -> None:
+    from vit.training.classifier import ImageClassifier
+
+    assert ImageClassifier().model.config == model_config(UNNAMED)
+
+
+def test_days_and_price_follow_from_the_device(vit: Vit) -> None:
+    args = ("--recipe", "jft", "vit_h14", "--device", "h100", "--utilisation", "0.5")
+    [row] = rows(vit, *args, "--price-per-hour", "2.5")
+    days = row["exaflops"] * 1e18 / (0.5 * 989.4e12) / 86_400
+    assert row["device_days"] == pytest.approx(days)
+    assert row["cost"] == pytest.approx(days * 24 * 2.5)
+    [assumed] = rows(vit, *args[:-2])
+    assert assumed["device_days"] == pytest.approx(days * 0.5 / 0.4) and "cost" not in assumed
+    assert "peak 989.4 TFLOP/s of dense bf16 (H100 data sheet, SXM)" in vit("compare", *args).out
+
+
+# Runs and figures
+
+
+def test_a_run_is_counted_by_the_images_it_saw(vit: Vit, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "mine", data={"dataset": "cifar10"}, model={"pretrained": "x"})
+    [row] = rows(vit, "--runs", run)
+    assert (row["run"], row["images"], row["image_size"]) == ("mine", 1000, [16, 16])
+    assert (row["accuracy"], row["split"], row["dataset"]) == (87.5, "test", "cifar10")
+    assert row["exaflops"] == pytest.approx(row["training_flops"] * 1e-15)
+    assert "their compute is not in its own" in vit("compare", "--runs", run).out
+    frozen = a_run(tmp_path / "probe", model={"freeze_backbone": True})
+    assert rows(vit, "--runs", frozen)[0]["exaflops"] < 0.5 * row["exaflops"]
+
+
+def test_a_run_or_its_model_can_be_compared_like_a_named_model(
+    vit: Vit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vit.checkpoints.native import save_native
+    from vit.models.zoo import build_model
+
+    save_native(tmp_path / "model", build_model(TINY), classes=None, preprocess=None, extra={})
+    [row] = rows(vit, tmp_path / "model")
+    assert (row["classes"], row["image_size"]) == (3, [16, 16])
+    assert rows(vit, tmp_path / "model", "--image-size", "32")[0]["macs"] > 3 * row["macs"]
+
+
+def test_accuracy_is_drawn_against_compute(vit: Vit, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "mine", data={"dataset": "cifar10"})
+    done = vit(
+        "compare", "--recipe", "jft", "--runs", run, "--figure", tmp_path / "x.png", "--json"
+    )
+    assert len(json.loads(done.out)) == 19
+    assert done.err == f"figure: {tmp_path / 'x.png'}\n"
+    assert Image.open(tmp_path / "x.png").size == (1152, 736)
+
+
+def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
+    from vit.cli.compare_figures import compute_figure
+
+    run = str(a_run(tmp_path / "mine", data={"dataset": "cifar10"}))
+    found, _ = training_rows(parser().parse_args(["--runs", run]))
+    for accuracy, label in ((None, "CIFAR-10"), ("pets", "Oxford-IIIT Pets"), ("average", "mean")):
+        axes = compute_figure(found, accuracy).axes[0]
+        assert axes.get_ylabel().startswith(label)
+    values = [y for line in axes.lines for y in line.get_ydata()]
+    assert 87.5 in values and len(values) == 19
+    assert TABLE6[0].average in values
+
+
+# Measuring
+
+
+def test_speed_is_measured_in_turns_and_drawn(vit: Vit, tmp_path: Path) -> None:
+    args = ("compare", "vit_ti16", "--image-size", "16", "32", "--measure", "--batch-size", "2",
+            "--repetitions", "2", "--precision", "fp32")  # fmt: skip
+    done = vit(*args, "--json", "--figure", tmp_path / "speed.png")
+    found = json.loads(done.out)
+    for row in found:
+        rate = row["training_images_per_second"]
+        assert rate["n"] == 2 and rate["min"] <= rate["median"] <= rate["max"]
+        assert row["inference_images_per_second"]["median"] > rate["median"]
+        assert row["flops_per_second"] == pytest.approx(row["training_flops"] * rate["median"])
+        assert row["batch_size"] == 2 and row["precision"] == "fp32"
+        assert row["measured_activation_bytes"] == pytest.approx(row["activation_bytes"], rel=0.01)
+    assert Image.open(tmp_path / "speed.png").size[0] > 1000
+
+
+def test_a_recipe_takes_the_days_that_this_machine_would(vit: Vit) -> None:
+    args = ("--recipe", "quickstart", "--measure", "--batch-size", "4", "--repetitions", "1")
+    [row] = rows(vit, *args, "--price-per-hour", "1")
+    seconds = row["images"] / row["training_images_per_second"]["median"]
+    assert row["device_days"] == pytest.approx(seconds / 86_400)
+    assert row["cost"] == pytest.approx(seconds / 3600)
+
+
+def machine(**changes: Any) -> Machine:
+    here = Machine(
+        type="cpu", name="a toy", memory=8 * GIB, limit=None, precision="fp32", batch_size=8,
+        repetitions=1, known=None,
+    )  # fmt: skip
+    return replace(here, **changes)
+
+
+def test_what_does_not_fit_is_refused_before_it_starts(
+    vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_measure, "available_memory", lambda: int(0.6 * GIB))
+    done = vit("compare", "vit_h14", "--measure", "--batch-size", "64")
+    assert done.status == 2 and done.err.count("\n") == 1
+    assert "vit_h14 at 224x224 pixels and --batch-size 64 needs about" in done.err
+    done = vit("compare", "vit_ti16", "vit_s32", "vit_s16", "--measure", "--batch-size", "1")
+    assert done.status == 2 and "the 3 models together need about" in done.err
+
+
+def test_a_machines_share_of_its_peak_carries_over_to_another(
+    vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = machine(known=DEVICES["a100"], batch_size=2)
+    monkeypatch.setattr(Machine, "here", classmethod(lambda cls, *options: known))
+    [row] = rows(vit, "--recipe", "quickstart", "--measure", "--device", "h100")
+    assert row["device"] == "h100"
+    used = row["training_flops"] * row["training_images_per_second"]["median"] / 312e12
+    assert row["utilisation"] == pytest.approx(used)
+    assert row["device_days"] == pytest.approx(row["exaflops"] * 1e18 / (used * 989.4e12) / 86_400)
+
+
+def test_autocast_differs_between_a_cpu_and_a_gpu() -> None:
+    assert machine(precision="bf16").rule == "bf16-cpu"
+    assert machine(precision="bf16", type="cuda").rule == "bf16"
+    assert [machine(type=kind).tries for kind in ("cpu", "cuda")] == [False, True]
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("", "nothing to compare: name a model"),
+        ("vit_b17", "unknown model 'vit_b17'; did you mean 'vit_b16'"),
+        ("torchvision/resnet5", "did you mean 'torchvision/resnet50'"),
+        ("vit_b16 --image-size 225", "vit_b16: image_size=225x225 is not a multiple of patch_size"),
+        ("vit_b16 --image-size 3x4x5", "--image-size: 3x4x5 is no number of pixels"),
+        ("--image-size 224 vit_b16", "--image-size: vit_b16 is no number of pixels"),
+        ("vit_b16 --precision fp8", "unknown precision 'fp8'"),
+        ("vit_b16 --classes 0", "0 is not a whole number of at least 1"),
+        ("vit_b16 --memory none", "none is not a number above 0"),
+        ("vit_b16 --device h101", "unknown device 'h101'; did you mean 'h100'?"),
+        ("--recipe cifar1", "no recipe or file named 'cifar1'; did you mean 'cifar10'"),
+        ("--recipe finetune", "leaves the model to you"),
+        ("--recipe jft vit_s16", "vit_s16 is not in Table 6 of the paper: say how long"),
+        ("--recipe jft --image-size 384", "are trained at 224 pixels"),
+        ("--recipe cifar10 --image-size 32 64", "a recipe has one, not 2"),
+        ("--recipe cifar10 --utilisation 1.5", "1.5 is not a share in (0, 1]"),
+        ("--recipe cifar10 --utilisation 0.5", "--utilisation needs --device"),
+        ("--recipe cifar10 --memory 8", "--memory needs models, not a --recipe or --runs"),
+        ("--recipe cifar10 --device h100 --measure --utilisation 0.5", "exclude each other"),
+        ("--recipe cifar10 --price-per-hour 2", "--price-per-hour needs"),
+        ("vit_b16 --batch-size 8", "--batch-size needs --measure"),
+        ("vit_b16 --epochs 8", "--epochs needs --recipe"),
+        ("--recipe jft --processes 8", "--processes needs a --recipe of `vit fit`"),
+        ("--runs nowhere", "nowhere is not the directory of a finished run"),
+        ("vit_b16 --runs nowhere", "--runs beside models needs a --recipe"),
+        ("vit_b16 --figure x.png", "--figure draws accuracy against compute"),
+        ("--recipe jft --figure x.jpg", "--figure x.jpg must end in .png"),
+        ("--recipe jft --figure no/x.png", "there is no folder no"),
+        ("vit_b16 --accuracy pets", "--accuracy needs --figure"),
+    ],
+)
+def test_a_mistake_is_one_line(vit: Vit, args: str, message: str) -> None:
+    done = vit("compare", *args.split())
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("vit: ") and done.err.count("\n") == 1
+    assert message in done.err
+
+
+def test_a_gpu_of_unknown_peak_says_so_before_it_measures(
+    vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "measure", lambda *options: pytest.fail("measured"))
+    done = vit("compare", "--recipe", "cifar10", "--device", "h100", "--measure")
+    assert done.status == 2 and "--device with --measure needs the peak of this machine" in done.err
+
+
+def test_a_run_without_accuracy_cannot_be_drawn(vit: Vit, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "mine", accuracy=None)
+    done = vit("compare", "--runs", run, "--figure", tmp_path / "x.png")
+    assert done.status == 2 and "none of the runs has a top-1 accuracy" in done.err
+
+
+def test_a_broken_recipe_is_one_line(vit: Vit, tmp_path: Path) -> None:
+    for text, message in (
+        ("trainer: [", "cannot be read as YAML"),
+        ("just words", "has no options"),
+        ("data: other.yaml\nmodel: {}", "data: other.yaml is a file of its own"),
+        ("model: {name: vit_ti16}\ntrainer: {max_epochs: 3}", "add --images N"),
+        ("model: {name: vit_ti16}\ntrainer: {max_time: 00:01:00:00}", "add --epochs N"),
+    ):
+        (tmp_path / "r.yaml").write_text(text)
+        done = vit("compare", "--recipe", tmp_path / "r.yaml")
+        assert done.status == 2 and done.err.count("\n") == 1 and message in done.err
+
+
+def test_architectures_are_described_by_name_or_shape() -> None:
+    assert describe(model_config("vit_l16", image_size=384, num_classes=3)) == "vit_l16"
+    assert describe(model_config("r26_vit_s32")) == "r26_vit_s32"
+    assert describe(TINY) == "vit 16x1 /8"
+    assert describe(model_config("bit_r50x1", depths=(1, 2))) == "bit 1-2 x1"

@@ -1,0 +1,25 @@
+"""Networks of every named model's widths, but few layers, so that counting them takes no time."""
+
+from vit.compute.candidate import Candidate, from_config
+from vit.models.config import ResNetConfig
+from vit.models.zoo import ZOO, ModelConfig, config_from_dict
+
+
+def shallow(config: ModelConfig) -> ModelConfig:
+    """One encoder layer; a residual unit a stage, and a second one in the second stage."""
+    values = config.to_dict()
+    if isinstance(config, ResNetConfig):
+        values["depths"] = [1, 2, 1, 1]
+    else:
+        values["depth"] = 1
+        if config.stem_depths:
+            values["stem_depths"] = [1, 2, 1, 1][: len(config.stem_depths)]
+    return config_from_dict(values)
+
+
+def shallow_candidate(
+    name: str, size: tuple[int, int] | None = None, **changes: object
+) -> Candidate:
+    """A shallow model by name, with fields of its configuration changed."""
+    values = {**shallow(ZOO[name].config).to_dict(), **changes}
+    return from_config(name, config_from_dict(values), size)

@@ -1,0 +1,146 @@
+"""Predicted activations against what autograd is seen to keep."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.compute.conftest import shallow_candidate
+from vit.compute.candidate import Candidate, candidate
+from vit.compute.memory import (
+    GIB,
+    WORKSPACE,
+    TrainingMemory,
+    activations,
+    available_memory,
+    counted_activations,
+    kept_bytes,
+    training_loss,
+)
+
+TOLERANCE = 0.005
+
+
+def autocast_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LayerNorm and GroupNorm in float32 within autocast, and dropout with a mask of bytes."""
+
+    def in_float32(norm):
+        def run(x, *args, **options):
+            with torch.autocast("cpu", enabled=False):
+                return norm(x.float(), *args, **options)
+
+        return run
+
+    for name in ("layer_norm", "group_norm"):
+        monkeypatch.setattr(F, name, in_float32(getattr(F, name)))
+
+
+def seen(model: Candidate, precision: str, *, checkpointing: bool) -> tuple[int, int]:
+    """(bytes per image, bytes whatever the batch) that autograd keeps, by two batches."""
+    with torch.device("meta"):
+        network = model.build()
+    network.activation_checkpointing = checkpointing
+    network = network.to_empty(device="cpu").train()  # whatever the weights are
+    kept = [
+        kept_bytes(
+            partial(training_loss, network, torch.zeros(b, 3, *model.image_size), precision),
+            network,
+        )
+        for b in (2, 4)
+    ]
+    per_image = (kept[1] - kept[0]) // 2
+    return per_image, kept[0] - 2 * per_image
+
+
+CASES = [
+    ("vit_ti16", {}),
+    ("vit_ti16", {"dropout": 0.1}),
+    ("vit_ti16", {"layer_scale": 1e-4, "pool": "gap"}),
+    ("vit_ti16", {"pool": "map", "activation": "swiglu"}),
+    ("vit_ti16", {"pool": "cls_gap", "representation_size": 64}),
+    ("r_vit_ti16", {"image_size": (64, 96)}),
+    ("r26_vit_s32", {"stem_depths": (1, 2), "patch_size": 8, "image_size": (64, 48)}),
+    ("bit_r50x1", {"image_size": (64, 96)}),
+    ("bit_r50x2", {"image_size": (75, 50)}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "precision"),
+    [(*case, precision) for case in CASES for precision in ("fp32", "bf16")]
+    + [(*case, "bf16-cpu") for case in CASES if case in CASES[::3]],
+)
+def test_predicted_activations_are_those_that_are_kept(
+    name: str, changes: dict, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for room in ("encoder", "pooling"):
+        monkeypatch.setattr(f"vit.models.{room}.attend", F.scaled_dot_product_attention)
+    monkeypatch.setattr(  # the mask of CUDA's dropout, a byte a number
+        F,
+        "dropout",
+        lambda x, p, training, inplace: torch.native_dropout(x, p, True)[0] if p else x,
+    )
+    if precision == "bf16":
+        autocast_of_cuda(monkeypatch)
+    model = shallow_candidate(name, **{"image_size": (128, 160), **changes})
+    for checkpointing in (False, True):
+        predicted = activations(model.config, precision, checkpointing=checkpointing)
+        per_image, once = seen(model, precision, checkpointing=checkpointing)
+        assert predicted.kept == pytest.approx(per_image, rel=TOLERANCE)
+        if precision == "fp32":
+            assert predicted.once == pytest.approx(once, rel=TOLERANCE, abs=200_000)
+
+
+def test_fake_tensors_keep_what_real_ones_keep() -> None:
+    model = shallow_candidate("vit_ti16", image_size=(64, 64))
+    with torch.device("meta"):
+        found = counted_activations(model.build(), model.image_size, "fp32")
+    assert found.kept == seen(model, "fp32", checkpointing=False)[0]
+
+
+def test_checkpointing_recomputes_the_largest_unit_beside_what_is_kept() -> None:
+    model = candidate("vit_b16")
+    whole, frugal = (activations(model.config, "fp32", checkpointing=c) for c in (False, True))
+    layer = 197 * (8 * 768 + 2 * 3072 + 12 + 4) * 4  # inputs of norms, products, GELU; statistics
+    assert frugal.recomputed == layer
+    assert whole.kept - frugal.kept == 12 * (layer - 197 * 768 * 4)
+
+
+def test_a_model_without_formula_is_counted() -> None:
+    model = candidate("torchvision/vit_b_32")
+    ours = activations(candidate("vit_b32").config, "fp32")
+    found = model.memory("fp32")
+    assert found is not None
+    assert found.activations.kept == pytest.approx(ours.kept, rel=0.02)
+    assert model.memory("fp32", checkpointing=True) is None
+
+
+def test_mixed_precision_of_a_counted_model_is_about_half() -> None:
+    with torch.device("meta"):
+        network = candidate("torchvision/resnet18").build()
+    full, mixed = (counted_activations(network, (64, 64), p).kept for p in ("fp32", "bf16"))
+    assert 0.45 < mixed / full < 0.6
+
+
+def test_the_largest_batch_fills_the_memory() -> None:
+    memory = candidate("vit_b16").memory("bf16")
+    assert memory is not None
+    assert memory.fixed == 86_567_656 * (4 + 4 + 8 + 2)
+    batch = memory.largest_batch(24 * GIB)
+    room = 24 * GIB * (1 - WORKSPACE)
+    assert memory.total(batch) <= room < memory.total(batch + 1)
+    assert memory.largest_batch(GIB) == 0
+
+
+def test_full_precision_needs_no_copies_of_the_weights() -> None:
+    kept = activations(candidate("vit_b16").config, "fp32")
+    memory = TrainingMemory(params=1000, precision="fp32", activations=kept)
+    assert memory.fixed == 16_000
+
+
+def test_available_memory_is_that_of_the_machine() -> None:
+    import os
+
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < available_memory() <= total

@@ -1,0 +1,200 @@
+"""`vit compare`: what models cost, in operations, memory, time, and for a whole training."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from vit.cli.messages import OneLineParser
+from vit.compute.cost import DEVICES, UTILISATION
+from vit.compute.table6 import ACCURACIES
+from vit.errors import UserError
+
+EPILOG = f"""\
+examples:
+  vit compare vit_b16 vit_l16 bit_r50x1 r50_vit_b16 torchvision/resnet50
+  vit compare vit_b16 --image-size 224 384 --device h100       the largest batch in its memory
+  vit compare vit_s16 bit_r50x1 --measure                      images a second on this machine
+  vit compare --recipe jft                                     the paper's Table 6 beside ours
+  vit compare --recipe imagenet1k/vit_b16 --device h100 --utilisation 0.4 --price-per-hour 2.5
+  vit compare --recipe jft --runs runs/* --figure compute.png  your runs in the paper's Figure 5
+  vit compare vit_b16 bit_r50x1 --image-size 96 160 224 --measure --figure speed.png
+
+devices: {" ".join(DEVICES)}"""
+
+
+# fmt: off
+def parser() -> OneLineParser:
+    """The options of `vit compare`."""
+    made = OneLineParser(
+        prog="vit compare",
+        description="What models cost: parameters, operations, memory, images a second; and for a "
+        "recipe the operations, days and price of a whole training.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("models", nargs="*", metavar="MODEL",
+        help="a name (`vit models`), torchvision/NAME, a run, or a file of weights")
+    add("--image-size", nargs="+", type=pixels, metavar="N", default=[],
+        help="pixels, such as 224, or 192x256 (height first); several are compared")
+    add("--classes", type=whole_number, metavar="K", help="outputs of the head (default 1000)")
+    add("--precision", metavar="P",
+        help="bf16 (mixed; default) or fp32; with --measure by default what `vit fit` takes here")
+    add("--count", action="store_true",
+        help="count operations with PyTorch's own counter too (seconds a model)")
+    add("--memory", type=number, metavar="GIB",
+        help="for the largest batch; by default that of --device or of the measured machine")
+    add = made.add_argument_group("measuring").add_argument
+    add("--measure", action="store_true", help="images a second on this machine's GPU or CPU")
+    add("--batch-size", type=whole_number, metavar="N",
+        help="images a step (default 8 on CPUs, else 64)")
+    add("--repetitions", type=whole_number, metavar="N", help="of each measurement (default 5)")
+    add = made.add_argument_group("whole trainings").add_argument
+    add("--recipe", metavar="NAME",
+        help="jft (the paper's Table 6), a recipe of `vit fit`, or a file")
+    add("--images", type=number, metavar="N", help="training images an epoch")
+    add("--epochs", type=number, metavar="N", help="instead of the recipe's")
+    add("--processes", type=whole_number, metavar="N",
+        help="that share the batch of a recipe whose length is in steps (default 1)")
+    add("--device", metavar="NAME", help="an accelerator, for days, price and memory (list below)")
+    add("--utilisation", type=share, metavar="SHARE",
+        help=f"share of its peak that is reached (default {UTILISATION}); --measure measures it")
+    add("--price-per-hour", type=number, metavar="X", help="of one device, in your currency")
+    add("--runs", nargs="+", metavar="RUN", default=[], help="finished runs of `vit fit`")
+    add = made.add_argument_group("output").add_argument
+    add("--figure", type=Path, metavar="FILE.png",
+        help="draws accuracy against compute (--recipe jft, --runs), or else speed against image "
+        "size (--measure with several sizes)")
+    add("--accuracy", choices=[*ACCURACIES, "average"], help="of the paper's points in the figure")
+    add("--json", action="store_true", help="print a list of objects")
+    return made
+# fmt: on
+
+
+def run(args: list[str]) -> int:
+    """Prints one row a model and size, a training, or a run."""
+    options = parser().parse_intermixed_args(args)
+    _check(options)
+    if options.figure is not None:
+        _check_figure(options)
+
+    from vit.cli.compare_rows import model_rows, training_rows
+    from vit.cli.compare_table import model_table, training_table
+
+    if options.recipe is None and not options.runs:
+        rows, notes = model_rows(options)
+        text = model_table(rows)
+    else:
+        rows, notes = training_rows(options)
+        text = training_table(rows)
+    if options.json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join([text, "", *(fill(note, 100) for note in notes)]))
+    if options.figure is not None:
+        _draw(options, rows)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """UserError for an option that would have no effect."""
+    whole = options.recipe is not None or bool(options.runs)
+    if not options.models and not whole:
+        raise UserError(
+            "nothing to compare: name a model, such as vit_b16, or a --recipe; see "
+            "`vit compare --help`"
+        )
+    if options.models and options.runs and options.recipe is None:
+        raise UserError("--runs beside models needs a --recipe that says how long those train")
+    dependent = (
+        ("batch_size", options.measure, "--measure"),
+        ("repetitions", options.measure, "--measure"),
+        ("images", options.recipe, "--recipe"),
+        ("epochs", options.recipe, "--recipe"),
+        ("processes", options.recipe not in (None, "jft"), "a --recipe of `vit fit`"),
+        ("utilisation", options.device and whole, "--device and a --recipe or --runs"),
+        ("price_per_hour", whole and (options.device or options.measure),
+         "a --recipe or --runs, with --device or --measure"),
+        ("accuracy", options.figure, "--figure"),
+        ("memory", not whole, "models, not a --recipe or --runs"),
+        ("count", not whole, "models, not a --recipe or --runs"),
+        ("measure", options.models or options.recipe, "models or a --recipe"),
+        ("precision", not whole or options.measure, "--measure, or models without a --recipe"),
+        ("image_size", options.recipe or not whole, "models or a --recipe"),
+        ("classes", options.recipe or not whole, "models or a --recipe"),
+    )  # fmt: skip
+    for name, met, needed in dependent:
+        if getattr(options, name) and not met:
+            raise UserError(f"--{name.replace('_', '-')} needs {needed}")
+    if options.measure and options.utilisation:
+        raise UserError("--utilisation and --measure exclude each other: measured, it is known")
+    if options.recipe and len(options.image_size) > 1:
+        raise UserError(f"--image-size: a recipe has one, not {len(options.image_size)}")
+
+
+def _check_figure(options: argparse.Namespace) -> None:
+    """UserError, before anything is computed, where there is nothing to draw or no way to write."""
+    compute = options.recipe == "jft" or options.runs
+    speed = options.measure and not options.recipe and len(options.image_size) > 1
+    if not compute and not speed:
+        raise UserError(
+            "--figure draws accuracy against compute, with --recipe jft or --runs, or speed "
+            "against image size, with --measure and two or more sizes after --image-size"
+        )
+    if speed and options.accuracy:
+        raise UserError("--accuracy is for the figure of --recipe jft or --runs")
+    if options.figure.suffix.lower() != ".png":
+        raise UserError(f"--figure {options.figure} must end in .png")
+    if not options.figure.expanduser().absolute().parent.is_dir():
+        raise UserError(f"--figure {options.figure}: there is no folder {options.figure.parent}")
+
+
+def _draw(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    from vit.cli.compare_figures import compute_figure, speed_figure
+    from vit.inspection.drawing import png
+
+    if options.recipe == "jft" or options.runs:
+        figure = compute_figure(rows, options.accuracy)
+    else:
+        figure = speed_figure(rows)
+    options.figure.expanduser().write_bytes(png(figure))
+    print(f"figure: {options.figure}", file=sys.stderr)
+
+
+def pixels(text: str) -> tuple[int, int]:
+    """'224' or '192x256' (height first) as (height, width)."""
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
+        raise argparse.ArgumentTypeError(
+            f"{text} is no number of pixels such as 224, or 192x256 (height first); models go "
+            "before it"
+        )
+    return int(sides[0]), int(sides[-1])
+
+
+def number(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value
+
+
+def whole_number(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """A share in (0, 1]."""
+    if number(text) > 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share in (0, 1], such as 0.4")
+    return float(text)

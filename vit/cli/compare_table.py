@@ -1,0 +1,134 @@
+"""The rows of `vit compare` as aligned text: a line of names, a line of units, a line a row."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+Cell = Callable[[Row], str | None]
+
+
+def model_table(rows: Sequence[Row]) -> str:
+    """Models at image sizes."""
+    return _table(
+        [
+            ("model", "", lambda r: r["model"]),
+            ("image", "px", _pixels),
+            ("params", "M", lambda r: amount(r["params"] / 1e6)),
+            ("multiply-adds", "G/image", lambda r: amount(r["macs"] / 1e9)),
+            ("forward", "GFLOP/image", lambda r: amount(r["flops"] / 1e9)),
+            ("training step", "GFLOP/image", lambda r: amount(r["training_flops"] / 1e9)),
+            ("counter: forward", "GFLOP/image", _scaled("counted_flops", 1e9)),
+            ("training step", "GFLOP/image", _scaled("counted_training_flops", 1e9)),
+            ("activations", "MiB/image", _scaled("activation_bytes", 2**20)),
+            ("measured", "MiB/image", _scaled("measured_activation_bytes", 2**20)),
+            ("checkpointed", "MiB/image", _scaled("activation_bytes_checkpointing", 2**20)),
+            ("largest batch", "images", _whole("largest_batch")),
+            ("checkpointed", "images", _whole("largest_batch_checkpointing")),
+            ("found", "images", _whole("largest_batch_found")),
+            *_MEASURED,
+        ],
+        rows,
+    )
+
+
+def training_table(rows: Sequence[Row]) -> str:
+    """Whole trainings, and runs."""
+    return _table(
+        [
+            ("training", "", _label),
+            ("model", "", lambda r: r.get("paper_name", r["model"])),
+            # The same for all of Table 6, and in the notes.
+            ("image", "px", lambda r: None if "paper_name" in r else _pixels(r)),
+            ("params", "M", lambda r: amount(r["params"] / 1e6)),
+            ("forward", "GFLOP/image", lambda r: amount(r["flops"] / 1e9)),
+            ("epochs", "", lambda r: None if r["epochs"] is None else f"{r['epochs']:g}"),
+            ("images", "M", lambda r: None if "paper_name" in r else amount(r["images"] / 1e6)),
+            ("compute", "exaFLOPs", lambda r: amount(r["exaflops"])),
+            ("paper", "exaFLOPs", _whole("paper_exaflops")),
+            ("ours/paper", "", _ratio("ratio")),
+            ("without padding", "exaFLOPs", _scaled("exaflops_without_padding", 1)),
+            ("ours/paper", "", _ratio("ratio_without_padding")),
+            ("accuracy", "%", _accuracy),
+            *_MEASURED,
+            ("time", "device-days", _scaled("device_days", 1)),
+            ("price", "", _scaled("cost", 1)),
+        ],
+        rows,
+    )
+
+
+def amount(value: float) -> str:
+    """Four digits, or all before the point: 0.164, 4.409, 17.56, 632.0, 4,256; 4.42e-04."""
+    if 0 < value < 0.001:
+        return f"{value:.2e}"
+    places = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
+    return f"{value:,.{places}f}"
+
+
+def _label(row: Row) -> str | None:
+    """The run, or the recipe; of Table 6 alone, the models say all."""
+    return row.get("run") or (None if "paper_name" in row else row["recipe"])
+
+
+def _pixels(row: Row) -> str:
+    height, width = row["image_size"]
+    return f"{height}" if height == width else f"{height}x{width}"
+
+
+def _scaled(key: str, unit: float) -> Cell:
+    return lambda row: None if row.get(key) is None else amount(row[key] / unit)
+
+
+def _whole(key: str) -> Cell:
+    return lambda row: None if row.get(key) is None else f"{row[key]:,}"
+
+
+def _ratio(key: str) -> Cell:
+    return lambda row: None if row.get(key) is None else f"{row[key]:.3f}"
+
+
+def _accuracy(row: Row) -> str | None:
+    if row.get("accuracy") is None:
+        return None
+    return f"{row['accuracy']:.2f} {row['split']}"
+
+
+def _rate(key: str) -> Cell:
+    def cell(row: Row) -> str | None:
+        if key not in row:
+            return None
+        rate = row[key]
+        spread = (rate["max"] - rate["min"]) / 2 / rate["median"]
+        return f"{amount(rate['median'])} ±{100 * spread:.0f}%"
+
+    return cell
+
+
+def _used(row: Row) -> str | None:
+    return None if row.get("utilisation") is None else f"{100 * row['utilisation']:.0f}"
+
+
+_MEASURED: list[tuple[str, str, Cell]] = [
+    ("inference", "images/s", _rate("inference_images_per_second")),
+    ("training", "images/s", _rate("training_images_per_second")),
+    ("speed", "TFLOP/s", _scaled("flops_per_second", 1e12)),
+    ("of peak", "%", _used),
+]
+
+
+def _table(columns: Sequence[tuple[str, str, Cell]], rows: Sequence[Row]) -> str:
+    """Columns without a single value are left out; text to the left, numbers to the right."""
+    made = []
+    for name, unit, cell in columns:
+        cells = [cell(row) for row in rows]
+        if any(cell is not None for cell in cells):
+            made.append([name, unit, *("-" if cell is None else cell for cell in cells)])
+    widths = [max(map(len, column)) for column in made]
+    lines = []
+    for i in range(len(rows) + 2):
+        cells = [
+            column[i].ljust(width) if column[0] in ("model", "training") else column[i].rjust(width)
+            for column, width in zip(made, widths, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

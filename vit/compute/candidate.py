@@ -1,0 +1,94 @@
+"""A model that is compared: one of ours, by formula, or one of torchvision's, counted."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from vit.compute.baselines import build_baseline, is_baseline, native_size
+from vit.compute.flops import Work, counted, sized, work
+from vit.compute.memory import Activations, TrainingMemory, activations, counted_activations
+from vit.errors import UserError
+from vit.models.zoo import ModelConfig, build_model, canonical_name, model_config
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A model at one image size."""
+
+    name: str
+    config: ModelConfig | None
+    """None for torchvision's."""
+    image_size: tuple[int, int]
+    """(height, width) in pixels."""
+    num_classes: int
+
+    @property
+    def channels(self) -> int:
+        """Of its images."""
+        return 3 if self.config is None else self.config.in_channels
+
+    def build(self) -> "nn.Module":
+        """The model with fresh weights, on the default device."""
+        if self.config is None:
+            return build_baseline(self.name, self.image_size, self.num_classes)
+        return build_model(self.config)
+
+    @cached_property
+    def work(self) -> Work:
+        """What an image costs: by formula where there is one, else by PyTorch's counter."""
+        return self.counted if self.config is None else work(self.config)
+
+    @cached_property
+    def counted(self) -> Work:
+        """What PyTorch's counter says that an image costs."""
+        return counted(self._empty(), self.image_size, self.channels)
+
+    def memory(self, precision: str, *, checkpointing: bool = False) -> TrainingMemory | None:
+        """Of a training step. None for checkpointing that the model does not offer."""
+        found: Activations
+        if self.config is not None:
+            found = activations(self.config, precision, checkpointing=checkpointing)
+        elif checkpointing:
+            return None
+        else:
+            found = counted_activations(self._empty(), self.image_size, precision)
+        return TrainingMemory(params=self.work.params, precision=precision, activations=found)
+
+    def _empty(self) -> "nn.Module":
+        import torch
+
+        with torch.device("meta"):
+            return self.build()
+
+
+def candidate(
+    name: str, image_size: tuple[int, int] | None = None, num_classes: int | None = None
+) -> Candidate:
+    """A named model, at its own size and with 1000 classes unless told otherwise.
+
+    UserError for an unknown name, or a size that the patches do not divide.
+    """
+    if is_baseline(name):
+        size = native_size(name) if image_size is None else image_size
+        classes = 1000 if num_classes is None else num_classes
+        return Candidate(name=name.lower(), config=None, image_size=size, num_classes=classes)
+    return from_config(canonical_name(name), model_config(name), image_size, num_classes)
+
+
+def from_config(
+    name: str,
+    config: ModelConfig,
+    image_size: tuple[int, int] | None = None,
+    num_classes: int | None = None,
+) -> Candidate:
+    """A model of ours that is known by its configuration."""
+    try:
+        config = sized(config, image_size, num_classes)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+    return Candidate(
+        name=name, config=config, image_size=config.size, num_classes=config.num_classes
+    )

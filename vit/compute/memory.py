@@ -1,0 +1,156 @@
+"""Memory of a training step: predicted from the configuration, and counted from what is kept.
+
+Bytes throughout; GiB is 2^30. Attention is predicted as fused kernels compute it, which keep no
+attention weights, and precisions are those of vit/compute/units.py.
+"""
+
+import os
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vit.compute.flops import units
+from vit.compute.units import PRECISIONS
+from vit.models.zoo import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activations:
+    """What a forward pass leaves in memory for the backward pass."""
+
+    kept: int
+    """Bytes per image that wait for the backward pass."""
+    recomputed: int = 0
+    """Bytes per image of the largest unit that is computed once more during the backward pass."""
+    once: int = 0
+    """Bytes whatever the batch."""
+
+    @property
+    def per_image(self) -> int:
+        """Bytes per image at the worst moment."""
+        return self.kept + self.recomputed
+
+
+def activations(config: ModelConfig, precision: str, *, checkpointing: bool = False) -> Activations:
+    """Predicted for images of `config.size`; `checkpointing` as `activation_checkpointing`."""
+    parts = units(config, precision)
+    kept = recomputed = once = 0
+    lost = False  # whether the unit before was left to be recomputed
+    for unit in parts:
+        if checkpointing and unit.input_kept is not None:
+            kept, lost = kept + unit.input_kept, True
+            recomputed = max(recomputed, unit.kept)
+        else:
+            kept += unit.kept + (unit.shared if lost else 0)
+            once, lost = once + unit.kept_once, False
+    return Activations(kept=kept, recomputed=recomputed, once=once)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingMemory:
+    """Memory of a training step with AdamW, in bytes."""
+
+    params: int
+    """Count of learned numbers."""
+    precision: str
+    activations: Activations
+
+    @property
+    def fixed(self) -> int:
+        """Parameters, gradients and AdamW's two moments in float32; the casts of a mixed step."""
+        weights = 4 + 4 + 8 + PRECISIONS[self.precision].weights
+        return self.params * weights + self.activations.once
+
+    def total(self, batch_size: int) -> int:
+        """Predicted peak of a step."""
+        return self.fixed + batch_size * self.activations.per_image
+
+    def largest_batch(self, memory: int) -> int:
+        """Images that fit into `memory` bytes, after WORKSPACE of it; 0 where none does."""
+        free = memory * (1 - WORKSPACE) - self.fixed
+        return max(0, int(free // self.activations.per_image))
+
+
+WORKSPACE = 0.08
+"""Share of the memory for what no formula here counts: gradients of activations on their way,
+libraries' buffers, and gaps between allocations."""
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take on this machine, its container's limit included."""
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            found.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    except (OSError, ValueError):
+        pass  # not Linux, or no limit
+    return min(found) if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def kept_bytes(step: "Callable[[], Tensor]", model: "nn.Module") -> int:
+    """Bytes that autograd keeps while `step`, a forward pass with its loss, is run.
+
+    Parameters themselves do not count, and a storage counts once, however many views are kept.
+    Works on fake tensors too.
+    """
+    import torch
+
+    storages = {p.untyped_storage()._cdata: None for p in model.parameters()}
+    known, total = set(storages), 0
+    alive = []  # or a later storage could have the address of a freed one
+
+    def pack(tensor: "Tensor") -> "Tensor":
+        nonlocal total
+        storage = tensor.untyped_storage()
+        if storage._cdata not in known:
+            known.add(storage._cdata)
+            alive.append(storage)
+            total += storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        step()
+    return total
+
+
+def training_loss(model: "nn.Module", images: "Tensor", precision: str) -> "Tensor":
+    """The loss of a step on `images` (b c h w) whose labels are all 0, in this precision."""
+    import torch
+
+    labels = torch.zeros(len(images), dtype=torch.long, device=images.device)
+    mixed = PRECISIONS[precision].weights > 0
+    with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=mixed):
+        return torch.nn.functional.cross_entropy(model(images), labels)
+
+
+def counted_activations(
+    model: "nn.Module", image_size: tuple[int, int], precision: str, channels: int = 3
+) -> Activations:
+    """What a model without a formula keeps, counted on fake tensors by the CPU's kernels.
+
+    The model must be on the meta device; nothing is computed.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    fake = deepcopy(model)  # PyTorch's counter leaves references that forbid converting the model
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = fake.to_empty(device="cpu").train()
+        counts = []
+        for batch in (2, 4):
+            images = torch.empty(batch, channels, *image_size, device="cpu")
+            counts.append(kept_bytes(partial(training_loss, fake, images, precision), fake))
+    per_image = (counts[1] - counts[0]) // 2
+    casts = PRECISIONS[precision].weights * sum(p.numel() for p in model.parameters())
+    return Activations(kept=per_image, once=max(0, counts[0] - 2 * per_image - casts))
