@@ -143,7 +143,7 @@ def test_many_classes_show_the_weakest_and_fold_the_rest(report):
 def test_the_most_confused_pairs_are_listed(report):
     page, _, given = report(strength=1.0)
     labels, said = given.predictions.labels, given.probabilities.argmax(1)
-    pairs = [row for row in page.cells if len(row) == 4 and row[0] != "true"]
+    pairs = [row for row in page.cells if len(row) == 4 and row[0].startswith("class ")]
     counts = [int(row[2]) for row in pairs]
     assert len(pairs) == 10 and counts == sorted(counts, reverse=True)
     true, predicted = (int(name.split()[1]) for name in pairs[0][:2])
@@ -221,3 +221,28 @@ def test_multilabel_with_top_classes_only_leads_with_a_proportion(report):
 def test_a_name_without_a_font_is_explained(report):
     page, _, _ = report(("cat", "\ue000dog"), strength=1.0)
     assert "No font could draw these names: #1 \ue000dog." in page.text
+
+
+def test_the_groups_of_the_reliability_diagram_are_a_table(report):
+    page, html, given = report(strength=1.0)
+    assert "<summary>The groups</summary>" in html
+    start = page.cells.index(["confidence", "predictions", "mean", "right"])
+    rows = []
+    for row in page.cells[start + 1 :]:
+        if len(row) != 4 or " to " not in row[0]:
+            break
+        rows.append(row)
+    confidence, right = given.probabilities.max(1), given.predictions.hits()
+    expected = []
+    for i in range(15):
+        chosen = (confidence > i / 15) & (confidence <= (i + 1) / 15)
+        if chosen.any():
+            expected.append(
+                [
+                    f"{100 * i / 15:.0f} to {100 * (i + 1) / 15:.0f} %",
+                    str(chosen.sum()),
+                    f"{100 * confidence[chosen].mean():.1f} %",
+                    f"{100 * right[chosen].mean():.1f} %",
+                ]
+            )
+    assert rows == expected

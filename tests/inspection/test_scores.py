@@ -100,6 +100,9 @@ def test_calibration_bins_are_closed_above_and_empty_ones_are_dropped():
     found = calibration(np.array([0.0, 0.5, 0.51, 1.0]), np.array([1, 0, 1, 1]), bins=2)
     assert found.count.tolist() == [2, 2]
     assert found.confidence.tolist() == pytest.approx([0.25, 0.755])
+    assert (found.low.tolist(), found.high.tolist()) == ([0, 0.5], [0.5, 1])
+    empty_below = calibration(np.array([0.95]), np.array([1]), bins=5)
+    assert (empty_below.low.tolist(), empty_below.high.tolist()) == ([0.8], [1.0])
     assert len(calibration(np.array([1.0, 0.99]), np.array([1, 1])).count) == 1
 
 

@@ -149,8 +149,9 @@ def reliability(groups: Calibration, theme: Theme = LIGHT) -> Figure:
     for axis in (upper.xaxis, upper.yaxis):
         axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     label_axes(upper, theme, y="share that is right")
-    width = 0.8 / 15
-    lower.bar(groups.confidence, groups.count, width=width, color=theme.first, alpha=0.75)
+    # The points are at the mean confidence of a group, the bars as wide as the group.
+    middle, width = (groups.low + groups.high) / 2, 0.92 * (groups.high - groups.low)
+    lower.bar(middle, groups.count, width=width, color=theme.first, alpha=0.75)
     lower.yaxis.set_major_locator(MaxNLocator(2, integer=True))
     label_axes(lower, theme, x="confidence", y="predictions")
     figure.align_ylabels()

@@ -48,9 +48,11 @@ METRIC_NAMES = {
     "f1": "Macro F1",
     "exact": "All classes right",
     "ece": "Expected calibration error",
+    "constant_acc1": "Accuracy of the most frequent answer",
     "loss": "Loss",
+    "constant_loss": "Loss of the best constant answer",
 }
-"""What follows the split in a metric's name -> its name here. All but the loss are shares."""
+"""What follows the split in a metric's name -> its name here. All but the losses are shares."""
 
 SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 
@@ -92,14 +94,14 @@ def render(found: Findings) -> str:
         [
             title(name, _subtitle(found)),
             _headline(found, split),
-            section("Metrics", _metrics(found.summary.get("metrics"), found.num_images)),
-            section("Training", _curves(found.history)),
+            section("Metrics", metrics_table(found.summary.get("metrics"), found.num_images)),
+            section("Training", training_curves(found.history)),
             section("Classes", *_classes(found)),
             section("Confusion", _confusion(found)),
             section("Calibration", _calibration(found)),
             section("Most confident errors", *_wrong(found)),
             section("Use this model again", *_commands(found.run_dir)),
-            section("How it was made", *_origin(found)),
+            section("How it was made", *origin(found.summary, found.config)),
         ],
     )
 
@@ -136,7 +138,7 @@ def _headline(found: Findings, split: str) -> str:
     return headline(f"{split} accuracy", percent(hits / n, n), note)
 
 
-def _metrics(metrics: Mapping[str, float] | None, num_images: int) -> str:
+def metrics_table(metrics: Mapping[str, float] | None, num_images: int) -> str:
     """One row a metric, one column a split."""
     values = {
         key: value
@@ -150,7 +152,7 @@ def _metrics(metrics: Mapping[str, float] | None, num_images: int) -> str:
         value = values.get(f"{split}/{name}" if split else name)
         if value is None:
             return ""
-        share = name in METRIC_NAMES and name != "loss"
+        share = name in METRIC_NAMES and not name.endswith("loss")
         return percent(value, num_images) if share else f"{value:.4g}"
 
     rows = [
@@ -164,10 +166,11 @@ def _ordered(present: set[str], known: Mapping[str, str]) -> list[str]:
     return [key for key in known if key in present] + sorted(present - known.keys())
 
 
-def _curves(history: Sequence[Row]) -> str:
+def training_curves(history: Sequence[Row]) -> str:
+    """Every panel for which the history has values."""
     return beside(
         *(
-            _both(
+            both_themes(
                 lambda theme, panel=panel: curves(history, [panel], theme), f"{panel} over training"
             )
             for panel in panels_of(history)
@@ -180,7 +183,9 @@ def _classes(found: Findings) -> list[str]:
     blocks = []
     if found.class_bars is not None:
         values, label = found.class_bars
-        blocks.append(_both(lambda theme: figures.class_bars(values, classes, label, theme), label))
+        blocks.append(
+            both_themes(lambda theme: figures.class_bars(values, classes, label, theme), label)
+        )
     if scores is None:
         return blocks
 
@@ -224,7 +229,7 @@ def _confusion(found: Findings) -> str:
         notes.append(f"No font could draw these names: {', '.join(unread)}.")
     # From here on the names need the full width of the page.
     width = "24rem" if len(shown) <= figures.WITH_NUMBERS else "100%"
-    drawn = _both(
+    drawn = both_themes(
         lambda theme: figures.confusion(matrix, classes, theme), "Confusion matrix", crop=True
     )
     return beside(
@@ -245,15 +250,31 @@ def _calibration(found: Findings) -> str:
     if found.multilabel:
         explained += " A prediction is one class of one image."
     return beside(
-        _both(lambda theme: figures.reliability(groups, theme), "Reliability diagram"),
+        both_themes(lambda theme: figures.reliability(groups, theme), "Reliability diagram"),
         text(explained)
         + text(
             "Points below the diagonal are overconfident, points above it too modest. Vertical "
             "lines are 95 % Wilson intervals: long where a group holds few predictions.",
             quiet=True,
-        ),
+        )
+        + folded("The groups", _groups(groups)),
         cell="20rem",
     )
+
+
+def _groups(groups: Calibration) -> str:
+    """The numbers of the reliability diagram, one row a group that holds predictions."""
+    columns = (groups.low, groups.high, groups.count, groups.confidence, groups.hits)
+    rows = [
+        [
+            f"{100 * low:.0f} to {100 * high:.0f}\N{NO-BREAK SPACE}%",
+            f"{count:,}",
+            percent(confidence),
+            percent(hits / count),
+        ]
+        for low, high, count, confidence, hits in zip(*columns, strict=True)
+    ]
+    return table(["confidence", "predictions", "mean", "right"], rows)
 
 
 def _wrong(found: Findings) -> list[str]:
@@ -282,11 +303,11 @@ def _commands(run_dir: Path) -> list[str]:
     return [heading(purpose) + code(command) for purpose, command in commands(run_dir)]
 
 
-def _origin(found: Findings) -> list[str]:
+def origin(summary: Mapping, config: str) -> list[str]:
     """Everything else that summary.json holds: single facts, then a table a group."""
-    command = found.summary.get("command")
+    command = summary.get("command")
     told = ("metrics", "classes", "per_class", "command")
-    left = {key: value for key, value in found.summary.items() if key not in told}
+    left = {key: value for key, value in summary.items() if key not in told}
     groups: dict[str, Mapping] = {key: v for key, v in left.items() if isinstance(v, Mapping)}
     single = {key: value for key, value in left.items() if key not in groups}
     rows = {"run": flat(single), **{key: flat(value) for key, value in groups.items()}}
@@ -298,11 +319,11 @@ def _origin(found: Findings) -> list[str]:
             cell="18rem",
         ),
         *(folded(name.capitalize(), facts(rows[name])) for name in rows if name not in short),
-        folded("config.yaml", code(found.config)) if found.config.strip() else "",
+        folded("config.yaml", code(config)) if config.strip() else "",
     ]
 
 
-def _both(draw: Callable[[Theme], Figure], description: str, *, crop: bool = False) -> str:
+def both_themes(draw: Callable[[Theme], Figure], description: str, *, crop: bool = False) -> str:
     """The figure for both settings of the reader."""
     light, dark = (png(draw(theme), crop=crop) for theme in (LIGHT, DARK))
     return picture(light, dark, description)

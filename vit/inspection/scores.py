@@ -75,6 +75,9 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 class Calibration:
     """Predictions grouped by confidence; only groups that hold any. Arrays are (groups,)."""
 
+    low: np.ndarray
+    """Least confidence of the group, itself outside of it; `high` belongs to it."""
+    high: np.ndarray
     count: np.ndarray
     hits: np.ndarray
     confidence: np.ndarray
@@ -95,7 +98,10 @@ def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 15) -> 
     total = np.bincount(group, weights=confidence, minlength=bins)
     held = count > 0
     error = float(np.abs(hits - total).sum() / len(confidence))
+    at = np.flatnonzero(held)
     return Calibration(
+        low=at / bins,
+        high=(at + 1) / bins,
         count=count[held],
         hits=hits[held].astype(np.int64),
         confidence=total[held] / count[held],

@@ -1,0 +1,263 @@
+"""vit imagenet on miniatures of the five sets, against the logits of every image by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.optimize import minimize_scalar
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from tests.cli.conftest import Vit
+from vit.checkpoints.native import load_native, save_native
+from vit.inference.classifier import load
+from vit.models.config import ViTConfig
+from vit.models.vision_transformer import VisionTransformer
+
+IDS = [f"n{10_000_000 + 37 * i}" for i in range(1000)]
+SHIFTED = {"a": np.arange(3, 1000, 5), "r": np.arange(1, 1000, 5)}
+SIDE = 8
+
+
+def tiny(num_classes: int) -> VisionTransformer:
+    config = ViTConfig(
+        image_size=(SIDE, SIDE), patch_size=SIDE, width=16, depth=1, mlp_dim=8, num_heads=1,
+        num_classes=num_classes, pool="gap", class_token=False, pos_embed="none",
+    )  # fmt: skip
+    model, generator = VisionTransformer(config), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.5, generator=generator)
+    return model
+
+
+def save(folder: Path, model: VisionTransformer, classes: list[str] | None) -> Path:
+    preprocess = {"image_size": [SIDE, SIDE], "crop_fraction": 1.0}
+    save_native(folder, model, classes=classes, preprocess=preprocess, extra={})
+    return folder
+
+
+class Sets:
+    """The folders, and for each the logits and labels of its images in a fixed order."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.random, self.count = root, np.random.default_rng(0), 0
+        self.model = save(root / "model", tiny(1000), None)
+        self.classifier = load(self.model)
+        self.logits: dict[str, np.ndarray] = {}
+        self.labels: dict[str, np.ndarray] = {}
+        self.files: dict[str, list[Path]] = {}
+        everything = np.arange(1000)
+        self.fill("val", everything, lambda k: IDS[k])
+        self.fill("v2", everything, str)
+        for name, among in SHIFTED.items():
+            self.fill(name, among, lambda k: IDS[k])
+
+    def fill(self, name: str, among: np.ndarray, folder_of) -> None:
+        """One image a class, and as many more in the folder of the class that the model says."""
+        count = 2 * len(among) if len(among) < 1000 else 1400
+        pixels = self.random.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
+        batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+        with torch.no_grad():
+            model, preprocess = self.classifier.model, self.classifier.preprocess
+            logits = model(preprocess.normalize(batch)).numpy()
+        labels = among[logits[:, among].argmax(1)]
+        labels[: len(among)] = among
+        self.files[name] = []
+        for number, (image, label) in enumerate(zip(pixels, labels, strict=True), 1):
+            folder = self.root / name / folder_of(int(label))
+            folder.mkdir(parents=True, exist_ok=True)
+            self.files[name].append(folder / f"ILSVRC2012_val_{number:08d}.png")
+            Image.fromarray(image).save(self.files[name][-1], compress_level=0)
+        self.logits[name], self.labels[name] = logits, labels
+
+    def expected(self, name: str, temperature: float = 1.0) -> dict:
+        among = SHIFTED.get(name, np.arange(1000))
+        logits, labels = self.logits[name][:, among], self.labels[name]
+        order = among[np.argsort(-logits, axis=1)]
+        probabilities = (torch.from_numpy(logits).double() / temperature).softmax(1)
+        truth = torch.from_numpy(np.searchsorted(among, labels))
+        return {
+            "name": {"a": "A", "r": "R", "v2": "V2"}.get(name, name),
+            "images": len(labels),
+            "acc1": pytest.approx((order[:, 0] == labels).mean()),
+            "acc5": pytest.approx((order[:, :5] == labels[:, None]).any(1).mean()),
+            "ece": pytest.approx(
+                float(multiclass_calibration_error(probabilities, truth, len(among), 15)), abs=1e-5
+            ),
+        }
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
+    return Sets(tmp_path_factory.mktemp("imagenet"))
+
+
+@pytest.fixture(autouse=True)
+def shared_features(own_cache: None, sets: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits of the same model and images are computed by the first test that needs them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(sets.root / "cache"))
+
+
+def rows(vit: Vit, model: Path, *args: object) -> dict[str, dict]:
+    done = vit("imagenet", model, *args, "--json", "--num-workers", 0)
+    assert done.status == 0, done.err
+    return {row["name"]: row for row in json.loads(done.out)["rows"]}
+
+
+@pytest.fixture
+def real(sets: Sets, tmp_path: Path) -> tuple[Path, dict]:
+    """real.json of the miniature, and the row that is expected of it."""
+    labels: list[list[int]] = []
+    hits = []
+    for row, logits in enumerate(sets.logits["val"]):
+        said = int(logits.argmax())
+        kind = row % 4
+        wrong = (said + 1) % 1000
+        labels.append([[], [wrong], [wrong, said], [said]][kind])
+        if kind:
+            hits.append(kind > 1)
+    file = tmp_path / "real.json"
+    file.write_text(json.dumps(labels))
+    accuracy = pytest.approx(np.mean(hits))
+    return file, {
+        "name": "ReaL", "images": len(hits), "acc1": accuracy, "acc5": None, "ece": None
+    }  # fmt: skip
+
+
+def options(sets: Sets) -> list[object]:
+    return [part for name in sets.files for part in (f"--{name}", sets.root / name)]
+
+
+def test_all_sets_are_scored_as_by_hand(vit: Vit, sets: Sets, real: tuple[Path, dict]) -> None:
+    found = rows(vit, sets.model, *options(sets), "--real", real[0])
+    assert list(found) == ["val", "ReaL", "V2", "A", "R"]
+    for name in sets.files:
+        expected = sets.expected(name)
+        assert found[expected["name"]] == expected
+    assert found["ReaL"] == real[1]
+    assert 0.2 < found["val"]["acc1"] < 0.5 < found["A"]["acc1"]  # no trivial figures
+
+
+def test_a_model_with_ids_as_class_names_needs_no_val_and_no_order(
+    vit: Vit, sets: Sets, tmp_path: Path, real: tuple[Path, dict]
+) -> None:
+    order = np.random.default_rng(1).permutation(1000)
+    model, _ = load_native(sets.model)
+    with torch.no_grad():
+        model.head.weight.copy_(model.head.weight[order])
+        model.head.bias.copy_(model.head.bias[order])
+    mixed = save(tmp_path / "mixed", model, [IDS[k] for k in order])
+    found = rows(vit, mixed, *options(sets)[2:])
+    assert found == {sets.expected(name)["name"]: sets.expected(name) for name in ("v2", "a", "r")}
+    both = rows(vit, mixed, "--val", sets.root / "val", "--real", real[0])
+    assert both == {"val": sets.expected("val"), "ReaL": real[1]}
+
+
+def test_a_file_of_ids_stands_in_for_val(vit: Vit, sets: Sets, tmp_path: Path) -> None:
+    file = tmp_path / "LOC_synset_mapping.txt"
+    file.write_text("\n".join(f"{name} a name" for name in IDS))
+    refused = vit("imagenet", sets.model, "--a", sets.root / "a")
+    assert refused.status == 2 and "add --val with its 1000 folders, or --classes" in refused.err
+    found = rows(vit, sets.model, "--a", sets.root / "a", "--classes", file)
+    assert found == {"A": sets.expected("a")}
+
+
+def test_v2_alone_needs_no_ids(vit: Vit, sets: Sets) -> None:
+    assert rows(vit, sets.model, "--v2", sets.root / "v2") == {"V2": sets.expected("v2")}
+
+
+def test_the_temperature_of_val_is_used_for_the_others(vit: Vit, sets: Sets) -> None:
+    done = vit("imagenet", sets.model, *options(sets), "--temperature", "--json")
+    document = json.loads(done.out)
+    logits, labels = sets.logits["val"], torch.from_numpy(sets.labels["val"])
+
+    def loss(log_t: float) -> float:
+        scores = torch.from_numpy(logits).double() / np.exp(log_t)
+        return float(torch.nn.functional.cross_entropy(scores, labels))
+
+    best = float(np.exp(minimize_scalar(loss, bounds=(-4, 4), method="bounded").x))
+    assert document["temperature"] == pytest.approx(best, rel=1e-3)
+    found = {row["name"]: row for row in document["rows"]}
+    assert found["val"] == sets.expected("val")
+    for name in ("v2", "a", "r"):
+        expected = sets.expected(name, document["temperature"])
+        assert found[expected["name"]] == expected
+        assert expected["ece"] != sets.expected(name)["ece"].expected
+
+
+def test_the_table_is_for_people(vit: Vit, sets: Sets, real: tuple[Path, dict]) -> None:
+    done = vit(
+        "imagenet", sets.model, "--val", sets.root / "val", "--real", real[0], "--temperature"
+    )
+    head, val, best, last = done.out.splitlines()
+    assert head.split() == ["set", "images", "top-1,", "%", "top-5,", "%", "ECE,", "%"]
+    assert val.split()[:2] == ["val", "1,400"] and best.split()[-2:] == ["-", "-"]
+    assert last.startswith("temperature of val: ")
+
+
+def test_an_unreadable_image_is_left_out_of_real_too(
+    vit: Vit, sets: Sets, real: tuple[Path, dict]
+) -> None:
+    victim = sets.files["val"][3]  # of those that ReaL counts, and right
+    content = victim.read_bytes()
+    try:
+        victim.write_bytes(b"")
+        found = rows(
+            vit, sets.model, "--val", sets.root / "val", "--real", real[0], "--on-error", "skip"
+        )
+    finally:
+        victim.write_bytes(content)
+    count, hits = real[1]["images"], real[1]["acc1"].expected * real[1]["images"]
+    assert found["val"]["images"] == 1399 and found["ReaL"]["images"] == count - 1
+    assert found["ReaL"]["acc1"] == pytest.approx((hits - 1) / (count - 1))
+
+
+def test_part_of_val_is_scored_with_a_note_where_the_ids_are_known(
+    vit: Vit, sets: Sets, tmp_path: Path
+) -> None:
+    part = tmp_path / "part"
+    part.mkdir()
+    for name in IDS[:4]:
+        (part / name).symlink_to(sets.root / "val" / name)
+    refused = vit("imagenet", sets.model, "--val", part)
+    assert refused.status == 2
+    assert "has 4 folders named by WordNet id, not 1000" in refused.err.splitlines()[-1]
+    file = tmp_path / "ids.txt"
+    file.write_text("\n".join(IDS))
+    done = vit("imagenet", sets.model, "--val", part, "--classes", file)
+    assert done.status == 0 and f"note: {part} has images of 4 classes only" in done.err
+
+
+def test_mistakes_are_one_line(vit: Vit, sets: Sets, tmp_path: Path) -> None:
+    val, a = sets.root / "val", tmp_path / "few"
+    for name in IDS[:3]:
+        (a / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(a / name / "1.png")
+    small = save(tmp_path / "small", tiny(10), None)
+    named = save(tmp_path / "named", tiny(1000), IDS)
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(["n99999999", *IDS[1:]]))
+    short = tmp_path / "short.json"
+    short.write_text("[[1]]")
+    unnamed = tmp_path / "unnamed"
+    (unnamed / "cat").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(unnamed / "cat" / "1.png")
+    for args, message in (
+        ((sets.model,), "nothing to score"),
+        ((sets.model, "--v2", val, "--real", "real.json"), "--real needs --val"),
+        ((sets.model, "--v2", val, "--temperature"), "--temperature needs --val"),
+        ((sets.model, "--val", val, "--real", "none.json"), "cannot read the ReaL labels"),
+        ((sets.model, "--val", val, "--real", short), "has labels for 1 images, val has 50,000"),
+        ((sets.model, "--val", unnamed), "has no folders named by WordNet id"),
+        ((sets.model, "--val", tmp_path / "none"), "no folder"),
+        ((small, "--v2", sets.root / "v2"), "has 10 classes; these sets need ImageNet's 1000"),
+        ((named, "--a", a), "has images of 3 classes, ImageNet-A and -R have 200"),
+        ((named, "--a", a, "--classes", other), "has other ids than"),
+        ((sets.model, "--v2", val), "has classes that the model lacks"),
+    ):
+        done = vit("imagenet", *args)
+        assert done.status == 2 and done.out == "", args
+        assert message in done.err.splitlines()[-1], done.err

@@ -1,0 +1,89 @@
+"""Calibration against torchmetrics, this package's own metric, SciPy, and by hand."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from vit.evaluation.calibration import expected_calibration_error, fit_temperature, reliability
+from vit.training.metrics import CalibrationError
+
+
+def answers(num: int, sharpness: float) -> tuple[np.ndarray, np.ndarray]:
+    """Logits (n, 6), and labels drawn from softmax(logits / sharpness)."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(num, 6, generator=generator)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    return (sharpness * logits).numpy(), labels.numpy()
+
+
+@pytest.mark.parametrize("sharpness", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_error_is_torchmetrics_and_that_of_training(sharpness: float, temperature: float) -> None:
+    logits, labels = answers(500, sharpness)
+    probabilities = (torch.from_numpy(logits).double() / temperature).softmax(1)
+    truth = torch.from_numpy(labels)
+    found = expected_calibration_error(logits, labels, temperature=temperature)
+    theirs = multiclass_calibration_error(probabilities, truth, num_classes=6, n_bins=15)
+    assert found == pytest.approx(float(theirs), abs=1e-6)
+    metric = CalibrationError().set_dtype(torch.float64)
+    metric.update(probabilities, truth)
+    assert found == pytest.approx(float(metric.compute()), abs=1e-9)
+
+
+def test_bins_of_equal_width_by_hand() -> None:
+    confidence = np.array([0.0, 0.2, 0.5, 0.51, 0.8, 1.0])
+    correct = np.array([False, True, False, True, True, False])
+    found = reliability(confidence, correct, bins=2)
+    assert found.count.tolist() == [3, 3]
+    assert found.confidence == pytest.approx([0.7 / 3, 2.31 / 3])
+    assert found.accuracy == pytest.approx([1 / 3, 2 / 3])
+    assert found.error == pytest.approx((3 * (1 / 3 - 0.7 / 3) + 3 * (2.31 / 3 - 2 / 3)) / 6)
+
+
+def test_empty_bins_are_left_out() -> None:
+    found = reliability(np.array([0.99, 0.98]), np.array([True, True]))
+    assert found.count.tolist() == [2] and found.error == pytest.approx(0.015)
+
+
+def test_bins_of_equal_count_by_hand() -> None:
+    confidence = np.array([0.9, 0.3, 0.8, 0.85, 0.95])
+    correct = np.array([True, False, False, True, True])
+    found = reliability(confidence, correct, bins=2, spacing="count")
+    assert found.count.tolist() == [3, 2]  # 0.3 0.8 0.85 and 0.9 0.95
+    assert found.confidence == pytest.approx([1.95 / 3, 0.925])
+    assert found.accuracy == pytest.approx([1 / 3, 1])
+    assert found.error == pytest.approx((3 * (1.95 - 1) / 3 + 2 * 0.075) / 5)
+
+
+def test_bins_of_equal_count_hold_equally_many() -> None:
+    random = np.random.default_rng(0)
+    confidence = random.random(1003) ** 0.1
+    counts = reliability(confidence, confidence > 0.5, spacing="count").count
+    assert len(counts) == 15 and counts.max() - counts.min() <= 1 and counts.sum() == 1003
+    assert (
+        reliability(confidence[:4], confidence[:4] > 0, spacing="count").count.tolist() == [1] * 4
+    )
+
+
+@pytest.mark.parametrize("sharpness", [0.3, 1.0, 3.0])
+def test_temperature_is_the_minimum_that_scipy_finds(sharpness: float) -> None:
+    logits, labels = answers(2000, sharpness)
+
+    def loss(log_t: float) -> float:
+        scores = torch.from_numpy(logits).double() / np.exp(log_t)
+        return float(torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels)))
+
+    best = minimize_scalar(loss, bounds=(-4, 4), method="bounded", options={"xatol": 1e-9})
+    found = fit_temperature(logits, labels)
+    assert found == pytest.approx(np.exp(best.x), rel=1e-4)
+    assert found == pytest.approx(sharpness, rel=0.1)  # the labels were drawn with it
+
+
+def test_temperature_mends_an_overconfident_model() -> None:
+    logits, labels = answers(2000, 4.0)
+    half = len(labels) // 2
+    t = fit_temperature(logits[:half], labels[:half])
+    before = expected_calibration_error(logits[half:], labels[half:])
+    assert expected_calibration_error(logits[half:], labels[half:], temperature=t) < before / 3

@@ -1,0 +1,39 @@
+"""A terminal gets a bar with a rate; a log file gets a line every tenth, of long work only."""
+
+import pytest
+
+from vit.evaluation import progress
+from vit.evaluation.progress import Meter
+
+
+def test_a_log_file_gets_ten_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    with Meter("features of test", 95, "img") as meter:
+        for _ in range(19):
+            meter.advance(5)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[3] for line in lines][-1] == "100%" and len(lines) == 10
+    assert all(line.startswith("features of test") for line in lines)
+    assert all("img/s" in line and "ETA" in line for line in lines)
+
+
+def test_short_work_passes_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    with Meter("features of test", 4, "img") as meter:
+        meter.advance(4)
+    captured = capsys.readouterr()
+    assert captured.err == captured.out == ""
+
+
+def test_a_terminal_gets_a_bar_with_rate_and_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    with Meter("features of test", 8, "img") as meter:
+        meter.advance(8)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "features of test" in captured.err
+    assert "100%" in captured.err and "img/s" in captured.err and "0:00:00" in captured.err

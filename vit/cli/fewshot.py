@@ -1,0 +1,89 @@
+"""`vit fewshot`: accuracy of a ridge classifier on the features of a few images a class."""
+
+import json
+import sys
+from argparse import RawDescriptionHelpFormatter
+
+from vit.cli.frozen import add_data_arguments, add_model_arguments, open_bench
+from vit.cli.messages import OneLineParser
+from vit.errors import UserError
+
+DESCRIPTION = """\
+Draws a few training images of each class, fits a ridge regression to their features and scores it
+on test; mean and standard deviation over several draws. As big_vision's fewshot_lsr, in float64."""
+
+
+def run(args: list[str]) -> int:
+    """Prints one row for each number of images a class."""
+    parser = OneLineParser(
+        prog="vit fewshot",
+        description=DESCRIPTION,
+        formatter_class=RawDescriptionHelpFormatter,
+        usage="vit fewshot MODEL --data X [OPTIONS]",
+    )
+    add_model_arguments(parser)
+    add_data_arguments(parser)
+    parser.add_argument(
+        "--shots", type=int, nargs="+", metavar="N", help="images a class (default 1 5 10 25)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="draws, by seeds 0 to N-1 (default 3)"
+    )
+    parser.add_argument(
+        "--l2", type=float, metavar="X", help="strength of regularisation (default 1024)"
+    )
+    options = parser.parse_args(args)
+    if options.seeds < 1:
+        raise UserError(f"--seeds {options.seeds} must be at least 1")
+
+    import numpy as np
+
+    from vit.evaluation.fewshot import L2, SHOTS, check_shots, few_shot_accuracy
+
+    bench = open_bench(options, "pre_logits")
+    classes, l2 = bench.data.classes, L2 if options.l2 is None else options.l2
+    shots = sorted(set(options.shots or _fitting(SHOTS, bench.data.class_counts)))
+    check_shots(bench.data.image_set("train").labels, classes, shots, l2)
+    train, test = bench.features("train"), bench.features(bench.split)
+    accuracies = few_shot_accuracy(
+        (train.values, train.labels),
+        (test.values, test.labels),
+        classes,
+        shots=shots,
+        seeds=range(options.seeds),
+        l2=l2,
+    )
+    rows = [
+        {
+            "shots": wanted,
+            "mean": float(np.mean(found)),
+            "std": float(np.std(found, ddof=1)) if len(found) > 1 else None,
+            "accuracies": found,
+        }
+        for wanted, found in accuracies.items()
+    ]
+    if options.json:
+        about = bench.about(options, len(train.labels), len(test.labels))
+        document = {**about, "l2": l2, "seeds": list(range(options.seeds)), "rows": rows}
+        print(json.dumps(document, indent=2))
+        return 0
+    print(f"{bench.split} accuracy on {bench.name} in %, {len(test.labels):,} images")
+    print(f"{'shots':>5} {'mean':>7} {'std':>6}   each draw")
+    for row in rows:
+        std = "-" if row["std"] is None else f"{100 * row['std']:.2f}"
+        each = " ".join(f"{100 * share:.2f}" for share in row["accuracies"])
+        print(f"{row['shots']:5} {100 * row['mean']:7.2f} {std:>6}   {each}")
+    return 0
+
+
+def _fitting(shots: tuple[int, ...], counts: list[int]) -> list[int]:
+    """Those of the usual numbers that every class has images for."""
+    fitting = [wanted for wanted in shots if wanted <= min(counts)]
+    if len(fitting) < len(shots):
+        left_out = ", ".join(str(wanted) for wanted in shots if wanted not in fitting)
+        print(
+            f"note: the smallest class has {min(counts)} training images, so there are no rows of "
+            f"{left_out} shots",
+            file=sys.stderr,
+        )
+    return fitting or [1]

@@ -1,0 +1,183 @@
+"""`vit imagenet`: a model with ImageNet's 1000 classes on its val, ReaL, V2, A and R."""
+
+import json
+import sys
+from argparse import Namespace, RawDescriptionHelpFormatter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from vit.cli.frozen import Frozen, add_model_arguments, image_data, load_frozen
+from vit.cli.messages import OneLineParser
+from vit.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from vit.data.module import ImageData
+    from vit.evaluation.imagenet_variants import Score
+
+DESCRIPTION = """\
+Scores a model with ImageNet's 1000 classes on any of its test sets. ImageNet-A and -R have 200 of
+the classes, and only the logits of these count, as in their authors' code. Folders of val, A and R
+are named by WordNet id; which logit an id has is known from val's 1000 folders, from the class
+names of the model where those are ids, or from --classes."""
+
+
+def run(args: list[str]) -> int:
+    """Prints one row a set."""
+    parser = OneLineParser(
+        prog="vit imagenet",
+        description=DESCRIPTION,
+        formatter_class=RawDescriptionHelpFormatter,
+        usage="vit imagenet MODEL [--val DIR] [--real FILE] [--v2 DIR] [--a DIR] [--r DIR] ...",
+    )
+    add_model_arguments(parser)
+    sets = parser.add_argument_group("sets (one or more)")
+    sets.add_argument("--val", metavar="DIR", help="50,000 images in folders by WordNet id")
+    sets.add_argument("--real", metavar="FILE", help="real.json: better labels for --val")
+    sets.add_argument("--v2", metavar="DIR", help="ImageNet-V2: folders 0 to 999")
+    sets.add_argument("--a", metavar="DIR", help="ImageNet-A: 200 folders by WordNet id")
+    sets.add_argument("--r", metavar="DIR", help="ImageNet-R: 200 folders by WordNet id")
+    parser.add_argument(
+        "--classes",
+        metavar="FILE",
+        help="the 1000 WordNet ids: LOC_synset_mapping.txt or imagenet_class_index.json",
+    )
+    parser.add_argument(
+        "--temperature",
+        action="store_true",
+        help="fit a temperature to val, and use it for the ECE of V2, A and R",
+    )
+    options = parser.parse_args(args)
+    _check(options)
+    about, scores = _scores(options)
+    if options.json:
+        print(json.dumps({**about, "rows": [asdict(score) for score in scores]}, indent=2))
+        return 0
+    print(f"{'set':5} {'images':>7} {'top-1, %':>9} {'top-5, %':>9} {'ECE, %':>7}")
+    for score in scores:
+        cells = [f"{score.name:5} {score.images:7,} {100 * score.acc1:9.2f}"]
+        for value, width in ((score.acc5, 9), (score.ece, 7)):
+            cells.append(f"{'-' if value is None else f'{100 * value:.2f}':>{width}}")
+        print(" ".join(cells))
+    if about["temperature"] is not None:
+        print(f"temperature of val: {about['temperature']:.3f}, in the ECE of V2, A and R")
+    return 0
+
+
+def _check(options: Namespace) -> None:
+    if all(folder is None for folder in (options.val, options.v2, options.a, options.r)):
+        raise UserError("nothing to score: give --val (with --real if you like), --v2, --a or --r")
+    for name in ("real", "temperature"):
+        if getattr(options, name) and options.val is None:
+            raise UserError(f"--{name} needs --val, whose images it is for")
+
+
+@dataclass(frozen=True)
+class _Set:
+    """One folder of images; labels are places among the logits."""
+
+    name: str
+    data: "ImageData"
+    among: "np.ndarray | None" = None
+    real: list[list[int]] | None = None
+    """Labels of ReaL for each image."""
+
+
+def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
+    """What was measured and how, and the rows of the table."""
+    from vit.evaluation import imagenet_variants as variants
+    from vit.evaluation.calibration import fit_temperature
+
+    real = None if options.real is None else variants.read_real(options.real)
+    frozen = load_frozen(options, "logits")
+    count = frozen.model.config.num_classes
+    if count != variants.NUM_CLASSES:
+        raise UserError(
+            f"{options.model} has {count:,} classes; these sets need ImageNet's "
+            f"{variants.NUM_CLASSES}"
+        )
+    scores: list[Score] = []
+    temperature = None
+    for images in _sets(options, frozen, real):  # all of them found before one is computed
+        found = frozen.extractor(images.data, "test")
+        logits, labels = found.values, found.labels
+        print(f"{images.name}: {len(labels):,} images", file=sys.stderr)
+        scores.append(
+            variants.score(
+                images.name, logits, labels, among=images.among, temperature=temperature or 1.0
+            )
+        )
+        if images.real is not None:
+            scores.append(variants.score_real(logits, [images.real[i] for i in found.indices]))
+        if images.name == "val" and options.temperature:
+            temperature = fit_temperature(logits, labels)
+    return {**frozen.about(options), "temperature": temperature}, scores
+
+
+def _sets(options: Namespace, frozen: Frozen, real: list[list[int]] | None) -> list[_Set]:
+    from vit.evaluation import imagenet_variants as variants
+
+    ids = _logit_order(options, frozen)
+    numbers = list(range(variants.NUM_CLASSES)) if ids is None else variants.ranks(ids)
+    names = [str(number) for number in numbers]
+    sets = []
+
+    def images(name: str, folder: object, classes: list[str]) -> "ImageData":
+        data = image_data(options, frozen.preprocess, root=str(folder), classes=classes)
+        covered = len(set(data.image_set("test").labels.tolist()))
+        if covered < variants.NUM_CLASSES and name in ("val", "V2"):
+            print(f"note: {folder} has images of {covered} classes only", file=sys.stderr)
+        return data
+
+    if options.val is not None:
+        assert ids is not None
+        data = images("val", variants.class_folders(options.val)[0], ids)
+        labels = None
+        if real is not None:
+            own = variants.real_labels(real, data.image_set("test").names, options.real)
+            logit_of = {number: at for at, number in enumerate(numbers)}
+            labels = [[logit_of[k] for k in several] for several in own]
+        sets.append(_Set("val", data, real=labels))
+    if options.v2 is not None:
+        sets.append(_Set("V2", images("V2", options.v2, names)))
+    for name, folder in (("A", options.a), ("R", options.r)):
+        if folder is not None:
+            assert ids is not None
+            data = images(name, folder, ids)
+            among = variants.shifted_classes(data.image_set("test").labels, folder)
+            sets.append(_Set(name, data, among))
+    return sets
+
+
+def _logit_order(options: Namespace, frozen: Frozen) -> list[str] | None:
+    """The WordNet id of each logit; None where V2 alone is asked for and it is not known.
+
+    The model's own class names say it if they are ids. Else the logits are taken to be in
+    ImageNet's order, as those of all published weights are.
+    """
+    from vit.evaluation import imagenet_variants as variants
+
+    given = None if options.classes is None else variants.read_wordnet_ids(options.classes)
+    own = frozen.classes or []
+    if variants.is_wordnet(own):
+        if given is not None and set(given) != set(own):
+            raise UserError(f"--classes {options.classes} has other ids than {options.model}")
+        return own
+    if given is not None:
+        return given
+    if options.val is not None:
+        place, ids = variants.class_folders(options.val)
+        if variants.is_wordnet(ids):
+            return ids
+        raise UserError(
+            f"{place} has {len(ids)} folders named by WordNet id, not {variants.NUM_CLASSES}, so "
+            "which logit an id has is not known; add --classes with LOC_synset_mapping.txt or "
+            "imagenet_class_index.json"
+        )
+    if options.a is None and options.r is None:
+        return None
+    raise UserError(
+        "which logit a WordNet id has is not known: add --val with its 1000 folders, or --classes "
+        "with LOC_synset_mapping.txt or imagenet_class_index.json"
+    )

@@ -1,0 +1,67 @@
+"""`vit knn`: accuracy of weighted nearest neighbours among frozen features."""
+
+import json
+import sys
+from argparse import RawDescriptionHelpFormatter
+
+from vit.cli.frozen import add_data_arguments, add_model_arguments, open_bench
+from vit.cli.messages import OneLineParser
+
+DESCRIPTION = """\
+Names each test image by a vote of the training images whose features are most similar to its own,
+weighted by exp(similarity / temperature). As DINOv2's kNN, in float64."""
+
+
+def run(args: list[str]) -> int:
+    """Prints one row for each number of neighbours."""
+    parser = OneLineParser(
+        prog="vit knn",
+        description=DESCRIPTION,
+        formatter_class=RawDescriptionHelpFormatter,
+        usage="vit knn MODEL --data X [OPTIONS]",
+    )
+    add_model_arguments(parser)
+    add_data_arguments(parser)
+    parser.add_argument(
+        "--k", type=int, nargs="+", metavar="N", help="neighbours (default 10 20 100 200)"
+    )
+    parser.add_argument(
+        "--temperature", type=float, metavar="X", help="of the votes (default 0.07)"
+    )
+    options = parser.parse_args(args)
+
+    from vit.evaluation.knn import NEIGHBOURS, TEMPERATURE, check_neighbours, knn_accuracy
+
+    temperature = TEMPERATURE if options.temperature is None else options.temperature
+    bench = open_bench(options, "pooled")
+    count = len(bench.data.image_set("train"))
+    ks = sorted(set(options.k or _fitting(NEIGHBOURS, count)))
+    check_neighbours(ks, count, temperature)
+    train, test = bench.features("train"), bench.features(bench.split)
+    accuracies = knn_accuracy(
+        (train.values, train.labels),
+        (test.values, test.labels),
+        bench.data.num_classes,
+        ks=ks,
+        temperature=temperature,
+        device=bench.frozen.solver_device,
+    )
+    if options.json:
+        about = bench.about(options, len(train.labels), len(test.labels))
+        rows = [{"k": k, "accuracy": share} for k, share in accuracies.items()]
+        print(json.dumps({**about, "temperature": temperature, "rows": rows}, indent=2))
+        return 0
+    print(f"{bench.split} accuracy on {bench.name} in %, {len(test.labels):,} images")
+    print(f"{'k':>5} {'accuracy':>9}")
+    for k, share in accuracies.items():
+        print(f"{k:5} {100 * share:9.2f}")
+    return 0
+
+
+def _fitting(ks: tuple[int, ...], count: int) -> list[int]:
+    """Those of the usual numbers that there are training images for."""
+    fitting = [k for k in ks if k <= count]
+    if len(fitting) < len(ks):
+        left_out = ", ".join(str(k) for k in ks if k not in fitting)
+        print(f"note: {count} training images, so there is no k of {left_out}", file=sys.stderr)
+    return fitting or [1]

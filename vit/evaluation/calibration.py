@@ -1,0 +1,86 @@
+"""How far stated confidence can be trusted. Shapes: n images, k classes.
+
+Expected calibration error after Guo et al. (arXiv:1706.04599, eq. 3), the same with bins of equal
+counts (Nguyen and O'Connor, arXiv:1508.05154), and temperature scaling (Guo et al., section 4.2).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+BINS = 15
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Predictions in bins of confidence; those that hold none are left out. Arrays are (bins,)."""
+
+    count: np.ndarray
+    confidence: np.ndarray
+    """Mean confidence of the bin."""
+    accuracy: np.ndarray
+    """Share of the bin that is right."""
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error: mean distance of the two, each bin by its count."""
+        gaps = np.abs(self.accuracy - self.confidence)
+        return float((self.count * gaps).sum() / self.count.sum())
+
+
+def reliability(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    *,
+    bins: int = BINS,
+    spacing: Literal["width", "count"] = "width",
+) -> Reliability:
+    """The reliability curve of `confidence` (n,) in [0, 1] and `correct` (n,) booleans.
+
+    `spacing="width"`: equally wide bins, open below and closed above. "count": bins of equally many
+    predictions in order of confidence, so that none of them is left to a few.
+    """
+    confidence = confidence.astype(np.float64)
+    if spacing == "count":
+        order = np.argsort(confidence, kind="stable")
+        members = [part for part in np.array_split(order, bins) if len(part)]
+    else:
+        group = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+        members = [np.flatnonzero(group == i) for i in np.unique(group)]
+    return Reliability(
+        count=np.array([len(part) for part in members]),
+        confidence=np.array([confidence[part].mean() for part in members]),
+        accuracy=np.array([correct[part].mean() for part in members]),
+    )
+
+
+def expected_calibration_error(
+    logits: np.ndarray, labels: np.ndarray, *, temperature: float = 1.0
+) -> float:
+    """Of softmax(logits / temperature), in equally wide bins; `logits` (n, k), `labels` (n,)."""
+    probabilities = (torch.from_numpy(logits).double() / temperature).softmax(1)
+    confidence, predicted = (part.numpy() for part in probabilities.max(1))
+    return reliability(confidence, predicted == labels).error
+
+
+def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+    """The T for which softmax(logits / T) has the least cross-entropy; above 1 if overconfident.
+
+    From images that the model was not trained on: `logits` (n, k), `labels` (n,). One number
+    changes no prediction. Found by L-BFGS over log T, in float64.
+    """
+    scores, truth = torch.from_numpy(logits).double(), torch.from_numpy(labels)
+    log_t = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([log_t], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = F.cross_entropy(scores * torch.exp(-log_t), truth)
+        value.backward()
+        return value
+
+    optimizer.step(loss)  # pyright: ignore[reportArgumentType]
+    return float(torch.exp(log_t.detach()))

@@ -1,0 +1,189 @@
+"""ImageNet-1k's other test sets: ReaL labels, V2, A and R, for a model with its 1000 classes.
+
+ReaL: several labels an image of val, or none (arXiv:2006.07159; google-research/
+reassessed-imagenet, real.json). V2: folders 0 to 999 (arXiv:1902.10811). A and R: 200 WordNet ids
+each, and only the logits of these 200 count (arXiv:1907.07174, arXiv:2006.16241; eval.py in
+hendrycks/natural-adv-examples and hendrycks/imagenet-r).
+ImageNet numbers its classes in the order of their WordNet ids. Shapes: n images, k classes.
+"""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vit.data.sources import PathList
+from vit.errors import UserError
+from vit.evaluation.calibration import expected_calibration_error
+
+NUM_CLASSES = 1000
+NUM_SHIFTED = 200
+"""Classes of ImageNet-A, and of ImageNet-R."""
+NUM_REAL = 50_000
+
+_WORDNET_ID = re.compile(r"n\d{8}")
+_VAL_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One row of the table."""
+
+    name: str
+    images: int
+    acc1: float
+    acc5: float | None = None
+    ece: float | None = None
+    """Expected calibration error."""
+
+
+def score(
+    name: str,
+    logits: np.ndarray,
+    labels: np.ndarray,
+    *,
+    among: np.ndarray | None = None,
+    temperature: float = 1.0,
+) -> Score:
+    """Top-1, top-5 and calibration of `logits` (n, k) against `labels` (n,).
+
+    `among`: the classes that can be answered, as for A and R; all if None. Of equal logits the
+    first class counts.
+    """
+    if among is not None:
+        places = np.full(logits.shape[1], -1)
+        places[among] = np.arange(len(among))
+        logits, labels = logits[:, among], places[labels]
+    ranked = np.argsort(-logits, axis=1, kind="stable")[:, :5]
+    hits = ranked == labels[:, None]
+    return Score(
+        name=name,
+        images=len(labels),
+        acc1=float(hits[:, 0].mean()),
+        acc5=float(hits.any(1).mean()),
+        ece=expected_calibration_error(logits, labels, temperature=temperature),
+    )
+
+
+def score_real(logits: np.ndarray, labels: Sequence[Sequence[int]]) -> Score:
+    """Share of images whose largest logit is among their labels, of those that have any.
+
+    `logits` (n, k), and a list of labels for each of n images.
+    """
+    rows = [row for row, own in enumerate(labels) if own]
+    if not rows:
+        raise UserError("no image of val has a ReaL label")
+    predicted = logits[rows].argmax(1)
+    hits = [said in labels[row] for row, said in zip(rows, predicted, strict=True)]
+    return Score(name="ReaL", images=len(rows), acc1=float(np.mean(hits)))
+
+
+def is_wordnet(names: Sequence[str]) -> bool:
+    """Whether these are 1000 different WordNet ids, such as n01440764."""
+    return len(set(names)) == NUM_CLASSES and all(_WORDNET_ID.fullmatch(name) for name in names)
+
+
+def read_wordnet_ids(file: str | Path) -> list[str]:
+    """The 1000 ids in ImageNet's order from a file that mentions each: LOC_synset_mapping.txt,
+    imagenet_class_index.json, or one id a line. UserError for anything else."""
+    path = Path(file).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the classes from {path}: {error}") from error
+    found = sorted(set(_WORDNET_ID.findall(text)))
+    if not is_wordnet(found):
+        raise UserError(
+            f"{path} has {len(found)} WordNet ids such as n01440764, not {NUM_CLASSES}; give "
+            "LOC_synset_mapping.txt or imagenet_class_index.json"
+        )
+    return found
+
+
+def class_folders(folder: str | Path) -> tuple[Path, list[str]]:
+    """Where the folders named by WordNet id are, `folder` itself or its val/, and their names.
+
+    UserError where there are none.
+    """
+    top = Path(folder).expanduser()
+    if not top.is_dir():
+        raise UserError(f"no folder {top}")
+    for place in (top, top / "val"):
+        if place.is_dir():
+            with os.scandir(place) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir())
+            names = [name for name in names if _WORDNET_ID.fullmatch(name)]
+            if names:
+                return place, names
+    raise UserError(
+        f"{top} has no folders named by WordNet id, such as n01440764; sort its images into them"
+    )
+
+
+def ranks(ids: Sequence[str]) -> list[int]:
+    """The number that ImageNet gives to each of its ids: the place in the sorted list."""
+    order = {name: place for place, name in enumerate(sorted(ids))}
+    return [order[name] for name in ids]
+
+
+def shifted_classes(labels: np.ndarray, folder: str | Path) -> np.ndarray:
+    """The classes of ImageNet-A or -R, from the labels (n,) of its images.
+
+    UserError unless they are 200: with a folder missing, the task would be an easier one.
+    """
+    classes = np.unique(labels)
+    if len(classes) != NUM_SHIFTED:
+        raise UserError(
+            f"{folder} has images of {len(classes)} classes, ImageNet-A and -R have {NUM_SHIFTED}; "
+            "unpack it again"
+        )
+    return classes
+
+
+def read_real(file: str | Path) -> list[list[int]]:
+    """real.json: for each image of val, in the order of its number, the labels that are right."""
+    path = Path(file).expanduser()
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"cannot read the ReaL labels {path}: {error.strerror}; real.json is in "
+            "github.com/google-research/reassessed-imagenet"
+        ) from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); give real.json") from error
+    fits = isinstance(content, list) and all(
+        isinstance(own, list) and all(type(k) is int and 0 <= k < NUM_CLASSES for k in own)
+        for own in content
+    )
+    if not fits:
+        raise UserError(f"{path} is not a list of lists of labels from 0 to 999; give real.json")
+    return content
+
+
+def real_labels(real: list[list[int]], names: PathList, file: str | Path) -> list[list[int]]:
+    """The ReaL labels of each image of val, by the number in its name.
+
+    `real` has an entry for each of the 50,000 images, or for all of a smaller val that is numbered
+    from 1 without gaps. Raises UserError where it has not, or where a name has no number.
+    """
+    found = [_VAL_NUMBER.search(name) for name in names]
+    if None in found:
+        name = names[found.index(None)]
+        raise UserError(
+            f"{name} is not named as ImageNet's val (ILSVRC2012_val_00000001.JPEG), by whose "
+            "numbers the ReaL labels go"
+        )
+    numbers = [int(match[1]) for match in found if match is not None]
+    if len(real) != NUM_REAL and sorted(numbers) != list(range(1, len(real) + 1)):
+        raise UserError(
+            f"{file} has labels for {len(real):,} images, val has {NUM_REAL:,}; download it again"
+        )
+    beyond = [number for number in numbers if not 1 <= number <= len(real)]
+    if beyond:
+        raise UserError(f"{file} has no label for image {beyond[0]} of val")
+    return [real[number - 1] for number in numbers]

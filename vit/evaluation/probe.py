@@ -1,0 +1,221 @@
+"""Logistic regression on frozen features, its strength chosen on images held out of training.
+
+The protocol of DINOv2 (dinov2/eval/log_regression.py): C from a logarithmic grid, the one that is
+best on a tenth of train, or on val, then a fit to all of these and one look at test. The objective
+is scikit-learn's and cuML's, C * sum of losses + |W|^2 / 2, minimised by L-BFGS in float64 on any
+device. Shapes: n images, d features, k classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit.data.sources import held_out
+from vit.errors import UserError
+from vit.evaluation.progress import Meter
+
+NUM_C = 12
+"""C from 1e-6 to 1e5 in steps of ten: every fourth of DINOv2's 45 values, for a CPU. Around the
+best one, accuracy changes less between two of them than the held-out images can tell."""
+
+MAX_ITERATIONS = 1000
+TOLERANCE = 1e-5
+HELD_OUT = 0.1
+SEED = 0
+
+_ROWS = 65_536
+"""Images in one piece of the loss, which bounds its memory."""
+
+
+@dataclass(frozen=True)
+class LogisticFit:
+    """Weights (k, d) and bias (k,) of the scores; of two classes one row, the score of class 1."""
+
+    weight: Tensor
+    bias: Tensor
+    iterations: int
+    converged: bool
+    """Whether the gradient came down to the tolerance."""
+
+    def probabilities(self, features: Tensor) -> Tensor:
+        """Probabilities (n, k) of `features` (n, d)."""
+        return _scores(F.linear(features, self.weight, self.bias)).softmax(1)
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What a probe found."""
+
+    accuracy: float
+    """On test."""
+    c: float
+    sweep: dict[float, float]
+    """C -> accuracy on the images held out."""
+    converged: bool
+    """Whether the last fit reached its minimum within the iterations."""
+
+
+def c_values(count: int = NUM_C) -> list[float]:
+    """`count` values from 1e-6 to 1e5, evenly on a logarithmic scale; DINOv2's are 45."""
+    if count < 2:
+        raise UserError(f"num_c={count} must be at least 2: the ends of the range")
+    return [float(c) for c in 10.0 ** np.linspace(-6, 5, count)]
+
+
+class LogisticProblem:
+    """Training images, ready to be fitted with any C.
+
+    Raw features point in few directions, and L-BFGS would take thousands of steps. It works in
+    coordinates in which the curvature is about the same in all directions: centred, along the
+    principal axes, each scaled by curvature. The minimum is the same, the way is short.
+
+    `features` (n, d) float64, `labels` (n,), on one device.
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, num_classes: int) -> None:
+        self.labels = labels
+        self.num_classes = num_classes
+        self.mean = features.mean(0)
+        centred = features - self.mean
+        variances, self.axes = torch.linalg.eigh(centred.T @ centred / len(features))
+        # Cross-entropy curves by p (1 - p) times the variance, at equal p for all classes.
+        self.curvature = variances.clamp(min=0) * (num_classes - 1) / num_classes**2
+        self.rotated = centred @ self.axes
+
+    def fit(
+        self,
+        c: float,
+        *,
+        start: LogisticFit | None = None,
+        max_iterations: int = MAX_ITERATIONS,
+        tolerance: float = TOLERANCE,
+    ) -> LogisticFit:
+        """Minimises mean cross-entropy + |weight|^2 / (2 c n); the bias is free.
+
+        `start`: a fit to begin from, such as that of the next smaller C. `tolerance`: of the
+        largest entry of the gradient in the coordinates of this class.
+        """
+        count, rows = len(self.rotated), 1 if self.num_classes == 2 else self.num_classes
+        strength = 1 / (c * count)
+        scale = (self.curvature + strength).rsqrt()
+        weight, bias = self.mean.new_zeros(rows, len(scale)), self.mean.new_zeros(rows)
+        if start is not None:
+            weight = start.weight @ self.axes / scale
+            bias = start.bias + start.weight @ self.mean
+        optimizer = torch.optim.LBFGS(
+            [weight.requires_grad_(), bias.requires_grad_()],
+            max_iter=max_iterations,
+            max_eval=2 * max_iterations,
+            tolerance_grad=tolerance,
+            tolerance_change=0.0,
+            history_size=20,
+            line_search_fn="strong_wolfe",
+        )
+
+        def objective() -> Tensor:
+            optimizer.zero_grad()
+            total = (weight * scale).square().sum() * (strength / 2)
+            total.backward()
+            for x, y in zip(self.rotated.split(_ROWS), self.labels.split(_ROWS), strict=True):
+                scores = _scores(F.linear(x, weight * scale, bias))
+                loss = F.cross_entropy(scores, y, reduction="sum") / count
+                loss.backward()
+                total = total + loss
+            return total.detach()
+
+        optimizer.step(objective)  # pyright: ignore[reportArgumentType]
+        objective()
+        steepest = max(float(p.grad.abs().max()) for p in (weight, bias) if p.grad is not None)
+        straight = (weight.detach() * scale) @ self.axes.T
+        return LogisticFit(
+            weight=straight,
+            bias=bias.detach() - straight @ self.mean,
+            iterations=optimizer.state[weight]["n_iter"],
+            converged=steepest <= tolerance,
+        )
+
+
+def _scores(scores: Tensor) -> Tensor:
+    """Scores (n, k); the first of two classes has 0."""
+    return torch.cat([torch.zeros_like(scores), scores], 1) if scores.shape[1] == 1 else scores
+
+
+def choose_c(
+    train: tuple[Tensor, Tensor],
+    selection: tuple[Tensor, Tensor],
+    num_classes: int,
+    values: Sequence[float],
+) -> dict[float, float]:
+    """C -> accuracy on `selection` of the fit to `train`, each begun from the one before."""
+    problem, fit = LogisticProblem(*train, num_classes), None
+    accuracies = {}
+    with Meter("logistic regression", len(values), "fits") as meter:
+        for c in sorted(values):
+            fit = problem.fit(c, start=fit)
+            accuracies[c] = accuracy(fit, *selection)
+            meter.advance(1)
+    return accuracies
+
+
+def accuracy(fit: LogisticFit, features: Tensor, labels: Tensor) -> float:
+    """Share of `features` (n, d) whose most probable class is in `labels` (n,)."""
+    return float((fit.probabilities(features).argmax(1) == labels).double().mean())
+
+
+def probe_accuracy(
+    train: tuple[np.ndarray, np.ndarray],
+    test: tuple[np.ndarray, np.ndarray],
+    num_classes: int,
+    *,
+    val: tuple[np.ndarray, np.ndarray] | None = None,
+    num_c: int = NUM_C,
+    device: str = "cpu",
+) -> ProbeResult:
+    """The protocol, from features (n, d) and labels (n,) of two or three sets.
+
+    C is chosen on `val`, or without one on a tenth of each class of train, and the last fit is to
+    all of both. Of equally good values the smallest. Raises UserError where no class has an image
+    to spare.
+    """
+    values = c_values(num_c)
+    everything = _tensors(train, device)
+    if val is None:
+        places = [str(i) for i in range(len(train[1]))]
+        strata = [str(label) for label in train[1]]
+        kept, chosen, _ = held_out(
+            places, strata, seed=SEED, val_fraction=HELD_OUT, test_fraction=0.0
+        )
+        if not len(chosen):
+            raise UserError("no class has two training images, so that C could be chosen on one")
+        fitted, selection = _rows(everything, kept), _rows(everything, chosen)
+    else:
+        fitted, selection = everything, _tensors(val, device)
+        features, labels = (torch.cat(parts) for parts in zip(fitted, selection, strict=True))
+        everything = features, labels
+    sweep = choose_c(fitted, selection, num_classes, values)
+    best = max(sweep.values())
+    c = min(value for value, share in sweep.items() if share == best)
+    last = LogisticProblem(*everything, num_classes).fit(c)
+    return ProbeResult(
+        accuracy=accuracy(last, *_tensors(test, device)),
+        c=c,
+        sweep=sweep,
+        converged=last.converged,
+    )
+
+
+def _rows(pair: tuple[Tensor, Tensor], places: np.ndarray) -> tuple[Tensor, Tensor]:
+    rows = torch.from_numpy(places).to(pair[1].device)
+    return pair[0][rows], pair[1][rows]
+
+
+def _tensors(arrays: tuple[np.ndarray, np.ndarray], device: str) -> tuple[Tensor, Tensor]:
+    features, labels = arrays
+    return (
+        torch.from_numpy(features).to(device, torch.float64),
+        torch.from_numpy(labels).to(device),
+    )
