@@ -42,6 +42,17 @@ def test_curves_show_loss_accuracy_and_learning_rate_by_epoch(tmp_path, write_hi
     assert {axes.get_xlabel() for axes in figure.axes} == {"epoch"}
 
 
+def test_the_best_constant_answer_is_drawn_beside_the_scores(tmp_path):
+    rows = [
+        {"step": s, "train/loss": 3 - s, "val/loss": 2, "val/constant_loss": 4.5, "val/acc1": 0.2}
+        | {"val/constant_acc1": 0.1}
+        for s in range(3)
+    ]
+    panels, _ = drawn(write(tmp_path / "metrics.csv", rows))
+    assert panels["Loss"]["val, best constant"][1] == [4.5] * 3
+    assert panels["Accuracy"]["val, most frequent"][1] == [0.1] * 3
+
+
 def test_one_epoch_is_drawn_by_images_seen(tmp_path, write_history):
     write_history(tmp_path / "metrics.csv", epochs=1)
     panels, figure = drawn(read_history(tmp_path / "metrics.csv"))

@@ -15,8 +15,8 @@ from vit.inspection.drawing import LIGHT, Theme, label_axes, new_figure, style_a
 Row = dict[str, float]
 
 PANELS = {
-    "Loss": ("train/loss", "val/loss"),
-    "Accuracy": ("train/acc1", "val/acc1", "val/acc5"),
+    "Loss": ("train/loss", "val/loss", "val/constant_loss"),
+    "Accuracy": ("train/acc1", "val/acc1", "val/acc5", "val/constant_acc1"),
     "mAP and F1": ("val/map", "val/f1"),
     "Learning rate": ("lr",),
 }
@@ -29,6 +29,8 @@ NAMES = {
     "train/acc1": "train",
     "val/acc1": "val",
     "val/acc5": "val, top 5",
+    "val/constant_loss": "val, best constant",
+    "val/constant_acc1": "val, most frequent",
     "val/map": "val mAP",
     "val/f1": "val F1",
     "lr": "",
@@ -153,7 +155,7 @@ def _draw(axes: Axes, column: str, x: np.ndarray, y: np.ndarray, theme: Theme) -
     x, first = np.unique(x, return_index=True)
     y = y[first]
     colour = theme.second if column.startswith("val") else theme.first
-    if column in ("val/acc5", "val/f1"):
+    if column in ("val/acc5", "val/f1") or "constant" in column:
         colour = theme.third
     marker = "o" if len(x) <= (1 if column == "lr" else 30) else ""
     label = NAMES[column]

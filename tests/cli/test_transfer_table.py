@@ -1,0 +1,102 @@
+"""The three forms of the result say the same, and its statistics are those of the library."""
+
+import csv
+import io
+import json
+import statistics
+from typing import Any
+
+import pytest
+
+from vit.cli.transfer_table import Row, Trial, to_csv, to_json, to_markdown
+
+
+def row(data: str, tried: dict[float, float | None], scores: list[float | None]) -> Row:
+    made = Row(data=data, metric="acc1", steps=500, images={"train": 3680, "slice": 368, "test": 9})
+    made.search = [Trial(lr=lr, seed=0, score=s, seconds=1.5) for lr, s in tried.items()]
+    for seed, score in enumerate(scores):
+        reason = None if score is not None else "the loss is not finite since step 7"
+        made.final.append(
+            Trial(lr=made.lr or 0.1, seed=seed, score=score, reason=reason, cpu_seconds=0.25)
+        )
+    return made
+
+
+ROWS = [
+    row("pets", {0.001: 0.25, 0.003: 0.75, 0.01: 0.75, 0.03: None}, [0.9311, 0.9345, 0.9402]),
+    row("flowers", {1e-5: 0.125, 0.1: 0.5, 0.3: 0.25}, [0.123456789, None, 1 / 3]),
+    row("one", {}, [0.5]),
+    row("lost", {0.1: None, 0.3: None}, []),
+]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def tables() -> tuple[list[dict[str, str]], list[dict[str, str]], list[dict[str, Any]]]:
+    lines = to_markdown(ROWS).split("\n\n")[0].splitlines()
+    markdown = [dict(zip(cells(lines[0]), cells(line), strict=True)) for line in lines[2:]]
+    return (
+        markdown,
+        list(csv.DictReader(io.StringIO(to_csv(ROWS)))),
+        json.loads(to_json(ROWS, {"model": "m"}))["rows"],
+    )
+
+
+def test_markdown_csv_and_json_agree() -> None:
+    markdown, table, document = tables()
+    assert len(markdown) == len(table) == len(document) == len(ROWS)
+    for shown, flat, full in zip(markdown, table, document, strict=True):
+        assert shown["data set"] == flat["data"] == full["data"]
+        assert shown["n"] == flat["n"] == str(full["n"])
+        assert [float(s) for s in flat["scores"].split()] == full["scores"]
+        for name in ("mean", "std"):
+            assert (float(flat[name]) if flat[name] else None) == full[name]
+        if full["mean"] is None:
+            assert shown["test top-1, %"] == "failed"
+            assert (flat["lr"], full["lr"], shown["lr"]) == ("", None, "-")
+            continue
+        assert float(shown["lr"]) == float(flat["lr"]) == full["lr"]
+        mean, _, std = shown["test top-1, %"].partition(" ± ")
+        assert float(mean) == pytest.approx(100 * full["mean"], abs=0.00501)
+        if std:
+            assert float(std) == pytest.approx(100 * full["std"], abs=0.00501)
+        else:
+            assert full["std"] is None
+        each = [float(cell) for cell in shown["each seed"].split() if cell != "failed"]
+        assert each == [pytest.approx(100 * s, abs=0.00501) for s in full["scores"]]
+        assert shown["train"] == "3,680" and flat["train_images"] == "3680"
+        assert float(flat["seconds"]) == full["seconds"] == 1.5 * len(full["search"])
+        tried = dict(pair.split(":") for pair in flat["slice_scores"].split())
+        assert {float(lr): s for lr, s in tried.items()} == {
+            trial["lr"]: "failed" if trial["score"] is None else str(trial["score"])
+            for trial in full["search"]
+        }
+
+
+def test_mean_and_deviation_are_those_of_the_statistics_module() -> None:
+    for made in ROWS[:2]:
+        scores = [trial.score for trial in made.final if trial.score is not None]
+        assert made.mean == statistics.fmean(scores)
+        assert made.std == statistics.stdev(scores)
+    assert ROWS[2].std is None
+    assert ROWS[3].mean is None
+
+
+def test_ties_go_to_the_smaller_rate_and_the_edge_of_the_grid_is_remarked() -> None:
+    assert ROWS[0].lr == 0.003
+    assert not any("of the grid" in remark for remark in ROWS[0].remarks)
+    edge = row("x", {0.001: 0.5, 0.003: 0.25}, [0.5])
+    assert "x: the best learning rate is the smallest of the grid" in edge.remarks[0]
+    edge = row("x", {0.001: 0.25, 0.003: 0.5}, [0.5])
+    assert "the largest of the grid" in edge.remarks[0]
+
+
+def test_failures_and_interruptions_are_remarked() -> None:
+    made = row("x", {}, [None, 0.5])
+    made.final[1].continued = True
+    assert made.remarks == [
+        "x: lr 0.1, seed 0 failed: the loss is not finite since step 7",
+        "x: lr 0.1, seed 1 was interrupted: its time is that of the last part",
+    ]

@@ -1,0 +1,110 @@
+"""The page and the pictures of masked patch prediction."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vit.inspection.drawing import DARK, LIGHT, png
+from vit.inspection.pretraining import (
+    COLUMNS,
+    Examples,
+    mosaic,
+    pretraining_headline,
+    tiles,
+    write_pretraining,
+)
+
+METRICS = {
+    "val/loss": 2.5,
+    "val/acc1": 0.31,
+    "val/constant_loss": 4.25,
+    "val/constant_acc1": 0.08,
+}
+
+
+@pytest.fixture
+def examples() -> Examples:
+    """Three images of 8 x 12 pixels; the upper left patch of 4 pixels is corrupted."""
+    corrupted = np.zeros((3, 8, 12), dtype=bool)
+    corrupted[:, :4, :4] = True
+    arrays = {
+        name: np.full((3, 8, 12, 3), value, dtype=np.uint8)
+        for name, value in (("images", 10), ("seen", 20), ("predicted", 30), ("true", 40))
+    }
+    arrays["images"] += np.arange(3, dtype=np.uint8)[:, None, None, None]
+    return Examples(**arrays, corrupted=corrupted)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_predictions_are_shown_where_there_are_any(theme, examples: Examples) -> None:
+    paper = np.array([int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)])
+    whole, lefts, side = tiles(examples, 2, paper)
+    assert side == 12 and len(lefts) == 8
+    assert whole.shape == (2 * 8 + 1, lefts[-1] + 12, 3)
+    for number, (top, first) in enumerate(((0, 0), (0, 4), (9, 0))):
+        image, seen, predicted, true = (
+            whole[top : top + 8, left : left + 12] for left in lefts[first : first + 4]
+        )
+        assert (image == 10 + number).all() and (seen == 20).all()
+        for picture, value in ((predicted, 30), (true, 40)):
+            assert (picture[:4, :4] == value).all()
+            assert (picture[4:] == paper).all() and (picture[:, 4:] == paper).all()
+    assert (whole[9:, lefts[4] :] == paper).all()  # there is no fourth image
+    figure = mosaic(examples, theme)
+    assert [text.get_text() for text in figure.axes[0].texts] == 2 * list(COLUMNS)
+    assert png(figure)
+
+
+def test_the_headline_compares_with_the_best_constant_answer() -> None:
+    lines = pretraining_headline("val", METRICS).splitlines()
+    assert lines[0] == "val loss  2.5000  (the best constant answer: 4.2500)"
+    assert "31.0" in lines[1] and "8.0" in lines[1]
+    pixels = {name: value for name, value in METRICS.items() if "acc1" not in name}
+    assert "\n" not in pretraining_headline("val", pixels)
+
+
+@pytest.fixture
+def run(tmp_path: Path, write_history) -> Path:
+    write_history(tmp_path / "metrics.csv", epochs=2)
+    (tmp_path / "config.yaml").write_text("task: masked_patches\n")
+    summary = {
+        "metrics": METRICS,
+        "images": {"train": 90, "val": 10, "test": 0},
+        "parameters": 1234567,
+        "command": "vit fit -c pretrain/masked_patches",
+        "classes": [],
+    }
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    return tmp_path
+
+
+def test_the_page_says_how_well_it_predicts_and_what_comes_next(
+    run: Path, examples: Examples
+) -> None:
+    write_pretraining(run, "val", examples)
+    page = (run / "report.html").read_text()
+    for words in (
+        "Validation loss",
+        "2.500",
+        "a loss of 4.250",
+        "31.0",
+        "1,234,567 parameters",
+        "train 90, val 10<",
+        "--model.pretrained",
+        "task: masked_patches",
+        "Loss of the best constant answer",
+        'alt="Predicted and true colours"',
+    ):
+        assert words in page.replace("\N{NO-BREAK SPACE}", " "), words
+    assert (run / "curves.png").stat().st_size and (run / "masked_patches.png").stat().st_size
+
+
+def test_a_run_that_was_not_scored_has_a_page_all_the_same(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "metrics": {}}))
+    write_pretraining(run, "val", None)
+    page = (run / "report.html").read_text()
+    assert "Predicted colours" not in page and "Training" in page
+    assert not (run / "masked_patches.png").exists()

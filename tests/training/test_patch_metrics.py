@@ -1,0 +1,55 @@
+"""Scores of masked patch prediction against NumPy."""
+
+import numpy as np
+import pytest
+import torch
+
+from vit.training.patch_metrics import PatchMetrics
+
+
+@pytest.mark.parametrize("answers", [1, 4])
+def test_colours_are_scored_as_by_hand(answers: int) -> None:
+    random = np.random.default_rng(0)
+    metrics = PatchMetrics(answers, 512)
+    metrics.reset()
+    labels, right, losses = [], [], []
+    for batch in (3, 5):
+        targets = random.integers(0, 6, (batch, 7, answers))
+        logits = random.normal(size=(batch, 7, answers, 512))
+        loss = random.uniform()
+        metrics.update(
+            torch.from_numpy(logits).flatten(2), torch.from_numpy(targets), torch.tensor(loss)
+        )
+        labels.append(targets)
+        right.append(logits.argmax(-1) == targets)
+        losses += [loss] * batch
+    found = metrics.compute()
+    flat = np.concatenate(labels).reshape(-1, answers)
+    shares = np.stack([np.bincount(column, minlength=512) / len(flat) for column in flat.T])
+    held = np.where(shares > 0, shares, 1)
+    assert found["loss"].item() == pytest.approx(np.mean(losses))
+    assert found["acc1"].item() == pytest.approx(np.concatenate(right).mean())
+    assert found["constant_loss"].item() == pytest.approx(-(held * np.log(held)).sum(1).mean())
+    assert found["constant_acc1"].item() == pytest.approx(shares.max(1).mean())
+    assert int(metrics.images.compute()) == 8
+
+
+def test_pixels_are_compared_with_their_variance() -> None:
+    metrics = PatchMetrics(6, 0)
+    metrics.reset()
+    targets = torch.randn(4, 5, 6, dtype=torch.float64) + 100
+    for part in targets.split(2):
+        metrics.update(part, part, torch.tensor(0.5))
+    found = metrics.compute()
+    variance = targets.flatten(0, 1).numpy().var(0).mean()
+    assert set(found) == {"loss", "constant_loss"}
+    assert found["constant_loss"].item() == pytest.approx(variance, rel=1e-9)
+
+
+def test_a_reset_forgets() -> None:
+    metrics = PatchMetrics(1, 512)
+    for _ in range(2):
+        metrics.reset()
+        metrics.update(torch.zeros(2, 3, 512), torch.ones(2, 3, 1).long(), torch.tensor(1.0))
+    assert int(metrics.images.compute()) == 2
+    assert metrics.compute()["constant_loss"].item() == 0

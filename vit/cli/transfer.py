@@ -1,0 +1,154 @@
+"""`vit transfer`: fine-tunes a model to several data sets as the paper does, and tabulates it."""
+
+import os
+import shlex
+import sys
+from argparse import Namespace, RawDescriptionHelpFormatter
+from pathlib import Path
+
+from vit.cli.messages import OneLineParser
+from vit.cli.run_directory import is_first_process, writable
+from vit.cli.transfer_cells import CellFailed, alone_in
+from vit.cli.transfer_plan import COMMAND, Arguments, check_plan, parse_grid, parse_sources
+from vit.cli.transfer_table import Row, to_csv, to_json, to_markdown
+from vit.errors import UserError
+
+DESCRIPTION = """\
+Fine-tunes MODEL to each data set: every learning rate of a small grid on train without a slice,
+which it is scored on; the best again on all of train, with several seeds; each of these on the
+test images, once. Prints and writes a table with mean and standard deviation over the seeds.
+Interrupted, the same command goes on, and trains nothing twice."""
+
+DEFAULTS = """\
+by default (ViT, arXiv:2010.11929, Table 4):
+  imagenet                       20,000 steps   lr 0.003,0.01,0.03,0.06    slice 1 %
+  cifar10, cifar100              10,000 steps   lr 0.001,0.003,0.01,0.03   slice 2 %
+  oxford_iiit_pet, flowers102       500 steps   lr 0.001,0.003,0.01,0.03   slice 10 %
+  others, as BiT-HyperRule          500 steps below 20,000 images, 10,000 below 500,000, else
+                                 20,000         lr 0.001,0.003,0.01,0.03   slice 10 %
+
+example:
+  vit transfer runs/pretrained --data cifar10,my_photos/,pets=/data/pets --seeds 3
+  vit transfer B_16.npz --data cifar10 -- --trainer.callbacks+=vit.training.callbacks.EMA"""
+
+
+def run(args: list[str]) -> int:
+    """Makes all cells of the plan that are not there yet, then the tables."""
+    own, rest = _split(args)
+    options = _parser().parse_args(own)
+    arguments = Arguments(
+        model=options.model,
+        sources=parse_sources(options.data),
+        recipe=options.recipe,
+        seeds=options.seeds,
+        lr_grid=parse_grid(options.lr_grid),
+        steps=options.steps,
+        image_size=options.image_size,
+        val_fraction=options.val_fraction,
+        rest=rest,
+    )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or not is_first_process():
+        raise UserError("start `vit transfer` alone, not by torchrun; it starts processes itself")
+    name = Path(options.model.rstrip("/")).name
+    out = writable(Path(options.out or f"runs/transfer/{name}").expanduser(), "--out")
+    try:
+        with alone_in(out) as lock:
+            check_plan(out / "plan.json", COMMAND, arguments.document())
+            return _transfer(arguments, out, lock, options)
+    except KeyboardInterrupt:
+        print(f"stopped; this continues: {_command(args, options, out)}", file=sys.stderr)
+        return 1
+    except CellFailed as error:
+        print(f"vit: {error}", file=sys.stderr)
+        print(f"this continues: {_command(args, options, out)}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> OneLineParser:
+    parser = OneLineParser(
+        prog="vit transfer",
+        description=DESCRIPTION,
+        epilog=DEFAULTS,
+        formatter_class=RawDescriptionHelpFormatter,
+        usage="vit transfer MODEL --data A,B,... [OPTIONS] [-- OPTIONS OF vit fit]",
+    )
+    parser.add_argument("model", help="a run, a model directory, a weights file or a hub address")
+    parser.add_argument(
+        "--data",
+        required=True,
+        metavar="A,B",
+        help="data sets by name, folders, CSV or Parquet files; NAME=PATH names the files, and "
+        "takes the paper's defaults for that NAME",
+    )
+    parser.add_argument("--recipe", default="transfer/vit", help="default: transfer/vit")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="final runs (default 3)")
+    parser.add_argument(
+        "--lr-grid",
+        nargs="?",
+        metavar="X,Y",
+        help="learning rates to choose from; one alone is not searched (default: see below)",
+    )
+    parser.add_argument("--steps", type=int, metavar="N", help="of every run (default: see below)")
+    parser.add_argument("--image-size", type=int, metavar="N", help="default: that of the recipe")
+    parser.add_argument(
+        "--val-fraction",
+        type=float,
+        metavar="X",
+        help="share of train in the slice, if none is given",
+    )
+    parser.add_argument("--out", metavar="DIR", help="default: runs/transfer/ and MODEL's name")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser
+
+
+def _split(args: list[str]) -> tuple[list[str], list[str]]:
+    """The arguments before and behind --."""
+    at = args.index("--") if "--" in args else len(args)
+    return args[:at], args[at + 1 :]
+
+
+def _command(args: list[str], options: Namespace, out: Path) -> str:
+    own, rest = _split(args)
+    own += [] if options.out else ["--out", str(out)]
+    return shlex.join(["vit", "transfer", *own, *(["--", *rest] if rest else [])])
+
+
+def _transfer(arguments: Arguments, out: Path, lock: int | None, options: Namespace) -> int:
+    from vit.cli.hardware import hardware, versions
+    from vit.cli.transfer_data import prepare  # heavy: imports lightning
+    from vit.cli.transfer_run import Cells
+
+    tasks = []
+    for source in arguments.sources:
+        (out / source.name).mkdir(exist_ok=True)
+        task = prepare(arguments, source, out / source.name)
+        settings = {"steps": task.protocol.steps, "images": task.images}
+        check_plan(out / "plan.json", f"data set {task.name}", settings)
+        tasks.append(task)
+        counts = ", ".join(f"{part} {count:,}" for part, count in task.images.items())
+        print(f"{task.name}: {counts}", *task.notes, sep="\nnote: ", file=sys.stderr)
+    print(f"every run leaves its output in {out}/DATA/RUN/log.txt", file=sys.stderr)
+    about = {
+        "model": arguments.model,
+        "recipe": arguments.recipe,
+        "options": arguments.rest,
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+    cells = Cells(arguments, tasks, out, lock)
+    rows: list[Row] = []
+    for task in tasks:
+        rows.append(cells.row(task))
+        # After each data set, so that a kill leaves the tables of those before.
+        for suffix, text in (
+            ("md", to_markdown(rows)),
+            ("csv", to_csv(rows)),
+            ("json", to_json(rows, about)),
+        ):
+            (out / f"results.{suffix}").write_text(text, encoding="utf-8")
+    print(to_json(rows, about) if options.json else to_markdown(rows), end="")
+    print(f"also in {out}: results.md, results.csv, results.json", file=sys.stderr)
+    failed = [row.data for row in rows if row.mean is None]
+    if failed:
+        raise UserError(f"{', '.join(failed)}: all runs diverged; give lower rates by --lr-grid")
+    return 0

@@ -1,0 +1,201 @@
+"""The data of `vit transfer`: which images a learning rate is chosen on, trained on, tested on.
+
+A catalog set or a folder with train/ and test/ is told apart by its names, and its slice is what
+`--data.val_fraction` cuts. Where val is given, or test would be cut by the seed of each run, which
+would mix them, the plan lists the images in two files: search.csv (train, val, test) and final.csv,
+in which val has become train.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vit.checkpoints.pretrained import inspect_pretrained
+from vit.checkpoints.writing import atomic
+from vit.cli.lightning_cli import TrainingCLI
+from vit.cli.transfer_plan import Arguments, Protocol, Source
+from vit.data.manifest import SEPARATOR, load_manifest
+from vit.data.sources import ImageSet, PathList, Splits
+from vit.errors import UserError
+from vit.models.config import ViTConfig
+
+SMALL_SLICE = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One data set, ready to be transferred to."""
+
+    name: str
+    protocol: Protocol
+    search: list[str]
+    """Options of `vit fit` for a learning rate that is tried out."""
+    final: list[str]
+    """The same for the runs that are tested."""
+    images: dict[str, int]
+    """train (all that the final runs see), slice (of it), test."""
+    metric: str
+    """acc1, or map where images have several labels."""
+    notes: list[str]
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is anything to choose from."""
+        return len(self.protocol.lr_grid) > 1
+
+
+def prepare(arguments: Arguments, source: Source, folder: Path) -> Task:
+    """Reads data and weights as a cell will, so that mistakes show before any training.
+
+    Writes the lists of images, where they are needed, into `folder`. Raises UserError for whatever
+    `vit fit` would refuse, and for a set without test images.
+    """
+    early = arguments.protocol(source.name, 0)
+    searching = len(early.lr_grid) > 1
+    fraction = early.val_fraction if searching else 0.0
+    options = [*source.options, "--data.val_fraction", repr(fraction)]
+    preview = _Preview(cell_arguments(arguments, early, options, lr=early.lr_grid[0], seed=0))
+    splits: Splits = preview.datamodule.splits
+    if splits.test is None:
+        raise UserError(
+            f"{source.root or source.name} has no test images: give it a test folder (or rows), or "
+            "rename its val to test, and the slice is cut from train"
+        )
+    notes = list(splits.notes)
+    kept = splits.val if searching else None
+    count = len(splits.train) + len(splits.val or ())
+    final = [*source.options, "--data.val_fraction", "0"]
+    if splits.val_origin == "given" or splits.test_origin == "cut from train":
+        options, final = _list_images(folder, splits)
+    if splits.val_origin == "given" and searching:
+        notes.append(f"{source.name}: its own val is the slice, and final runs train on it too")
+        if arguments.val_fraction is not None:
+            notes.append(f"{source.name}: --val-fraction has no effect, as val is given")
+    if kept is not None and len(kept) < SMALL_SLICE:
+        notes.append(
+            f"{source.name}: the slice has {len(kept)} images, so one of them is "
+            f"{100 / len(kept):.1f} %; --val-fraction takes more"
+        )
+    return Task(
+        name=source.name,
+        protocol=arguments.protocol(source.name, count),
+        search=[*options, "--trainer.limit_val_batches", "0", "--final_split", "val"],
+        final=[*final, "--final_split", "test"],
+        images={"train": count, "slice": len(kept or ()), "test": len(splits.test)},
+        metric="map" if splits.multilabel else "acc1",
+        notes=notes,
+    )
+
+
+def cell_arguments(
+    arguments: Arguments, protocol: Protocol, options: list[str], *, lr: float, seed: int
+) -> list[str]:
+    """The arguments of `vit fit`; what the plan sets comes last, and so wins over recipes."""
+    size = [] if arguments.image_size is None else ["--data.image_size", str(arguments.image_size)]
+    return [
+        "-c",
+        arguments.recipe,
+        "--model.schedule.warmup_steps",
+        str(protocol.warmup_steps),
+        *arguments.rest,
+        *size,
+        *options,
+        "--model.pretrained",
+        arguments.model,
+        "--model.optimizer.lr",
+        repr(lr),
+        "--trainer.max_steps",
+        str(protocol.steps),
+        "--trainer.max_epochs",
+        "-1",
+        "--seed_everything",
+        str(seed),
+    ]
+
+
+class _Preview(TrainingCLI):
+    """A cell's configuration, data and model, without its training."""
+
+    def before_instantiate_classes(self) -> None:
+        super().before_instantiate_classes()
+        config = self.config
+        if config.task != "classification":
+            raise UserError(
+                f"the task of the recipe is {config.task}; `vit transfer` needs one that classifies"
+            )
+        found = inspect_pretrained(config.model.pretrained).config
+        changed = "patch_size" in (config.model.architecture or {})
+        if isinstance(found, ViTConfig) and not changed and config.data.image_size is not None:
+            check_image_size(config.data.image_size, found.patch_size, config.model.pretrained)
+
+
+def check_image_size(image_size: int | Sequence[int], patch_size: int, model: str) -> None:
+    """Names a size that fits; taking it unasked would be another experiment."""
+    sides = [image_size] if isinstance(image_size, int) else list(image_size)
+    if all(side % patch_size == 0 for side in sides):
+        return
+    fitting = [-(-side // patch_size) * patch_size for side in sides]
+    option = f"--image-size {fitting[0]}"
+    if len(set(fitting)) > 1:
+        option = f"`-- --data.image_size [{','.join(map(str, fitting))}]`"
+    shown = "x".join(map(str, sides))
+    raise UserError(
+        f"image_size={shown} of the recipe is not a multiple of {patch_size}, the patch size of "
+        f"{model}; add {option}"
+    )
+
+
+def _list_images(folder: Path, splits: Splits) -> tuple[list[str], list[str]]:
+    """search.csv and final.csv, as options of `vit fit`."""
+    parts = {"train": splits.train, "val": splits.val, "test": splits.test}
+    given = {name: images for name, images in parts.items() if images is not None}
+    options = []
+    for file, val in (("search.csv", "val"), ("final.csv", "train")):
+        rows = {name: val if name == "val" else name for name in given}
+        path = folder / file
+        text = _manifest(given, rows, splits)
+        if not path.is_file():
+            with atomic(path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != text:
+            raise UserError(
+                f"the images of {folder.name} have changed since {folder.parent} was begun; choose "
+                "another --out"
+            )
+        _check_manifest(path, splits)
+        options.append(["--data.root", str(path), "--data.val_fraction", "0"])
+    return options[0], options[1]
+
+
+def _manifest(given: dict[str, ImageSet], rows: dict[str, str], splits: Splits) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    # The second label column is empty; it says that images may have several labels.
+    several = ["label"] if splits.multilabel else []
+    writer.writerow(["path", "label", *several, "split"])
+    for name, images in given.items():
+        # Data sets in memory have fixed test images, and none of the catalog's has a val.
+        assert isinstance(images.items, PathList)
+        for path, label in zip(images.items, images.labels, strict=True):
+            own = label.nonzero()[0] if splits.multilabel else [label]
+            text = SEPARATOR.join(splits.classes[i] for i in own)
+            writer.writerow([path, text, *("" for _ in several), rows[name]])
+    text = file.getvalue()
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        near = text[max(error.start - 40, 0) : error.start].rsplit("\n", 1)[-1]
+        raise UserError(f"the file name that begins with {near!r} is not Unicode; rename it") from (
+            error
+        )
+    return text
+
+
+def _check_manifest(path: Path, splits: Splits) -> None:
+    """Names with `|` or with blanks at their ends do not survive a table."""
+    back = load_manifest(path, val_fraction=0.0, test_fraction=0.0)
+    if set(back.classes) != set(splits.classes) or back.multilabel != splits.multilabel:
+        lost = sorted(set(splits.classes) - set(back.classes))
+        raise UserError(f"class names with {SEPARATOR!r} or outer blanks cannot be listed: {lost}")

@@ -1,0 +1,237 @@
+"""What `vit transfer` is going to do: its arguments, each data set's protocol, and plan.json."""
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from vit.cli.recipes import find_recipe
+from vit.errors import UserError, did_you_mean
+
+CELLS_OWN = {
+    "--model.pretrained": "the MODEL in front",
+    "--model.optimizer.lr": "--lr-grid",
+    "--data.dataset": "--data",
+    "--data.root": "--data",
+    "--data.val_fraction": "--val-fraction",
+    "--trainer.max_steps": "--steps",
+    "--trainer.max_epochs": "--steps",
+    "--trainer.limit_val_batches": "nothing: the slice is looked at once",
+    "--seed_everything": "--seeds",
+    "--final_split": "nothing: the plan decides",
+    "--run_dir": "--out",
+    "--ckpt_path": "nothing: the same command continues",
+}
+"""Options of `vit fit` that this command gives itself, and what to use instead."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How one data set is transferred to."""
+
+    steps: int
+    lr_grid: tuple[float, ...]
+    val_fraction: float
+    """Share of train in the slice that the learning rates are compared on."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """500, or a fifth of short runs (google-research/big_vision, configs/transfer.py)."""
+        return min(500, self.steps // 5)
+
+
+_GRID = (0.001, 0.003, 0.01, 0.03)
+
+PAPER = {
+    "imagenet": Protocol(20_000, (0.003, 0.01, 0.03, 0.06), 0.01),
+    "cifar10": Protocol(10_000, _GRID, 0.02),
+    "cifar100": Protocol(10_000, _GRID, 0.02),
+    "oxford_iiit_pet": Protocol(500, _GRID, 0.1),
+    "flowers102": Protocol(500, _GRID, 0.1),
+}
+"""ViT, arXiv:2010.11929, Table 4 and section B.1.1."""
+
+
+def protocol(name: str, images: int) -> Protocol:
+    """The paper's, or for a set of `images` training images that it does not have BiT-HyperRule's
+    number of steps (arXiv:1912.11370, section 3.3) and the paper's commonest grid."""
+    if name in PAPER:
+        return PAPER[name]
+    from vit.training.hyperrule import hyperrule  # heavy: imports lightning
+
+    steps = {"small": 500, "medium": 10_000, "large": 20_000}[hyperrule(images)]
+    return Protocol(steps, _GRID, 0.1)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One item of --data: a data set of the catalog, or files of the user's."""
+
+    name: str
+    root: str | None
+
+    @property
+    def options(self) -> list[str]:
+        """Of `vit fit`."""
+        if self.root is None:
+            return ["--data.dataset", self.name, "--data.root", "null"]
+        return ["--data.root", self.root]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """The command line, checked as far as that goes without looking at model and data."""
+
+    model: str
+    sources: list[Source]
+    recipe: str
+    seeds: int
+    lr_grid: tuple[float, ...] | None
+    steps: int | None
+    image_size: int | None
+    val_fraction: float | None
+    rest: list[str] = field(default_factory=list)
+    """Further options of `vit fit`."""
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("--seeds", self.seeds),
+            ("--steps", self.steps),
+            ("--image-size", self.image_size),
+        ):
+            if value is not None and value < 1:
+                raise UserError(f"{name} {value} must be at least 1")
+        if self.val_fraction is not None and not 0 < self.val_fraction < 1:
+            raise UserError(f"--val-fraction {self.val_fraction} is not between 0 and 1")
+        for option in (arg.split("=", 1)[0] for arg in self.rest):
+            if option in CELLS_OWN:
+                raise UserError(f"{option} behind -- is set for each cell; use {CELLS_OWN[option]}")
+            if option == "--data.image_size" and self.image_size is not None:
+                raise UserError("--image-size and --data.image_size behind --: give one of them")
+        _digests(self)  # so that an unknown recipe is named before anything is loaded
+
+    def protocol(self, name: str, images: int) -> Protocol:
+        """The protocol of a data set, with what the user wants otherwise."""
+        default = protocol(name, images)
+        return Protocol(
+            self.steps or default.steps,
+            self.lr_grid or default.lr_grid,
+            self.val_fraction or default.val_fraction,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """For plan.json: what a later call with the same --out must have alike."""
+        model = Path(self.model).expanduser()
+        return {
+            "MODEL": str(model.resolve()) if model.exists() else self.model,
+            "--data": [
+                f"{s.name}={Path(s.root).resolve()}" if s.root else s.name for s in self.sources
+            ],
+            "--recipe": self.recipe,
+            "--seeds": self.seeds,
+            "--lr-grid": self.lr_grid and list(self.lr_grid),
+            "--steps": self.steps,
+            "--image-size": self.image_size,
+            "--val-fraction": self.val_fraction,
+            "--": self.rest,
+            "recipes": _digests(self),
+        }
+
+
+def parse_sources(text: str) -> list[Source]:
+    """'cifar10,my_photos/,pets=/data/pets' as sources with names of their own."""
+    sources = [_source(item.strip()) for item in text.split(",") if item.strip()]
+    if not sources:
+        raise UserError("--data is empty; give names or folders, as in --data cifar10,my_photos/")
+    names = [source.name for source in sources]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"--data has {name!r} twice; name one of them, as in other={name}")
+    return sources
+
+
+def _source(item: str) -> Source:
+    from vit.data.catalog import list_datasets
+    from vit.data.manifest import SUFFIXES
+
+    known = list_datasets()
+    if item in known:
+        return Source(item, None)
+    name, equals, path = item.partition("=")
+    if not equals or Path(item).expanduser().exists():
+        name, path = "", item
+    place = Path(path).expanduser()
+    if not place.exists():
+        hint = did_you_mean(item, known) or f"; known: {', '.join(known)}"
+        raise UserError(f"--data {item}: no data set has this name, and no folder or CSV{hint}")
+    if not place.is_dir() and place.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--data {item} is neither a folder nor a .csv or .parquet file")
+    name = name or (place.resolve().name if place.is_dir() else place.stem)
+    if not re.fullmatch(r"\w[^/=|]*", name):
+        raise UserError(f"--data {item}: {name!r} cannot name its folder; use NAME={path}")
+    return Source(name, str(place))
+
+
+def parse_grid(text: str | None) -> tuple[float, ...] | None:
+    """'0.001,0.003' in ascending order; None for the data sets' own."""
+    if text is None:
+        return None
+    try:
+        grid = sorted(float(item) for item in text.split(",") if item.strip())
+    except ValueError as error:
+        raise UserError(f"--lr-grid {text!r}: {error}; give 0.001,0.01 or the like") from error
+    if not grid:
+        raise UserError("--lr-grid is empty; give learning rates, such as 0.001,0.003,0.01,0.03")
+    for lr in grid:
+        if not (math.isfinite(lr) and lr > 0):
+            raise UserError(f"--lr-grid {text}: {lr} is not a learning rate above 0")
+        if grid.count(lr) > 1:
+            raise UserError(f"--lr-grid {text} has {lr} twice")
+    return tuple(grid)
+
+
+def _digests(arguments: Arguments) -> dict[str, str]:
+    """Recipe -> beginning of the SHA-256 of its text: cells of two recipes must not mix."""
+    rest = arguments.rest
+    names = [rest[i + 1] for i, arg in enumerate(rest[:-1]) if arg in ("-c", "--config")]
+    names += [arg.removeprefix("--config=") for arg in rest if arg.startswith("--config=")]
+    texts = {name: find_recipe(name).read_bytes() for name in (arguments.recipe, *names)}
+    return {name: sha256(text).hexdigest()[:12] for name, text in texts.items()}
+
+
+COMMAND = "command"
+
+
+def check_plan(path: Path, key: str, values: dict[str, Any]) -> None:
+    """Puts `values` under `key` of plan.json, or raises UserError where others stand there."""
+    plan = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    now = json.loads(json.dumps(values))  # as it would be read
+    if key not in plan:
+        from vit.checkpoints.writing import write_json
+
+        write_json(path, {**plan, key: now})
+        return
+    for name, value in now.items():
+        before = plan[key].get(name)
+        if before != value:
+            was, now_is = _shown(key, name, before), _shown("", "", value)
+            raise UserError(
+                f"{path.parent} was begun with {was}, now it is {now_is}; choose another --out, or "
+                "what it was begun with"
+            )
+
+
+def _shown(key: str, name: str, value: Any) -> str:
+    """A value of plan.json in a sentence, after its name."""
+    if key == COMMAND:
+        key = ""
+    if value is None or value == []:
+        text = "not given"
+    elif isinstance(value, dict):
+        text = ", ".join(f"{part} {number}" for part, number in value.items())
+    else:
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"{key} {name} {text}".strip()

@@ -1,0 +1,112 @@
+"""The runs of `vit transfer`, one after the other, with a line on standard error for each."""
+
+import shlex
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vit.cli.transfer_cells import Diverged, run_cell
+from vit.cli.transfer_data import Task, cell_arguments
+from vit.cli.transfer_plan import Arguments
+from vit.cli.transfer_table import Row, Trial
+from vit.training.progress import clock
+
+
+@dataclass
+class Cells:
+    """All runs of a plan, and how far it is."""
+
+    arguments: Arguments
+    tasks: list[Task]
+    out: Path
+    lock: int | None
+
+    def __post_init__(self) -> None:
+        seeds = self.arguments.seeds
+        counts = [
+            (seeds + (len(task.protocol.lr_grid) if task.searches else 0), task.protocol.steps)
+            for task in self.tasks
+        ]
+        self.total = sum(count for count, _ in counts)
+        self.number = 0
+        self.steps_left = sum(count * steps for count, steps in counts)
+        self.seconds, self.steps_done = 0.0, 0
+
+    def row(self, task: Task) -> Row:
+        """Grid, then seeds."""
+        grid = task.protocol.lr_grid
+        row = Row(
+            data=task.name,
+            metric=task.metric,
+            steps=task.protocol.steps,
+            images=task.images,
+            notes=task.notes,
+        )
+        if task.searches:
+            row.search = [self.trial(task, lr=lr, seed=0, final=False) for lr in grid]
+        best = row.lr if task.searches else grid[0]
+        if best is None:  # all diverged
+            skipped = self.arguments.seeds
+            self.number += skipped
+            self.steps_left -= skipped * task.protocol.steps
+            return row
+        for seed in range(self.arguments.seeds):
+            row.final.append(self.trial(task, lr=best, seed=seed, final=True))
+        return row
+
+    def trial(self, task: Task, *, lr: float, seed: int, final: bool) -> Trial:
+        """One cell, with one line on stderr."""
+        folder = self.out / task.name / (f"seed-{seed}" if final else f"lr-{lr}")
+        options = task.final if final else task.search
+        arguments = cell_arguments(self.arguments, task.protocol, options, lr=lr, seed=seed)
+        self.number += 1
+        self.steps_left -= task.protocol.steps
+        what = f"seed {seed}, lr {lr}" if final else f"lr {lr}"
+        print(
+            f"[{self.number}/{self.total}] {task.name} {what}, {task.protocol.steps:,} steps:",
+            end=" ",
+            file=sys.stderr,
+            flush=True,
+        )
+        began = time.monotonic()
+        try:
+            summary, reused = run_cell(arguments, folder, lock=self.lock)
+        except Diverged as reason:
+            print(f"failed: {reason}", file=sys.stderr)
+            return Trial(lr=lr, seed=seed, score=None, reason=str(reason))
+        except BaseException:
+            print("stopped", file=sys.stderr)
+            raise
+        trial = _trial(summary, task, lr=lr, seed=seed, final=final)
+        part = "test" if final else "slice"
+        line = f"{100 * (trial.score or 0):.2f} % of {task.images[part]:,} {part} images"
+        print(line, self._timing(task, time.monotonic() - began, reused), sep=", ", file=sys.stderr)
+        if not final:  # only its score is needed; the optimizer's state is larger than the model
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        return trial
+
+    def _timing(self, task: Task, took: float, reused: bool) -> str:
+        """How long a run took, and how long, at that pace, the others will."""
+        if reused:
+            return "was there"
+        self.seconds += took
+        self.steps_done += task.protocol.steps
+        if not self.steps_left:
+            return clock(took)
+        return (
+            f"{clock(took)}, about {clock(self.seconds / self.steps_done * self.steps_left)} left"
+        )
+
+
+def _trial(summary: dict[str, Any], task: Task, *, lr: float, seed: int, final: bool) -> Trial:
+    return Trial(
+        lr=lr,
+        seed=seed,
+        score=summary["metrics"][f"{'test' if final else 'val'}/{task.metric}"],
+        seconds=summary["train_seconds"],
+        cpu_seconds=summary["train_cpu_seconds"],
+        continued="--ckpt_path" in shlex.split(summary["command"]),
+    )

@@ -1,0 +1,158 @@
+"""The page of a run of masked patch prediction: how well it predicts, curves, pictures.
+
+Shapes: n images, h w pixels.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from vit.inspection import curves
+from vit.inspection.drawing import DARK, LIGHT, Theme, new_figure, png
+from vit.inspection.page import code, heading, headline, page, picture, section, text, title
+from vit.inspection.report import (
+    SPLIT_NAMES,
+    metrics_table,
+    origin,
+    training_curves,
+)
+from vit.inspection.wording import percent
+
+COLUMNS = ("image", "seen", "predicted", "true")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Some images, and what was predicted of their corrupted patches: uint8 `n h w 3`."""
+
+    images: np.ndarray
+    seen: np.ndarray
+    """The images as the encoder got them: gray where a patch was masked."""
+    predicted: np.ndarray
+    true: np.ndarray
+    """The colours that `predicted` should show."""
+    corrupted: np.ndarray
+    """`n h w`, the pixels of corrupted patches; elsewhere nothing was predicted."""
+
+
+def pretraining_headline(split: str, metrics: Mapping[str, float]) -> str:
+    """The loss, and the accuracy where there is one, beside those of the best constant answer."""
+    loss, constant = metrics[f"{split}/loss"], metrics[f"{split}/constant_loss"]
+    line = f"{split} loss  {loss:.4f}  (the best constant answer: {constant:.4f})"
+    if f"{split}/acc1" not in metrics:
+        return line
+    right, most = metrics[f"{split}/acc1"], metrics[f"{split}/constant_acc1"]
+    return f"{line}\n{split} colours right  {percent(right)}  (the most frequent: {percent(most)})"
+
+
+def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> None:
+    """Writes curves.png, masked_patches.png (of `examples`) and report.html.
+
+    Reads summary.json, config.yaml and metrics.csv of the run.
+    """
+    summary = json.loads((run_dir / "summary.json").read_text("utf-8"))
+    config = (run_dir / "config.yaml").read_text("utf-8")
+    history = curves.read_history(run_dir / "metrics.csv")
+    if panels := list(curves.panels_of(history)):
+        (run_dir / "curves.png").write_bytes(png(curves.curves(history, panels)))
+    pictures = ""
+    if examples is not None:
+        light, dark = (png(mosaic(examples, theme), crop=True) for theme in (LIGHT, DARK))
+        (run_dir / "masked_patches.png").write_bytes(light)
+        pictures = picture(light, dark, "Predicted and true colours")
+    name, run = run_dir.resolve().name, shlex.quote(str(run_dir))
+    found = page(
+        f"{name} · masked patch prediction",
+        [
+            title(name, _subtitle(summary)),
+            _headline(split, summary["metrics"]),
+            section("Metrics", metrics_table(summary["metrics"], summary["images"].get(split, 0))),
+            section("Training", training_curves(history)),
+            section("Predicted colours", pictures and text(_EXPLAINED), pictures),
+            section(
+                "Use this encoder",
+                heading("Fine-tune it on images with labels"),
+                code(f"vit fit -c RECIPE --data.root LABELLED --model.pretrained {run}"),
+                heading("Score it again"),
+                code(f"vit test {run}"),
+            ),
+            section("How it was made", *origin(summary, config)),
+        ],
+    )
+    (run_dir / "report.html").write_bytes(found.encode("utf-8", "backslashreplace"))
+
+
+_EXPLAINED = (
+    "From left to right: the image; what the encoder saw, gray where a patch was masked; the "
+    "colours that it predicted for the corrupted patches; the true ones."
+)
+
+
+def _subtitle(summary: Mapping) -> str:
+    images = ", ".join(f"{split} {n:,}" for split, n in summary["images"].items() if n)
+    return f"{summary['parameters']:,} parameters · images without labels: {images}"
+
+
+def _headline(split: str, metrics: Mapping[str, float]) -> str:
+    loss, constant = metrics.get(f"{split}/loss"), metrics.get(f"{split}/constant_loss")
+    if loss is None or constant is None:
+        return ""
+    words = SPLIT_NAMES.get(split, split)
+    note = f"The best answer that is the same for all patches has a loss of {constant:.3f}."
+    if f"{split}/acc1" in metrics:
+        right, most = metrics[f"{split}/acc1"], metrics[f"{split}/constant_acc1"]
+        note += (
+            f" {percent(right)} of the colours are right; always answering the most frequent one "
+            f"would be right for {percent(most)}."
+        )
+    return headline(f"{words} loss", f"{loss:.3f}", note)
+
+
+def mosaic(examples: Examples, theme: Theme = LIGHT) -> Figure:
+    """Each image, what the encoder saw of it, predicted and true colours; two images a row."""
+    paper = np.array([int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)], dtype=np.uint8)
+    blocks = min(2, len(examples.images))
+    picture, lefts, side = tiles(examples, blocks, paper)
+    height, width = picture.shape[:2]
+    figure = new_figure(5.2 * blocks, 5.2 * blocks * height / width + 0.3, theme)
+    axes = figure.add_subplot()
+    axes.set_axis_off()
+    # Few pixels stay crisp squares.
+    axes.imshow(picture, interpolation="nearest" if side < 100 else "antialiased")
+    for at, left in enumerate(lefts):
+        name = COLUMNS[at % len(COLUMNS)]
+        axes.text(left + side / 2, -side / 16, name, ha="center", color=theme.muted, fontsize=9)
+    return figure
+
+
+def tiles(examples: Examples, blocks: int, paper: np.ndarray) -> tuple[np.ndarray, list[int], int]:
+    """All pictures as one, where each column begins, and how wide it is, in pixels.
+
+    Each image has four columns; `blocks` images are beside each other, a wider gap between them.
+    Where nothing was predicted, and between pictures, is `paper` (red, green, blue).
+    """
+    hidden = ~examples.corrupted[..., None]
+    predicted, true = (np.where(hidden, paper, c) for c in (examples.predicted, examples.true))
+    columns = np.stack([examples.images, examples.seen, predicted, true], axis=1)
+    n, per_image, h, w, _ = columns.shape
+    gap = max(w // 8, 1)
+    lefts = [
+        block * (per_image * (w + gap) + gap) + column * (w + gap)
+        for block in range(blocks)
+        for column in range(per_image)
+    ]
+    down = -(-n // blocks)
+    whole = np.empty((down * (h + gap) - gap, lefts[-1] + w, 3), dtype=np.uint8)
+    whole[:] = paper
+    for image in range(n):
+        row, block = divmod(image, blocks)
+        top = row * (h + gap)
+        for column in range(per_image):
+            left = lefts[block * per_image + column]
+            whole[top : top + h, left : left + w] = columns[image, column]
+    return whole, lefts, w

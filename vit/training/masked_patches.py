@@ -1,0 +1,282 @@
+"""MaskedPatchPrediction: the paper's self-supervised pre-training (ViT, appendix B.1.2).
+
+Half of the patch embeddings are corrupted, and the encoder has to say from the others which colour
+the corrupted patches had. Shapes: b batch, h w pixels, n patches, m corrupted patches an image,
+d width, o answers a patch.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from vit.errors import UserError
+from vit.models.vision_transformer import VisionTransformer
+from vit.shapes import Float, Int
+from vit.training.callbacks import (
+    ConsumedSamples,
+    EveryImageOnce,
+    FiniteLoss,
+    counting_data,
+    step_seed,
+)
+from vit.training.fitting import (
+    build_network,
+    checkpoint_header,
+    default_optimizer,
+    log_scores,
+    log_training,
+    optimizer_with_schedule,
+    refuse_lost_average,
+)
+from vit.training.masking import (
+    DRAWS,
+    NUM_COLORS,
+    Corruption,
+    Target,
+    check_target,
+    color_classes,
+    color_pixels,
+    draw_corruption,
+    from_patches,
+    num_outputs,
+    patch_pixels,
+    rows,
+    to_bytes,
+)
+from vit.training.patch_metrics import PatchMetrics
+from vit.training.schedules import Schedule
+
+
+class MaskedPatchPrediction(LightningModule):
+    """Trains an encoder to predict the colours of corrupted patches; it needs no labels.
+
+    Args:
+        name: Model name as `vit models` lists it, a ViT or hybrid. Default: what `pretrained`
+            holds, or vit_ti16.
+        architecture: Fields of the model's configuration to change, such as
+            {patch_size: 4, width: 192, dropout: 0.1}.
+        pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
+        image_size: Pixels, one side or (height, width). The command line takes it from the data.
+        preprocess: Evaluation preprocessing in plain types, stored with the model; its mean and std
+            lead back to the pixels. Without it, images are taken to be in [0, 1]. The command line
+            takes it from the data.
+        target: What is predicted of a corrupted patch. mean_color: the upper three bits of its mean
+            red, green and blue, one of 512 classes. colors_4x4: the same for each pixel of the
+            patch downsized to 4 x 4, sixteen answers. pixels: all its pixels as normalised, by
+            least squares.
+        fraction: Share of the patches of each image that is corrupted, in (0, 1); of these 80 %
+            become [mask], 10 % another patch of the image, 10 % stay.
+        optimizer: Any torch optimizer; it gets parameter groups in which only kernels decay.
+        schedule: Warm-up and decay of the learning rate.
+        compile: Compiles the encoder's layers with torch.compile, in place.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        architecture: dict[str, Any] | None = None,
+        pretrained: str | None = None,
+        image_size: int | tuple[int, int] = 224,
+        preprocess: dict[str, Any] | None = None,
+        target: Target = "mean_color",
+        fraction: float = 0.5,
+        optimizer: OptimizerCallable = default_optimizer,
+        schedule: Schedule | None = None,
+        compile: bool = False,
+    ) -> None:
+        super().__init__()
+        if not 0 < fraction < 1:
+            raise UserError(f"fraction={fraction} is not in (0, 1)")
+        self.preprocess = preprocess
+        self.target: Target = target
+        self.fraction = fraction
+        self.optimizer = optimizer
+        self.schedule = schedule or Schedule()
+        self.compile_network = compile
+        network, self.load_report = build_network(
+            name, pretrained, num_classes=0, image_size=image_size, **architecture or {}
+        )
+        if not isinstance(network, VisionTransformer):
+            raise UserError(
+                "masked patch prediction needs patches: name a ViT or a hybrid, not a ResNet"
+            )
+        self.model = network
+        patch_size, width = network.patch_size, network.config.width
+        check_target(target, patch_size)
+        if network.config.grid == (1, 1):
+            raise UserError(
+                f"the image is a single patch of {patch_size} pixels: nothing is left to predict "
+                "it from; choose a smaller model.architecture.patch_size"
+            )
+        # What comes between the tokens and a head of classes takes no part.
+        for part in (network.attn_pool, network.pre_logits):
+            if part is not None:
+                part.requires_grad_(False)
+        self.mask_token = nn.Parameter(torch.zeros(width))
+        nn.init.normal_(self.mask_token, std=0.02)
+        self.predictor = nn.Linear(width, num_outputs(target, patch_size))
+        nn.init.zeros_(self.predictor.weight)
+        nn.init.zeros_(self.predictor.bias)
+        unit = {"mean": [0.0] * 3, "std": [1.0] * 3}
+        self.mean, self.std = ((preprocess or unit)[name] for name in ("mean", "std"))
+        self.val_metrics, self.test_metrics = self._metrics(), self._metrics()
+        # The split that the test loop gets; names its metrics.
+        self.evaluation_split = "test"
+        self.train()  # Lightning trains in the modes that it finds
+
+    def _metrics(self) -> PatchMetrics:
+        classes = 0 if self.target == "pixels" else NUM_COLORS
+        return PatchMetrics(self.predictor.out_features // max(classes, 1), classes)
+
+    def configure_callbacks(self) -> list[Callback]:
+        return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
+
+    def configure_model(self) -> None:
+        if self.compile_network:
+            self.compile_network = False  # Lightning calls this hook once per fit, test, ...
+            for block in self.model.blocks:
+                block.compile()  # in place, so that the keys of the checkpoint stay clean
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer over named groups, and its schedule, stepped with it."""
+        return optimizer_with_schedule(
+            self.trainer,
+            self._trained(),
+            self.optimizer,
+            self.schedule,
+            depth=len(self.model.layer_channels),
+        )
+
+    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from self.model.named_parameters()
+        yield "mask_token", self.mask_token
+        yield from self.predictor.named_parameters(prefix="predictor")
+
+    def forward(
+        self, images: Float[Tensor, "b 3 h w"], corruption: Corruption
+    ) -> Float[Tensor, "b m o"]:
+        """What is predicted at the corrupted patches: logits, 512 an answer, or pixels."""
+        # With precision bf16-true, images still come in float32.
+        patches, grid = self.model.embed(images.to(self.dtype))
+        tokens = self.model.encode(corruption(patches, self.mask_token), grid)
+        # Where the final norm follows the pooling, it is here; elsewhere fc_norm does nothing.
+        found = self.model.fc_norm(
+            rows(tokens[:, self.model.num_prefix_tokens :], corruption.chosen)
+        )
+        return self.predictor(found).float()
+
+    def targets(self, images: Float[Tensor, "b 3 h w"]) -> Tensor:
+        """Of all patches: colour classes `b n o`, or pixels `b n 3*p*p` for target=pixels."""
+        patch_size = self.model.patch_size
+        if self.target == "pixels":
+            return patch_pixels(images.float(), patch_size)
+        side = 4 if self.target == "colors_4x4" else 1
+        return color_classes(to_bytes(images, self.mean, self.std), patch_size, side)
+
+    def corruption(self, images: Tensor, indices: Tensor | None = None) -> Corruption:
+        """Drawn from torch's generator on the CPU, or, with `indices`, fixed for each image.
+
+        A fixed one depends on the data's seed and the image's index alone, so that the losses of
+        two epochs, batch sizes or processes are about the same patches.
+        """
+        p = self.model.patch_size
+        shape = (DRAWS, (images.shape[-2] // p) * (images.shape[-1] // p))
+        if indices is None:
+            uniforms = torch.rand(len(images), *shape)
+        else:
+            data = counting_data(self.trainer)
+            seed, generator = 0 if data is None else data.seed, torch.Generator()
+            drawn = [
+                torch.rand(shape, generator=generator.manual_seed(step_seed(seed, index, -1)))
+                for index in indices.tolist()
+            ]
+            uniforms = torch.stack(drawn) if drawn else torch.empty(0, *shape)
+        return draw_corruption(uniforms, self.fraction).to(images.device)
+
+    def loss(self, predicted: Float[Tensor, "b m o"], targets: Tensor) -> Float[Tensor, ""]:
+        """Mean over the corrupted patches of cross-entropy, in nats an answer, or squared error."""
+        if self.target == "pixels":
+            return F.mse_loss(predicted, targets)
+        return F.cross_entropy(predicted.reshape(-1, NUM_COLORS), targets.flatten())
+
+    @torch.inference_mode()
+    def pictures(
+        self, images: Float[Tensor, "b 3 h w"], indices: Tensor
+    ) -> dict[str, Int[Tensor, "b _ h w"]]:
+        """For people, whole numbers from 0 to 255: `images`, `seen`, `predicted`, `true` colours.
+
+        `corrupted` is 1 in the patches that were to be predicted, else 0; `seen` is gray where a
+        patch was masked. `images` are normalised, `indices` their places in the set.
+        """
+        patch_size, size = self.model.patch_size, (images.shape[-2], images.shape[-1])
+        corruption, targets = self.corruption(images, indices), self.targets(images)
+        pixels = to_bytes(images, self.mean, self.std)
+        parts = patch_pixels(pixels, patch_size)
+        gray = torch.full_like(parts[0, 0], 128)
+        answers = self(images, corruption)
+        if self.target != "pixels":
+            answers = answers.unflatten(-1, (-1, NUM_COLORS)).argmax(-1)
+        at = corruption.chosen[..., None]
+        filled = targets.scatter(1, at.expand_as(answers), answers.to(targets.dtype))
+        marks = torch.zeros_like(parts[:, :, :1]).scatter(1, at, 1)
+        return {
+            "images": pixels,
+            "seen": from_patches(corruption(parts, gray), size),
+            "predicted": self._shown(filled, size),
+            "true": self._shown(targets, size),
+            "corrupted": from_patches(marks.expand(-1, -1, patch_size**2), size),
+        }
+
+    def _shown(self, targets: Tensor, size: tuple[int, int]) -> Int[Tensor, "b 3 h w"]:
+        """Pixels from 0 to 255 of an image of `size`, from the targets of its patches."""
+        if self.target == "pixels":
+            return to_bytes(from_patches(targets, size), self.mean, self.std)
+        return from_patches(color_pixels(targets, self.model.patch_size), size)
+
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+        images = batch[0]
+        corruption = self.corruption(images)
+        loss = self.loss(self(images, corruption), rows(self.targets(images), corruption.chosen))
+        log_training(self, loss, len(images))
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
+        self._evaluate(batch, self.val_metrics)
+
+    def test_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
+        self._evaluate(batch, self.test_metrics)
+
+    def _evaluate(self, batch: tuple[Tensor, ...], metrics: PatchMetrics) -> None:
+        images, _, indices = batch
+        if len(images):
+            corruption = self.corruption(images, indices)
+            predicted = self(images, corruption)
+            targets = rows(self.targets(images), corruption.chosen)
+            metrics.update(predicted, targets, self.loss(predicted, targets))
+
+    def on_validation_epoch_start(self) -> None:
+        self.val_metrics.reset()
+
+    def on_test_epoch_start(self) -> None:
+        self.test_metrics.reset()
+
+    def on_validation_epoch_end(self) -> None:
+        log_scores(self, "val", self.val_metrics.compute())
+
+    def on_test_epoch_end(self) -> None:
+        log_scores(self, self.evaluation_split, self.test_metrics.compute())
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["vit"] = checkpoint_header(
+            self.trainer, self.model, classes=None, preprocess=self.preprocess, extra={}
+        )
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        refuse_lost_average(self.trainer, checkpoint)

@@ -1,0 +1,156 @@
+"""Masked patch prediction on tensors (ViT, appendix B.1.2): what is corrupted, what is predicted.
+
+Shapes: b batch, c channels, h w pixels, n patches, m corrupted patches an image, d width, o answers
+a patch, p patch size.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vit.errors import UserError
+from vit.shapes import Float, Int
+
+Target = Literal["mean_color", "colors_4x4", "pixels"]
+
+NUM_COLORS = 512
+"""Three bits for each of red, green and blue; the class is 64 red + 8 green + blue."""
+
+MASKED, SWAPPED = 0.8, 0.1
+"""Shares of the corrupted patches that become [mask] or another patch; the rest stays as it is."""
+
+DRAWS = 3
+"""Uniform numbers for each patch that `draw_corruption` uses up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corruption:
+    """Which patches are corrupted, and how."""
+
+    chosen: Int[Tensor, "b m"]
+    """Indices of the corrupted patches, in no order."""
+    source: Int[Tensor, "b m"]
+    """The patch of the same image whose embedding each gets: another one, or its own."""
+    masked: Tensor
+    """`b m`, whether it gets [mask] instead."""
+
+    def __call__(
+        self, patches: Float[Tensor, "b n d"], mask_token: Float[Tensor, " d"]
+    ) -> Float[Tensor, "b n d"]:
+        """The corrupted embeddings."""
+        token = mask_token.to(patches.dtype)
+        changed = torch.where(self.masked[..., None], token, rows(patches, self.source))
+        return patches.scatter(1, _for_rows(self.chosen, patches), changed)
+
+    def to(self, device: torch.device) -> "Corruption":
+        """The same on another device."""
+        parts = {name: value.to(device, non_blocking=True) for name, value in vars(self).items()}
+        return Corruption(**parts)
+
+
+def num_corrupted(num_patches: int, fraction: float) -> int:
+    """Corrupted patches an image: the nearest whole number, at least one."""
+    return max(round(fraction * num_patches), 1)
+
+
+def draw_corruption(uniforms: Float[Tensor, "b 3 n"], fraction: float) -> Corruption:
+    """A corruption from uniform numbers in [0, 1).
+
+    The same number of patches in every image, so that each image weighs the same and no shape
+    depends on chance; which of the three things happens is drawn for each. The other patch is any
+    of the same image, so that an image's corruption does not depend on the batch it is in.
+    """
+    n = uniforms.shape[-1]
+    m = num_corrupted(n, fraction)
+    chosen = uniforms[:, 0].argsort(dim=-1)[:, :m]
+    kind = uniforms[:, 1, :m]
+    # 1 to n - 1 places further on, and around the end.
+    other = (chosen + 1 + (uniforms[:, 2, :m] * (n - 1)).long()) % n
+    swapped = (kind >= MASKED) & (kind < MASKED + SWAPPED)
+    return Corruption(
+        chosen=chosen, source=torch.where(swapped, other, chosen), masked=kind < MASKED
+    )
+
+
+def rows(values: Float[Tensor, "b n d"], index: Int[Tensor, "b m"]) -> Float[Tensor, "b m d"]:
+    """The rows of each image that `index` names."""
+    return values.gather(1, _for_rows(index, values))
+
+
+def _for_rows(index: Tensor, values: Tensor) -> Tensor:
+    return index[..., None].expand(-1, -1, values.shape[-1])
+
+
+def check_target(target: Target, patch_size: int) -> None:
+    """UserError where patches of that size have no such target."""
+    if target == "colors_4x4" and patch_size % 4:
+        raise UserError(
+            f"target=colors_4x4 needs a patch_size that is a multiple of 4, not {patch_size}; "
+            "choose target=mean_color"
+        )
+
+
+def num_outputs(target: Target, patch_size: int) -> int:
+    """Numbers that the model gives for a patch: logits, or values of pixels."""
+    answers = {"mean_color": NUM_COLORS, "colors_4x4": 16 * NUM_COLORS}
+    return answers.get(target, 3 * patch_size**2)
+
+
+def color_classes(
+    pixels: Int[Tensor, "b 3 h w"], patch_size: int, side: int
+) -> Int[Tensor, "b n o"]:
+    """Colour classes of each patch, downsized to `side` x `side` by the mean: o = side * side.
+
+    `pixels` from 0 to 255. All in whole numbers: the upper three bits of a mean are exact.
+    """
+    k = patch_size // side
+    b, c, h, w = pixels.shape
+    sums = pixels.view(b, c, h // k, k, w // k, k).sum(dim=(3, 5))
+    red, green, blue = (sums // (32 * k * k)).unbind(1)
+    return _by_patch((64 * red + 8 * green + blue)[:, None], side)
+
+
+def color_pixels(classes: Int[Tensor, "b n o"], patch_size: int) -> Int[Tensor, "b n c_p_p"]:
+    """Patches in the middle of each class's range of colours, for people to look at."""
+    side = math.isqrt(classes.shape[-1])
+    bits = torch.stack([classes // 64, classes // 8 % 8, classes % 8], dim=2)  # b n 3 o
+    blocks = (32 * bits + 16).unflatten(-1, (side, side))
+    k = patch_size // side
+    return blocks.repeat_interleave(k, dim=-2).repeat_interleave(k, dim=-1).flatten(2)
+
+
+def from_patches(patches: Tensor, size: tuple[int, int]) -> Tensor:
+    """`b n (c p p)` -> `b c h w`, the inverse of `patch_pixels`, for images of `size` (h, w)."""
+    (height, width), (b, n, _) = size, patches.shape
+    p = math.isqrt(height * width // n)
+    blocks = patches.view(b, height // p, width // p, -1, p, p)
+    return blocks.permute(0, 3, 1, 4, 2, 5).reshape(b, -1, height, width)
+
+
+def patch_pixels(images: Float[Tensor, "b c h w"], patch_size: int) -> Float[Tensor, "b n c_p_p"]:
+    """The pixels of each patch, channel by channel."""
+    return _by_patch(images, patch_size)
+
+
+def _by_patch(maps: Tensor, side: int) -> Tensor:
+    """`b c h w` -> `b n (c side side)`, patches row by row."""
+    b, c, h, w = maps.shape
+    blocks = maps.view(b, c, h // side, side, w // side, side)
+    return blocks.permute(0, 2, 4, 1, 3, 5).reshape(b, -1, c * side * side)
+
+
+def to_bytes(
+    images: Float[Tensor, "b 3 h w"], mean: Sequence[float], std: Sequence[float]
+) -> Int[Tensor, "b 3 h w"]:
+    """Undoes the normalisation: whole numbers from 0 to 255, exactly those on disk.
+
+    The rounding takes away the error of the floating-point arithmetic, thousands of times smaller.
+    """
+    # Numbers, not a tensor: that would be rounded with the weights by precision bf16-true.
+    channels = zip(images.float().unbind(1), mean, std, strict=True)
+    shares = torch.stack([channel * s + m for channel, m, s in channels], dim=1)
+    return (shares * 255).round().clamp(0, 255).long()

@@ -1,0 +1,94 @@
+"""What is measured of masked patch prediction, and what an answer without a look at the image gets.
+
+Every state is a sum over patches, so any number of processes gives the same figures. Shapes:
+b batch, m corrupted patches an image, o answers a patch, k classes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import MeanMetric, Metric
+
+from vit.training.metrics import ImageCount
+
+
+class BestConstant(Metric):
+    """Of all answers that are the same for every image, the scores of the best.
+
+    Classes: the entropy of their frequencies, in nats, is the least loss, and the share of the most
+    frequent one the best accuracy. Pixels: the variance is the least squared error.
+    """
+
+    full_state_update = False
+    counts: Tensor
+    total: Tensor
+    squares: Tensor
+    number: Tensor
+
+    def __init__(self, num_answers: int, num_classes: int) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        if num_classes:
+            counts = torch.zeros(num_answers, num_classes, dtype=torch.int64)
+            self.add_state("counts", default=counts, dist_reduce_fx="sum")
+        else:
+            for name in ("total", "squares"):
+                self.add_state(name, default=torch.zeros(num_answers), dist_reduce_fx="sum")
+            self.add_state("number", default=torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, targets: Tensor) -> None:
+        """`targets` b m o: classes, or pixels."""
+        flat = targets.flatten(0, 1)
+        if self.num_classes:
+            self.counts.scatter_add_(1, flat.T, torch.ones_like(flat.T))
+        else:
+            flat = flat.to(self.total.dtype)
+            self.total += flat.sum(0)
+            self.squares += flat.square().sum(0)
+            self.number += len(flat)
+
+    def compute(self) -> dict[str, Tensor]:
+        if not self.num_classes:
+            mean = self.total / self.number
+            return {"constant_loss": (self.squares / self.number - mean.square()).mean()}
+        shares = self.counts / self.counts.sum(1, keepdim=True)
+        entropy = torch.special.entr(shares).sum(1)
+        return {"constant_loss": entropy.mean(), "constant_acc1": shares.amax(1).mean()}
+
+
+class PatchMetrics(torch.nn.Module):
+    """Loss, image count, accuracy of the colours, and the same of the best constant answer."""
+
+    def __init__(self, num_answers: int, num_classes: int) -> None:
+        """`num_classes` 0 is for pixels, which have no accuracy."""
+        super().__init__()
+        self.loss = MeanMetric()
+        self.images = ImageCount()
+        self.constant = BestConstant(num_answers, num_classes)
+        self.right = MeanMetric() if num_classes else None
+
+    def update(self, predicted: Tensor, targets: Tensor, loss: Tensor) -> None:
+        """`predicted` b m (o k) logits or b m o pixels, `targets` b m o, `loss` their mean."""
+        self.loss.update(loss, weight=len(targets))
+        self.images.update(predicted, targets)
+        self.constant.update(targets)
+        if self.right is not None:
+            answers = predicted.unflatten(-1, (targets.shape[-1], -1)).argmax(-1)
+            self.right.update((answers == targets).float().mean(), weight=len(targets))
+
+    def compute(self) -> dict[str, Tensor]:
+        """Scalars by name."""
+        scores: dict[str, Any] = {"loss": self.loss.compute()}
+        if self.right is not None:
+            scores["acc1"] = self.right.compute()
+        return {**scores, **self.constant.compute()}
+
+    def reset(self) -> None:
+        """Forgets what was seen; to be called before each evaluation, on the device of the run."""
+        for metric in self.children():
+            assert isinstance(metric, Metric)
+            metric.reset()
+            counts = metric is self.images or (metric is self.constant and metric.num_classes)
+            if not counts and metric.device.type != "mps":  # which has no float64
+                metric.set_dtype(torch.float64)
