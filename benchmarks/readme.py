@@ -35,10 +35,24 @@ def table() -> str:
         "| run | test accuracy, % | n | training images | seconds | CPU seconds | machine |\n"
         "|---|---|---|---|---|---|---|"
     )
-    rows = []
-    for file in sorted((ROOT / "benchmarks" / "results").glob("accuracy_*.json")):
-        rows += [line(row) for row in json.loads(file.read_text())]
+    rows = [line(row) for name in files() for row in rows_of(name)]
     return "\n".join([head, *rows])
+
+
+def files() -> list[Path]:
+    """Accuracies of single runs first, then those of experiments."""
+    results = ROOT / "benchmarks" / "results"
+    experiments = [results / f"{name}_cifar10.json" for name in ("masked_patches", "equal_flops")]
+    return [*sorted(results.glob("accuracy_*.json")), *(f for f in experiments if f.is_file())]
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """A results file is a list of rows, or an experiment that has one."""
+    content = json.loads(file.read_text())
+    if isinstance(content, list):
+        return content
+    name = file.stem.removesuffix("_cifar10").replace("_", " ").capitalize()
+    return [{**row, "label": f"{name}: {row['label']}"} for row in content["rows"]]
 
 
 def main() -> int:

@@ -22,11 +22,14 @@ MAY_IMPORT = {
     "checkpoints": {"models"},
     "inference": {"models", "checkpoints", "data"},
     "training": {"models", "checkpoints"},
+    "evaluation": {"models", "checkpoints", "data", "inference"},
+    "compute": {"models"},
 }
 HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
     "inspection": {"lightning", "torchvision"},
     "inference": {"lightning", "torchvision", "torchmetrics"},
+    "compute": {"lightning"},
 }
 
 

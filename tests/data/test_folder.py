@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from vit.data.folder import load_folder, load_held_out
+from vit.data.folder import load_folder, load_held_out, load_unlabelled
 from vit.data.sources import ImageSet
 from vit.errors import UserError
 
@@ -205,3 +205,43 @@ def test_a_held_out_class_unknown_to_the_model_is_an_error(tmp_path, make_tree):
     root = make_tree(tmp_path / "new", {"cat": 1, "cow": 1})
     with pytest.raises(UserError, match="classes that the model lacks: 'cow'"):
         load_held_out(root, ["cat", "dog"])
+
+
+def test_unlabelled_images_may_lie_loose_in_class_folders_or_deeper(tmp_path, make_tree):
+    root = make_tree(tmp_path / "photos", {".": 10, "cat": 5, "trips/2019/rome": 5})
+    splits = load_unlabelled(root, val_fraction=0.2, test_fraction=0.1)
+    parts = [splits.train, splits.val, splits.test]
+    assert [len(names(part)) for part in parts] == [14, 4, 2]
+    everything = [name for part in parts for name in names(part)]
+    assert len(set(everything)) == 20
+    assert {"0.jpg", "cat/4.jpg", "trips/2019/rome/0.jpg"} <= set(everything)
+    assert splits.classes == [] and not splits.train.labels.any()
+    assert splits.notes == []
+    assert "20 images without labels: train 14" in splits.summary(0)
+    for path in splits.train.items:
+        Image.open(path).load()
+
+
+def test_unlabelled_images_keep_the_split_folders(tmp_path, make_tree):
+    root = make_tree(tmp_path / "photos", {"train": 6, "train/a": 2, "test/b": 3})
+    splits = load_unlabelled(root, val_fraction=0.25)
+    assert len(splits.train) == 6 and len(names(splits.val)) == 2
+    assert names(splits.test) == ["test/b/0.jpg", "test/b/1.jpg", "test/b/2.jpg"]
+    held = load_unlabelled(root, held_out=True)
+    assert names(held.test) == names(splits.test) and not len(held.train)
+
+
+def test_unlabelled_images_are_cut_by_seed(tmp_path, make_tree):
+    root = make_tree(tmp_path / "photos", {".": 40})
+    assert names(load_unlabelled(root).val) == names(load_unlabelled(root).val)
+    assert names(load_unlabelled(root).val) != names(load_unlabelled(root, seed=1).val)
+
+
+def test_a_folder_without_any_image_is_one_line(tmp_path, make_tree):
+    root = make_tree(tmp_path / "photos", {"a": 0})
+    (root / "a" / "notes.txt").write_text("x")
+    with pytest.raises(UserError, match=r"no images in .*photos or its folders; there: .*txt 1"):
+        load_unlabelled(root)
+    one = make_tree(tmp_path / "one", {".": 1})
+    with pytest.raises(UserError, match="one has one image, so that no val can be cut"):
+        load_unlabelled(one)

@@ -7,7 +7,13 @@ import torch
 from vit.data import loaders
 from vit.data.dataset import ImageDataset
 from vit.data.loaders import choose_num_workers, make_loader
+from vit.data.memory import decoded_arrays
 from vit.data.sources import ImageSet, PathList
+from vit.data.windows import Windows
+
+
+def plain(_: object) -> torch.Tensor:
+    return torch.zeros(3, 4, 4, dtype=torch.uint8)
 
 
 def images(size: int | None) -> ImageSet:
@@ -17,20 +23,23 @@ def images(size: int | None) -> ImageSet:
 
 
 @pytest.mark.parametrize(
-    ("cores", "processes", "size", "expected"),
-    [
-        (2, 1, None, 2),
-        (1, 1, None, 1),
-        (64, 1, None, 8),
-        (64, 16, None, 4),
-        (4, 8, None, 0),
-        (64, 1, 32, 0),
-        (64, 1, 96, 8),
-    ],
+    ("cores", "processes", "expected"),
+    [(2, 1, 2), (1, 1, 1), (64, 1, 8), (64, 16, 4), (4, 8, 0)],
 )
-def test_workers_share_the_cores(cores, processes, size, expected, monkeypatch):
+def test_workers_share_the_cores(cores, processes, expected, monkeypatch):
     monkeypatch.setattr(loaders, "available_cores", lambda: cores)
-    assert choose_num_workers(images(size), processes) == expected
+    for size in (None, 32):  # in memory, too, if they are changed one by one
+        assert choose_num_workers(ImageDataset(images(size), plain), processes) == expected
+
+
+@pytest.mark.parametrize(("size", "expected"), [(32, 0), (33, 8)])
+def test_batches_cut_from_memory_need_no_workers(size, expected, monkeypatch):
+    monkeypatch.setattr(loaders, "available_cores", lambda: 64)
+    windows = Windows(size=(32, 32), resized=(32, 32))
+    whole = images(size)
+    assert isinstance(whole.items, np.ndarray)
+    dataset = ImageDataset(whole, plain, windows=windows, decoded=decoded_arrays(whole.items))
+    assert choose_num_workers(dataset, 1) == expected
 
 
 def test_available_cores_respects_the_scheduler():

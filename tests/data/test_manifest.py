@@ -185,3 +185,26 @@ def test_a_held_out_manifest_gets_the_labels_of_the_model(tmp_path, make_tree):
     listed.write_text("path,label\nx/0.jpg,cow\nx/1.jpg,cat\n")
     with pytest.raises(UserError, match="cow"):
         load_held_out_manifest(listed, ["cat", "dog", "hen"])
+
+
+def test_a_manifest_without_labels(tmp_path, make_tree):
+    make_tree(tmp_path, {"x": 9})
+    listed = tmp_path / "list.csv"
+    rows = [f"x/{i}.jpg,{'test' if i == 8 else 'train'}" for i in range(9)]
+    listed.write_text("\n".join(["path,split", *rows]) + "\n")
+    splits = load_manifest(listed, labelled=False, val_fraction=0.25)
+    assert splits.classes == [] and splits.val is not None and splits.test is not None
+    assert (len(splits.train), len(splits.val), len(splits.test)) == (6, 2, 1)
+    assert not splits.train.labels.any()
+    held = load_held_out_manifest(listed, [])
+    assert held.test is not None and list(held.test.names) == ["x/8.jpg"]
+    with pytest.raises(UserError, match="none called 'label'"):
+        load_manifest(listed)
+
+
+def test_labels_that_are_not_wanted_are_not_read(tmp_path, make_tree):
+    make_tree(tmp_path, {"x": 3})
+    listed = tmp_path / "list.csv"
+    listed.write_text("path,label,split\nx/0.jpg,cat,train\nx/1.jpg,,train\nx/2.jpg,dog,val\n")
+    splits = load_manifest(listed, labelled=False)
+    assert splits.classes == [] and not splits.multilabel and len(splits.train) == 2

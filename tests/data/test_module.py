@@ -234,7 +234,7 @@ def test_num_workers_are_taken_or_chosen(photos):
     assert data(photos, num_workers=3).train_dataloader().num_workers == 3
     chosen = data(photos, num_workers=None).train_dataloader().num_workers
     assert chosen == min(len(os.sched_getaffinity(0)), 8)
-    digits = ImageData("digits", image_size=8)
+    digits = ImageData("digits", image_size=8, augment=PLAIN)
     assert digits.train_dataloader().num_workers == 0
 
 
@@ -244,6 +244,11 @@ def test_num_workers_are_taken_or_chosen(photos):
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"num_workers": -1}, "num_workers=-1 must be 0 or more"),
         ({"image_size": 0}, "image_size"),
+        ({"cache": "ramm"}, "cache='ramm' is unknown; did you mean 'ram'"),
+        (
+            {"image_size": 32, "augment": TrainTransform(crop="resize_random", resize_size=24)},
+            "resize_size=24 is smaller than image_size",
+        ),
         ({"inputs": InputFormat(crop_fraction=1.5)}, "crop_fraction=1.5"),
     ],
 )

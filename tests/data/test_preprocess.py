@@ -16,6 +16,7 @@ from torchvision.transforms import InterpolationMode
 from vit.data.preprocess import MAX_ASPECT, Preprocess, center_crop, resize_to_cover, to_tensor
 from vit.errors import UserError
 
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILTERS = {
     "bilinear": InterpolationMode.BILINEAR,
     "bicubic": InterpolationMode.BICUBIC,
@@ -135,7 +136,7 @@ def test_image_that_was_not_opened_as_rgb_is_refused():
 
 
 def test_normalize_equals_torchvision_to_the_bit():
-    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    mean, std = MEAN, STD
     images = [noise(32, 24, seed) for seed in range(4)]
     expected = torch.stack(
         [
@@ -148,6 +149,21 @@ def test_normalize_equals_torchvision_to_the_bit():
     assert normalized.dtype == torch.float32
     assert torch.equal(normalized, expected)
     assert batch.dtype == torch.uint8  # the input is not changed
+
+
+@pytest.mark.parametrize("count", [0, 1, 60])
+def test_normalize_is_the_same_for_batches_of_every_size(count):
+    # 60 images are above the size that is mapped in huge pages.
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, 3, 224, 224), dtype=torch.uint8, generator=generator)
+    preprocess = Preprocess(image_size=(224, 224), mean=MEAN, std=STD)
+    first, second = preprocess.normalize(images), preprocess.normalize(images)
+    normalize = transforms.Normalize(MEAN, STD)
+    expected = [normalize(image.float().div(255)) for image in images]
+    assert first.shape == images.shape and first.is_contiguous()
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(first, expected, strict=True))
+    second.zero_()  # memory of its own
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(first, expected, strict=True))
 
 
 def test_default_normalisation_is_the_papers():

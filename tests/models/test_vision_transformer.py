@@ -57,6 +57,22 @@ def test_logits_are_those_of_the_papers_equations(
     assert relative_error(actual, torch.from_numpy(np.stack(expected))) < EXACT
 
 
+@pytest.mark.parametrize("size", [(32, 32), (24, 40)])
+def test_embed_and_encode_are_the_two_halves_of_features(size: tuple[int, int]) -> None:
+    model = small_vit(num_registers=2).double()
+    images = random_images(2, 3, *size, dtype=torch.float64)
+    patches, grid = model.embed(images)
+    assert grid == (size[0] // 8, size[1] // 8)
+    assert torch.equal(patches, model.patch_embed(images).flatten(2).transpose(1, 2))
+    tokens = model.features(images)
+    assert torch.equal(model.encode(patches, grid), tokens)
+    patches[0, 1] += 1
+    changed = model.encode(patches, grid)
+    assert torch.equal(changed[1], tokens[1])
+    # Every token looks at every patch.
+    assert (changed[0] != tokens[0]).any(-1).all()
+
+
 TIMM_VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "paper": ({}, {}),
     "erf": ({"activation": "gelu"}, {}),

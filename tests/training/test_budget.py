@@ -2,7 +2,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from lightning.pytorch.callbacks import Timer
+import torch
+from lightning.pytorch.callbacks import Callback, Timer
 
 from vit.errors import UserError
 from vit.training.budget import step_budget, time_limit, time_used
@@ -44,6 +45,38 @@ def test_the_budget_is_the_number_of_steps_that_are_taken(
 def test_a_decay_without_an_end_is_refused(make_data, make_model, make_trainer) -> None:
     with pytest.raises(UserError, match="cosine schedule needs to know how long the run is"):
         make_trainer(max_epochs=-1).fit(make_model(), make_data())
+
+
+def test_a_warmup_in_epochs_needs_epochs_of_known_length(make_model, make_trainer) -> None:
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Any:
+            while True:
+                yield torch.zeros(3, 8, 8), 0
+
+    model = make_model(schedule=Schedule(warmup_epochs=1))
+    trainer = make_trainer(max_steps=4)
+    with pytest.raises(UserError, match="the schedule counts in epochs"):
+        trainer.fit(model, torch.utils.data.DataLoader(Endless(), batch_size=2))
+
+
+@pytest.mark.parametrize("counting", [True, False])
+def test_a_warmup_in_epochs_is_over_when_they_are(
+    counting: bool, make_data, make_model, make_trainer
+) -> None:
+    rates: list[float] = []
+
+    class Rates(Callback):
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    model = make_model(schedule=Schedule(decay="constant", warmup_epochs=2, warmup_start=0.0))
+    samples = [(torch.zeros(3, 8, 8), 0)] * 40
+    data = make_data() if counting else torch.utils.data.DataLoader(samples, batch_size=8)
+    options = {"accumulate_grad_batches": 2, "limit_val_batches": 0, "callbacks": [Rates()]}
+    make_trainer(max_epochs=4, **options).fit(model, data)
+    # Five batches an epoch are three steps, so the warm-up six: 0, 1/6, 2/6, ...
+    assert rates[::5] == pytest.approx([0, 0.5e-3, 1e-3, 1e-3])
+    assert rates[3] == pytest.approx(1e-3 / 6)
 
 
 def test_a_time_limit_ends_the_decay(make_data, make_model, make_trainer) -> None:

@@ -200,6 +200,18 @@ def test_the_average_is_the_closed_form(
     assert checkpoint["vit"]["weights"] == "ema"
 
 
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16-true", 2e-3), ("64-true", 1e-7)])
+def test_weights_of_other_precision_are_averaged_in_float32(
+    precision: str, tolerance: float, make_data, make_model, make_trainer
+) -> None:
+    model, trace = make_model(), Trace()
+    first = flat(model)
+    trainer = make_trainer(max_epochs=2, precision=precision, callbacks=[EMA(0.99), trace])
+    trainer.fit(model, make_data())
+    expected = averaged(first, trace.raw, 0.99)
+    torch.testing.assert_close(flat(model), expected, rtol=2e-2, atol=tolerance)
+
+
 def test_the_average_stays_when_the_run_is_over(make_data, make_model, make_trainer) -> None:
     model, data = make_model(), make_data()
     trainer = make_trainer(max_epochs=2, callbacks=[EMA(0.9)])

@@ -78,15 +78,16 @@ def test_a_run_continues_from_it_bitwise(
 class Score(LightningModule):
     """Scores as told: one after each validation."""
 
-    def __init__(self, scores: list[float]) -> None:
+    def __init__(self, scores: list[float], name: str = "val/acc1") -> None:
         super().__init__()
         self.scores, self.weight = scores, torch.nn.Parameter(torch.zeros(()))
+        self.name = name
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         return self.weight
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("val/acc1", self.scores[self.current_epoch])
+        self.log(self.name, self.scores[self.current_epoch])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -102,6 +103,13 @@ def test_of_equal_scores_the_latest_is_the_best(
     trainer.fit(Score(scores), DataLoader([0]), DataLoader([0]))
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == best
     assert [file.name for file in tmp_path.iterdir()] == ["best.ckpt"]
+
+
+def test_the_best_loss_is_the_lowest(make_trainer, tmp_path: Path) -> None:
+    keep = BestCheckpoint(tmp_path, "val/loss")
+    model = Score([0.9, 0.2, 0.2, 0.5], "val/loss")
+    make_trainer(max_epochs=4, callbacks=[keep]).fit(model, DataLoader([0]), DataLoader([0]))
+    assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == 2
 
 
 class Signal(Callback):

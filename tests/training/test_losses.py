@@ -51,6 +51,20 @@ def test_sigmoid_loss_smooths_towards_one_over_k() -> None:
     torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_bce_is_deit_threes(weights: torch.Tensor | None) -> None:
+    # deit/engine.py: targets.gt(0.0), and main.py: BCEWithLogitsLoss()
+    targets = F.one_hot(LABELS, 4).float().lerp(F.one_hot(LABELS.roll(1), 4).float(), 0.3)
+    expected = F.binary_cross_entropy_with_logits(LOGITS, targets.gt(0).float(), weight=weights)
+    torch.testing.assert_close(Loss(kind="bce")(LOGITS, targets, weights), expected)
+    plain = F.binary_cross_entropy_with_logits(LOGITS, F.one_hot(LABELS, 4).float())
+    torch.testing.assert_close(Loss(kind="bce")(LOGITS, LABELS), plain)
+
+
+def test_double_precision_stays() -> None:
+    assert Loss()(LOGITS.double(), LABELS).dtype == torch.float64
+
+
 def test_half_precision_logits_lose_no_digits_in_the_sum() -> None:
     logits = LOGITS.bfloat16()
     loss = Loss()(logits, LABELS)
@@ -70,3 +84,5 @@ def test_mistakes_are_named() -> None:
         balanced_weights([3, 0])
     with pytest.raises(UserError, match=r"label_smoothing=1.5 is not in \[0, 1\)"):
         Loss(label_smoothing=1.5)
+    with pytest.raises(UserError, match=r"label_smoothing=0\.1 would make every target"):
+        Loss(kind="bce", label_smoothing=0.1)

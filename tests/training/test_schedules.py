@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from vit.errors import UserError
 from vit.training.schedules import Schedule
@@ -36,6 +36,64 @@ def test_warmup_rises_linearly_to_one(decay: str) -> None:
     schedule = Schedule(decay=decay, warmup_steps=4)  # pyright: ignore[reportArgumentType]
     factors = [schedule.factor(step, 100) for step in range(5)]
     assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+
+
+def test_warmup_starts_where_it_is_told_to() -> None:
+    # big_vision and vit_jax: min(1, step / warmup_steps)
+    google = Schedule(decay="constant", warmup_steps=4, warmup_start=0.0)
+    assert [google.factor(step, 100) for step in range(6)] == [0, 0.25, 0.5, 0.75, 1, 1]
+    assert Schedule(warmup_steps=4, warmup_start=0.3).factor(0, 100) == 0.3
+
+
+def test_warmup_in_epochs_is_that_many_steps() -> None:
+    epochs, steps = Schedule(warmup_epochs=1.5), Schedule(warmup_steps=15)
+    assert epochs.needs_epochs and not steps.needs_epochs
+    for step in range(40):
+        assert epochs.factor(step, 40, 0.0, 10) == steps.factor(step, 40)
+
+
+def test_deits_schedule_is_timms() -> None:
+    timm = pytest.importorskip("timm.scheduler")
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1e-3)
+    options = {"lr_min": 1e-5, "warmup_t": 5, "warmup_lr_init": 1e-6}
+    scheduler = timm.CosineLRScheduler(optimizer, t_initial=30, **options)
+    ours = Schedule(
+        warmup_epochs=5, warmup_start=1e-3, warmup_counts=True, final_factor=0.01, per_epoch=True
+    )
+    for epoch in range(30):
+        scheduler.step(epoch)
+        rate = optimizer.param_groups[0]["lr"]
+        for step in range(7 * epoch, 7 * epoch + 7):
+            assert 1e-3 * ours.factor(step, 30 * 7, 0.0, 7) == pytest.approx(rate)
+
+
+def test_torchvisions_schedule_is_its_two_in_a_row() -> None:
+    def make(optimizer: torch.optim.Optimizer) -> object:
+        warmup = LinearLR(optimizer, start_factor=0.033, total_iters=3)
+        return SequentialLR(optimizer, [warmup, CosineAnnealingLR(optimizer, T_max=17)], [3])
+
+    expected = torchs(make, 20)
+    ours = Schedule(warmup_epochs=3, warmup_start=0.033, per_epoch=True)
+    actual = [ours.factor(step, 20 * 5, 0.0, 5) for step in range(20 * 5)]
+    assert actual[::5] == pytest.approx(expected)
+    assert actual[4::5] == actual[::5]
+
+
+@pytest.mark.parametrize("supports", [[100, 200, 300, 400, 500], [500, 3000, 6000, 9000, 10_000]])
+def test_steps_are_those_of_bit_hyperrule(supports: list[int]) -> None:
+    def get_lr(step: int) -> float:  # big_transfer, bit_hyperrule.py
+        if step < supports[0]:
+            return step / supports[0]
+        return 0.1 ** sum(s < step for s in supports[1:])
+
+    warmup, *drops, total = supports
+    shares = tuple(drop / total for drop in drops)
+    ours = Schedule(
+        decay="steps", drops=shares, warmup_steps=warmup, warmup_start=0.0, warmup_counts=True
+    )
+    for step in range(total):
+        assert ours.factor(step, total) == pytest.approx(get_lr(step))
+    assert ours.factor(step, None, time_used=0.95) == pytest.approx(0.001)
 
 
 def test_rsqrt_is_big_visions() -> None:
@@ -79,6 +137,14 @@ def test_warmup_takes_at_most_half_of_a_step_budget() -> None:
     [
         ({"warmup_steps": -1}, "warmup_steps=-1 must not be negative"),
         ({"final_factor": 2.0}, r"final_factor=2.0 is not in \[0, 1\]"),
+        ({"warmup_epochs": -1}, "warmup_epochs=-1 must not be negative"),
+        ({"warmup_epochs": 1, "warmup_steps": 1}, "exclude each other"),
+        ({"warmup_start": 1.5}, r"warmup_start=1.5 is not in \[0, 1\]"),
+        ({"decay": "steps"}, r"drops=\(\) must be rising shares"),
+        ({"decay": "steps", "drops": (0.6, 0.3)}, r"drops=\(0.6, 0.3\) must be rising shares"),
+        ({"decay": "steps", "drops": (0.6, 1.0)}, r"drops=\(0.6, 1.0\) must be rising shares"),
+        ({"drops": (0.5,)}, r"drops=\(0.5,\) has no effect on cosine decay"),
+        ({"decay": "constant", "warmup_counts": True}, "warmup_counts=True has no effect"),
         ({"rsqrt_steps": 0}, "rsqrt_steps=0 must be at least 1"),
         ({"cooldown_fraction": 0.2}, "cooldown_fraction=0.2 has no effect on cosine decay"),
         ({"decay": "rsqrt", "final_factor": 0.2}, "final_factor=0.2 has no effect on rsqrt decay"),

@@ -1,6 +1,7 @@
 """`vit validate`, `vit test`, `vit predict`: a run on one of its splits, or on new images."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -51,9 +52,13 @@ def run(command: str, args: list[str]) -> int:
     folder = Path(options.run).expanduser()
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} is not a run directory: it has no config.yaml")
+    if command == "predict":
+        _check_classes(folder)
     weights = folder / "model"
     if not (weights / "config.json").is_file():
         weights = find_checkpoint(folder)  # an unfinished run
+
+    import torch
 
     from vit.checkpoints.pretrained import inspect_pretrained
     from vit.cli.lightning_cli import TrainingCLI
@@ -64,10 +69,15 @@ def run(command: str, args: list[str]) -> int:
     arguments = ["-c", str(folder / "config.yaml"), "--model.pretrained", str(weights)]
     # The weights know what they are; the recipe's changes to a named model are in them already.
     arguments += ["--model.name", "null", "--model.architecture", "null", *rest]
-    if classes is not None and any(arg.startswith("--data.root") for arg in rest):
+    unlabelled = _task(folder) != "classification"
+    if any(arg.startswith("--data.root") for arg in rest) and (classes or unlabelled):
         # Other images: labelled by the run's classes, however many of them are there.
-        arguments += ["--data.classes", json.dumps(classes)]
+        arguments += ["--data.classes", json.dumps(classes or [])]
     cli = TrainingCLI(arguments)
+    if unlabelled:
+        # What the encoder was trained with stays behind when model/ is written.
+        whole = torch.load(find_checkpoint(folder), map_location="cpu", weights_only=True)
+        cli.model.load_state_dict(whole["state_dict"])
     images = cli.datamodule.image_set(options.split)  # an error before anything runs
     out = None
     if command == "predict":
@@ -89,6 +99,22 @@ def run(command: str, args: list[str]) -> int:
         for name, value in metrics.items():
             print(f"{name:16} {value:.4f}")
     return 0
+
+
+def _task(run: Path) -> str:
+    import yaml
+
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    return config.get("task", "classification")
+
+
+def _check_classes(run: Path) -> None:
+    """UserError for a run without classes."""
+    if _task(run) != "classification":
+        raise UserError(
+            f"{run} was trained without labels and names no classes; fine-tune it first: "
+            f"vit fit -c finetune --data.root LABELLED --model.pretrained {shlex.quote(str(run))}"
+        )
 
 
 def _warn_of_changes(run: Path, split: str, found: int) -> None:

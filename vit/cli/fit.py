@@ -49,7 +49,7 @@ def run(args: list[str]) -> int:
         print(HELP)
         return 0
     if "--help-all" in args:
-        args = ["--help"]
+        args = ["--help" if arg == "--help-all" else arg for arg in args]
     elif not any(a in ("-c", "--config") or a.startswith("--config=") for a in args):
         args = _recipe_of_resumed_run(args)
 
@@ -151,7 +151,7 @@ def _announce(data: Any, model: Any, params: int, run_dir: Path) -> None:
     print(data.summary(), file=sys.stderr)
     if model.load_report is not None:
         print("\n".join(model.load_report.lines()), file=sys.stderr)
-    elif data.root is not None and len(data.splits.train) < FEW_IMAGES:
+    elif data.labelled and data.root is not None and len(data.splits.train) < FEW_IMAGES:
         print(
             "note: random initial weights; on so few images pretrained ones (--model.pretrained "
             "WEIGHTS) score far higher",

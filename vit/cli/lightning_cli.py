@@ -20,12 +20,16 @@ from vit.cli.messages import explain, shorten
 from vit.cli.recipes import find_recipe
 from vit.cli.run_directory import is_first_process
 from vit.data.module import ImageData
-from vit.errors import UserError
+from vit.errors import UserError, did_you_mean
 from vit.training.atomic_io import AtomicCheckpointIO
 from vit.training.checkpoints import BestCheckpoint, LastCheckpoint
 from vit.training.classifier import ImageClassifier, Labels
 from vit.training.csv_log import MetricsCsv
+from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.progress import RunProgress
+
+# What is trained, by the name that a recipe gives it.
+TASKS = {"classification": ImageClassifier, "masked_patches": MaskedPatchPrediction}
 
 # Attribute docstrings of the option groups become their help texts.
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -60,6 +64,25 @@ def readable(recipe: Path) -> Path:
     return recipe
 
 
+def task_of(args: list[str]) -> str:
+    """The task that the recipes and options name; it decides which options there are.
+
+    UserError for one that does not exist.
+    """
+    task = "classification"
+    for i, arg in enumerate(args):
+        option, _, value = arg.partition("=")
+        value = value or (args[i + 1] if i + 1 < len(args) else "")
+        if option == "--task":
+            task = value
+        elif option in ("-c", "--config") and value:
+            task = yaml.safe_load(Path(value).read_text(encoding="utf-8")).get("task", task)
+    if task not in TASKS:
+        hint = did_you_mean(str(task), TASKS) or f"; choose {' or '.join(TASKS)}"
+        raise UserError(f"unknown task {task!r}{hint}")
+    return task
+
+
 class TrainingCLI(LightningCLI):
     """Parses the arguments of fit, validate, test and predict and builds data, model and Trainer.
 
@@ -69,12 +92,14 @@ class TrainingCLI(LightningCLI):
 
     def __init__(self, args: list[str]) -> None:
         quiet_lightning()
+        args = resolve_recipes(args)
+        self.task = task_of(args)
         try:
             super().__init__(
-                ImageClassifier,
+                TASKS[self.task],
                 ImageData,
                 run=False,
-                args=resolve_recipes(args),
+                args=args,
                 seed_everything_default=0,
                 save_config_callback=None,
                 load_from_checkpoint_support=False,
@@ -90,6 +115,12 @@ class TrainingCLI(LightningCLI):
             raise self._explain(error) from error
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument(
+            "--task",
+            type=str,
+            default="classification",
+            help="What is trained: classification, or masked_patches, which needs no labels.",
+        )
         parser.add_argument(
             "--ckpt_path",
             type=str | None,
@@ -110,12 +141,17 @@ class TrainingCLI(LightningCLI):
             "test images is scored on val.",
         )
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
-        for source, target, convert in (
-            ("data.num_classes", "model.num_classes", None),
+        parser.link_arguments("task", "data.labelled", compute_fn=_needs_labels)
+        links: list[tuple[str, str, Any]] = [
             ("data.image_size", "model.image_size", None),
-            ("data", "model.labels", _labels),
             ("data", "model.preprocess", _preprocess),
-        ):
+        ]
+        if _needs_labels(self.task):
+            links += [
+                ("data.num_classes", "model.num_classes", None),
+                ("data", "model.labels", _labels),
+            ]
+        for source, target, convert in links:
             parser.link_arguments(source, target, compute_fn=convert, apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
@@ -175,6 +211,8 @@ class TrainingCLI(LightningCLI):
         if self.datamodule.splits.val is None:
             return [last]
         monitor = "val/map" if self.datamodule.multilabel else "val/acc1"
+        if not self.datamodule.labelled:
+            monitor = "val/loss"
         return [BestCheckpoint(folder, monitor), last]
 
     def save_config(self, path: Path) -> None:
@@ -200,6 +238,10 @@ class TrainingCLI(LightningCLI):
         known = [action.dest for action in self.parser._actions if "." in action.dest]
         known += [f"model.optimizer.{name}" for name in ("lr", "weight_decay", "momentum")]
         return UserError(explain(str(error), known))
+
+
+def _needs_labels(task: str) -> bool:
+    return task == "classification"
 
 
 def _labels(data: ImageData) -> Labels:
@@ -234,6 +276,7 @@ def quiet_lightning() -> None:
     for pattern in (
         ".*does not have many workers.*",
         ".*The number of training batches.*",
+        ".*Total length of `list` across ranks is zero.*",
         ".*Consider setting `persistent_workers.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",
         ".*Checkpoint directory .* exists and is not empty.*",

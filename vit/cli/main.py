@@ -16,9 +16,15 @@ COMMANDS = {
     "validate": ("vit.cli.evaluate", "score a run on its validation images"),
     "test": ("vit.cli.evaluate", "score a run on its test images"),
     "predict": ("vit.cli.evaluate", "write a run's answers for a whole split to a CSV file"),
+    "transfer": ("vit.cli.transfer", "fine-tune to several data sets as the paper does; a table"),
+    "fewshot": ("vit.cli.fewshot", "accuracy of frozen features with a few images a class"),
+    "knn": ("vit.cli.knn", "accuracy of nearest neighbours among frozen features"),
+    "probe": ("vit.cli.probe", "accuracy of logistic regression on frozen features"),
+    "imagenet": ("vit.cli.imagenet", "score a model on ImageNet's val, ReaL, V2, A and R"),
     "classify": ("vit.cli.classify", "name what is on pictures, with a trained model"),
     "recipes": ("vit.cli.recipes", "list the recipes that `-c` finds by name"),
     "models": ("vit.cli.models", "list the models that have a name"),
+    "compare": ("vit.cli.compare", "what models cost: operations, memory, speed, whole trainings"),
     "convert": ("vit.cli.convert", "translate weights between formats, or compare two files"),
 }
 

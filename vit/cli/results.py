@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from vit.checkpoints.native import save_native
 from vit.cli.hardware import hardware, versions
 from vit.cli.run_directory import is_first_process
+from vit.data.decode import ImageError
 from vit.data.sources import PathList
+from vit.inspection.pretraining import Examples, pretraining_headline, write_pretraining
 from vit.inspection.results import Predictions, write_results
 from vit.training.budget import time_limit
 
 TOP = 5
+# Images whose masked patches are shown.
+EXAMPLES = 8
 
 
 class CollectPredictions(Callback):
@@ -93,17 +98,19 @@ def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
 
 
 def score(trainer: Trainer, model: Any, data: Any, split: str) -> tuple[dict[str, float], Any]:
-    """Metrics and predictions of one split; every process calls it."""
+    """Metrics of one split, and predictions if it has labels; every process calls it."""
     collect = CollectPredictions()
-    trainer.callbacks.append(collect)  # pyright: ignore[reportAttributeAccessIssue]
+    if data.labelled:
+        trainer.callbacks.append(collect)  # pyright: ignore[reportAttributeAccessIssue]
     data.evaluation_split = model.evaluation_split = split
     try:
         trainer.test(model, datamodule=data, verbose=False)
     finally:
-        trainer.callbacks.remove(collect)  # pyright: ignore[reportAttributeAccessIssue]
+        if data.labelled:
+            trainer.callbacks.remove(collect)  # pyright: ignore[reportAttributeAccessIssue]
     prefix = f"{split}/"
     metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(prefix)}
-    return metrics, collect.gathered(data.image_set(split).names)
+    return metrics, collect.gathered(data.image_set(split).names) if data.labelled else None
 
 
 def finish(
@@ -143,7 +150,7 @@ def finish(
     save_native(
         run_dir / "model",
         model.model,
-        classes=data.classes,
+        classes=data.classes if data.labelled else None,
         preprocess=data.preprocess.to_dict(),
         extra={
             "multilabel": data.multilabel,
@@ -163,14 +170,36 @@ def finish(
             predictions=predictions,
             open_image=lambda index: data.open_image(split, index),
         )
+    if not data.labelled:
+        write_pretraining(run_dir, split, _examples(model, data, split) if metrics else None)
     print(closing(run_dir, split, metrics, predictions, data, budget_option(trainer)))
     return 0
 
 
+def _examples(model: Any, data: Any, split: str) -> Examples | None:
+    """What the model says about some images of a split, spread over it; None if none opens."""
+    number, opened = len(data.image_set(split)), {}
+    for index in np.linspace(0, number - 1, min(EXAMPLES, number)).round().astype(int).tolist():
+        with suppress(ImageError):  # with on_error=skip the run went on without it, too
+            opened[index] = data.preprocess(data.open_image(split, index))
+    if not opened:
+        return None
+    images = data.preprocess.normalize(torch.stack(list(opened.values()))).to(model.device)
+    pictures = model.eval().pictures(images, torch.tensor(list(opened)))
+    arrays = {
+        name: values.permute(0, 2, 3, 1).to("cpu", torch.uint8).numpy()
+        for name, values in pictures.items()
+    }
+    arrays["corrupted"] = arrays["corrupted"][..., 0] > 0
+    return Examples(**arrays)
+
+
 def headline(split: str, metrics: dict[str, float], predictions: Any) -> str:
     """The figure a person asks for first."""
-    if predictions is None:
+    if not metrics:
         return "not scored (--final_split none)"
+    if predictions is None:
+        return pretraining_headline(split, metrics)
     n = len(predictions.indices)
     if f"{split}/acc1" in metrics:
         right = int((predictions.top_classes[:, 0] == predictions.labels).sum())
@@ -197,7 +226,13 @@ def closing(
 ) -> str:
     """What `vit fit` ends with: the result, where it is, and the next three commands."""
     items, run = data.splits.train.items, shlex.quote(str(run_dir))
-    if isinstance(items, PathList):
+    if not data.labelled:
+        following = [
+            (f"vit fit -c RECIPE --data.root LABELLED --model.pretrained {run}", "fine-tune it"),
+            (f"vit test {run}", "score it again"),
+            (f"vit fit --run_dir {run} --ckpt_path last {longer}", "train on"),
+        ]
+    elif isinstance(items, PathList):
         first, here = Path(items[0]), Path.cwd()
         example = shlex.quote(str(first.relative_to(here) if first.is_relative_to(here) else first))
         following = [

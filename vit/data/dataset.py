@@ -9,15 +9,18 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from vit.data.decode import ImageError, open_image
+from vit.data.memory import Decoded
 from vit.data.sources import ImageSet
+from vit.data.windows import Windows, key_bits
 
 Key = int | tuple[int, int, int]
 """An index (evaluation), or (epoch, index, repeat): which copy of the image in this epoch."""
@@ -50,20 +53,32 @@ class ImageDataset(Dataset[Sample | None]):
         on_error: What an unreadable image does. "error" raises UnreadableImage, which names it.
             "skip" names it once on stderr and counts it; evaluation leaves it out (the sample is
             None), training takes the next image of the set in its place.
+        opener: Makes what `transform` is given in training: an image, or a photo
+            (`vit.data.photo.Photo`) that is decoded as far as a crop needs it.
+        windows: In training, cuts windows that depend on the key in place of `transform`; in
+            evaluation, does the same as `transform`. It takes whole batches where the images are
+            `decoded` and have the size that it needs.
+        decoded: The images of the set, opened.
     """
 
     def __init__(
         self,
         images: ImageSet,
-        transform: Callable[[Image.Image], Tensor],
+        transform: Callable[[Any], Tensor],
         *,
         seed: int = 0,
         on_error: Literal["error", "skip"] = "error",
+        opener: Callable[[Any], Any] = open_image,
+        windows: Windows | None = None,
+        decoded: Decoded | None = None,
     ) -> None:
         self.images = images
         self.transform = transform
         self.seed = seed
         self.on_error = on_error
+        self.opener = opener
+        self.windows = windows
+        self.decoded = decoded
         # Shared with the workers, so that all of them name a file once and the count is known here.
         self._skipped = None
         if on_error == "skip":
@@ -74,20 +89,48 @@ class ImageDataset(Dataset[Sample | None]):
 
     def __getitem__(self, key: Key) -> Sample | None:
         """The sample of an index or of (epoch, index, repeat); None for a skipped image."""
+        index, neighbours = key, 0
+        if not isinstance(index, int):
+            index, neighbours = index[1], min(len(self) - 1, _MAX_NEIGHBOURS)
+        for step in range(neighbours + 1):
+            candidate = (index + step) % len(self)
+            try:
+                return self._pixels(candidate, key), self._label(candidate), candidate
+            except ImageError as error:
+                if self._skipped is None:
+                    raise UnreadableImage(str(error)) from error
+                if not self._skipped[candidate]:
+                    self._skipped[candidate] = True
+                    print(f"skipped: {error}", file=sys.stderr)
         if isinstance(key, int):
-            opened = self._open(key, neighbours=0)
-            if opened is None:
-                return None
-            image, index = opened
-            return self.transform(image), self._label(index), index
-        neighbours = min(len(self) - 1, _MAX_NEIGHBOURS)
-        opened = self._open(key[1], neighbours)
-        if opened is None:
-            name = self.images.names[key[1]]
-            raise UnreadableImage(f"{name} and the {neighbours} images after it cannot be read")
-        image, index = opened
-        with seeded(sample_seed(self.seed, *key)):
-            return self.transform(image), self._label(index), index
+            return None
+        name = self.images.names[index]
+        raise UnreadableImage(f"{name} and the {neighbours} images after it cannot be read")
+
+    def __getitems__(self, keys: Sequence[Key]) -> Sequence[Sample | None] | Batch:
+        """The samples of a batch for `collate`, or the batch itself where that is faster.
+
+        DataLoader asks for this. Both ways give the same pixels.
+        """
+        rows = np.array(keys, dtype=np.int64)  # b, or b 3
+        training = rows.ndim == 2
+        indices = rows[:, 1] if training else rows
+        windows, decoded = self.windows, self.decoded
+        if windows is None or decoded is None or not self.in_batches or not len(keys):
+            return [self[key] for key in keys]
+        if not decoded.readable[indices].all() or not (training or windows.fixed):
+            return [self[key] for key in keys]
+        bits = key_bits(self.seed, rows) if training else None
+        pixels = windows.cut(decoded.planes, indices, bits)
+        labels = torch.from_numpy(self.images.labels[indices])
+        return pixels, labels, torch.from_numpy(indices.copy())
+
+    @property
+    def in_batches(self) -> bool:
+        """Whether batches are cut from images in memory, instead of image by image."""
+        if self.windows is None or self.decoded is None:
+            return False
+        return self.windows.fits(*self.decoded.planes.shape[2:])
 
     @property
     def num_skipped(self) -> int:
@@ -96,31 +139,37 @@ class ImageDataset(Dataset[Sample | None]):
 
     def open(self, index: int) -> Image.Image:
         """The untransformed RGB image."""
-        return open_image(self.images.items[index])
+        return open_image(self._item(index))
 
-    def _open(self, index: int, neighbours: int) -> tuple[Image.Image, int] | None:
-        for step in range(neighbours + 1):
-            candidate = (index + step) % len(self)
-            try:
-                return self.open(candidate), candidate
-            except ImageError as error:
-                if self._skipped is None:
-                    raise UnreadableImage(str(error)) from error
-                if not self._skipped[candidate]:
-                    self._skipped[candidate] = True
-                    print(f"skipped: {error}", file=sys.stderr)
-        return None
+    def _item(self, index: int) -> Any:
+        if self.decoded is not None and self.decoded.readable[index]:
+            return self.decoded[index]
+        return self.images.items[index]
+
+    def _pixels(self, index: int, key: Key) -> Tensor:
+        if isinstance(key, int):
+            return self.transform(self.open(index))
+        if self.windows is not None:
+            return self.windows.cut_one(self.open(index), key_bits(self.seed, np.array([key])))
+        image = self.opener(self._item(index))
+        with seeded(sample_seed(self.seed, *key)):
+            return self.transform(image)
 
     def _label(self, index: int) -> int | Tensor:
         label = self.images.labels[index]
         return int(label) if label.ndim == 0 else torch.from_numpy(label)
 
 
-def collate(samples: Sequence[Sample | None], image_size: tuple[int, int] = (0, 0)) -> Batch:
+def collate(
+    samples: Sequence[Sample | None] | Batch, image_size: tuple[int, int] = (0, 0)
+) -> Batch:
     """Stacks samples to (uint8 `b c h w`, int64 `b` or float32 `b k`, int64 `b`); None is left out.
 
-    If nothing is left, images are `0 3 h w` of `image_size`, labels and indices int64 `0`.
+    If nothing is left, images are `0 3 h w` of `image_size`, labels and indices int64 `0`. A list
+    holds samples; a tuple is a batch already.
     """
+    if isinstance(samples, tuple):
+        return cast(Batch, samples)
     kept = [sample for sample in samples if sample is not None]
     if not kept:
         nothing = torch.empty(0, dtype=torch.int64)

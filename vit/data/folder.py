@@ -95,6 +95,55 @@ def load_held_out(
     return all_as_test(part.images(classes), classes, [*notes, *part.notes()])
 
 
+def load_unlabelled(
+    root: str | os.PathLike[str],
+    *,
+    val_fraction: float = 0.1,
+    test_fraction: float = 0.1,
+    seed: int = 0,
+    held_out: bool = False,
+    progress: bool = False,
+) -> Splits:
+    """All images below `root` without labels: loose ones, and those of any folders.
+
+    train/, val/ and test/ are used and cut as by `load_folder`, as if all images were of one class.
+    With `held_out`, all images are test, as by `load_held_out`. `classes` is empty, and so are the
+    labels: zeros. Raises UserError where a split has no images.
+    """
+    root = os.path.abspath(os.path.expanduser(os.fspath(root)))
+    folders, notes = _split_folders(root, train_needed=not held_out)
+    if held_out:
+        wanted = next(split for split in EVALUATION_ORDER if split in folders)
+        for split in folders.keys() - {wanted}:
+            del folders[split]
+    sets: dict[SplitName, ImageSet] = {}
+    keys: dict[SplitName, list[str]] = {}
+    for name, where in folders.items():
+        part = _Part(root, where, scan(where, progress=progress))
+        part.loose = 0  # they are not left out here
+        notes += part.notes()
+        keys[name] = list(part.tree.images())
+        if not keys[name]:
+            ignored = "".join(f"; {note}" for note in ignored_note("there", part.tree.folders))
+            raise UserError(f"no images in {where} or its folders{ignored}")
+        paths = PathList((part.prefix + path for path in keys[name]), root)
+        labels = np.zeros(len(paths), dtype=np.int64)
+        sets[name] = ImageSet(items=paths, labels=labels, names=paths.printable())
+    if held_out:
+        [images] = sets.values()
+        return all_as_test(images, [], notes)
+    return complete(
+        [],
+        sets,
+        keys["train"],
+        notes=notes,
+        seed=seed,
+        val_fraction=val_fraction,
+        test_fraction=test_fraction,
+        where=folders["train"],
+    )
+
+
 @dataclass
 class _Part:
     """One split on disk."""
@@ -127,9 +176,14 @@ class _Part:
         """Paths below the class folder, which stay when a class folder is renamed or moved."""
         return ["/".join([*folder.split("/")[1:], image]) for folder, image in self._files(classes)]
 
-    def images(self, classes: list[str]) -> ImageSet:
+    @property
+    def prefix(self) -> str:
+        """What comes before a path below this split to make it one below the root."""
         above = os.path.relpath(self.where, self.root).replace(os.sep, "/")
-        prefix = "" if above == "." else f"{above}/"
+        return "" if above == "." else f"{above}/"
+
+    def images(self, classes: list[str]) -> ImageSet:
+        prefix = self.prefix
         paths = PathList(
             (f"{prefix}{folder}/{image}" for folder, image in self._files(classes)), self.root
         )

@@ -5,26 +5,20 @@ import signal
 from functools import partial
 from typing import Any
 
-import numpy as np
 from torch.utils.data import DataLoader
 
 from vit.data.dataset import ImageDataset, collate
-from vit.data.sources import ImageSet
 
 MAX_WORKERS = 8
 """More rarely pay: each takes memory, and a GPU is fed by eight cores or by none."""
 
-SMALL_PIXELS = 64 * 64
-"""Images in memory up to this size are cut faster than they are sent between processes."""
 
+def choose_num_workers(dataset: ImageDataset, processes: int) -> int:
+    """Workers for each of `processes` training processes on this machine; never above its cores.
 
-def choose_num_workers(images: ImageSet, processes: int) -> int:
-    """Workers for each of `processes` training processes on this machine; never above its cores."""
-    if isinstance(images.items, np.ndarray):
-        height, width = images.items.shape[1:3]
-        if height * width <= SMALL_PIXELS:
-            return 0
-    return min(available_cores() // processes, MAX_WORKERS)
+    None where batches are cut from memory: that is faster than to send them between processes.
+    """
+    return 0 if dataset.in_batches else min(available_cores() // processes, MAX_WORKERS)
 
 
 def available_cores() -> int:

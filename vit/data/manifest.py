@@ -7,7 +7,7 @@ a/2.jpg,dog,val             a/2.jpg,dog             a/2.jpg,dog,
 
 import csv
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ def load_manifest(
     val_fraction: float = 0.1,
     test_fraction: float = 0.1,
     seed: int = 0,
+    labelled: bool = True,
 ) -> Splits:
     """The splits that a manifest lists; relative paths are relative to the manifest's folder.
 
@@ -46,12 +47,13 @@ def load_manifest(
     is repeated; then the labels of the whole set become rows of zeros and ones, and an empty cell
     is an image without any. Splits are train, val (also valid, validation) and test; the classes
     are those of train, in natural order. What is absent is cut from train as in `load_folder`.
+    Without `labelled` the labels are neither needed nor read, and there are no classes.
 
     Raises:
         UserError: The file cannot be read, a column is missing, a row is incomplete or doubled, a
             file does not exist, a split is unknown, or val or test has a label that train lacks.
     """
-    path, entries, multilabel = _read(path)
+    path, entries, multilabel = _read(path, labelled)
     by_split: dict[SplitName, list[_Entry]] = {}
     for entry in entries:
         by_split.setdefault(entry.split, []).append(entry)
@@ -59,9 +61,10 @@ def load_manifest(
         raise UserError(f"{path} has no rows of split train")
     train = by_split["train"]
     classes = class_order(label for entry in train for label in entry.labels)
-    if not classes:
-        raise UserError(f"{path} has no labels in its train rows")
-    check_classes(classes, path)
+    if labelled:
+        if not classes:
+            raise UserError(f"{path} has no labels in its train rows")
+        check_classes(classes, path)
     sets: dict[SplitName, ImageSet] = {
         name: _images(path, part, classes, multilabel) for name, part in by_split.items()
     }
@@ -78,23 +81,25 @@ def load_manifest(
 
 
 def load_held_out_manifest(path: str | os.PathLike[str], classes: list[str]) -> Splits:
-    """Images for a model that exists: all are test, labelled by the model's `classes`.
+    """Images for a model that exists: all are test, labelled by the model's `classes`, if any.
 
     With a split column, the rows of test, or else of val, or else all.
     """
-    path, entries, multilabel = _read(path)
+    path, entries, multilabel = _read(path, labelled=bool(classes))
     splits = {entry.split for entry in entries}
     name = next(split for split in EVALUATION_ORDER if split in splits)
     chosen = [entry for entry in entries if entry.split == name]
     return all_as_test(_images(path, chosen, classes, multilabel), classes, [])
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[str, list["_Entry"], bool]:
+def _read(path: str | os.PathLike[str], labelled: bool = True) -> tuple[str, list["_Entry"], bool]:
     """Absolute path, rows, and whether images have several labels."""
     path = os.path.abspath(os.path.expanduser(os.fspath(path)))
     is_parquet = path.lower().endswith((".parquet", ".pq"))
     header, rows = _read_parquet(path) if is_parquet else _read_csv(path)
-    entries = _entries(path, header, rows)
+    if not labelled:
+        header = ["" if name == "label" else name for name in header]
+    entries = _entries(path, header, rows, ("path", "label") if labelled else ("path",))
     _check_unique(path, entries)
     return path, entries, header.count("label") > 1 or any(len(e.labels) > 1 for e in entries)
 
@@ -142,7 +147,7 @@ def _read_parquet(path: str) -> tuple[list[str], Iterable[tuple[int, list[Any]]]
         raise UserError(f"{path} is not a Parquet file: {error}") from error
     header = _lower(table.column_names)
     wanted = [index for index, name in enumerate(header) if name in ("path", "label", "split")]
-    if not {"path", "label"} <= set(header):
+    if "path" not in header:
         return header, ()
     columns = [table.column(index).to_pylist() for index in wanted]
     rows = ((number, list(cells)) for number, cells in enumerate(zip(*columns, strict=True), 1))
@@ -153,8 +158,10 @@ def _lower(names: Iterable[str]) -> list[str]:
     return [name.strip().lower() for name in names]
 
 
-def _entries(path: str, header: list[str], rows: Iterable[tuple[int, list[Any]]]) -> list[_Entry]:
-    for column in ("path", "label"):
+def _entries(
+    path: str, header: list[str], rows: Iterable[tuple[int, list[Any]]], needed: Sequence[str]
+) -> list[_Entry]:
+    for column in needed:
         if column not in header:
             raise UserError(
                 f"{path} has columns {', '.join(header)}, but none called {column!r}"
@@ -222,7 +229,7 @@ def _images(path: str, entries: list[_Entry], classes: list[str], multilabel: bo
         if multilabel
         else np.zeros(len(entries), dtype=np.int64)
     )
-    for position, entry in enumerate(entries):
+    for position, entry in enumerate(entries if classes else ()):
         if not multilabel and len(entry.labels) != 1:
             raise UserError(f"{path} row {entry.row} has no label")
         unknown = [label for label in entry.labels if label not in index]

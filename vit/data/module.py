@@ -4,10 +4,11 @@ Shapes: b batch, c channels, h w pixels, k classes.
 """
 
 import os
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -20,52 +21,17 @@ from torch.utils.data import DataLoader
 
 from vit.data.catalog import load_dataset
 from vit.data.dataset import Batch, ImageDataset
-from vit.data.folder import load_folder, load_held_out
+from vit.data.folder import load_folder, load_held_out, load_unlabelled
 from vit.data.loaders import choose_num_workers, make_loader
 from vit.data.manifest import SUFFIXES, load_held_out_manifest, load_manifest
-from vit.data.preprocess import Interpolation, Preprocess
+from vit.data.memory import Cache, Decoded, in_memory
+from vit.data.photo import Photo
+from vit.data.preprocess import InputFormat, check_choice
 from vit.data.sampler import EvalSampler, TrainBatchSampler, batches_per_epoch
-from vit.data.sources import ImageSet, SplitName, Splits
+from vit.data.sources import ImageSet, PathList, SplitName, Splits
 from vit.data.transforms import TrainTransform
+from vit.data.windows import Windows, evaluation_windows
 from vit.errors import UserError
-
-Channels = tuple[float, float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputFormat:
-    """What the model is fed: how evaluation images are cut, and how all are normalised.
-
-    What is not given is that of the pretrained weights, or else the default named.
-    """
-
-    resize: Literal["crop", "squash"] | None = None
-    """crop (default) keeps the aspect ratio and cuts off what sticks out; squash stretches."""
-
-    crop_fraction: float | None = None
-    """Side of the centre crop over the resized side, in (0, 1]; 0.875 (default) is 256 to 224."""
-
-    interpolation: Interpolation | None = None
-    """Filter of the resize at evaluation: bilinear (default), bicubic or box."""
-
-    mean: Channels | None = None
-    """Subtracted from red, green and blue in [0, 1]; 0.5 by default."""
-
-    std: Channels | None = None
-    """Divides red, green and blue after that; 0.5 by default."""
-
-    def preprocess(self, image_size: tuple[int, int]) -> Preprocess:
-        """The complete preprocessing for (height, width)."""
-        half = (0.5, 0.5, 0.5)
-        fraction = self.crop_fraction
-        return Preprocess(
-            image_size=image_size,
-            resize=self.resize or "crop",
-            crop_fraction=0.875 if fraction is None else fraction,
-            interpolation=self.interpolation or "bilinear",
-            mean=self.mean or half,
-            std=self.std or half,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +67,8 @@ class ImageData(LightningDataModule):
             pretrained weights, or 224.
         batch_size: Images in a batch of one process; the optimizer sees devices times as many.
         num_workers: Processes that read images, for each training process. Default: one a core,
-            shared among the training processes of the machine, at most 8; none for small images
-            that are in memory.
+            shared among the training processes of the machine, at most 8; none where batches are
+            cut from memory.
         augment: Random changes of training images.
         inputs: Cut of evaluation images, and normalisation.
         sampling: Balanced classes, repeated augmentation.
@@ -113,9 +79,15 @@ class ImageData(LightningDataModule):
         seed: Of these cuts, the training order and the augmentation.
         on_error: What an unreadable image does: error stops and names it; skip names it, counts it
             and goes on (training takes the next image in its place).
+        cache: Whether images of one size are decoded once and stay in memory. auto: in a fit, where
+            they are small (64 x 64 pixels) and take at most 1 GiB, and augmentation is no more than
+            windows and flips; their batches are then cut 20 times as fast. ram: always. none:
+            never. The batches are the same.
         classes: Class names of a model that exists, in the order of its outputs: `root` is then
             held-out images, all of them test, and a class without images is fine. `vit test RUN
             --data.root FOLDER` sets it.
+        labelled: Whether labels are wanted. If not, `root` may be any folder of images, those of
+            class folders among them. The task of the run decides.
     """
 
     def __init__(
@@ -134,7 +106,9 @@ class ImageData(LightningDataModule):
         test_fraction: float = 0.1,
         seed: int = 0,
         on_error: Literal["error", "skip"] = "error",
+        cache: Cache = "auto",
         classes: list[str] | None = None,
+        labelled: bool = True,
     ) -> None:
         super().__init__()
         # DataHooks.__init__ sets this on every instance. A rank may get no image of a small val.
@@ -145,21 +119,27 @@ class ImageData(LightningDataModule):
             )
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1")
+        if sampling.balanced and not labelled:
+            raise UserError("sampling.balanced needs labels, which this task does not read")
         if num_workers is not None and num_workers < 0:
             raise UserError(f"num_workers={num_workers} must be 0 or more")
+        check_choice("cache", cache, get_args(Cache))
         self.dataset = dataset
         self.root = root
         self.data_dir = data_dir
         self.image_size = _pair(image_size)
         self.batch_size = batch_size
         self.num_workers = num_workers
+        augment.check_size(self.image_size)
         self.augment = augment
         self.sampling = sampling
         self.val_fraction = val_fraction
         self.test_fraction = test_fraction
         self.seed = seed
         self.on_error: Literal["error", "skip"] = on_error
+        self.cache: Cache = cache
         self.known_classes = classes
+        self.labelled = labelled
         self.preprocess = inputs.preprocess(self.image_size)
         # The split that the test and predict loops get.
         self.evaluation_split: SplitName = "test"
@@ -172,17 +152,23 @@ class ImageData(LightningDataModule):
         fractions = {"val_fraction": self.val_fraction, "seed": self.seed}
         if self.root is None:
             assert self.dataset is not None
-            return load_dataset(self.dataset, data_dir=self.data_dir, **fractions)
+            named = load_dataset(self.dataset, data_dir=self.data_dir, **fractions)
+            return named if self.labelled else replace(named, classes=[])
         is_manifest = self.root.lower().endswith(SUFFIXES) and not os.path.isdir(self.root)
-        if self.known_classes is not None:
-            if is_manifest:
-                return load_held_out_manifest(self.root, self.known_classes)
-            return load_held_out(self.root, self.known_classes, progress=self._rank == 0)
+        # Before there is a Trainer; Lightning takes the rank from the environment.
+        progress = getattr(rank_zero_only, "rank", 0) == 0
+        known = self.known_classes
+        if known is not None and is_manifest:
+            return load_held_out_manifest(self.root, known)
+        if known:
+            return load_held_out(self.root, known, progress=progress)
         fractions["test_fraction"] = self.test_fraction
         if is_manifest:
-            return load_manifest(self.root, **fractions)
-        # Before there is a Trainer; Lightning takes the rank from the environment.
-        return load_folder(self.root, progress=getattr(rank_zero_only, "rank", 0) == 0, **fractions)
+            return load_manifest(self.root, labelled=self.labelled, **fractions)
+        if not self.labelled:
+            held_out = known is not None
+            return load_unlabelled(self.root, held_out=held_out, progress=progress, **fractions)
+        return load_folder(self.root, progress=progress, **fractions)
 
     @property
     def classes(self) -> list[str]:
@@ -264,15 +250,36 @@ class ImageData(LightningDataModule):
         """Every image of val once. A fit without val gets no loader; `validate` an error."""
         if self.splits.val is None and self._is_fitting():
             return []
-        return self._evaluation_loader("val", persistent=self._is_fitting())
+        return self.evaluation_loader("val", persistent=self._is_fitting())
 
     def test_dataloader(self) -> DataLoader[Any]:
         """Every image of `evaluation_split` (test, unless it is set) once."""
-        return self._evaluation_loader(self.evaluation_split)
+        return self.evaluation_loader(self.evaluation_split)
 
     def predict_dataloader(self) -> DataLoader[Any]:
         """Every image of `evaluation_split` once, in the same batches as an evaluation."""
-        return self._evaluation_loader(self.evaluation_split)
+        return self.evaluation_loader(self.evaluation_split)
+
+    def evaluation_loader(
+        self, split: SplitName, *, limit: int | None = None, persistent: bool = False
+    ) -> DataLoader[Any]:
+        """This process's share of a split without augmentation, every image once.
+
+        `limit`: at most so many images of all processes together, drawn by the seed.
+        """
+        dataset = self._image_dataset(split, training=False)
+        sampler: Any = EvalSampler(len(dataset), rank=self._rank, world_size=self._world_size)
+        if limit is not None and limit < len(dataset):
+            generator = torch.Generator().manual_seed(self.seed)
+            drawn = torch.randperm(len(dataset), generator=generator)[:limit].tolist()
+            sampler = sorted(drawn)[self._rank :: self._world_size]
+        if not len(sampler):
+            # Lightning skips the loop of a process without batches, and the others would wait for
+            # it in the metrics' sums: it gets one batch of no images.
+            return self._loader(dataset, persistent=persistent, batch_sampler=[[]])
+        return self._loader(
+            dataset, persistent=persistent, sampler=sampler, batch_size=self.batch_size
+        )
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """uint8 `b c h w` -> normalised float32 `b c h w`, on the device."""
@@ -294,6 +301,10 @@ class ImageData(LightningDataModule):
     def _world_size(self) -> int:
         return 1 if self.trainer is None else self.trainer.world_size
 
+    @property
+    def _local_processes(self) -> int:
+        return 1 if self.trainer is None else self.trainer.num_devices
+
     def _is_fitting(self) -> bool:
         return self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
 
@@ -306,31 +317,37 @@ class ImageData(LightningDataModule):
     def _image_dataset(self, split: SplitName, *, training: bool) -> ImageDataset:
         key = (split, training)
         if key not in self._datasets:
-            transform: Callable[[Image.Image], Tensor] = self.preprocess
+            transform: Callable[[Any], Tensor] = self.preprocess
+            windows = evaluation_windows(self.preprocess)
             if training:
                 size, mean, std = self.image_size, self.preprocess.mean, self.preprocess.std
                 transform = partial(self.augment, image_size=size, mean=mean, std=std)
+                windows = self.augment.windows(size)
+            images = self.image_set(split)
             self._datasets[key] = ImageDataset(
-                self.image_set(split), transform, seed=self.seed, on_error=self.on_error
+                images,
+                transform,
+                seed=self.seed,
+                on_error=self.on_error,
+                opener=Photo,
+                windows=windows,
+                decoded=self._in_memory(split, windows),
             )
         return self._datasets[key]
 
-    def _evaluation_loader(self, split: SplitName, *, persistent: bool = False) -> DataLoader[Any]:
-        dataset = self._image_dataset(split, training=False)
-        sampler = EvalSampler(len(dataset), rank=self._rank, world_size=self._world_size)
-        if not len(sampler):
-            # Lightning skips the loop of a process without batches, and the others would wait for
-            # it in the metrics' sums: it gets one batch of no images.
-            return self._loader(dataset, persistent=persistent, batch_sampler=[[]])
-        return self._loader(
-            dataset, persistent=persistent, sampler=sampler, batch_size=self.batch_size
-        )
+    def _in_memory(self, split: SplitName, windows: Windows | None) -> Decoded | None:
+        # Other loops than a fit go through the images once.
+        cache = self.cache if self._is_fitting() or self.cache == "ram" else "none"
+        images = self.image_set(split)
+        decoded = in_memory(images, windows, cache=cache, processes=self._local_processes)
+        if decoded is not None and isinstance(images.items, PathList) and self._rank == 0:
+            print(decoded.note(split), file=sys.stderr)
+        return decoded
 
     def _loader(self, dataset: ImageDataset, **options: Any) -> DataLoader[Any]:
-        processes = 1 if self.trainer is None else self.trainer.num_devices
         num_workers = self.num_workers
         if num_workers is None:
-            num_workers = choose_num_workers(dataset.images, processes)
+            num_workers = choose_num_workers(dataset, self._local_processes)
         return make_loader(
             dataset,
             num_workers=num_workers,

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -71,6 +71,10 @@ class Tree:
     """Symbolic links to what is listed already."""
     dangling: list[str] = field(default_factory=list)
     """Symbolic links to nothing, below the top."""
+
+    def images(self) -> Iterator[str]:
+        """Every image's path below the top."""
+        return (_join(folder.path, name) for folder in self.folders for name in folder.images)
 
 
 def scan(top: str, *, progress: bool = False) -> Tree:

@@ -106,6 +106,7 @@ class Splits:
     """The splits of one dataset under one list of classes, which is that of train."""
 
     classes: list[str]
+    """Empty where the images have no labels."""
     train: ImageSet
     val: ImageSet | None = None
     test: ImageSet | None = None
@@ -126,7 +127,8 @@ class Splits:
         origins = {"val": self.val_origin, "test": self.test_origin}
         cut = " and ".join(name for name, origin in origins.items() if origin == "cut from train")
         listed = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
-        line = f"{sum(sizes.values()):,} images of {len(self.classes):,} classes: {listed}"
+        kinds = f"of {len(self.classes):,} classes" if self.classes else "without labels"
+        line = f"{sum(sizes.values()):,} images {kinds}: {listed}"
         return f"{line} ({cut} cut from train, seed {seed})" if cut else line
 
 
@@ -262,7 +264,8 @@ def cut(
     if not (cut_val or cut_test):
         return splits
     strata = [""] * len(keys)
-    if not splits.multilabel:
+    one_label = bool(splits.classes) and not splits.multilabel
+    if one_label:
         strata = [splits.classes[label] for label in splits.train.labels]
     train, val, test = held_out(
         keys,
@@ -272,8 +275,9 @@ def cut(
         test_fraction=test_fraction if cut_test else 0.0,
     )
     if cut_val and not len(val):
+        few = f"no class of {where} has two images" if splits.classes else f"{where} has one image"
         raise UserError(
-            f"no class of {where} has two images, so that no val can be cut from train; "
+            f"{few}, so that no val can be cut from train; "
             "add images, give a val folder, or set --data.val_fraction 0"
         )
     whole = splits.train
@@ -281,7 +285,7 @@ def cut(
     if cut_test and not len(test):
         cut_test = False
         notes.append(f"{where}: no class has enough images to cut a test split from train")
-    if not splits.multilabel:
+    if one_label:
         notes += _scarce(splits.classes, whole.labels, val if cut_val else test, where)
     return Splits(
         classes=splits.classes,

@@ -3,7 +3,10 @@
 The order is that of the official codes (big_vision, DeiT): crop, flip, 3-Augment or RandAugment,
 colour jitter, tensor, erasing. Every draw comes from torch's global generator, which the data set
 seeds for each sample. Only what is switched on runs, and torchvision is imported only by the
-options that are its code ('simple', randaugment, color_jitter).
+options that are its code ('simple', torchvision's randaugment, color_jitter).
+
+Resizing is antialiased, as it is at evaluation. The paper's code draws inception crops of the same
+smallest area but resizes them without antialiasing, the default of TensorFlow's resize.
 """
 
 import math
@@ -16,26 +19,25 @@ import torch
 from PIL import Image, ImageFilter, ImageOps
 from torch import Tensor
 
+from vit.data.photo import Photo
 from vit.data.preprocess import (
     Interpolation,
     center_crop,
     check_choice,
     pillow_filter,
-    resize_to_cover,
     to_tensor,
 )
+from vit.data.randaugment import MAX_MAGNITUDE, Variant, randaugment
+from vit.data.windows import Windows
 from vit.errors import UserError
 
-Crop = Literal["inception", "pad", "simple", "none"]
+Crop = Literal["inception", "pad", "simple", "resize_random", "none"]
 
 CROP_ASPECT = (3 / 4, 4 / 3)
 """Width over height of an inception crop, drawn uniformly in its logarithm."""
 
 ERASED_AREA, ERASED_ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)
 """Share of the image that is erased and the box's aspect: the values of DeiT and timm."""
-
-MAX_MAGNITUDE = 30
-"""The strongest RandAugment magnitude of torchvision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,8 @@ class TrainTransform:
     """How image_size is cut out. inception: a random box of crop_area and aspect 3/4 to 4/3,
     resized (photos). pad: resized to cover image_size, padded with crop_padding black pixels,
     random window (small images such as CIFAR). simple: the same with a reflected border, DeiT
-    III's simple random crop. none: resized to cover image_size, centre window."""
+    III's simple random crop. resize_random: resized to resize_size, random window (fine-tuning
+    in BiT and big_vision). none: resized to cover image_size, centre window."""
 
     crop_area: tuple[float, float] = (0.05, 1.0)
     """Smallest and largest share of the image's area in an inception crop."""
@@ -57,14 +60,27 @@ class TrainTransform:
     crop_padding: int = 4
     """Pixels added on each side by the crops pad and simple."""
 
+    resize_size: int | None = None
+    """Pixels of the shorter side from which the crop resize_random is cut, such as 448 for an
+    image_size of 384, 160 for 128, 512 for 480; only that crop uses it, and needs it."""
+
+    resize_squash: bool = False
+    """Stretches the image to a square of resize_size, as BiT does, instead of keeping its aspect
+    ratio."""
+
     flip: bool = True
     """Mirror left and right with probability 1/2. Switch it off where sides matter (digits)."""
 
     randaugment: tuple[int, int] | None = None
-    """RandAugment's number of operations and magnitude from 0 to 30, such as [2, 9]. This is
-    torchvision's version (bilinear, gray fill), not TensorFlow's: its 14 operations always apply
-    at full strength, and a magnitude of TensorFlow's scale (10 rotates by 30 degrees) is three
-    times as much here."""
+    """RandAugment's number of operations and magnitude, such as [2, 9]. The magnitude's scale is
+    that of randaugment_variant."""
+
+    randaugment_variant: Variant = "torchvision"
+    """Whose RandAugment. torchvision: 14 operations, magnitude 0 to 30. tf (AugReg, big_vision):
+    16 operations, and 10 is the end of the scale, which 15 and 20 exceed on purpose; 10 rotates by
+    30 degrees, three times as far as in torchvision. timm (DeiT's rand-m9-mstd0.5-inc1): 15
+    operations with probability 1/2 each, magnitude 0 to 10 with noise, fill and filter those of
+    mean and interpolation."""
 
     three_augment: bool = False
     """DeiT III's 3-Augment: each image is made gray, solarized or blurred, with equal chance."""
@@ -87,19 +103,48 @@ class TrainTransform:
             raise UserError(f"crop_area={self.crop_area} must be 0 < smallest <= largest <= 1")
         if self.crop_padding < 0:
             raise UserError(f"crop_padding={self.crop_padding} must be 0 pixels or more")
-        if self.randaugment is not None:
-            operations, magnitude = self.randaugment
-            if operations < 1 or not 0 <= magnitude <= MAX_MAGNITUDE:
-                rule = f"1 operation or more and a magnitude from 0 to {MAX_MAGNITUDE}"
-                raise UserError(f"randaugment={self.randaugment} must be {rule}")
+        self._check_resize_random()
+        self._check_randaugment()
         if self.color_jitter < 0:
             raise UserError(f"color_jitter={self.color_jitter} must be 0 or more")
         if not 0 <= self.erasing <= 1:
             raise UserError(f"erasing={self.erasing} is a probability: it must be in [0, 1]")
 
+    def _check_resize_random(self) -> None:
+        if self.crop == "resize_random":
+            if self.resize_size is None or self.resize_size < 1:
+                rule = "crop='resize_random' needs resize_size, the pixels of the shorter side"
+                raise UserError(f"resize_size={self.resize_size}: {rule}, such as 448 for 384")
+        elif self.resize_size is not None or self.resize_squash:
+            field = "resize_squash" if self.resize_size is None else "resize_size"
+            raise UserError(f"{field} belongs to crop='resize_random', not to crop={self.crop!r}")
+
+    def _check_randaugment(self) -> None:
+        variant = self.randaugment_variant
+        check_choice("randaugment_variant", variant, get_args(Variant))
+        if self.randaugment is None:
+            return
+        operations, magnitude = self.randaugment
+        if operations < 1 or not 0 <= magnitude <= MAX_MAGNITUDE[variant]:
+            rule = f"1 operation or more and a magnitude from 0 to {MAX_MAGNITUDE[variant]}"
+            raise UserError(f"randaugment={self.randaugment} must be {rule} ({variant})")
+        if variant == "timm" and self.interpolation == "box":
+            raise UserError(
+                "timm's RandAugment turns images by the filter of the resize, and interpolation="
+                "'box' cannot turn; choose bilinear or bicubic"
+            )
+
+    def check_size(self, image_size: tuple[int, int]) -> None:
+        """Raises UserError if windows of `image_size` (height, width) cannot be cut."""
+        if self.resize_size is not None and max(image_size) > self.resize_size:
+            raise UserError(
+                f"resize_size={self.resize_size} is smaller than image_size={image_size}, the "
+                "window that is cut from it"
+            )
+
     def __call__(
         self,
-        image: Image.Image,
+        image: Image.Image | Photo,
         image_size: tuple[int, int],
         *,
         mean: tuple[float, ...] = (0.5, 0.5, 0.5),
@@ -107,35 +152,72 @@ class TrainTransform:
     ) -> Tensor:
         """RGB image -> uint8 `c h w` of `image_size` (height, width).
 
-        `mean` and `std` are those of the normalisation that follows; erasing needs them.
+        `mean` and `std` are those of the normalisation that follows; erasing and timm's
+        RandAugment fill with them.
         """
-        image = self._cropped(image, image_size)
+        pixels = self._cropped(image if isinstance(image, Photo) else Photo(image), image_size)
         if self.flip and torch.rand(1).item() < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        if self.three_augment:
-            image = _three_augment(image)
-        if self.randaugment is not None:
-            image = _randaugment(*self.randaugment)(image)
-        if self.color_jitter:
-            image = _color_jitter(self.color_jitter)(image)
-        pixels = to_tensor(image)
+            pixels = pixels.flip(-1)
+        if self.three_augment or self.randaugment is not None or self.color_jitter:
+            pixels = to_tensor(self._recoloured(to_image(pixels), mean))
         if self.erasing and torch.rand(1).item() < self.erasing:
             erase(pixels, mean, std)
         return pixels
 
-    def _cropped(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    def windows(self, image_size: tuple[int, int]) -> Windows | None:
+        """The same changes for whole batches, if they are windows and mirroring only.
+
+        They are drawn from the sample's key instead of torch's generator.
+        """
+        more = self.three_augment or self.randaugment or self.color_jitter or self.erasing
+        if more or self.crop not in ("pad", "resize_random", "none"):
+            return None
+        resized = image_size
+        if self.crop == "resize_random":
+            assert self.resize_size is not None
+            resized = self.resize_size, self.resize_size
+        return Windows(
+            size=image_size,
+            resized=resized,
+            squash=self.resize_squash,
+            padding=self.crop_padding if self.crop == "pad" else 0,
+            random=self.crop != "none",
+            flip=self.flip,
+            interpolation=self.interpolation,
+        )
+
+    def _recoloured(self, image: Image.Image, mean: tuple[float, ...]) -> Image.Image:
+        if self.three_augment:
+            image = _three_augment(image)
+        if self.randaugment is not None:
+            resample = pillow_filter(self.interpolation)
+            image = randaugment(
+                image, *self.randaugment, self.randaugment_variant, mean=mean, resample=resample
+            )
+        return _color_jitter(self.color_jitter)(image) if self.color_jitter else image
+
+    def _cropped(self, photo: Photo, size: tuple[int, int]) -> Tensor:
         if self.crop == "inception":
-            top, left, height, width = inception_box(image.height, image.width, self.crop_area)
-            # One pass over the box only. The filter may look a few pixels beyond the box's edge,
-            # which cropping first would not: those pixels belong to the photo, too.
-            box = (left, top, left + width, top + height)
-            return image.resize((size[1], size[0]), pillow_filter(self.interpolation), box=box)
-        image = resize_to_cover(image, size, self.interpolation)
+            box = inception_box(photo.height, photo.width, self.crop_area)
+            return photo.crop(box, size, self.interpolation)
+        if self.crop == "resize_random":
+            return to_tensor(self._resize_random_crop(photo, size))
+        image = photo.cover(size, self.interpolation)
         if self.crop == "pad":
-            return pad_crop(image, size, self.crop_padding)
+            return to_tensor(pad_crop(image, size, self.crop_padding))
         if self.crop == "simple":
-            return _simple_crop(size, self.crop_padding)(image)
-        return center_crop(image, size)
+            return to_tensor(_simple_crop(size, self.crop_padding)(image))
+        return to_tensor(center_crop(image, size))
+
+    def _resize_random_crop(self, photo: Photo, size: tuple[int, int]) -> Image.Image:
+        assert self.resize_size is not None
+        self.check_size(size)
+        square = (self.resize_size, self.resize_size)
+        if self.resize_squash:
+            image = photo.image().resize(square, pillow_filter(self.interpolation))
+        else:
+            image = photo.cover(square, self.interpolation)
+        return pad_crop(image, size, 0)
 
 
 def inception_box(height: int, width: int, area: tuple[float, float]) -> tuple[int, int, int, int]:
@@ -166,6 +248,11 @@ def pad_crop(image: Image.Image, size: tuple[int, int], padding: int) -> Image.I
     top = _randint(image.height + 2 * padding - size[0]) - padding
     left = _randint(image.width + 2 * padding - size[1]) - padding
     return image.crop((left, top, left + size[1], top + size[0]))  # black outside the image
+
+
+def to_image(pixels: Tensor) -> Image.Image:
+    """uint8 `c h w` -> RGB image; the inverse of `to_tensor`."""
+    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 
 
 def _three_augment(image: Image.Image) -> Image.Image:
@@ -230,15 +317,6 @@ def _simple_crop(size: tuple[int, int], padding: int) -> Callable[[Image.Image],
     from torchvision.transforms import RandomCrop
 
     return RandomCrop(size, padding=padding, padding_mode="reflect")
-
-
-@cache
-def _randaugment(operations: int, magnitude: int) -> Callable[[Image.Image], Image.Image]:
-    from torchvision.transforms import InterpolationMode, RandAugment
-
-    gray = [128.0, 128.0, 128.0]
-    bilinear = InterpolationMode.BILINEAR
-    return RandAugment(operations, magnitude, MAX_MAGNITUDE + 1, interpolation=bilinear, fill=gray)
 
 
 @cache

@@ -87,6 +87,11 @@ def load(path: str | Path) -> Classifier:
     if info.preprocess is None:
         raise UserError(f"{folder} has no preprocessing in config.json; use vit.create_model")
     num_classes: int = model.config.num_classes  # pyright: ignore
+    if not num_classes:
+        raise UserError(
+            f"{path} is an encoder without classes; fine-tune it first: vit fit -c finetune "
+            f"--data.root LABELLED --model.pretrained {shlex.quote(str(path))}"
+        )
     classes = info.classes or [str(i) for i in range(num_classes)]
     multilabel = bool(info.extra.get("multilabel", False))
     return Classifier(model, classes, Preprocess.from_dict(info.preprocess), multilabel=multilabel)

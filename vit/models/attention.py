@@ -13,12 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from vit.models.matmul import HAS_BFLOAT16
 from vit.shapes import Float
 
-# A CPU without them computes bfloat16 products one number at a time.
-HAS_BFLOAT16: bool = (
-    torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-)
 # SDPA's blocks win beyond 1025 tokens (512 pixels in patches of 16, and the class token).
 MAX_TOKENS = 1025
 # Scores computed at a time: 1 MB in float32, which stays in a core's cache.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vit.models.attention import attend
 from vit.models.config import Activation
 from vit.models.initialization import mlp_, xavier_
+from vit.models.matmul import dense
 from vit.shapes import Float
 
 
@@ -30,9 +31,9 @@ class Attention(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # b n 3 heads e
+        qkv = dense(self.qkv, x).unflatten(-1, (3, self.num_heads, -1))  # b n 3 heads e
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # b heads n e
-        return self.drop(self.proj(attend(q, k, v).transpose(1, 2).flatten(2)))
+        return self.drop(dense(self.proj, attend(q, k, v).transpose(1, 2).flatten(2)))
 
 
 class Mlp(nn.Module):
@@ -46,19 +47,18 @@ class Mlp(nn.Module):
         self, width: int, mlp_dim: int, activation: Activation, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.activation = activation
+        self.activation: Activation = activation
         self.fc1 = nn.Linear(width, 2 * mlp_dim if activation == "swiglu" else mlp_dim)
         self.fc2 = nn.Linear(mlp_dim, width)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        x = self.fc1(x)
         if self.activation == "swiglu":
-            gate, value = x.chunk(2, dim=-1)
+            gate, value = dense(self.fc1, x).chunk(2, dim=-1)
             x = F.silu(gate) * value
         else:
-            x = F.gelu(x, approximate="tanh" if self.activation == "gelu_tanh" else "none")
-        return self.drop(self.fc2(self.drop(x)))
+            x = dense(self.fc1, x, self.activation)
+        return self.drop(dense(self.fc2, self.drop(x)))
 
 
 class LayerScale(nn.Module):

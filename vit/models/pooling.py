@@ -7,6 +7,7 @@ from vit.models.attention import attend
 from vit.models.config import Activation
 from vit.models.encoder import Mlp
 from vit.models.initialization import mlp_, probe_, xavier_
+from vit.models.matmul import dense
 from vit.shapes import Float
 
 
@@ -31,7 +32,7 @@ class AttentionPool(nn.Module):
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
         probe = self.latent.to(x.dtype).expand(x.shape[0], -1, -1)
         q = self.q(probe).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # b heads 1 e
-        kv = self.kv(x).unflatten(-1, (2, self.num_heads, -1))  # b n 2 heads e
+        kv = dense(self.kv, x).unflatten(-1, (2, self.num_heads, -1))  # b n 2 heads e
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
         y = self.proj(attend(q, k, v).transpose(1, 2).flatten(1))
         return y + self.mlp(self.norm(y))

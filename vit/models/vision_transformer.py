@@ -129,7 +129,20 @@ class VisionTransformer(nn.Module):
 
         With `norm_after_pool` they are not normalised yet, as in timm.
         """
-        x, _ = self._embed(images)
+        return self.encode(*self.embed(images))
+
+    def embed(
+        self, images: Float[Tensor, "b c h w"]
+    ) -> tuple[Float[Tensor, "b n d"], tuple[int, int]]:
+        """Patch embeddings without positions, row by row, and their grid (rows, columns)."""
+        patches = self.patch_embed(images, self.activation_checkpointing)
+        return patches.flatten(2).transpose(1, 2), (patches.shape[-2], patches.shape[-1])
+
+    def encode(
+        self, patches: Float[Tensor, "b n_patches d"], grid: tuple[int, int]
+    ) -> Float[Tensor, "b n d"]:
+        """`features` from what `embed` gives, which may have been changed in between."""
+        x = self._with_positions(patches, grid)
         for block in self.blocks:
             x = run(block, x, self.activation_checkpointing)
         return self.norm(x)
@@ -168,7 +181,8 @@ class VisionTransformer(nn.Module):
         wanted = layer_indices(layers, self.config.depth)
         if return_cls and self.cls_token is None:
             raise UserError("return_cls=True, but this model has no class token")
-        x, grid = self._embed(images)
+        patches, grid = self.embed(images)
+        x = self._with_positions(patches, grid)
         outputs = {}
         for i, block in enumerate(self.blocks[: max(wanted) + 1]):
             x = run(block, x, self.activation_checkpointing)
@@ -180,11 +194,8 @@ class VisionTransformer(nn.Module):
                 outputs[i] = (patches, tokens[:, 0]) if return_cls else patches
         return [outputs[i] for i in wanted]
 
-    def _embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Equation 1: tokens with positions `b n d`, and the grid of patches."""
-        patches = self.patch_embed(images, self.activation_checkpointing)
-        grid = (patches.shape[-2], patches.shape[-1])
-        x = patches.flatten(2).transpose(1, 2)  # b n d
+    def _with_positions(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """The rest of equation 1: patches `b n d` with positions, behind the prefix tokens."""
         prefix: list[Tensor] = [t for t in (self.cls_token, self.dist_token) if t is not None]
         positions = self._positions(grid)
         if positions is not None:
@@ -197,7 +208,7 @@ class VisionTransformer(nn.Module):
         if prefix:
             b = x.shape[0]  # len(x) would fix the batch size of an exported graph
             x = torch.cat([t.to(x.dtype).expand(b, -1, -1) for t in prefix] + [x], dim=1)
-        return self.pos_drop(x), grid
+        return self.pos_drop(x)
 
     def _positions(self, grid: tuple[int, int]) -> Tensor | None:
         """The position table for this grid, `1 n d`, behind the slots of a learned one."""

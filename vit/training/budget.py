@@ -8,19 +8,32 @@ from lightning.pytorch.callbacks import Timer
 from vit.training.callbacks import counting_data
 
 
+def steps_per_epoch(trainer: Trainer) -> int | None:
+    """Optimizer steps of an epoch; None where the loader does not know its length."""
+    data = counting_data(trainer)
+    if data is None:
+        trainer.fit_loop.setup_data()
+        batches: float = trainer.num_training_batches
+        if batches == math.inf:
+            return None
+    else:
+        # Lightning's count would start the loader, under some strategies before a resumed run knows
+        # its position.
+        batches = data.samples_per_epoch(trainer.world_size)
+        batches //= data.batch_size * trainer.world_size
+        limit = trainer.limit_train_batches
+        batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+    return math.ceil(batches / trainer.accumulate_grad_batches)
+
+
 def step_budget(trainer: Trainer) -> int | None:
     """Optimizer steps of the whole run; None where at most the clock limits it."""
-    data = counting_data(trainer)
-    if data is None or trainer.max_epochs == -1:
+    if counting_data(trainer) is None or trainer.max_epochs == -1:
         steps = trainer.estimated_stepping_batches
         return None if steps == math.inf else int(steps)
-    # estimated_stepping_batches would start the loader, under some strategies before a resumed run
-    # knows its position.
-    batches = data.samples_per_epoch(trainer.world_size)
-    batches //= data.batch_size * trainer.world_size
-    limit = trainer.limit_train_batches
-    batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
-    steps = math.ceil(batches / trainer.accumulate_grad_batches) * (trainer.max_epochs or 1)
+    epoch = steps_per_epoch(trainer)
+    assert epoch is not None  # a data module that counts knows its length
+    steps = epoch * (trainer.max_epochs or 1)
     return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
 
 

@@ -13,14 +13,15 @@ from torch import Tensor
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Keeps `best.ckpt`: the highest validation score, and of equal ones the latest.
+    """Keeps `best.ckpt`: the best validation score, and of equal ones the latest.
 
     Lightning keeps the first of equals. On a small validation set scores are often equal, and
     weights from further down the learning-rate schedule are the better bet.
 
     Args:
         directory: Where the file goes.
-        monitor: Name of a metric that is better when higher, such as val/acc1.
+        monitor: Name of a metric: a loss, which is better when lower, or one that is better when
+            higher, such as val/acc1.
     """
 
     def __init__(self, directory: str | Path, monitor: str) -> None:
@@ -28,7 +29,7 @@ class BestCheckpoint(ModelCheckpoint):
             directory,
             filename="best",
             monitor=monitor,
-            mode="max",
+            mode="min" if monitor.endswith("loss") else "max",
             enable_version_counter=False,
             save_on_train_epoch_end=False,
         )

@@ -8,20 +8,27 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import OptimizerCallable
-from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import UserError
-from vit.models.zoo import Model
-from vit.training.budget import step_budget, time_limit, time_used
+from vit.models.vision_transformer import VisionTransformer
 from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
+from vit.training.distillation import Teacher
+from vit.training.fitting import (
+    build_network,
+    checkpoint_header,
+    default_optimizer,
+    log_scores,
+    log_training,
+    optimizer_with_schedule,
+    refuse_lost_average,
+)
 from vit.training.losses import Loss, balanced_weights
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing
-from vit.training.optim import check_layer_decay, param_groups
+from vit.training.optim import check_layer_decay
 from vit.training.schedules import Schedule
 
 
@@ -35,11 +42,6 @@ class Labels:
     """Training images a class."""
     multilabel: bool = False
     """Whether an image may have several labels."""
-
-
-def default_optimizer(params: Any) -> torch.optim.Optimizer:
-    """AdamW with a learning rate of 1e-3 and weight decay 0.05."""
-    return torch.optim.AdamW(params, lr=1e-3, weight_decay=0.05, fused=True)
 
 
 class ImageClassifier(LightningModule):
@@ -98,13 +100,13 @@ class ImageClassifier(LightningModule):
         check_layer_decay(layer_decay)
         if num_classes < 1:
             raise UserError(f"num_classes={num_classes} must be at least 1, training needs a head")
-        if self.labels.multilabel and self.loss.kind != "sigmoid":
+        if self.labels.multilabel and self.loss.kind == "softmax":
             raise UserError("images with several labels need model.loss.kind=sigmoid")
         if self.labels.names is not None and len(self.labels.names) != num_classes:
             raise UserError(
                 f"labels.names has {len(self.labels.names)} names for num_classes={num_classes}"
             )
-        self.model, self.load_report = _build(
+        self.model, self.load_report = build_network(
             name,
             pretrained,
             classes=self.labels.names,
@@ -113,6 +115,7 @@ class ImageClassifier(LightningModule):
             **architecture or {},
         )
         self._prepare_head()
+        self.teacher: Teacher | None = None  # loaded by a fit that distils; not of the state dict
         weights = None
         if self.loss.class_weights == "balanced":
             if not self.labels.counts:
@@ -127,6 +130,11 @@ class ImageClassifier(LightningModule):
         self.train()  # Lightning trains in the modes that it finds
 
     def _prepare_head(self) -> None:
+        if self.loss.distillation is not None and len(self.model.head_layers) != 2:
+            raise UserError(
+                "model.loss.distillation needs a model with a distillation token: add "
+                "--model.architecture.distillation_token true"
+            )
         fresh = self.load_report is None or bool(self.load_report.reinitialised)
         if self.freeze_backbone:
             self.model.requires_grad_(False)
@@ -142,36 +150,33 @@ class ImageClassifier(LightningModule):
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
             self.model.compile()  # in place, so that the keys of the checkpoint stay clean
+            if self.loss.distillation is not None:
+                self.forward_distilled = torch.compile(self.forward_distilled)
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit" and self.loss.distillation is not None:
+            self.teacher = Teacher(
+                self.loss.distillation.teacher,
+                image_size=self.model.config.size,
+                num_classes=self.num_classes,
+                classes=self.labels.names,
+                preprocess=self.preprocess,
+            )
+
+    def on_fit_start(self) -> None:
+        if self.teacher is not None:
+            self.teacher.to(self.device, next(self.model.parameters()).dtype)
 
     def configure_optimizers(self) -> Any:
         """The optimizer over named groups, and its schedule, stepped with it."""
-        groups = param_groups(
+        return optimizer_with_schedule(
+            self.trainer,
             self.model.named_parameters(),
+            self.optimizer,
+            self.schedule,
             depth=len(self.model.layer_channels),
             layer_decay=self.layer_decay,
         )
-        optimizer = self.optimizer(groups)
-        # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
-        optimizer._step_supports_amp_scaling = False  # pyright: ignore[reportAttributeAccessIssue]
-        for group in optimizer.param_groups:
-            group["lr"] = group["lr"] * group["lr_scale"]
-        total, timer = step_budget(self.trainer), time_limit(self.trainer)
-        if self.schedule.needs_budget and total is None and timer is None:
-            raise UserError(
-                f"the {self.schedule.decay} schedule needs to know how long the run is: set "
-                "--trainer.max_epochs, --trainer.max_steps or --trainer.max_time"
-            )
-
-        def factor(step: int) -> float:
-            # One clock for all processes, as another rate is another model.
-            used = 0.0 if timer is None else self.trainer.strategy.broadcast(time_used(timer))
-            return self.schedule.factor(step, total, used)
-
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
 
     def train(self, mode: bool = True) -> "ImageClassifier":
         super().train(mode)
@@ -188,12 +193,24 @@ class ImageClassifier(LightningModule):
         images, labels = batch[:2]
         if self.mixing:
             images, labels = self.mixing(images, labels, self.num_classes)
-        loss = self.loss(self(images), labels, self.class_weights)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
-        rates = [group["lr"] for group in self.trainer.optimizers[0].param_groups]
-        # A tensor on the CPU: Lightning would move a number to the device, and wait for it.
-        self.log("lr", torch.tensor(max(rates), dtype=torch.float64), batch_size=len(images))
+        if self.teacher is None:
+            loss = self.loss(self(images), labels, self.class_weights)
+        else:
+            loss = self._distilled_loss(images, labels, self.teacher)
+        log_training(self, loss, len(images))
         return loss
+
+    def _distilled_loss(self, images: Tensor, labels: Tensor, teacher: Teacher) -> Tensor:
+        assert self.loss.distillation is not None
+        images = images.to(self.dtype)
+        logits, distilled = self.forward_distilled(images)
+        loss = self.loss(logits, labels, self.class_weights)
+        return self.loss.distillation(loss, distilled, teacher(images))
+
+    def forward_distilled(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits `b k` of the class token and of the distillation token."""
+        assert isinstance(self.model, VisionTransformer)
+        return self.model.forward_distilled(images)
 
     def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
         self._evaluate(batch, self.val_metrics)
@@ -227,57 +244,19 @@ class ImageClassifier(LightningModule):
         self.test_metrics.reset()
 
     def on_validation_epoch_end(self) -> None:
-        self._log_scores("val", self.val_metrics)
+        log_scores(self, "val", self.val_metrics.compute())
 
     def on_test_epoch_end(self) -> None:
-        self._log_scores(self.evaluation_split, self.test_metrics)
-
-    def _log_scores(self, split: str, metrics: EvaluationMetrics) -> None:
-        for name, value in metrics.compute().items():
-            shown = name in ("loss", "acc1", "map")
-            # float64 sums are logged in float32: some accelerators have no float64.
-            self.log(f"{split}/{name}", value.float(), prog_bar=shown, rank_zero_only=False)
+        log_scores(self, self.evaluation_split, self.test_metrics.compute())
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Plain types only, so that the file loads without executing code."""
-        checkpoint["vit"] = {
-            "config": self.model.config.to_dict(),
-            "classes": self.labels.names,
-            "preprocess": self.preprocess,
-            # With weight averaging `state_dict` is the average; the raw weights that training
-            # continues from are under `current_model_state`.
-            "weights": "ema" if self._averages() else "raw",
-            "metrics": {
-                name: float(value)
-                for name, value in self.trainer.callback_metrics.items()
-                if name.startswith("val/")
-            },
-            "extra": {"multilabel": self.labels.multilabel},
-        }
+        checkpoint["vit"] = checkpoint_header(
+            self.trainer,
+            self.model,
+            classes=self.labels.names,
+            preprocess=self.preprocess,
+            extra={"multilabel": self.labels.multilabel},
+        )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuses to train on from averaged weights as if training had left off with them."""
-        resumed = self.trainer.state.fn == TrainerFn.FITTING
-        if resumed and "current_model_state" in checkpoint and not self._averages():
-            raise UserError(
-                "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
-                "new run with --model.pretrained"
-            )
-
-    def _averages(self) -> bool:
-        callbacks = self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-        return any(isinstance(callback, WeightAveraging) for callback in callbacks)
-
-
-# What trains where neither a name nor weights are given: small enough for a CPU.
-DEFAULT_MODEL = "vit_ti16"
-
-
-def _build(
-    name: str | None, pretrained: str | None, **options: Any
-) -> tuple[Model, LoadReport | None]:
-    if pretrained is None:
-        return create_model(name or DEFAULT_MODEL, **options), None
-    reports: list[LoadReport] = []
-    model = create_model(name, pretrained=pretrained, report=reports.append, **options)
-    return model, reports[0]
+        refuse_lost_average(self.trainer, checkpoint)

@@ -9,15 +9,18 @@ from torch import Tensor
 
 from vit.errors import UserError
 from vit.shapes import Float
+from vit.training.distillation import Distillation
 
 
 @dataclass(kw_only=True)
 class Loss:
     """Cross-entropy between logits and class indices or target distributions."""
 
-    kind: Literal["softmax", "sigmoid"] = "softmax"
+    kind: Literal["softmax", "sigmoid", "bce"] = "softmax"
     """One class an image (softmax), or one yes-or-no question a class, summed over classes
-    (sigmoid: big_vision's sigmoid_xent; also the loss for several labels an image)."""
+    (sigmoid: big_vision's sigmoid_xent; also the loss for several labels an image). bce: DeiT III's
+    form of sigmoid (arXiv:2204.07118; engine.py), the mean over classes, where a class that has any
+    share of a mixed image is a whole 'yes'."""
     label_smoothing: float = 0.0
     """Share in [0, 1) of the target spread evenly over all classes."""
     class_weights: Literal["none", "balanced"] = "none"
@@ -25,21 +28,29 @@ class Loss:
     head_bias: float | None = None
     """Start value of a new head's bias; with the sigmoid loss -10 for 21k and -6.9 for 1k classes
     makes every first answer 'no' (arXiv:2106.10270)."""
+    distillation: Distillation | None = None
+    """A second loss for the distillation token, whose targets are a teacher's answers."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing={self.label_smoothing} is not in [0, 1)")
+        if self.kind == "bce" and self.label_smoothing:
+            raise UserError(
+                f"label_smoothing={self.label_smoothing} would make every target of kind=bce a "
+                "'yes'; choose kind=sigmoid or label_smoothing=0"
+            )
 
     def __call__(
         self, logits: Float[Tensor, "b k"], targets: Tensor, weights: Tensor | None = None
     ) -> Float[Tensor, ""]:
         """Mean over the batch. `targets` are indices `b` or distributions `b k`, `weights` `k`."""
-        logits = logits.float()  # sums over many classes lose digits in half precision
+        # In float32 at least: sums over many classes lose digits in half precision.
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if targets.dim() == 1:
             if self.kind == "softmax" and weights is None:
                 return F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
             targets = F.one_hot(targets, logits.shape[-1])
-        targets = targets.to(logits.dtype)
+        targets = (targets > 0 if self.kind == "bce" else targets).to(logits.dtype)
         if self.label_smoothing:
             k = logits.shape[-1]
             targets = targets * (1 - self.label_smoothing) + self.label_smoothing / k
@@ -47,7 +58,8 @@ class Loss:
             terms = -targets * F.log_softmax(logits, dim=-1)
         else:
             terms = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-        return (terms if weights is None else terms * weights).sum(-1).mean()
+        terms = terms if weights is None else terms * weights
+        return terms.mean() if self.kind == "bce" else terms.sum(-1).mean()
 
 
 def balanced_weights(counts: list[int]) -> Float[Tensor, "k"]:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from vit.errors import UserError
@@ -11,14 +12,27 @@ from vit.errors import UserError
 class Schedule:
     """The factor on the optimizer's learning rate at every step."""
 
-    decay: Literal["cosine", "linear", "constant", "rsqrt"] = "cosine"
+    decay: Literal["cosine", "linear", "constant", "rsqrt", "steps"] = "cosine"
     """Shape after the warm-up; cosine and linear end at `final_factor` when the budget is used up,
-    rsqrt is 1 / sqrt(1 + steps after the warm-up / rsqrt_steps) (arXiv:2106.04560; big_vision)."""
+    rsqrt is 1 / sqrt(1 + steps after the warm-up / rsqrt_steps) (arXiv:2106.04560; big_vision),
+    steps divides by 10 at each of `drops`."""
     warmup_steps: int = 0
-    """Optimizer steps that rise linearly, the first 1 / (warmup_steps + 1); at most half of a step
-    budget."""
+    """Optimizer steps that rise linearly; at most half of a step budget."""
+    warmup_epochs: float = 0.0
+    """The same in epochs, for the sources that count so (DeiT, torchvision); give one of the
+    two."""
+    warmup_start: float | None = None
+    """Factor in [0, 1] of the very first step: 0 in Google's codes, 1e-6 / lr in DeiT's. By default
+    1 / (warm-up steps + 1), which wastes no step."""
+    warmup_counts: bool = False
+    """Whether the decay is a function of all steps (timm, BiT), so that it has begun when the
+    warm-up ends, instead of the steps after the warm-up."""
+    per_epoch: bool = False
+    """Whether the factor changes once an epoch (DeiT, torchvision), not at every step."""
     final_factor: float = 0.0
     """Factor at the end of a cosine or linear decay, in [0, 1]."""
+    drops: tuple[float, ...] = ()
+    """Shares of the budget, rising, after which decay=steps divides by 10: (0.3, 0.6, 0.9)."""
     rsqrt_steps: int = 10_000
     """Time scale of rsqrt in optimizer steps."""
     cooldown_fraction: float = 0.0
@@ -26,49 +40,96 @@ class Schedule:
     falls linearly to 0."""
 
     def __post_init__(self) -> None:
-        if self.warmup_steps < 0:
-            raise UserError(f"warmup_steps={self.warmup_steps} must not be negative")
-        for name in ("final_factor", "cooldown_fraction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name}={getattr(self, name)} is not in [0, 1]")
+        for name in ("warmup_steps", "warmup_epochs"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}={getattr(self, name)} must not be negative")
+        if self.warmup_steps and self.warmup_epochs:
+            raise UserError(
+                f"warmup_steps={self.warmup_steps} and warmup_epochs={self.warmup_epochs} exclude "
+                "each other; set one of them to 0"
+            )
+        for name in ("final_factor", "cooldown_fraction", "warmup_start"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise UserError(f"{name}={value} is not in [0, 1]")
         if self.rsqrt_steps < 1:
             raise UserError(f"rsqrt_steps={self.rsqrt_steps} must be at least 1")
-        ends = self.decay in ("cosine", "linear")
-        ignored = "cooldown_fraction" if ends else "final_factor"
-        if getattr(self, ignored):
+        self._check_drops()
+        self._check_ignored()
+
+    def _check_drops(self) -> None:
+        shares = (0.0, *self.drops, 1.0)
+        rising = all(before < after for before, after in pairwise(shares))
+        if self.decay == "steps" and not (self.drops and rising):
             raise UserError(
-                f"{ignored}={getattr(self, ignored)} has no effect on {self.decay} decay"
+                f"drops={self.drops} must be rising shares of the budget between 0 and 1, such as "
+                "(0.3, 0.6, 0.9)"
             )
+
+    def _check_ignored(self) -> None:
+        """UserError for an option that would do nothing."""
+        used = {
+            "final_factor": self.decay in ("cosine", "linear"),
+            "cooldown_fraction": self.decay in ("constant", "rsqrt"),
+            "drops": self.decay == "steps",
+        }
+        for name, is_used in used.items():
+            if getattr(self, name) and not is_used:
+                raise UserError(f"{name}={getattr(self, name)} has no effect on {self.decay} decay")
+        if self.warmup_counts and not self.needs_budget:
+            raise UserError(f"warmup_counts=True has no effect on {self.decay} decay")
 
     @property
     def needs_budget(self) -> bool:
         """Whether the factor depends on how long the run will be."""
-        return self.decay in ("cosine", "linear") or self.cooldown_fraction > 0
+        return self.decay in ("cosine", "linear", "steps") or self.cooldown_fraction > 0
 
-    def factor(self, step: int, total_steps: int | None, time_used: float = 0.0) -> float:
+    @property
+    def needs_epochs(self) -> bool:
+        """Whether the factor depends on how long an epoch is."""
+        return self.per_epoch or self.warmup_epochs > 0
+
+    def factor(
+        self,
+        step: int,
+        total_steps: int | None,
+        time_used: float = 0.0,
+        steps_per_epoch: int | None = None,
+    ) -> float:
         """The factor for optimizer step `step` (from 0).
 
         `total_steps` is the budget in steps (None: unlimited), `time_used` the share of a time
         budget that has passed. The decay follows whichever budget is nearer to its end, so that a
-        run cut by the clock still ends on a small learning rate.
+        run cut by the clock still ends on a small learning rate. `steps_per_epoch` is needed where
+        `needs_epochs` says so.
         """
         warmup = self.warmup_steps
+        if self.needs_epochs:
+            assert steps_per_epoch is not None
+            warmup = warmup or round(self.warmup_epochs * steps_per_epoch)
+            if self.per_epoch:
+                step -= step % steps_per_epoch
         if total_steps is not None:
             warmup = min(warmup, total_steps // 2)
         if step < warmup:
-            return (step + 1) / (warmup + 1)
+            start = 1 / (warmup + 1) if self.warmup_start is None else self.warmup_start
+            return start + (1 - start) * step / warmup
         used = time_used
         if total_steps is not None:
-            used = max(used, (step - warmup) / max(total_steps - warmup, 1))
-        used = min(used, 1.0)
+            before = 0 if self.warmup_counts else warmup
+            used = max(used, (step - before) / max(total_steps - before, 1))
+        return self._decayed(min(used, 1.0), step - warmup)
+
+    def _decayed(self, used: float, steps: int) -> float:
+        """The factor after `steps` steps behind the warm-up and the share `used` of the budget."""
         span = 1 - self.final_factor
         if self.decay == "cosine":
             return self.final_factor + span * (1 + math.cos(math.pi * used)) / 2
         if self.decay == "linear":
             return self.final_factor + span * (1 - used)
-        factor = 1.0
-        if self.decay == "rsqrt":
-            factor = 1 / math.sqrt(1 + (step - warmup) / self.rsqrt_steps)
+        if self.decay == "steps":
+            return 0.1 ** sum(used > share for share in self.drops)
+        factor = 1 / math.sqrt(1 + steps / self.rsqrt_steps) if self.decay == "rsqrt" else 1.0
         if self.cooldown_fraction:
             factor *= min((1 - used) / self.cooldown_fraction, 1.0)
         return factor

@@ -1,0 +1,237 @@
+"""Sets that stay in memory: which do, what they hold, and that batches do not change by it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.trainer.states import TrainerFn
+from PIL import Image
+
+from vit.data import memory
+from vit.data.dataset import ImageDataset, UnreadableImage, collate
+from vit.data.decode import open_image
+from vit.data.loaders import make_loader
+from vit.data.memory import Cache, automatic_limit, in_memory, machine_memory
+from vit.data.module import ImageData, InputFormat
+from vit.data.sources import ImageSet, PathList
+from vit.data.transforms import TrainTransform
+from vit.data.windows import Windows
+from vit.errors import UserError
+
+EIGHT = Windows(size=(8, 8), resized=(8, 8), padding=2, random=True, flip=True)
+
+
+def on_disk(folder: Path, sizes: list[tuple[int, int]], broken: tuple[int, ...] = ()) -> ImageSet:
+    """JPEGs of (height, width), all different."""
+    folder.mkdir()
+    for index, (height, width) in enumerate(sizes):
+        values = np.random.default_rng(index).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        Image.fromarray(values).save(folder / f"{index}.jpg")
+    for index in broken:
+        (folder / f"{index}.jpg").write_bytes(b"\xff\xd8\xff")
+    names = PathList((f"{index}.jpg" for index in range(len(sizes))), str(folder))
+    return ImageSet(names, np.arange(len(sizes)) % 3, names.printable())
+
+
+def keep(images, windows: Windows | None = EIGHT, cache: Cache = "auto", processes=1):
+    return in_memory(images, windows, cache=cache, processes=processes)
+
+
+def test_small_images_of_one_size_are_decoded_as_open_image_does(tmp_path):
+    images = on_disk(tmp_path / "p", [(8, 8)] * 12)
+    decoded = keep(images)
+    assert decoded is not None and decoded.readable.all()
+    assert decoded.planes.shape == (12, 3, 8, 8) and decoded.planes.flags.c_contiguous
+    for index, path in enumerate(images.items):
+        assert np.array_equal(decoded[index], np.asarray(open_image(path)))
+    assert decoded.note("train") == (
+        "train: 12 images of 8 x 8 pixels stay in memory (0 MiB; data.cache=none reads them each "
+        "time)"
+    )
+
+
+def test_images_stay_on_disk_where_memory_would_not_help(tmp_path, monkeypatch):
+    images = on_disk(tmp_path / "p", [(8, 8)] * 12)
+    assert keep(images, cache="none") is None
+    assert keep(images, windows=None) is None  # changed one by one anyway
+    assert keep(images, windows=Windows(size=(16, 16), resized=(16, 16))) is None  # resized
+    monkeypatch.setattr(memory, "SMALL_PIXELS", 63)
+    assert keep(images) is None
+    monkeypatch.setattr(memory, "SMALL_PIXELS", 64)
+    assert keep(images) is not None
+    needed = 12 * 3 * 64
+    monkeypatch.setattr(memory, "MAX_BYTES", needed)
+    assert keep(images) is not None
+    assert keep(images, processes=2) is None
+    monkeypatch.setattr(memory, "MAX_BYTES", needed - 1)
+    assert keep(images) is None
+
+
+@pytest.mark.parametrize("odd", [0, 5, 10])
+def test_images_of_several_sizes_stay_on_disk(tmp_path, odd):
+    sizes = [(8, 8)] * 40
+    sizes[odd] = (8, 9)
+    images = on_disk(tmp_path / "p", sizes)
+    assert keep(images) is None
+    with pytest.raises(UserError, match="cache=ram needs images of one size"):
+        keep(images, cache="ram")
+
+
+def test_ram_takes_any_augmentation_and_size_up_to_half_of_the_memory(tmp_path, monkeypatch):
+    images = on_disk(tmp_path / "p", [(70, 80)] * 4)
+    decoded = keep(images, windows=None, cache="ram")
+    assert decoded is not None and decoded.planes.shape == (4, 3, 70, 80)
+    needed = 4 * 3 * 70 * 80
+    monkeypatch.setattr(memory, "machine_memory", lambda: 2 * needed - 1)
+    with pytest.raises(UserError, match=r"cache=ram would take .* for 4 images of 70 x 80 pixels"):
+        keep(images, windows=None, cache="ram")
+    monkeypatch.setattr(memory, "machine_memory", lambda: 2 * needed)
+    assert keep(images, windows=None, cache="ram") is not None
+
+
+def test_automatic_limit_is_an_eighth_of_the_memory_at_most(monkeypatch):
+    known = machine_memory()
+    assert known is None or known > 2**28
+    for available, expected in [(None, 2**30), (2**40, 2**30), (2**32, 2**29)]:
+        monkeypatch.setattr(memory, "machine_memory", lambda value=available: value)
+        assert automatic_limit(1) == expected
+        assert automatic_limit(4) == expected // 4
+
+
+def test_arrays_are_in_memory_already():
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
+    arrays = ImageSet(pixels, np.arange(3), PathList("abc"))
+    decoded = keep(arrays, cache="none")
+    assert decoded is not None and np.array_equal(decoded[1], pixels[1])
+    assert keep(arrays, windows=None) is None  # opened from the array
+
+
+# Batches
+
+
+def datasets(images, **options):
+    transform = TrainTransform(crop="pad", crop_padding=2)
+    windows = transform.windows((8, 8))
+
+    def convert(image):
+        return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy())
+
+    for decoded in (keep(images), None):
+        yield ImageDataset(images, convert, windows=windows, decoded=decoded, **options)
+
+
+KEYS = [(epoch, index, copy) for epoch in range(3) for index in (7, 2, 9, 0) for copy in range(2)]
+
+
+@pytest.mark.parametrize("keys", [KEYS, [4, 1, 11]])
+def test_batches_are_the_same_from_memory_and_from_disk(tmp_path, keys):
+    images = on_disk(tmp_path / "p", [(8, 8)] * 12)
+    in_ram, from_disk = datasets(images, seed=5)
+    batch = collate(in_ram.__getitems__(keys))
+    for other in (
+        collate(from_disk.__getitems__(keys)),
+        collate([in_ram[key] for key in keys]),
+        collate([from_disk[key] for key in keys]),
+    ):
+        for ours, theirs in zip(batch, other, strict=True):
+            assert torch.equal(ours, theirs) and ours.dtype == theirs.dtype
+    if keys is KEYS:
+        (_, reseeded) = datasets(images, seed=6)
+        assert not torch.equal(collate(reseeded.__getitems__(keys))[0], batch[0])
+
+
+def test_batches_in_memory_come_without_reading_files(tmp_path):
+    images = on_disk(tmp_path / "p", [(8, 8)] * 12)
+    in_ram, from_disk = datasets(images)
+    assert in_ram.in_batches and not from_disk.in_batches
+    for index in range(12):
+        (tmp_path / "p" / f"{index}.jpg").unlink()
+    loader = make_loader(
+        in_ram, num_workers=0, image_size=(8, 8), pin_memory=False, batch_sampler=[KEYS, [3, 4]]
+    )
+    assert [tuple(images.shape) for images, _, _ in loader] == [(24, 3, 8, 8), (2, 3, 8, 8)]
+    with pytest.raises(UnreadableImage):
+        from_disk.__getitems__([3])
+
+
+def test_several_labels_are_rows_of_a_batch(tmp_path):
+    images = on_disk(tmp_path / "p", [(8, 8)] * 12)
+    images.labels = np.eye(12, dtype=np.float32)
+    in_ram, _ = datasets(images)
+    labels = collate(in_ram.__getitems__([(0, 4, 0), (0, 2, 0)]))[1]
+    assert labels.dtype == torch.float32
+    assert torch.equal(labels, torch.eye(12)[[4, 2]])
+
+
+def test_unreadable_images_are_skipped_and_named_as_from_disk(tmp_path, capfd):
+    images = on_disk(tmp_path / "p", [(8, 8)] * 12, broken=(2, 9))
+    results = []
+    for dataset in datasets(images, on_error="skip"):
+        training = collate(dataset.__getitems__(KEYS))
+        evaluation = collate(dataset.__getitems__(list(range(12))))
+        assert 2 not in training[2] and 3 in training[2]
+        assert evaluation[2].tolist() == [0, 1, 3, 4, 5, 6, 7, 8, 10, 11]
+        assert dataset.num_skipped == 2
+        results.append((*training, *evaluation))
+        names = [line.split(": ")[1] for line in capfd.readouterr().err.splitlines()]
+        assert sorted(names) == [f"{tmp_path}/p/2.jpg", f"{tmp_path}/p/9.jpg"]
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_an_unreadable_image_stops_when_it_is_asked_for(tmp_path):
+    images = on_disk(tmp_path / "p", [(8, 8)] * 12, broken=(2,))
+    for dataset in datasets(images):
+        assert len(collate(dataset.__getitems__([(0, 1, 0), (0, 3, 0)]))[2]) == 2
+        with pytest.raises(UnreadableImage, match=r"p/2\.jpg"):
+            dataset.__getitems__([(0, 1, 0), (0, 2, 0)])
+
+
+# As an option
+
+
+def module(root, **options):
+    inputs = InputFormat(crop_fraction=1.0)
+    return ImageData(
+        root=str(root), image_size=8, batch_size=8, num_workers=0, inputs=inputs, **options
+    )
+
+
+@pytest.mark.parametrize("crop", ["pad", "none", "inception"])
+def test_cache_keeps_small_images_and_changes_no_batch(make_tree, tmp_path, capfd, crop):
+    root = make_tree(tmp_path / "photos", {"cat": 20, "dog": 40})  # 8 pixels high, 10 wide
+    augment = TrainTransform(crop=crop)
+    modules = {cache: module(root, cache=cache, augment=augment) for cache in get_args(Cache)}
+    batches = {
+        cache: [*data.train_dataloader(), *data.val_dataloader()] for cache, data in modules.items()
+    }
+    for cache in ("auto", "ram"):
+        for ours, theirs in zip(batches[cache], batches["none"], strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    noted = capfd.readouterr().err
+    in_batches = crop != "inception"
+    assert noted.count("train: 48 images of 8 x 10 pixels stay in memory") == 1 + in_batches
+    assert noted.count("val: 6 images of 8 x 10 pixels stay in memory") == 2
+    for path in root.rglob("*.jpg"):
+        path.unlink()
+    assert len(list(modules["ram"].train_dataloader())) == 6
+    assert not in_batches or len(list(modules["auto"].train_dataloader())) == 6
+    with pytest.raises(UserError):
+        list(modules["none"].train_dataloader())
+
+
+@pytest.mark.parametrize(("stage", "kept"), [(TrainerFn.FITTING, True), (TrainerFn.TESTING, False)])
+def test_an_evaluation_alone_keeps_nothing(make_tree, tmp_path, capfd, stage, kept):
+    # It goes through the images once.
+    data: Any = module(make_tree(tmp_path / "photos", {"cat": 20, "dog": 40}))
+    data.trainer = SimpleNamespace(
+        state=SimpleNamespace(fn=stage),
+        num_devices=1,
+        global_rank=0,
+        world_size=1,
+        strategy=SimpleNamespace(root_device=torch.device("cpu")),
+    )
+    list(data.val_dataloader())
+    assert ("stay in memory" in capfd.readouterr().err) == kept

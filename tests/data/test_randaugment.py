@@ -1,0 +1,326 @@
+"""RandAugment: timm's operations pixel by pixel, TensorFlow's against their definition in NumPy."""
+
+import random
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance
+
+from vit.data import randaugment as module
+from vit.data.preprocess import to_tensor
+from vit.data.randaugment import (
+    GRAY,
+    TF_OPERATIONS,
+    TIMM_OPERATIONS,
+    Surroundings,
+    randaugment_tf,
+    randaugment_timm,
+)
+from vit.data.transforms import TrainTransform
+
+NEAREST = Surroundings(GRAY, Image.Resampling.NEAREST)
+MEAN = (0.485, 0.456, 0.406)
+
+
+def picture(height=40, width=56, seed=0):
+    """Noise on a slope: neither flat nor symmetric, and not of full range."""
+    rows, columns = np.mgrid[:height, :width]
+    noise = np.random.default_rng(seed).integers(0, 60, (height, width, 3))
+    slope = (rows * 2 + columns)[..., None] + np.array([0, 20, 40])
+    return np.minimum(slope + noise, 250).astype(np.uint8)
+
+
+@pytest.fixture(params=[1, -1])
+def sign(request, monkeypatch):
+    """Every argument that may be negated is, or none."""
+    monkeypatch.setattr(module, "_either_sign", lambda value: request.param * value)
+    return request.param
+
+
+# timm
+
+
+def timm_module():
+    return pytest.importorskip("timm.data.auto_augment")
+
+
+@pytest.mark.parametrize("name", list(TIMM_OPERATIONS))
+@pytest.mark.parametrize("magnitude", [0.0, 4.4, 9.3, 10.0])
+@pytest.mark.parametrize("resample", [Image.Resampling.BILINEAR, Image.Resampling.BICUBIC])
+def test_each_operation_is_timms(name, magnitude, resample, sign, monkeypatch):
+    timm = timm_module()
+    image = Image.fromarray(picture())
+    fill = (124, 116, 104)
+    # timm negates where a uniform number is above 1/2.
+    monkeypatch.setattr(timm.random, "random", lambda: 0.9 if sign < 0 else 0.1)
+    hparams = {"img_mean": fill, "interpolation": resample}
+    theirs = timm.AugmentOp(name, prob=1.0, magnitude=magnitude, hparams=hparams)
+    ours = TIMM_OPERATIONS[name](image, magnitude / 10, Surroundings(fill, resample))
+    if (name, magnitude) == ("PosterizeIncreasing", 10.0):  # timm fails on Pillow 12
+        assert not np.asarray(ours).any()
+    else:
+        assert torch.equal(to_tensor(ours), to_tensor(theirs(image)))
+
+
+def test_timm_operations_are_those_of_increasing_severity():
+    assert list(TIMM_OPERATIONS) == timm_module()._RAND_INCREASING_TRANSFORMS
+
+
+def test_timm_applies_half_of_the_operations_at_noisy_magnitudes(monkeypatch):
+    magnitudes = []
+    record = module.Operation(lambda image, level, _: magnitudes.append(10 * level) or image)
+    monkeypatch.setattr(module, "TIMM_OPERATIONS", {"a": record, "b": record})
+    torch.manual_seed(0)
+    image = Image.new("RGB", (2, 2))
+    for _ in range(2000):
+        randaugment_timm(image, 2, 9, NEAREST)
+    assert abs(len(magnitudes) - 2000) < 130  # 4 standard deviations
+    assert max(magnitudes) == 10  # clipped: 2.3 % of a normal distribution around 9 is above
+    below = np.array(magnitudes)[np.array(magnitudes) < 10]
+    assert abs(np.median(magnitudes) - 9) < 0.05
+    assert abs(np.quantile(below, 0.1) - (9 - 1.28 * 0.5)) < 0.08
+
+
+def test_timm_as_a_whole_has_timms_distribution():
+    timm = timm_module()
+    image = Image.fromarray(picture(24, 24))
+    theirs = timm.rand_augment_transform(
+        "rand-m7-mstd0.5-inc1",
+        {"img_mean": (124, 116, 104), "interpolation": Image.Resampling.BICUBIC},
+    )
+    ours = TrainTransform(
+        crop="none",
+        flip=False,
+        randaugment=(2, 7),
+        randaugment_variant="timm",
+        interpolation="bicubic",
+    )
+    random.seed(0)
+    np.random.seed(0)  # timm draws from both
+    torch.manual_seed(0)
+    before = to_tensor(image).float()
+    reference, found = [], []
+    for _ in range(1500):
+        reference.append((to_tensor(theirs(image)) - before).abs().mean().item())
+        found.append((ours(image, (24, 24), mean=MEAN) - before).abs().mean().item())
+    for share in (0.4, 0.5, 0.6, 0.75, 0.9):
+        assert np.quantile(found, share) == pytest.approx(np.quantile(reference, share), rel=0.25)
+    unchanged = np.mean(np.array(found) == 0)
+    assert abs(unchanged - np.mean(np.array(reference) == 0)) < 0.05
+
+
+# TensorFlow
+
+
+def moved(pixels, rows, columns):
+    """Nearest pixel of (rows, columns), gray outside: ImageProjectiveTransform's definition."""
+    rows, columns = np.floor(rows + 0.5).astype(int), np.floor(columns + 0.5).astype(int)
+    height, width = pixels.shape[:2]
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    found = pixels[rows.clip(0, height - 1), columns.clip(0, width - 1)]
+    return np.where(inside[..., None], found, 128)
+
+
+def expected_geometry(name, pixels, level):
+    height, width = pixels.shape[:2]
+    rows, columns = np.mgrid[:height, :width].astype(float)
+    if name == "Rotate":
+        angle = np.deg2rad(30 * level)
+        y, x = rows - (height - 1) / 2, columns - (width - 1) / 2
+        return moved(
+            pixels,
+            np.sin(angle) * x + np.cos(angle) * y + (height - 1) / 2,
+            np.cos(angle) * x - np.sin(angle) * y + (width - 1) / 2,
+        )
+    if name == "ShearX":
+        return moved(pixels, rows, columns + 0.3 * level * rows)
+    if name == "ShearY":
+        return moved(pixels, rows + 0.3 * level * columns, columns)
+    if name == "TranslateX":
+        return moved(pixels, rows, columns + 100 * level)
+    return moved(pixels, rows + 100 * level, columns)
+
+
+@pytest.mark.parametrize("name", ["Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY"])
+@pytest.mark.parametrize("magnitude", [0, 3, 10, 15])
+def test_tf_moves_the_pixels_that_tensorflow_moves(name, magnitude, sign):
+    pixels = picture(120, 140)
+    ours = np.asarray(TF_OPERATIONS[name](Image.fromarray(pixels), magnitude / 10, NEAREST))
+    expected = expected_geometry(name, pixels, sign * magnitude / 10)
+    # Where a source lies between two pixels to the last bit, either may be taken.
+    assert (ours != expected).any(-1).mean() < 0.01
+
+
+def blend(degenerate, pixels, factor):
+    mixed = degenerate + factor * (pixels.astype(float) - degenerate)
+    return np.floor(mixed.clip(0, 255))
+
+
+def gray(pixels):
+    return np.repeat((pixels @ [0.2989, 0.5870, 0.1140]).round()[..., None], 3, axis=-1)
+
+
+def smoothed(pixels):
+    height, width = pixels.shape[:2]
+    wide = pixels.astype(float)
+    total = 4 * wide[1:-1, 1:-1]
+    for y in range(3):
+        for x in range(3):
+            total = total + wide[y : y + height - 2, x : x + width - 2]
+    result = wide.copy()
+    result[1:-1, 1:-1] = np.floor(total / 13)
+    return result
+
+
+def stretched(channel):
+    low, high = channel.min(), channel.max()
+    return np.floor((channel - float(low)) * 255 / (high - low))
+
+
+def equalized(channel):
+    histogram = np.bincount(channel.ravel(), minlength=256)
+    step = (histogram.sum() - histogram[histogram > 0][-1]) // 255
+    table = (np.cumsum(histogram) + step // 2) // step
+    return np.concatenate([[0], table[:-1]]).clip(0, 255)[channel]
+
+
+def by_channel(function, pixels):
+    return np.stack([function(pixels[..., i]) for i in range(3)], axis=-1)
+
+
+def expected_colour(name, pixels, magnitude):
+    level = magnitude / 10
+    factor = 1.8 * level + 0.1
+    shift = min(8 - int(4 * level), 7)
+    added = np.where(pixels < 128, (pixels + float(int(110 * level))).clip(0, 255), pixels)
+    threshold = int(256 * level) % 256
+    return {
+        "AutoContrast": lambda: by_channel(stretched, pixels),
+        "Equalize": lambda: by_channel(equalized, pixels),
+        "Invert": lambda: 255 - pixels,
+        "Posterize": lambda: pixels >> shift << shift,
+        "Solarize": lambda: np.where(pixels < threshold, pixels, 255 - pixels),
+        "SolarizeAdd": lambda: added,
+        "Color": lambda: blend(gray(pixels), pixels, factor),
+        "Contrast": lambda: blend(np.floor(gray(pixels).mean()), pixels, factor),
+        "Brightness": lambda: blend(0.0, pixels, factor),
+        "Sharpness": lambda: blend(smoothed(pixels), pixels, factor),
+    }[name]()
+
+
+@pytest.mark.parametrize("magnitude", [0, 5, 9, 10, 15, 20])
+@pytest.mark.parametrize(
+    ("name", "tolerance"),
+    [
+        *((name, 0) for name in ("Equalize", "Invert", "Posterize", "Solarize", "SolarizeAdd")),
+        *((name, 1) for name in ("AutoContrast", "Brightness")),
+        *((name, 4) for name in ("Color", "Contrast", "Sharpness")),  # gray +-1, times 1 - factor
+    ],
+)
+def test_tf_changes_colours_as_tensorflow_does(name, tolerance, magnitude):
+    pixels = picture()
+    ours = np.asarray(TF_OPERATIONS[name](Image.fromarray(pixels), magnitude / 10, NEAREST))
+    expected = expected_colour(name, pixels, magnitude)
+    assert np.abs(ours - expected.astype(float)).max() <= tolerance
+
+
+def test_tf_solarize_inverts_at_10_and_20_and_solarizes_at_15():
+    # tf.where(image < 256, ...) on bytes compares with 0; run with TensorFlow 2.12, NumPy 1.23.
+    pixels = picture()
+    at = {m: np.asarray(TF_OPERATIONS["Solarize"](Image.fromarray(pixels), m / 10, NEAREST))
+          for m in (10, 15, 20)}  # fmt: skip
+    assert np.array_equal(at[10], 255 - pixels)
+    assert np.array_equal(at[15], np.where(pixels < 128, pixels, 255 - pixels))
+    assert np.array_equal(at[20], 255 - pixels)
+
+
+def test_tf_factor_goes_beyond_1_9_above_magnitude_10():
+    image = Image.fromarray(picture())
+    ours = to_tensor(TF_OPERATIONS["Brightness"](image, 1.5, NEAREST))
+    assert torch.equal(ours, to_tensor(ImageEnhance.Brightness(image).enhance(2.8)))
+
+
+def test_tf_cuts_out_a_gray_box_around_any_pixel():
+    image = Image.new("RGB", (120, 100), "white")
+    hits = np.zeros((100, 120))
+    torch.manual_seed(0)
+    for _ in range(400):
+        box = np.asarray(TF_OPERATIONS["Cutout"](image, 1.0, NEAREST))[..., 0] == 128
+        rows, columns = box.any(1).nonzero()[0], box.any(0).nonzero()[0]
+        assert box.sum() == len(rows) * len(columns)
+        assert 40 <= len(rows) <= 80  # cut off at the border, centre inside
+        assert 40 <= len(columns) <= 80
+        hits += box
+    assert hits.min() > 0
+    assert (np.asarray(image) == 255).all()  # the original is left alone
+    small = np.asarray(TF_OPERATIONS["Cutout"](image, 0.25, NEAREST))
+    assert (small[..., 0] == 128).sum() <= 20 * 20
+
+
+def test_tf_draws_all_16_operations_equally_and_always_applies_them(monkeypatch):
+    counts = Counter()
+    table = {
+        name: module.Operation(
+            partial(lambda name, image, *_: counts.update([name]) or image, name)
+        )
+        for name in TF_OPERATIONS
+    }
+    monkeypatch.setattr(module, "TF_OPERATIONS", table)
+    torch.manual_seed(0)
+    for _ in range(1600):
+        randaugment_tf(Image.new("RGB", (2, 2)), 2, 10)
+    assert sum(counts.values()) == 3200
+    assert len(counts) == 16
+    assert all(abs(count - 200) < 60 for count in counts.values()), counts
+
+
+# As an option
+
+
+@pytest.mark.parametrize("name", [*TF_OPERATIONS])
+def test_operations_keep_mode_and_size(name):
+    image = Image.fromarray(picture(5, 7))
+    changed = TF_OPERATIONS[name](image, 2.0, NEAREST)
+    assert (changed.mode, changed.size) == ("RGB", (7, 5))
+
+
+@pytest.mark.parametrize("variant", ["torchvision", "tf", "timm"])
+def test_variant_magnitude_and_seed_matter_and_nothing_else(variant):
+    image = Image.fromarray(picture())
+
+    def sample(seed, magnitude, variant):
+        transform = TrainTransform(
+            crop="none", flip=False, randaugment=(3, magnitude), randaugment_variant=variant
+        )
+        torch.manual_seed(seed)
+        return transform(image, (40, 56))
+
+    random.seed(1)
+    first = [sample(seed, 9, variant) for seed in range(8)]
+    random.seed(2)  # other generators do not matter
+    assert all(torch.equal(sample(seed, 9, variant), first[seed]) for seed in range(8))
+    for other in {"torchvision", "tf", "timm"} - {variant}:
+        assert any(not torch.equal(sample(seed, 9, other), first[seed]) for seed in range(8))
+    assert any(not torch.equal(sample(seed, 3, variant), first[seed]) for seed in range(8))
+
+
+def test_timm_fills_with_the_mean_and_tf_with_gray():
+    image = Image.new("RGB", (40, 40), "white")
+
+    def colours(variant, mean):
+        found = set()
+        for seed in range(60):
+            torch.manual_seed(seed)
+            transform = TrainTransform(
+                crop="none", flip=False, randaugment=(2, 9), randaugment_variant=variant
+            )
+            found |= {tuple(c) for c in transform(image, (40, 40), mean=mean)[:, 0].T.tolist()}
+        return found
+
+    assert (124, 116, 104) in colours("timm", MEAN)
+    assert (26, 51, 102) in colours("timm", (0.1, 0.2, 0.4))
+    assert (128, 128, 128) in colours("tf", MEAN)
+    assert (124, 116, 104) not in colours("tf", MEAN)

@@ -1,0 +1,149 @@
+"""A recipe as it is built, brought into the terms of tests/training/published.py."""
+
+import re
+from functools import cache
+from typing import Any
+
+import torch
+
+from tests.training.published import Published
+from vit.cli.lightning_cli import TrainingCLI, resolve_recipes
+from vit.cli.recipes import find_recipe
+from vit.models.config import ResNetConfig
+from vit.models.zoo import model_config
+
+
+class Builder(TrainingCLI):
+    """Builds many recipes with one parser, which takes longer to make than to use."""
+
+    def instantiate_classes(self) -> None:
+        """Nothing yet."""
+
+    def build(self, args: list[str]) -> "Builder":
+        """Data and model of these arguments, as `vit fit` makes them."""
+        self.parse_arguments(self.parser, resolve_recipes(args))
+        self.before_instantiate_classes()
+        super().instantiate_classes()
+        return self
+
+
+@cache
+def builder() -> Builder:
+    return Builder(["-c", "finetune", "--data.root=none", "--trainer.precision=32-true"])
+
+
+def header(name: str) -> list[str]:
+    """The comment that a recipe begins with, line by line."""
+    lines = find_recipe(name).read_text().splitlines()
+    end = next(i for i, line in enumerate(lines) if not line.startswith("#"))
+    return lines[:end]
+
+
+def variant_options(name: str) -> dict[str, list[str]]:
+    """The options of each variant that the header lists."""
+    lines = header(name)
+    found: dict[str, list[str]] = {}
+    last: list[str] = []
+    for line in lines[lines.index("# variants:") + 1 :] if "# variants:" in lines else ():
+        begun = re.fullmatch(r"#   ([\w.]+): (--.*)", line)
+        if begun:
+            last = found[begun[1]] = begun[2].split()
+        else:
+            assert line.startswith("#            --"), line
+            last += line[1:].split()
+    return found
+
+
+def devices(name: str) -> int:
+    """The processes that the header's command starts."""
+    lines = [line for line in header(name) if not line.startswith("# The batch")]
+    found = re.search(r"# run:.*?--trainer.devices (\d+)", " ".join(lines))
+    return int(found[1]) if found else 1
+
+
+OPTIMIZERS = {"AdamW": "adamw", "SGD": "sgd", "SGDW": "sgdw", "LAMB": "lamb"}
+
+
+def read(cli: Any, processes: int) -> Published:
+    """What a built recipe does, for the comparison with what is published."""
+    data, model, trainer = cli.datamodule, cli.model, cli.config.trainer
+    augment, schedule, loss = data.augment, model.schedule, model.loss
+    config: Any = model.model.config
+    optimizer = model.optimizer([{"params": [torch.nn.Parameter(torch.zeros(1))]}])
+    settings = optimizer.defaults
+    assert not settings.get("nesterov") and not settings.get("amsgrad")
+    assert not settings.get("dampening")
+    averages = [c.init_args.decay for c in trainer.callbacks or () if c.class_path.endswith("EMA")]
+    distillation = loss.distillation
+    warm = bool(schedule.warmup_steps or schedule.warmup_epochs)
+    model_facts: dict[str, Any] = {"pool": "mean"}
+    if not isinstance(config, ResNetConfig):
+        assert config.representation_size in (None, config.width)
+        model_facts = {
+            "dropout": config.dropout,
+            "drop_path": config.drop_path,
+            "uniform_drop_path": config.drop_path_uniform,
+            "layer_scale": config.layer_scale,
+            "tanh_layer": config.representation_size is not None,
+            "pool": config.pool,
+            "pos_embed": config.pos_embed,
+        }
+        assert config.class_token == (config.pool == "cls")
+        assert config.distillation_token == (distillation is not None)
+    name = cli.config.model.name
+    if name is not None:
+        _check_sizes(name, config)
+    return Published(
+        **model_facts,
+        model=name,
+        image_size=data.image_size[0],
+        batch=data.batch_size * processes * trainer.accumulate_grad_batches,
+        crop=augment.crop,
+        smallest_crop=augment.crop_area[0],
+        resize_size=augment.resize_size,
+        randaugment=augment.randaugment,
+        randaugment_variant=augment.randaugment_variant,
+        three_augment=augment.three_augment,
+        color_jitter=augment.color_jitter,
+        erasing=augment.erasing,
+        repeats=data.sampling.repeats,
+        mixup=model.mixing.mixup,
+        cutmix=model.mixing.cutmix,
+        loss=loss.kind,
+        smoothing=loss.label_smoothing,
+        head_bias=loss.head_bias,
+        distillation=distillation
+        and (distillation.kind, distillation.alpha, distillation.temperature),
+        optimizer=OPTIMIZERS[type(optimizer).__name__],
+        lr=settings["lr"],
+        weight_decay=settings["weight_decay"],
+        betas=tuple(settings.get("betas", (0.9, 0.999))),
+        momentum=settings.get("momentum", 0.9),
+        eps=settings.get("eps", 1e-8),
+        clip=trainer.gradient_clip_val,
+        average=averages[0] if averages else None,
+        epochs=trainer.max_epochs if trainer.max_epochs != -1 else None,
+        steps=trainer.max_steps if trainer.max_steps != -1 else None,
+        decay=schedule.decay,
+        drops=tuple(schedule.drops),
+        warmup_steps=schedule.warmup_steps,
+        warmup_epochs=schedule.warmup_epochs,
+        first_lr=settings["lr"] * schedule.warmup_start if warm else 0.0,
+        last_lr=_last(schedule) * settings["lr"],
+        per_epoch=schedule.per_epoch,
+        from_the_start=schedule.warmup_counts,
+    )
+
+
+def _last(schedule: Any) -> float:
+    return 1.0 if schedule.decay == "constant" else schedule.final_factor
+
+
+def _check_sizes(name: str, config: Any) -> None:
+    """A variant for another model must not keep sizes of the first one."""
+    published = model_config(name)
+    if isinstance(published, ResNetConfig):
+        assert config.width_factor == published.width_factor
+    else:
+        sizes = ("patch_size", "width", "depth", "mlp_dim", "num_heads", "stem_depths")
+        assert all(getattr(config, size) == getattr(published, size) for size in sizes)

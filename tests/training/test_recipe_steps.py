@@ -1,0 +1,292 @@
+"""The first twenty optimizer steps of every recipe are those of a plain loop after its source.
+
+The recipe runs as `vit fit` runs it: its own data, augmentation, mixing, loss, optimizer, schedule,
+clipping and callbacks. Only sizes are reduced: the model's, the images', the batch, and the length
+of run and warm-up, so that twenty steps see all of the schedule. The loop knows what is published
+(tests/training/published.py) and computes in its own arithmetic.
+"""
+
+import math
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.callbacks import Callback
+from PIL import Image
+from torch import Tensor, nn
+
+from tests.training.published import Published
+from tests.training.published_recipes import PUBLISHED
+from tests.training.recipe_reading import builder
+from vit.checkpoints.native import save_native
+from vit.checkpoints.pretrained import create_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+STEPS, PER_EPOCH = 20, 2
+WARMUP_STEPS, WARMUP_EPOCHS = 4, 3
+# Of a training set: ImageNet-1k's without one percent, and larger ones, whose warm-up is longer.
+IMAGES = {"default": 1_268_355, "pretrain/vit_jft": 303_000_000}
+SMALL = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixteen training images of noise in three classes, and one to validate each class on."""
+    root = tmp_path_factory.mktemp("noise")
+    random = np.random.default_rng(0)
+    for split, counts in {"train": (6, 5, 5), "val": (1, 1, 1)}.items():
+        for label, count in enumerate(counts):
+            (root / split / "abc"[label]).mkdir(parents=True)
+            for i in range(count):
+                pixels = random.integers(0, 256, (12, 10, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / split / "abc"[label] / f"{i}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose answers differ from image to image."""
+    torch.manual_seed(5)
+    path = tmp_path_factory.mktemp("teacher")
+    model = create_model("vit_ti16", num_classes=3, image_size=8, **{**SMALL, "depth": 1})
+    nn.init.normal_(model.head_layers[0].get_parameter("weight"))
+    save_native(path, model, classes=list("abc"), preprocess={}, extra={})
+    return path
+
+
+class Batch(NamedTuple):
+    seed: int
+    images: Tensor
+    labels: Tensor
+
+
+class Recorder(Callback):
+    """What a loop needs to do the same: each batch, and torch's seed before it is used."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.weights: dict[str, Tensor] = {}
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        step = module.training_step
+
+        def recorded(batch: Any, batch_idx: int) -> Any:
+            # Not before: the callback that seeds torch for each step comes after this one.
+            self.batches.append(Batch(torch.initial_seed(), batch[0].double(), batch[1].clone()))
+            return step(batch, batch_idx)
+
+        module.training_step = recorded
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        # At the end of the run an average may take the weights' place.
+        self.weights = {n: p.detach().clone() for n, p in module.model.named_parameters()}
+
+
+def options(name: str, published: Published) -> list[str]:
+    """A run of twenty steps on tiny images by a tiny model."""
+    sizes = dict(SMALL)
+    if published.tanh_layer:
+        sizes["representation_size"] = 16
+    if published.model is not None and published.model.startswith("bit"):
+        sizes = {"depths": [1]}
+    changed = [f"--model.architecture.{field}={value}" for field, value in sizes.items()]
+    changed += ["--data.image_size=8", "--data.batch_size=8", "--data.num_workers=0"]
+    if published.resize_size is not None:
+        changed.append("--data.augment.resize_size=10")
+    if published.epochs is None:
+        changed.append(f"--trainer.max_steps={STEPS}")
+    else:
+        changed.append(f"--trainer.max_epochs={STEPS // PER_EPOCH}")
+    if published.warmup_steps:
+        changed.append(f"--model.schedule.warmup_steps={WARMUP_STEPS}")
+    else:
+        changed.append(f"--model.schedule.warmup_epochs={WARMUP_EPOCHS}")
+    trainer = {"precision": "64-true", "accelerator": "cpu", "devices": 1}
+    trainer |= {"limit_val_batches": 0, "enable_checkpointing": "false"}
+    return ["-c", name, *changed, *(f"--trainer.{key}={value}" for key, value in trainer.items())]
+
+
+CASES = [
+    *PUBLISHED,
+    pytest.param("pretrain/deit_distilled:soft", id="pretrain/deit_distilled:soft"),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_twenty_steps_are_those_of_a_plain_loop(
+    case: str, folder: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, _, variant = case.partition(":")
+    published = PUBLISHED[name][variant]
+    arguments = [*options(name, published), f"--data.root={folder}"]
+    if published.distillation is not None:
+        kind, alpha, temperature = published.distillation
+        for field, value in {"kind": kind, "alpha": alpha, "temperature": temperature}.items():
+            arguments.append(f"--model.loss.distillation.{field}={value}")
+        arguments.append(f"--model.loss.distillation.teacher={teacher}")
+    torch.manual_seed(0)
+    cli = builder().build(arguments)
+    plain = deepcopy(cli.model.model).double().train()
+    trainer, recorder = cli.build_trainer(None), Recorder()
+    trainer.callbacks.append(recorder)
+    trainer.fit(cli.model, cli.datamodule)
+    assert trainer.global_step == len(recorder.batches) == STEPS
+
+    guide = create_model(pretrained=teacher, report=lambda _: None).double().eval()
+    torch.set_default_dtype(torch.float64)
+    try:
+        run_plain_loop(plain, recorder.batches, published, guide)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for key, parameter in plain.named_parameters():
+        torch.testing.assert_close(recorder.weights[key], parameter, rtol=0, atol=1e-6, msg=key)
+
+
+def run_plain_loop(
+    model: Any, batches: list[Batch], published: Published, teacher: nn.Module
+) -> None:
+    """Trains the model on these batches, as the source describes it."""
+    kernels = {n for n, p in model.named_parameters() if n.endswith("weight") and p.dim() > 1}
+    states = {n: State(published, decays=n in kernels) for n, _ in model.named_parameters()}
+    for step, batch in enumerate(batches):
+        torch.manual_seed(batch.seed)
+        images, targets = mixed(batch.images, F.one_hot(batch.labels, 3).double(), published)
+        model.zero_grad()
+        if published.distillation is None:
+            loss_of(model(images), targets, published).backward()
+        else:
+            distilled_loss(model, images, targets, published, teacher).backward()
+        grads = {n: p.grad for n, p in model.named_parameters()}
+        norm = torch.stack([g.norm() for g in grads.values()]).norm()
+        # The 1e-6 is torch's, against a norm of 0.
+        clip = 1.0 if published.clip is None else min(1.0, published.clip / (norm.item() + 1e-6))
+        lr = learning_rate(published, step)
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                p.copy_(states[key].updated(p, grads[key] * clip, step + 1, lr))
+
+
+def learning_rate(
+    published: Published,
+    step: int,
+    *,
+    total: int = STEPS,
+    epoch: int = PER_EPOCH,
+    warm_steps: int = WARMUP_STEPS,
+    warm_epochs: int = WARMUP_EPOCHS,
+) -> float:
+    """At a step from 0: linear warm-up, then the decay."""
+    lr, last = published.lr, published.last_lr
+    if published.per_epoch:
+        step = step // epoch * epoch
+    warm = warm_steps if published.warmup_steps else warm_epochs * epoch
+    if step < warm:
+        return published.first_lr + (lr - published.first_lr) * step / warm
+    done = step / total if published.from_the_start else (step - warm) / (total - warm)
+    if published.decay == "cosine":
+        return last + (lr - last) * (1 + math.cos(math.pi * done)) / 2
+    if published.decay == "linear":
+        return last + (lr - last) * (1 - done)
+    return lr / 10 ** sum(done > share for share in published.drops)
+
+
+def mixed(images: Tensor, targets: Tensor, published: Published) -> tuple[Tensor, Tensor]:
+    """Mixup or CutMix of each image with the one before, one share a batch."""
+    if not published.mixup and not published.cutmix:
+        return images, targets
+    cut = published.cutmix > 0 and (not published.mixup or torch.rand(()).item() < 0.5)
+    alpha = published.cutmix if cut else published.mixup
+    share = torch.distributions.Beta(alpha, alpha).sample().item()
+    others = torch.cat([images[-1:], images[:-1]])
+    if cut:
+        side, images = 8, images.clone()
+        length = int(side * math.sqrt(1 - share))
+        (top, bottom), (left, right) = (
+            (max(0, middle - length // 2), min(side, middle + length // 2))
+            for middle in (int(torch.randint(side, ())), int(torch.randint(side, ())))
+        )
+        images[:, :, top:bottom, left:right] = others[:, :, top:bottom, left:right]
+        share = 1 - (bottom - top) * (right - left) / side**2
+    else:
+        images = share * images + (1 - share) * others
+    return images, share * targets + (1 - share) * torch.cat([targets[-1:], targets[:-1]])
+
+
+def loss_of(logits: Tensor, targets: Tensor, published: Published) -> Tensor:
+    if published.loss == "bce":  # deit/engine.py: targets.gt(0.0), BCEWithLogitsLoss()
+        return nn.BCEWithLogitsLoss()(logits, (targets > 0).double())
+    targets = (1 - published.smoothing) * targets + published.smoothing / targets.shape[1]
+    if published.loss == "sigmoid":  # big_vision/utils.py, sigmoid_xent
+        yes, no = logits.sigmoid().log(), (-logits).sigmoid().log()
+        return -(targets * yes + (1 - targets) * no).sum(1).mean()
+    return -(targets * logits.log_softmax(1)).sum(1).mean()
+
+
+def distilled_loss(
+    model: Any, images: Tensor, targets: Tensor, published: Published, teacher: nn.Module
+) -> Tensor:
+    """deit/losses.py, DistillationLoss."""
+    assert published.distillation is not None
+    kind, alpha, tau = published.distillation
+    logits, student = model.forward_distilled(images)
+    with torch.no_grad():
+        answers = teacher(images)
+    if kind == "hard":
+        loss = -student.log_softmax(1).gather(1, answers.argmax(1, keepdim=True)).mean()
+    else:
+        wanted = (answers / tau).softmax(1)
+        terms = wanted * (wanted.log() - (student / tau).log_softmax(1))
+        loss = terms.sum() * tau**2 / student.numel()
+    return (1 - alpha) * loss_of(logits, targets, published) + alpha * loss
+
+
+@dataclass
+class State:
+    """What an optimizer knows about one parameter."""
+
+    published: Published
+    decays: bool
+    first: Any = 0.0
+    second: Any = 0.0
+
+    def adam(self, grad: Tensor, t: int) -> Tensor:
+        beta1, beta2 = self.published.betas
+        self.first = beta1 * self.first + (1 - beta1) * grad
+        self.second = beta2 * self.second + (1 - beta2) * grad**2
+        mean, square = self.first / (1 - beta1**t), self.second / (1 - beta2**t)
+        return mean / (square.sqrt() + self.published.eps)
+
+    def updated(self, p: Tensor, grad: Tensor, t: int, lr: float) -> Tensor:
+        """The parameter after step `t`, from 1."""
+        decay = self.published.weight_decay * p if self.decays else 0.0
+        if self.published.optimizer in ("sgd", "sgdw"):
+            # The decay bypasses the momentum (big_vision); the others have none.
+            self.first = self.published.momentum * self.first + grad
+            return p - lr * (self.first + decay)
+        step = self.adam(grad, t) + decay
+        if self.published.optimizer == "lamb" and self.decays and p.norm() > 0:
+            # arXiv:1904.00962, algorithm 2; for what decays only, as in apex's FusedLAMB.
+            step = step * p.norm() / step.norm()
+        return p - lr * step
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_learning_rate_of_the_whole_run_is_the_published_one(name: str, folder: Path) -> None:
+    published = PUBLISHED[name][""]
+    epoch = IMAGES.get(name, IMAGES["default"]) // published.batch
+    total = published.steps or (published.epochs or 0) * epoch
+    lengths = {"warm_steps": published.warmup_steps, "warm_epochs": published.warmup_epochs}
+    kept = [option for option in options(name, published) if "schedule" not in option]
+    arguments = [option for option in kept if "trainer.max" not in option]
+    schedule = builder().build([*arguments, f"--data.root={folder}"]).model.schedule
+    for step in (*range(STEPS), *np.linspace(STEPS, total - 1, 50).astype(int).tolist()):
+        expected = learning_rate(published, step, total=total, epoch=epoch, **lengths)
+        actual = published.lr * schedule.factor(step, total, 0.0, epoch)
+        assert actual == pytest.approx(expected, rel=1e-4, abs=1e-12), step

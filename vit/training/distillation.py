@@ -1,0 +1,119 @@
+"""Distillation through a token (DeiT, arXiv:2012.12877, section 4). Shapes: b c h w images, k
+classes."""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit.checkpoints.pretrained import LoadReport, create_model
+from vit.errors import UserError
+from vit.shapes import Float
+
+
+@dataclass(kw_only=True)
+class Distillation:
+    """What the distillation token's head learns. The class token's head keeps the labels."""
+
+    teacher: str | None = None
+    """Weights of the teacher, a model of the same classes: a run, a model directory, a file, or a
+    hub address. It sees the student's images, mixed and augmented as they are."""
+    kind: Literal["hard", "soft"] = "hard"
+    """hard: the teacher's first choice is the label (equation 3). soft: its probabilities are the
+    targets (equation 2)."""
+    alpha: float = 0.5
+    """Weight in [0, 1] of this loss; the loss on the labels has the rest."""
+    temperature: float = 1.0
+    """Divides the logits of both for the soft targets."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise UserError(f"alpha={self.alpha} is not in [0, 1]")
+        if self.temperature <= 0:
+            raise UserError(f"temperature={self.temperature} must be more than 0")
+        if self.kind == "hard" and self.temperature != 1:
+            raise UserError(f"temperature={self.temperature} has no effect on kind=hard")
+
+    def __call__(
+        self, loss: Tensor, logits: Float[Tensor, "b k"], answers: Float[Tensor, "b k"]
+    ) -> Float[Tensor, ""]:
+        """The whole loss: `loss` on the labels, `logits` of the distillation token, `answers` of
+        the teacher."""
+        logits, answers = logits.to(loss.dtype), answers.to(loss.dtype)
+        if self.kind == "hard":
+            distilled = F.cross_entropy(logits, answers.argmax(-1))
+        else:
+            t = self.temperature
+            student, teacher = (F.log_softmax(x / t, dim=-1) for x in (logits, answers))
+            # The mean over images and classes: k times less than equation 2 (DeiT, losses.py).
+            distilled = F.kl_div(student, teacher, reduction="mean", log_target=True) * t * t
+        return (1 - self.alpha) * loss + self.alpha * distilled
+
+
+class Teacher:
+    """A model that answers and does not learn, and that is no part of the student's checkpoints.
+
+    Args:
+        weights: As `Distillation.teacher`.
+        image_size: (height, width) of the student's images.
+        num_classes: Of the student.
+        classes: Names of the student's classes, where known.
+        preprocess: Of the student, in plain types.
+    """
+
+    def __init__(
+        self,
+        weights: str | None,
+        *,
+        image_size: tuple[int, int],
+        num_classes: int,
+        classes: list[str] | None,
+        preprocess: dict[str, Any] | None,
+    ) -> None:
+        if weights is None:
+            raise UserError(
+                "distillation needs a teacher: --model.loss.distillation.teacher WEIGHTS"
+            )
+        reports: list[LoadReport] = []
+        model = create_model(
+            pretrained=os.path.expanduser(weights),
+            image_size=image_size,
+            num_classes=num_classes,
+            classes=classes,
+            report=reports.append,
+        )
+        if reports[0].reinitialised:
+            raise UserError(f"the teacher {weights} knows other classes: {reports[0].head}")
+        self.model = model.eval().requires_grad_(False)
+        self._colors = _colors(preprocess, reports[0].preprocess)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Teacher":
+        """Moves the weights."""
+        self.model.to(device, dtype)
+        self._colors = None if self._colors is None else self._colors.to(device, dtype)
+        return self
+
+    @torch.no_grad()
+    def __call__(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
+        """Logits of images that are normalised for the student."""
+        if self._colors is not None:
+            scale, shift = self._colors[..., None, None]
+            images = images * scale + shift
+        return self.model(images)
+
+
+def _colors(ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> Tensor | None:
+    """Rows scale and shift, a value a channel, from our normalisation to theirs; None if equal."""
+    if not ours or not theirs:
+        return None
+    pairs = [
+        [torch.tensor(p[name], dtype=torch.float64) for p in (ours, theirs)]
+        for name in ("mean", "std")
+    ]
+    (our_mean, their_mean), (our_std, their_std) = pairs
+    if torch.equal(our_mean, their_mean) and torch.equal(our_std, their_std):
+        return None
+    return torch.stack([our_std / their_std, (our_mean - their_mean) / their_std])
