@@ -2,6 +2,9 @@
 
 python benchmarks/compute.py          writes benchmarks/results/compute_table6.json and the page
 python benchmarks/compute.py --check  exit status 1 if either is not up to date
+
+Written are also what PyTorch's counter finds for every named model at full depth, which takes a
+minute or two; the check compares the formulas with these.
 """
 
 import json
@@ -14,6 +17,7 @@ from vit.cli.compare import parser
 from vit.cli.compare_figures import compute_figure
 from vit.cli.compare_rows import model_rows, training_rows
 from vit.cli.compare_table import amount
+from vit.compute.candidate import candidate
 from vit.compute.table6 import JFT_CLASSES, TABLE6, Point
 from vit.inspection.drawing import png
 from vit.models.config import ResNetConfig
@@ -151,15 +155,32 @@ def filled(page: str, tables: dict[str, str]) -> str:
     return page
 
 
+def by_counter() -> dict[str, Any]:
+    """Multiply-adds of each model and its training step at 224 pixels, as PyTorch counts them."""
+    import torch
+
+    counts = {name: candidate(name).counted for name in ZOO}
+    return {
+        "torch": torch.__version__,
+        "macs": {name: [work.macs, work.training_macs] for name, work in counts.items()},
+    }
+
+
 def main() -> int:
-    rows = jft()
-    document = {"what": "vit compare --recipe jft", "rows": rows}
+    rows, check = jft(), "--check" in sys.argv
+    file = RESULTS / "compute_table6.json"
+    counter = json.loads(file.read_text())["counter"] if check else by_counter()
+    for name, counts in counter["macs"].items():
+        work = candidate(name).work
+        if counts != [work.macs, work.training_macs]:
+            print(f"{name}: the formula disagrees with PyTorch's counter", file=sys.stderr)
+            return 1
+    document = {"what": "vit compare --recipe jft", "rows": rows, "counter": counter}
     results = json.dumps(document, indent=1) + "\n"
     tables = {"table6": table6(rows), "explanations": explanations(), "models": models()}
     page = filled(PAGE.read_text(encoding="utf-8"), tables)
-    file = RESULTS / "compute_table6.json"
-    if "--check" in sys.argv:
-        same = file.is_file() and file.read_text() == results
+    if check:
+        same = file.read_text() == results
         return int(not same or page != PAGE.read_text(encoding="utf-8") or not FIGURE.is_file())
     file.write_text(results)
     PAGE.write_text(page, encoding="utf-8")

@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from checkpoint_peers import assert_same, outputs, scatter
 from safetensors.torch import load_file
 from torch import nn
 
+from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
 from vit.checkpoints.convert import Format, compare, convert
 from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
@@ -178,7 +178,7 @@ def test_torchvision_loads_what_is_exported_for_it(kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["vit", "map", "hybrid"])
 def test_google_files_satisfy_the_papers_equations(kind: str, tmp_path: Path) -> None:
     np = pytest.importorskip("numpy")
-    import numpy_forward
+    from tests.checkpoints import numpy_forward
 
     model, target = exported(TO_GOOGLE[kind], "google", tmp_path)
     pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy_forward
 import pytest
 import torch
-from checkpoint_peers import assert_same
 
+from tests.checkpoints import numpy_forward
+from tests.checkpoints.checkpoint_peers import assert_same
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.models.config import ResNetConfig, ViTConfig
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_peers import scatter
 
 import vit
+from tests.checkpoints.checkpoint_peers import scatter
 from vit.checkpoints.hub import download, fetch, is_address
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import load_pretrained

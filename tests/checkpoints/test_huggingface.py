@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_peers import assert_same, outputs, scatter
 from torch import nn
 
+from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.errors import UserError
 from vit.models.config import ViTConfig

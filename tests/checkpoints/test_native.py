@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_peers import scatter
 from torch import nn
 
+from tests.checkpoints.checkpoint_peers import scatter
 from vit.checkpoints import native
 from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from checkpoint_peers import scatter
 from torch import nn
 
+from tests.checkpoints.checkpoint_peers import scatter
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import create_model, inspect_pretrained, load_pretrained
 from vit.checkpoints.report import LoadReport

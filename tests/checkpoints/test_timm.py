@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_peers import assert_same, outputs, scatter
 from safetensors.torch import save_file
 
+from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.models.config import ViTConfig
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_peers import assert_same, outputs, scatter
 from torch import nn
 
+from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 
 peers = pytest.importorskip("torchvision.models.vision_transformer")

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import random_images, relative_error
 from torch import Tensor
 
+from tests.models.small_models import random_images, relative_error
 from vit.models import attention
 from vit.models.attention import attend
 

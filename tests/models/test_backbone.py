@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import (
+from torch import Tensor, nn
+
+from tests.models.small_models import (
     BACKBONES,
     random_images,
     relative_error,
@@ -20,10 +22,8 @@ from small_models import (
     small_hybrid,
     small_vit,
 )
-from test_resnet import timm_twin as timm_resnet
-from test_vision_transformer import timm_twin as timm_vit
-from torch import Tensor, nn
-
+from tests.models.test_resnet import timm_twin as timm_resnet
+from tests.models.test_vision_transformer import timm_twin as timm_vit
 from vit.errors import UserError
 from vit.models.backbone import layer_indices
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import random_images, relative_error
 from torch import Tensor
 
+from tests.models.small_models import random_images, relative_error
 from vit.errors import UserError
 from vit.models.config import PosResize
 from vit.models.embedding import resize_grid, sincos2d

@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import filled, random_images, relative_error
 from torch import nn
 
+from tests.models.small_models import filled, random_images, relative_error
 from vit.models.config import Activation
 from vit.models.encoder import Attention, DropPath, LayerScale, Mlp
 

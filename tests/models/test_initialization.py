@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import SMALL
 from torch import Tensor, nn
 
+from tests.models.small_models import SMALL
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.resnet import PostActBottleneck, PreActBottleneck, ResNet, StdConv2d
 from vit.models.vision_transformer import VisionTransformer

@@ -1,9 +1,9 @@
 """Attention pooling against torch's own multi-head attention."""
 
 import torch
-from small_models import filled, random_images, relative_error
 from torch import nn
 
+from tests.models.small_models import filled, random_images, relative_error
 from vit.models.pooling import AttentionPool
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import filled, random_images, relative_error, small_bit, small_hybrid
 from torch import Tensor, nn
 
+from tests.models.small_models import filled, random_images, relative_error, small_bit, small_hybrid
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, WsMode
 from vit.models.resnet import (

@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from numpy_vit import forward as numpy_forward
-from small_models import SMALL, filled, random_images, relative_error, small_hybrid, small_vit
 from torch import Tensor, nn
 
+from tests.models.numpy_vit import forward as numpy_forward
+from tests.models.small_models import (
+    SMALL,
+    filled,
+    random_images,
+    relative_error,
+    small_hybrid,
+    small_vit,
+)
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer

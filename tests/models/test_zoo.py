@@ -4,8 +4,8 @@ import re
 
 import pytest
 import torch
-from small_models import SMALL
 
+from tests.models.small_models import SMALL
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.resnet import ResNet

@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 import torch
-from small_models import BACKBONES, random_images, relative_error
+
+from tests.models.small_models import BACKBONES, random_images, relative_error
 
 # Captures and differentiates the graph as Inductor would, without a minute of C++ compilation.
 BACKEND = "aot_eager"

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import ddp_run
 import pytest
 import torch
+
+from tests.training import ddp_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -2,8 +2,8 @@ import copy
 
 import pytest
 import torch
-from test_optim import groups_of, vit
 
+from tests.training.test_optim import groups_of, vit
 from vit.training.lamb import LAMB
 
 IMAGES = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -2,9 +2,9 @@ import copy
 
 import pytest
 import torch
-from test_optim import groups_of, vit
 from torch.optim import AdamW, Muon
 
+from tests.training.test_optim import groups_of, vit
 from vit.errors import UserError
 from vit.training.muon import MuonWithAdamW
 

@@ -1,9 +1,9 @@
 import copy
 
 import torch
-from test_lamb import train
-from test_optim import groups_of, vit
 
+from tests.training.test_lamb import train
+from tests.training.test_optim import groups_of, vit
 from vit.training.sgdw import SGDW
 
 

@@ -8,27 +8,35 @@ Cell = Callable[[Row], str | None]
 
 
 def model_table(rows: Sequence[Row]) -> str:
-    """Models at image sizes."""
-    return _table(
+    """Models at image sizes; below, where they were measured, what came of that."""
+    named: list[tuple[str, str, Cell]] = [
+        ("model", "", lambda row: row["model"]),
+        ("image", "px", _pixels),
+    ]
+    costs = _table(
         [
-            ("model", "", lambda r: r["model"]),
-            ("image", "px", _pixels),
-            ("params", "M", lambda r: amount(r["params"] / 1e6)),
-            ("multiply-adds", "G/image", lambda r: amount(r["macs"] / 1e9)),
-            ("forward", "GFLOP/image", lambda r: amount(r["flops"] / 1e9)),
-            ("training step", "GFLOP/image", lambda r: amount(r["training_flops"] / 1e9)),
+            *named,
+            ("params", "M", lambda row: amount(row["params"] / 1e6)),
+            ("multiply-adds", "G/image", lambda row: amount(row["macs"] / 1e9)),
+            ("forward", "GFLOP/image", lambda row: amount(row["flops"] / 1e9)),
+            ("training step", "GFLOP/image", lambda row: amount(row["training_flops"] / 1e9)),
             ("counter: forward", "GFLOP/image", _scaled("counted_flops", 1e9)),
             ("training step", "GFLOP/image", _scaled("counted_training_flops", 1e9)),
             ("activations", "MiB/image", _scaled("activation_bytes", 2**20)),
-            ("measured", "MiB/image", _scaled("measured_activation_bytes", 2**20)),
             ("checkpointed", "MiB/image", _scaled("activation_bytes_checkpointing", 2**20)),
             ("largest batch", "images", _whole("largest_batch")),
             ("checkpointed", "images", _whole("largest_batch_checkpointing")),
-            ("found", "images", _whole("largest_batch_found")),
-            *_MEASURED,
         ],
         rows,
     )
+    if not any("measured_on" in row for row in rows):
+        return costs
+    measured: list[tuple[str, str, Cell]] = [
+        ("activations", "MiB/image", _scaled("measured_activation_bytes", 2**20)),
+        ("peak", "GiB", _scaled("measured_peak_bytes", 2**30)),
+        ("largest batch", "images", _whole("largest_batch_found")),
+    ]
+    return costs + "\n\nmeasured\n" + _table([*named, *_MEASURED, *measured], rows)
 
 
 def training_table(rows: Sequence[Row]) -> str:

@@ -220,7 +220,11 @@ class TrainingCLI(LightningCLI):
         config = self.config.clone()
         config.ckpt_path = None
         config.run_dir = None
-        for group, name in ((config.data, "root"), (config.model, "pretrained")):
+        places = [(config.data, "root"), (config.model, "pretrained")]
+        loss = config.model.get("loss")  # masked patches have none to choose
+        if loss is not None and loss.get("distillation") is not None:
+            places.append((loss.distillation, "teacher"))
+        for group, name in places:
             place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
             if place and os.path.exists(place):  # not the address of a hub
                 group[name] = place  # so that the run can be scored from any directory
