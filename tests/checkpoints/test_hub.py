@@ -168,7 +168,7 @@ def test_no_server_and_no_file_are_one_line_each(server: Server) -> None:
 
 def test_gs_addresses_load_as_pretrained(server: Server, tmp_path: Path) -> None:
     np = pytest.importorskip("numpy")
-    from test_google import drawn, vit_shapes
+    from tests.checkpoints.test_google import drawn, vit_shapes
 
     np.savez(tmp_path / "w.npz", **drawn(vit_shapes()))
     server.files["/vit_models/imagenet21k/x.npz"] = (tmp_path / "w.npz").read_bytes()

@@ -206,7 +206,7 @@ def test_truncated_foreign_files_are_refused(suffix: str, share: float, tmp_path
 
 
 def test_an_npz_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
-    from test_google import drawn, vit_shapes
+    from tests.checkpoints.test_google import drawn, vit_shapes
 
     path = tmp_path / "w.npz"
     np.savez(path, **drawn(vit_shapes()))

@@ -103,8 +103,8 @@ def test_the_table_is_aligned_and_has_units(vit: Vit) -> None:
 
 
 def test_amounts_have_four_digits() -> None:
-    values = (0.0000442, 0.1642, 4.4092, 17.564, 632.05, 4256.4, 0)
-    shown = ["4.42e-05", "0.164", "4.409", "17.56", "632.0", "4,256", "0.000"]
+    values = (0.0000442, 0.00597, 0.1642, 4.4092, 17.564, 632.05, 4256.4, 0)
+    shown = ["4.42e-05", "0.00597", "0.164", "4.409", "17.56", "632.0", "4,256", "0"]
     assert [amount(value) for value in values] == shown
 
 

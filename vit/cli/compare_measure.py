@@ -205,10 +205,6 @@ class Machine:
             f"{self.repetitions} repetitions, models in turns, ± half the distance of slowest and "
             "fastest. Training is a whole step with fused AdamW, without reading images.",
         ]
-        if self.rule == "bf16-cpu":
-            lines.append(
-                "Activations, measured: attention in bf16 on a CPU may keep its weights too."
-            )
         return lines
 
 

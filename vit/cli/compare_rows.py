@@ -236,7 +236,11 @@ def _model_notes(rows: list[Row], precision: str, where: str, machine: Machine |
         )
     if machine is not None and machine.tries:
         notes.append(f"Largest batch found: by training steps on {machine.name}.")
-    return notes + (machine.notes() if machine is not None else [])
+    if machine is not None:
+        notes += machine.notes()
+        if machine.rule == "bf16-cpu":
+            notes.append("Measured activations: bf16 attention on a CPU may keep its weights too.")
+    return notes
 
 
 def _training_notes(rows: list[Row]) -> list[str]:

@@ -66,9 +66,9 @@ def training_table(rows: Sequence[Row]) -> str:
 
 
 def amount(value: float) -> str:
-    """Four digits, or all before the point: 0.164, 4.409, 17.56, 632.0, 4,256; 4.42e-04."""
-    if 0 < value < 0.001:
-        return f"{value:.2e}"
+    """Three digits below 1, else four or all before the point: 0.164, 4.409, 17.56, 4,256."""
+    if value < 1:
+        return f"{value:.3g}" if value >= 0.001 or value == 0 else f"{value:.2e}"
     places = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
     return f"{value:,.{places}f}"
 

@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 from io import TextIOWrapper
 
+from vit.cli.hardware import keep_memory
 from vit.errors import UserError, did_you_mean
 
 # name -> (module, what it does). Each module has run(args) -> exit status.
@@ -25,6 +26,7 @@ COMMANDS = {
     "recipes": ("vit.cli.recipes", "list the recipes that `-c` finds by name"),
     "models": ("vit.cli.models", "list the models that have a name"),
     "compare": ("vit.cli.compare", "what models cost: operations, memory, speed, whole trainings"),
+    "bench": ("vit.cli.bench", "images a second on this machine, and how near to its limit"),
     "convert": ("vit.cli.convert", "translate weights between formats, or compare two files"),
 }
 
@@ -63,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         if name not in COMMANDS:
             hint = did_you_mean(name, COMMANDS) or "; `vit --help` lists the commands"
             raise UserError(f"unknown command {name!r}{hint}")
+        keep_memory()
         module = import_module(COMMANDS[name][0])
         if COMMANDS[name][0] == "vit.cli.evaluate":
             return module.run(name, args[1:])

@@ -29,7 +29,7 @@ def find_recipe(name: str) -> Path:
         return path
     recipes = list_recipes()
     if name not in recipes:
-        hint = did_you_mean(name, recipes) or f"; known: {', '.join(recipes)}"
+        hint = did_you_mean(name, recipes) or "; `vit recipes` lists them"
         raise UserError(f"no recipe or file named {name!r}{hint}")
     return recipes[name]
 

@@ -1,0 +1,86 @@
+"""What is chosen from the machine: precision, threads, and who keeps freed memory."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from vit.cli import hardware
+from vit.cli.hardware import default_precision, keep_memory, limit_threads
+
+FAULTS = """
+import os, resource, sys
+from vit.cli.hardware import keep_memory
+print(keep_memory())
+def step():
+    for _ in range(4):
+        bytearray(48 * 2**20)
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def kept_and_faults(**environment: str) -> tuple[bool, int]:
+    """Whether memory is kept, and the pages that a second pass over the same sizes asks for."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kept, faults = done.stdout.split()
+    return kept == "True", int(faults)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc")
+def test_memory_that_is_kept_is_not_asked_for_again() -> None:
+    kept, faults = kept_and_faults()
+    if not kept:
+        pytest.skip("not glibc")
+    assert faults < 1000  # of the 49,152 pages of 4 KB that were touched
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc")
+def test_the_users_own_settings_of_the_allocator_stand() -> None:
+    kept, _ = kept_and_faults(MALLOC_TRIM_THRESHOLD_="1000000")
+    assert not kept
+
+
+def test_another_system_keeps_its_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert keep_memory() is False
+
+
+def test_bfloat16_is_chosen_where_the_hardware_multiplies_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for has, precision, word in ((True, "bf16-mixed", "has"), (False, "32-true", "no")):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has=has: has)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+        chosen, reason = default_precision("cpu")
+        assert chosen == precision
+        assert word in reason
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for has, precision in ((True, "bf16-mixed"), (False, "32-true")):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has=has, **_: has)
+        assert default_precision("auto")[0] == precision
+        assert default_precision("cpu")[0] == "32-true"
+
+
+def test_small_steps_are_computed_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    limit = hardware.SMALL_STEP_FLOPS / 6
+    assert limit_threads(params=int(limit / 64) - 1, tokens=16, batch_size=4)
+    assert not limit_threads(params=int(limit / 64) + 1, tokens=16, batch_size=4)
+    assert chosen == [1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert not limit_threads(params=1, tokens=1, batch_size=1)
+    assert chosen == [1]
