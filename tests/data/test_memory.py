@@ -192,6 +192,12 @@ def test_an_unreadable_image_stops_when_it_is_asked_for(tmp_path):
 # As an option
 
 
+def test_a_split_is_decoded_once_for_training_and_evaluation(make_tree, tmp_path, capfd):
+    data = module(make_tree(tmp_path / "photos", {"cat": 20, "dog": 40}), cache="ram")
+    _ = data.train_dataloader(), data.evaluation_loader("train"), data.val_dataloader()
+    assert capfd.readouterr().err.count("stay in memory") == 2
+
+
 def module(root, **options):
     inputs = InputFormat(crop_fraction=1.0)
     return ImageData(

@@ -200,12 +200,11 @@ class Machine:
 
     def notes(self) -> list[str]:
         """How the figures came about."""
-        lines = [
+        return [
             f"Measured on {self.name}, {self.precision}, batch {self.batch_size}: median of "
             f"{self.repetitions} repetitions, models in turns, ± half the distance of slowest and "
             "fastest. Training is a whole step with fused AdamW, without reading images.",
         ]
-        return lines
 
 
 def _size(model: Candidate) -> str:

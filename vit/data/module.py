@@ -339,6 +339,9 @@ class ImageData(LightningDataModule):
         # Other loops than a fit go through the images once.
         cache = self.cache if self._is_fitting() or self.cache == "ram" else "none"
         images = self.image_set(split)
+        for _, other in sorted(self._datasets.items()):
+            if other.images is images and other.decoded is not None:
+                return other.decoded
         decoded = in_memory(images, windows, cache=cache, processes=self._local_processes)
         if decoded is not None and isinstance(images.items, PathList) and self._rank == 0:
             print(decoded.note(split), file=sys.stderr)

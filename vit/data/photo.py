@@ -18,6 +18,7 @@ from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
+from vit.data.borrow import borrowed
 from vit.data.decode import MAX_PIXELS, open_image
 from vit.data.preprocess import (
     Interpolation,
@@ -183,9 +184,13 @@ def _resized(
         image = image if image.mode == "RGB" else image.convert("RGB")
         resampling = pillow_filter(interpolation)
         return to_tensor(image.resize((size[1], size[0]), resampling, box=corners))
-    part = image if corners == (0, 0, *image.size) else image.crop(corners)
-    part = part if part.mode == "RGB" else part.convert("RGB")
-    pixels = interleaved(part).permute(2, 0, 1)
-    if size == (height, width):
-        return pixels.contiguous()
-    return F.interpolate(pixels[None], size, mode=interpolation, antialias=True)[0].contiguous()
+    whole = borrowed(image)
+    if whole is None:
+        part = image if corners == (0, 0, *image.size) else image.crop(corners)
+        pixels = interleaved(part if part.mode == "RGB" else part.convert("RGB"))
+    else:
+        pixels = whole[top : top + height, left : left + width].contiguous()
+    planes = pixels.permute(2, 0, 1)
+    if size != (height, width):
+        planes = F.interpolate(planes[None], size, mode=interpolation, antialias=True)[0]
+    return planes[:3].contiguous()
