@@ -235,7 +235,7 @@ def traced() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_compiles_to_one_graph_forward_and_backward(traced: dict[str, Any], name: str) -> None:
-    for case in ("compile", "compile_gradient", "compile_layers"):
+    for case in ("compile", "compile_gradient", "compile_training", "compile_layers"):
         assert traced[f"{name} {case}"] < 1e-5, case
     # Fused differently, bfloat16 rounds differently.
     assert traced[f"{name} compile_bfloat16"] < 0.03

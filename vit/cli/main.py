@@ -26,6 +26,7 @@ COMMANDS = {
     "recipes": ("vit.cli.recipes", "list the recipes that `-c` finds by name"),
     "models": ("vit.cli.models", "list the models that have a name"),
     "compare": ("vit.cli.compare", "what models cost: operations, memory, speed, whole trainings"),
+    "bench": ("vit.cli.bench", "images a second on this machine, and how near to its limit"),
     "convert": ("vit.cli.convert", "translate weights between formats, or compare two files"),
 }
 

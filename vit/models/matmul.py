@@ -117,16 +117,16 @@ class _Linear(torch.autograd.Function):
         grad, x = grads[0].flatten(0, -2), x.flatten(0, -2)  # m k, m d
         # ATen's product is differentiable once more, and oneDNN's already in bfloat16.
         own = x.dtype == torch.float32 and not torch.is_grad_enabled()
-        product = _product if own else torch.mm
+        multiply = product if own else torch.mm
         wanted = ctx.needs_input_grad
-        grad_x = product(grad, weight).view(*grads[0].shape[:-1], -1) if wanted[0] else None
-        grad_weight = product(grad.t(), x) if wanted[1] else None
+        grad_x = multiply(grad, weight).view(*grads[0].shape[:-1], -1) if wanted[0] else None
+        grad_weight = multiply(grad.t(), x) if wanted[1] else None
         # A product with ones sums in float32, like sum, in half of its time.
-        grad_bias = product(grad.new_ones(1, len(grad)), grad)[0] if wanted[2] else None
+        grad_bias = multiply(grad.new_ones(1, len(grad)), grad)[0] if wanted[2] else None
         return grad_x, grad_weight, grad_bias
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
+def product(a: Tensor, b: Tensor) -> Tensor:
     """a b by oneDNN."""
     return torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")
 
