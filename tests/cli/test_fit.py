@@ -192,7 +192,7 @@ def test_a_time_budget_ends_the_run_on_a_small_learning_rate(vit: Vit, photos: P
     budget = ("--trainer.max_time=00:00:00:03", "--trainer.max_epochs=100000")
     done = vit(
         "fit", "-c", "cifar10", "--data.root", photos, *TINY, *budget,
-        "--trainer.log_every_n_steps=1",
+        "--trainer.log_every_n_steps=1", "--model.schedule.warmup_steps=0",  # on any machine
     )  # fmt: skip
     assert done.status == 0, done.err
     with open("runs/cifar10/metrics.csv") as file:
