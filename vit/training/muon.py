@@ -1,21 +1,32 @@
-"""Muon on the matrices of the encoder, AdamW on everything else, as one optimizer.
+"""Muon on the hidden matrices, AdamW on everything else, as one optimizer.
 
 Muon (K. Jordan et al., 2024, "Muon: an optimizer for hidden layers in neural networks") replaces
-each momentum matrix by the nearest orthogonal one. It is meant for hidden matrices only:
-embeddings, heads, biases and gains stay with AdamW.
+the momentum of each matrix by the nearest orthogonal one. Embeddings, heads, biases and gains stay
+with AdamW. As its authors advise, queries, keys and values are a matrix each, although one layer
+computes all three, and the filters of a convolution are the rows of a matrix. torch.optim.Muon does
+neither; for every other matrix the two agree.
+Shapes: r rows, c columns, s matrices of one shape.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim import AdamW, Muon, Optimizer
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
 
 from vit.errors import UserError
+from vit.models.matmul import HAS_BFLOAT16
+from vit.shapes import Float
+
+# The quintic polynomial that the authors iterate: steep at zero, near one from 0.7 to 1.2.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
 
 
 class MuonWithAdamW(Optimizer):
-    """torch's Muon and torch's AdamW behind one list of parameter groups and one schedule.
+    """Muon and torch's AdamW behind one list of parameter groups and one schedule.
 
     The state is that of the two, `muon` and `adamw`.
 
@@ -50,9 +61,7 @@ class MuonWithAdamW(Optimizer):
                     into.append({**rest, "params": list(chosen), "names": list(names)})
         if not matrices:
             raise UserError("MuonWithAdamW found no matrices in blocks.*; use torch.optim.AdamW")
-        self.muon = Muon(
-            matrices, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=True
-        )
+        self.muon = Muon(matrices, lr=lr, weight_decay=weight_decay, momentum=momentum)
         self.adamw = AdamW(others, lr=adamw_lr, weight_decay=weight_decay, betas=betas, fused=True)
         super().__init__(self.muon.param_groups + self.adamw.param_groups, {})
         self._share()
@@ -80,6 +89,65 @@ class MuonWithAdamW(Optimizer):
         self._share()
 
 
-def is_hidden_matrix(name: str, parameter: torch.Tensor) -> bool:
-    """Whether Muon takes the parameter: two-dimensional and inside the encoder."""
-    return parameter.dim() == 2 and name.startswith("blocks.")
+class Muon(Optimizer):
+    """Muon for parameters that are one matrix or several.
+
+    The rate of an r x c matrix is lr sqrt(max(1, r / c)), the authors' rule.
+    """
+
+    def __init__(self, params: Any, *, lr: float, weight_decay: float, momentum: float) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        for group in self.param_groups:
+            # Matrices of one shape are multiplied together: small products alone are mostly calls.
+            weights: defaultdict[torch.Size, list[Tensor]] = defaultdict(list)
+            updates: defaultdict[torch.Size, list[Tensor]] = defaultdict(list)
+            for name, parameter in zip(group["names"], group["params"], strict=True):
+                if parameter.grad is None:
+                    continue
+                state, momentum = self.state[parameter], group["momentum"]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                buffer = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
+                update = parameter.grad.lerp(buffer, momentum)
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                for weight, part in zip(
+                    matrices_of(name, parameter), matrices_of(name, update), strict=True
+                ):
+                    weights[weight.shape].append(weight)
+                    updates[weight.shape].append(part)
+            for (rows, columns), changed in weights.items():
+                rate = group["lr"] * max(1, rows / columns) ** 0.5
+                nearest = orthogonalize(torch.stack(updates[torch.Size((rows, columns))]))
+                torch._foreach_add_(changed, list(nearest.to(changed[0].dtype)), alpha=-rate)
+
+
+def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
+    """Whether Muon takes the parameter: a matrix of the encoder, or filters of a hybrid's stem."""
+    in_encoder = parameter.dim() == 2 and name.startswith("blocks.")
+    return in_encoder or (parameter.dim() == 4 and name.startswith("patch_embed.backbone."))
+
+
+def matrices_of(name: str, values: Tensor) -> tuple[Tensor, ...]:
+    """The matrices `r c` in a parameter or its gradient, as views of it."""
+    matrix = values.flatten(1)
+    return matrix.chunk(3) if name.endswith("attn.qkv.weight") else (matrix,)
+
+
+def orthogonalize(updates: Float[Tensor, "s r c"]) -> Float[Tensor, "s r c"]:
+    """Nearly U V^T of every update U S V^T: singular values between 0.7 and 1.2.
+
+    Five Newton-Schulz iterations, in bfloat16 where the hardware has it, as its authors do.
+    """
+    slow = updates.device.type == "cpu" and not HAS_BFLOAT16
+    x = updates.to(torch.float32 if slow else torch.bfloat16)
+    wide = x.shape[1] <= x.shape[2]
+    x = x if wide else x.mT
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    a, b, c = COEFFICIENTS
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x if wide else x.mT
