@@ -1,5 +1,7 @@
 """oneDNN's dense layers: as exact as PyTorch's own, and used only where nobody would notice."""
 
+import copy
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +19,7 @@ from tests.models.small_models import (
     small_vit,
 )
 from vit.models import matmul
-from vit.models.matmul import Gelu, dense, gelu
+from vit.models.matmul import Gelu, dense, gelu, pack
 
 FORMS: list[Gelu | None] = [None, "gelu", "gelu_tanh"]
 DTYPES = [
@@ -272,3 +274,82 @@ def test_logits_of_every_route_are_near_float64(
     for ours, theirs in zip(*errors, strict=True):
         assert ours < (1e-6 if dtype == torch.float32 else 0.03)
         assert ours < 2 * theirs
+
+
+@pytest.fixture
+def packed_calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each product was of a packed weight."""
+    seen, kernel = [], matmul._linear
+
+    def watched(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+        seen.append(weight.is_mkldnn)
+        return kernel(x, weight, *rest)
+
+    monkeypatch.setattr(matmul, "_linear", watched)
+    return seen
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_packed_weights_give_results_as_exact(
+    packed_calls: list[bool], dtype: torch.dtype, form: Gelu | None
+) -> None:
+    layer, x = layer_and_input(dtype)
+    pack(layer)
+    with torch.inference_mode():
+        found = dense(layer, x, form)
+    assert packed_calls == [True]
+    exact = plain(layer.double(), x.double(), form)
+    assert relative_error(found, exact) < matmul.ERRORS[dtype]
+
+
+@needs_float32
+def test_a_changed_weight_is_not_computed_with_its_old_copy(packed_calls: list[bool]) -> None:
+    layer, x = layer_and_input()
+    other = nn.Linear(96, 160)
+    changes: list[Callable[[], object]] = [
+        lambda: nn.init.normal_(layer.weight),
+        lambda: layer.load_state_dict(other.state_dict()),
+        lambda: layer.load_state_dict(other.state_dict(), assign=True),
+        lambda: setattr(layer, "weight", nn.Parameter(torch.randn(160, 96))),
+        lambda: setattr(layer.weight, "data", torch.randn(160, 96)),
+        lambda: torch.optim.SGD(layer.parameters(), lr=1.0).step(),
+    ]
+    for change in changes:
+        pack(layer)
+        dense(layer, x).sum().backward()
+        change()
+        packed_calls.clear()
+        with torch.no_grad():
+            torch.testing.assert_close(dense(layer, x), F.linear(x, layer.weight, layer.bias))
+        assert packed_calls == [False]
+
+
+@needs_float32
+def test_training_and_autocast_compute_with_the_weights_themselves(
+    packed_calls: list[bool],
+) -> None:
+    layer, x = layer_and_input()
+    pack(layer)
+    dense(layer, x).sum().backward()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        dense(layer, x)
+    assert not any(packed_calls)
+
+
+@needs_float32
+def test_a_packed_model_is_saved_and_copied_as_before() -> None:
+    model = small_vit().eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    pack(model)
+    assert model.state_dict().keys() == before.keys()
+    images = random_images(2, 3, *model.config.size)
+    with torch.no_grad():
+        torch.testing.assert_close(copy.deepcopy(model)(images), model(images))
+    gc.collect()
+    kept = len(matmul._PACKED)
+    layers = sum(type(layer) is nn.Linear for layer in model.modules())
+    assert kept >= layers
+    del model
+    gc.collect()
+    assert len(matmul._PACKED) == kept - layers  # the copies go with the model

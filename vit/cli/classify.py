@@ -33,6 +33,7 @@ def run(args: list[str]) -> int:
 
     from vit.data.decode import ImageError, open_image
     from vit.inference.classifier import load
+    from vit.models.matmul import pack
 
     classifier = load(options.model)
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,6 +42,8 @@ def run(args: list[str]) -> int:
     except (RuntimeError, AssertionError) as error:  # torch's ways to say that it has none
         reason = str(error).splitlines()[0]
         raise UserError(f"--device {device} cannot be used: {reason}") from error
+    if len(paths) > BATCH:
+        pack(classifier.model)
     rows, skipped = [], 0
     for start in range(0, len(paths), BATCH):
         opened = []

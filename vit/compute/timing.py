@@ -152,10 +152,12 @@ def limit(
 
 
 def inference(model: "torch.nn.Module", images: "torch.Tensor") -> Call:
-    """A forward pass for the model's logits, in the dtype of its weights."""
+    """A forward pass for the model's logits, in the dtype of its weights, packed on a CPU."""
     import torch
 
-    model.eval()
+    from vit.models.matmul import pack
+
+    pack(model.eval())
     images = images.to(next(model.parameters()).dtype)
 
     def call() -> object:

@@ -28,6 +28,7 @@ from vit.data.sources import ImageSet, PathList, SplitName
 from vit.errors import UserError
 from vit.evaluation.progress import Meter
 from vit.models.config import ViTConfig
+from vit.models.matmul import pack
 from vit.models.zoo import Model
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class Extractor:
     @torch.inference_mode()
     def _compute(self, data: "ImageData", split: SplitName) -> tuple[Tensor, Tensor]:
         """(n, d) and (n,), on the CPU."""
+        pack(self.model)
         total, dtype = data.expected_images(split), getattr(torch, self.precision)
         values, places, done = torch.empty(0), torch.empty(total, dtype=torch.int64), 0
         with Meter(f"features of {split}", total, "img") as meter, _whole_float32():

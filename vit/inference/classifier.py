@@ -16,6 +16,7 @@ from vit.checkpoints.native import load_native
 from vit.data.decode import open_image
 from vit.data.preprocess import Preprocess
 from vit.errors import UserError
+from vit.models.matmul import pack
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Classifier:
             raise UserError(f"top={top} must be at least 1")
         if not isinstance(images, list | tuple):
             images = [images]
+        if len(images) > batch_size:
+            pack(self.model)
         results = []
         for start in range(0, len(images), batch_size):
             scores = self.probabilities(images[start : start + batch_size])

@@ -121,7 +121,8 @@ class Muon(Optimizer):
             for (rows, columns), changed in weights.items():
                 rate = group["lr"] * max(1, rows / columns) ** 0.5
                 nearest = orthogonalize(torch.stack(updates[torch.Size((rows, columns))]))
-                torch._foreach_add_(changed, list(nearest.to(changed[0].dtype)), alpha=-rate)
+                for weight, direction in zip(changed, nearest.to(changed[0].dtype), strict=True):
+                    weight.add_(direction, alpha=-rate)
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
