@@ -3,10 +3,11 @@
     python benchmarks/masked_patches.py --data cifar10/ [--seeds 3] [--runs DIR]
 
 `--data` has train/ and test/ with a folder a class. The recipe pretrain/masked_patches_cifar10 sees
-all of train without its labels; then the recipe cifar10 is run on 1 and 10 % of the labels, equally
-many of each class, from that encoder and from random weights, with the same steps, batch, learning
-rate and augmentation. No image is held out: the weights of the last step are scored on test. With
---whole-budget-seeds N, N seeds also train from random weights for the steps of both together.
+all of train without its labels; then the recipe cifar10/masked_patches is run on 1 and 10 % of the
+labels, equally many of each class, from that encoder and from random weights, with the same steps,
+batch, learning rate and augmentation. No image is held out: the weights of the last step are scored
+on test. With --whole-budget-seeds N, N seeds also train from random weights for the steps of both
+together.
 
 What is trained stays trained: stopped, the same command goes on. Other options need another --runs;
 --encoder takes over a run of the pre-training that is there. Writes
@@ -28,7 +29,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from cells import run_cell  # noqa: E402
+from cells import note_options, run_cell  # noqa: E402
 from collect import KEPT, portable, row  # noqa: E402
 
 SUBSET_SEED = 0
@@ -59,13 +60,7 @@ def write_subset(data: Path, percent: float, manifest: Path) -> int:
 
 def cell(arguments: list[str], folder: Path) -> dict[str, Any]:
     """The summary of a run, made if need be; SystemExit where it was made with other options."""
-    note = folder.parent / f"{folder.name}.json"
-    if note.is_file() and json.loads(note.read_text()) != arguments:
-        raise SystemExit(
-            f"{folder} was made with other options (see {note}); choose another --runs"
-        )
-    note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(arguments))
+    note_options(arguments, folder)
     return run_cell(arguments, folder)
 
 
@@ -134,7 +129,7 @@ def main(args: list[str]) -> dict[str, Any]:
                     continue
                 steps = options.finetune_steps
                 steps += pretraining["steps"] if start == STARTS[2] else 0
-                arguments = ["-c", "cifar10", "--data.root", str(manifests[percent])]
+                arguments = ["-c", "cifar10/masked_patches", "--data.root", str(manifests[percent])]
                 arguments += ["--data.val_fraction", "0", "--trainer.max_epochs", "-1"]
                 arguments += ["--trainer.max_steps", str(steps), "--seed_everything", str(seed)]
                 arguments += shlex.split(options.finetune_options)

@@ -108,7 +108,7 @@ def test_every_cell_is_run_and_written(
     assert "70" in first and str(data) in first
     assert len(others) == 2 * (2 * 2 + 1)
     for arguments, folder in others:
-        assert arguments[:2] == ["-c", "cifar10"]
+        assert arguments[:2] == ["-c", "cifar10/masked_patches"]
         assert arguments[arguments.index("--data.batch_size") + 1] == "4"
         for option in ("--model.pretrained", "--model.layer_decay"):
             assert (option in arguments) == (folder.parent.name == "pre-trained")

@@ -1,0 +1,202 @@
+"""The same architecture from four libraries, in the settings that benchmarks/models.py compares."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.zoo import ModelConfig, build_model, model_config
+
+CIFAR = "cifar"
+
+
+def configuration(name: str) -> ModelConfig:
+    """A named model with the exact GELU, which the three peers have; "cifar" is a ViT of 2.7 M."""
+    if name == CIFAR:
+        return ViTConfig(
+            image_size=32,
+            patch_size=4,
+            num_classes=10,
+            width=192,
+            depth=6,
+            mlp_dim=768,
+            num_heads=3,
+            activation="gelu",
+        )
+    config = model_config(name)
+    return model_config(name, activation="gelu") if isinstance(config, ViTConfig) else config
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A library and how it is used."""
+
+    library: str
+    name: str
+    precision: str = "fp32"
+    """fp32 or bf16: weights in it for inference, autocast for training."""
+    explicit_attention: bool = False
+    """Plain products instead of scaled_dot_product_attention."""
+    fused_optimizer: bool = False
+    compile: str | None = None
+    """Mode of torch.compile."""
+    cudnn: bool = False
+    """cuDNN's attention before the others."""
+
+    def __str__(self) -> str:
+        return f"{self.library}, {self.name}"
+
+    def attention(self) -> AbstractContextManager[Any]:
+        """Where it runs: PyTorch's own choice of attention kernel, or cuDNN's first."""
+        if not self.cudnn:
+            return nullcontext()
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+        return sdpa_kernel(order, set_priority=True)
+
+
+def settings(config: ModelConfig, device: str, what: str) -> list[Setting]:
+    """All that are compared; the first one is what the others are measured against."""
+    libraries = ["timm", "torchvision", "transformers"]
+    if isinstance(config, ResNetConfig):
+        libraries.remove("torchvision")  # has no BiT
+    found = []
+    for library in libraries:
+        found.append(Setting(library, "as it comes"))
+        if device == "cpu":
+            explicit = library != "torchvision" and isinstance(config, ViTConfig)
+            name = "bf16, explicit attention" if explicit else "bf16"
+            found.append(Setting(library, name, "bf16", explicit, fused_optimizer=True))
+        else:
+            found.append(Setting(library, "bf16", "bf16", fused_optimizer=True))
+            found.append(
+                Setting(library, "bf16, compiled", "bf16", fused_optimizer=True, compile="default")
+            )
+    found.append(Setting("vit", "fp32", fused_optimizer=True))
+    found.append(Setting("vit", "bf16", "bf16", fused_optimizer=True))
+    if device != "cpu":
+        modes = {"compiled": "default"}
+        if what == "inference":
+            modes["compiled with CUDA graphs"] = "reduce-overhead"
+        for name, mode in modes.items():
+            found.append(
+                Setting("vit", f"bf16, {name}", "bf16", fused_optimizer=True, compile=mode)
+            )
+        found.append(
+            Setting(
+                "vit",
+                "bf16, compiled, cuDNN attention",
+                "bf16",
+                fused_optimizer=True,
+                compile="default",
+                cudnn=True,
+            )
+        )
+    return found
+
+
+def build_vit(config: ModelConfig, setting: Setting) -> nn.Module:
+    """Ours."""
+    return build_model(config)
+
+
+def build_timm(config: ModelConfig, setting: Setting) -> nn.Module:
+    """timm's; its switch for explicit attention is read when a model is built."""
+    import timm
+    from timm.layers import set_fused_attn
+    from timm.models.vision_transformer import VisionTransformer
+
+    if isinstance(config, ResNetConfig):
+        return timm.create_model("resnetv2_50x1_bit", num_classes=config.num_classes)
+    set_fused_attn(not setting.explicit_attention)
+    try:
+        return VisionTransformer(
+            img_size=config.size,
+            patch_size=config.patch_size,
+            num_classes=config.num_classes,
+            embed_dim=config.width,
+            depth=config.depth,
+            num_heads=config.num_heads,
+            mlp_ratio=config.mlp_dim / config.width,
+        )
+    finally:
+        set_fused_attn(True)
+
+
+def build_torchvision(config: ModelConfig, setting: Setting) -> nn.Module:
+    """torchvision's."""
+    from torchvision.models import VisionTransformer
+
+    assert isinstance(config, ViTConfig)
+    return VisionTransformer(
+        image_size=config.size[0],
+        patch_size=config.patch_size,
+        num_layers=config.depth,
+        num_heads=config.num_heads,
+        hidden_dim=config.width,
+        mlp_dim=config.mlp_dim,
+        num_classes=config.num_classes,
+    )
+
+
+class Logits(nn.Module):
+    """transformers' models answer with a record."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(images).logits
+
+
+def build_transformers(config: ModelConfig, setting: Setting) -> nn.Module:
+    """transformers'."""
+    import transformers
+
+    if isinstance(config, ResNetConfig):
+        return Logits(
+            transformers.BitForImageClassification(
+                transformers.BitConfig(num_labels=config.num_classes)
+            )
+        )
+    theirs = transformers.ViTConfig(
+        hidden_size=config.width,
+        num_hidden_layers=config.depth,
+        num_attention_heads=config.num_heads,
+        intermediate_size=config.mlp_dim,
+        image_size=config.size[0],
+        patch_size=config.patch_size,
+        num_labels=config.num_classes,
+        layer_norm_eps=config.layer_norm_eps,
+        attn_implementation="eager" if setting.explicit_attention else "sdpa",
+    )
+    return Logits(transformers.ViTForImageClassification(theirs))
+
+
+BUILDERS: dict[str, Callable[[ModelConfig, Setting], nn.Module]] = {
+    "vit": build_vit,
+    "timm": build_timm,
+    "torchvision": build_torchvision,
+    "transformers": build_transformers,
+}
+
+
+@torch.no_grad()
+def fill(model: nn.Module) -> nn.Module:
+    """Random values in every parameter; those of one name, as timm's and ours, get the same."""
+    for i, (name, parameter) in enumerate(sorted(model.named_parameters())):
+        generator = torch.Generator().manual_seed(i)
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.ndim == 1 and "bias" not in name:
+            parameter.copy_(1 + 0.2 * noise)
+        elif parameter.ndim == 1:
+            parameter.copy_(0.3 * noise)
+        else:
+            parameter.copy_(noise * parameter[0].numel() ** -0.5)
+    return model

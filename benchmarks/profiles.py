@@ -1,0 +1,161 @@
+"""Where the main steps spend their time, with PyTorch's own kernels and with the ones we choose.
+
+    python benchmarks/profiles.py [--quick]
+
+Three steps on one thread: ViT-B/16 forward with bfloat16 weights, a training step of ViT-Ti/16, and
+one of the small ViT that CIFAR-10 is trained with, both in bfloat16 autocast. "before" is the same
+model through F.linear, F.gelu, scaled_dot_product_attention and AdamW as it comes; "after" is what
+vit/models/matmul.py and vit/models/attention.py choose, and fused AdamW. Both take turns; the ratio
+is that of whole steps without a profiler, the parts are milliseconds a step under PyTorch's. A GELU
+that is the last step of a product counts as product. Writes benchmarks/results/profiles_cpu.json;
+the last line of the output is the JSON.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from collect import commit
+from model_peers import CIFAR, configuration
+from torch.profiler import ProfilerActivity, profile
+
+from vit.cli.hardware import hardware, keep_memory, versions
+from vit.compute.memory import training_loss
+from vit.compute.timing import Call, in_turns, inference
+from vit.models import attention, matmul
+from vit.models.zoo import build_model
+
+ROOT = Path(__file__).parents[1]
+STEPS = (("vit_b16", "inference", 4), ("vit_ti16", "training", 8), (CIFAR, "training", 128))
+PARTS = {
+    "matrix products": ("mm", "addmm", "linear", "_linear_pointwise"),
+    "attention": (
+        "bmm",
+        "baddbmm",
+        "_softmax",
+        "_softmax_backward_data",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+    ),
+    "GELU": ("gelu", "gelu_backward"),
+    "normalisation": ("native_layer_norm", "native_layer_norm_backward"),
+    "copies and casts": ("copy_", "cat"),
+    "sums by element": ("add", "add_", "sum"),
+    "patch projection": ("mkldnn_convolution", "convolution_backward"),
+    "optimizer": (
+        "_fused_adamw_",
+        "Optimizer.step#AdamW.step",
+        *("lerp_", "mul_", "addcmul_", "addcdiv_", "sqrt", "div"),
+    ),
+}
+
+
+@contextmanager
+def pytorch_alone() -> Iterator[None]:
+    """No kernel but those that PyTorch's own functions take."""
+    with (
+        mock.patch.object(attention, "_use_products", lambda k: False),
+        mock.patch.object(matmul, "_use_onednn", lambda x, weight, bias: False),
+    ):
+        yield
+
+
+def step(name: str, what: str, batch: int, before: bool) -> Call:
+    """One step of the model."""
+    config = configuration(name)
+    torch.manual_seed(0)
+    model = build_model(config)
+    images = torch.randn(batch, 3, *config.size)
+    if what == "inference":
+        inner = inference(model.bfloat16(), images)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=None if before else True)
+
+        def inner() -> object:
+            training_loss(model.train(), images, "bf16").backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def call() -> object:
+        if not before:
+            return inner()
+        with pytorch_alone():
+            return inner()
+
+    return call
+
+
+def parts(call: Call, steps: int) -> dict[str, float]:
+    """Milliseconds a step by kind of operation."""
+    call()
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        for _ in range(steps):
+            call()
+    sums = dict.fromkeys([*PARTS, "the rest"], 0.0)
+    for event in found.key_averages():
+        operation = event.key.split("::")[-1]
+        part = next((part for part, names in PARTS.items() if operation in names), "the rest")
+        sums[part] += event.self_cpu_time_total / 1000 / steps
+    return sums
+
+
+def row(name: str, what: str, batch: int, rounds: int) -> dict[str, Any]:
+    """Both ways of one step."""
+    calls = {way: step(name, what, batch, way == "before") for way in ("before", "after")}
+    times = in_turns(calls, rounds=rounds, clock="cpu")
+    pairs = zip(times["before"].values, times["after"].values, strict=True)
+    ratios = [old / new for old, new in pairs]
+    return {
+        "model": name,
+        "what": what,
+        "batch_size": batch,
+        "milliseconds": {way: 1000 * times[way].median for way in calls},
+        "ratio": times["after"].faster_than(times["before"]),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "rounds": rounds,
+        "parts": {way: parts(call, 2 if rounds < 5 else 5) for way, call in calls.items()},
+    }
+
+
+def main() -> None:
+    """Measures, prints tables, writes the file and prints the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="the smallest step, no file written")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_memory()
+    rows = []
+    for name, what, batch in STEPS[-1:] if options.quick else STEPS:
+        batch, rounds = (8, 2) if options.quick else (batch, options.rounds)
+        found = row(name, what, batch, rounds)
+        rows.append(found)
+        print(
+            f"{name} {what}, batch {batch}: x{found['ratio']:.2f} "
+            f"({found['ratio_min']:.2f}-{found['ratio_max']:.2f})"
+        )
+        for part, before in found["parts"]["before"].items():
+            print(f"  {part:30} {before:8.1f} -> {found['parts']['after'][part]:8.1f} ms")
+    document = {
+        "what": "profiles",
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "hardware": hardware(),
+        "versions": versions(),
+        "rows": rows,
+    }
+    if not options.quick:
+        path = ROOT / "benchmarks" / "results" / "profiles_cpu.json"
+        path.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""How seconds grow with image size, batch, depth and width; and what a second process gives.
+
+    python benchmarks/scaling.py [--device cuda] [--quick]
+
+One small ViT (width 192, depth 6, patch 16, 224 pixels), of which one thing is changed at a time.
+Every axis is measured in turns; its exponent is the slope of log seconds an image over log value,
+the middle of the rounds' slopes. On a CPU the clock is the CPU time of one thread. Processes train
+together by DistributedDataParallel (gloo, or nccl on GPUs), each with its own batch on one thread,
+and the clock is the one on the wall. Writes benchmarks/results/scaling_<device>.json and
+docs/scaling.png; the last line of the output is the JSON.
+"""
+
+import argparse
+import json
+import math
+import os
+import socket
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from collect import commit
+from torch import nn
+
+from vit.cli.compare_measure import Progress
+from vit.cli.hardware import hardware, keep_memory, versions
+from vit.compute.flops import work
+from vit.compute.timing import Call, Times, finisher, in_turns, inference, training
+from vit.models.config import ViTConfig
+from vit.models.zoo import build_model
+
+ROOT = Path(__file__).parents[1]
+BASE = {"image_size": 224, "patch_size": 16, "width": 192, "depth": 6, "batch": 8}
+AXES: dict[str, tuple[int, ...]] = {
+    "image_size": (112, 160, 224, 320, 448),
+    "batch": (1, 2, 4, 8, 16, 32),
+    "depth": (3, 6, 12, 24),
+    "width": (96, 192, 384, 768),
+}
+NAMES = {
+    "image_size": "tokens",
+    "batch": "images a batch",
+    "depth": "layers",
+    "width": "width",
+}
+
+
+def config(values: dict[str, int]) -> ViTConfig:
+    """The small ViT with these sizes; heads of 64 channels, or one of 48 pairs at width 96."""
+    width = values["width"]
+    return ViTConfig(
+        image_size=values["image_size"],
+        patch_size=values["patch_size"],
+        width=width,
+        depth=values["depth"],
+        mlp_dim=4 * width,
+        num_heads=max(1, width // 64),
+        activation="gelu",
+    )
+
+
+def measure_axis(
+    axis: str, points: tuple[int, ...], device: torch.device, rounds: int, progress: Progress
+) -> list[dict[str, Any]]:
+    """A row a value and way (inference in bf16 and fp32, training in bf16)."""
+    ways = ("inference fp32", "inference bf16", "training bf16")
+    calls: dict[str, Call] = {}
+    flops, batches = {}, {}
+    for point in points:
+        values = {**BASE, axis: point}
+        made = config(values)
+        images = torch.randn(values["batch"], 3, *made.size, device=device)
+        for way in ways:
+            what, precision = way.split()
+            model = build_model(made).to(device)
+            if what == "inference":
+                dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+                calls[f"{way} {point}"] = inference(model.to(dtype), images)
+            else:
+                calls[f"{way} {point}"] = training(model, images, precision)
+        flops[point], batches[point] = work(made), values["batch"]
+    times = in_turns(
+        calls,
+        rounds=rounds,
+        clock="cpu" if device.type == "cpu" else "wall",
+        finish=finisher(device),
+        report=lambda line: progress.show(f"{NAMES[axis]}: {line}"),
+    )
+    rows = []
+    for way in ways:
+        found = {point: times[f"{way} {point}"] for point in points}
+        slopes = exponents(axis, found, batches)
+        for point, each in found.items():
+            images_a_second = batches[point] / each.median
+            cost = flops[point]
+            operations = cost.training_flops if way.startswith("training") else cost.flops
+            rows.append(
+                {
+                    "axis": axis,
+                    "way": way,
+                    "value": point,
+                    "x": tokens(point) if axis == "image_size" else point,
+                    "images_per_second": images_a_second,
+                    "spread": each.spread,
+                    "flops_per_second": images_a_second * operations,
+                    "exponent": statistics.median(slopes),
+                    "exponent_min": min(slopes),
+                    "exponent_max": max(slopes),
+                    "exponent_of_operations": slope(
+                        [tokens(p) if axis == "image_size" else p for p in points],
+                        [flops[p].flops for p in points],
+                    ),
+                    "rounds": rounds,
+                }
+            )
+    return rows
+
+
+def tokens(image_size: int) -> int:
+    """Patches and the class token."""
+    return (image_size // BASE["patch_size"]) ** 2 + 1
+
+
+def exponents(axis: str, found: dict[int, Times], batches: dict[int, int]) -> list[float]:
+    """The slope of each round, of seconds an image."""
+    x = [tokens(p) if axis == "image_size" else p for p in found]
+    rounds = len(next(iter(found.values())).values)
+    return [slope(x, [t.values[i] / batches[p] for p, t in found.items()]) for i in range(rounds)]
+
+
+def slope(x: list[int], y: list[float] | list[int]) -> float:
+    """Of log y over log x, by least squares."""
+    return statistics.linear_regression([math.log(v) for v in x], [math.log(v) for v in y]).slope
+
+
+def rank_process(rank: int, world: int, port: int, device: str, steps: int, queue: Any) -> None:
+    """Trains in step with the others; the first one tells the images a second of all."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    keep_memory()
+    backend = "gloo" if device == "cpu" else "nccl"
+    torch.distributed.init_process_group(backend, rank=rank, world_size=world)
+    place = torch.device("cpu") if device == "cpu" else torch.device("cuda", rank)
+    model: nn.Module = build_model(config(BASE)).to(place)
+    if world > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    images = torch.randn(BASE["batch"], 3, 224, 224, device=place)
+    step, finish = training(model, images, "bf16"), finisher(place)
+    for _ in range(2):
+        step()
+    rates = []
+    for _ in range(steps):
+        torch.distributed.barrier()
+        finish()
+        start = time.perf_counter()
+        step()
+        finish()
+        torch.distributed.barrier()
+        rates.append(world * BASE["batch"] / (time.perf_counter() - start))
+    if rank == 0:
+        queue.put(rates)
+    torch.distributed.destroy_process_group()
+
+
+def measure_ranks(device: str, steps: int, progress: Progress) -> list[dict[str, Any]]:
+    """A row a number of processes, up to one a core or GPU; the numbers take turns."""
+    most = torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
+    counts = [n for n in (1, 2, 4, 8) if n <= most]
+    found: dict[int, list[float]] = {n: [] for n in counts}
+    context = torch.multiprocessing.get_context("spawn")
+    for turn in range(2):
+        for n in counts:
+            progress.show(f"processes, turn {turn + 1}/2: {n}")
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            queue = context.SimpleQueue()
+            torch.multiprocessing.spawn(  # pyright: ignore[reportPrivateImportUsage]
+                rank_process, args=(n, port, device, steps, queue), nprocs=n, join=True
+            )
+            found[n] += queue.get()
+    alone = statistics.median(found[1])
+    return [
+        {
+            "axis": "ranks",
+            "way": "training bf16",
+            "value": n,
+            "x": n,
+            "images_per_second": statistics.median(rates),
+            "spread": (max(rates) - min(rates)) / 2 / statistics.median(rates),
+            "efficiency": statistics.median(rates) / n / alone,
+            "best_efficiency": max(rates) / n / max(found[1]),
+            "rounds": len(rates),
+        }
+        for n, rates in found.items()
+    ]
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Seconds an image over each axis."""
+    from vit.inspection.drawing import LIGHT, label_axes, new_figure, png, style_axes
+
+    figure = new_figure(9.6, 2.9, LIGHT)
+    colours = {
+        "inference fp32": LIGHT.first,
+        "inference bf16": LIGHT.second,
+        "training bf16": LIGHT.third,
+    }
+    for i, axis in enumerate(AXES):
+        axes = figure.add_subplot(1, len(AXES), i + 1)
+        style_axes(axes, LIGHT)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        for way, colour in colours.items():
+            chosen = [r for r in rows if r["axis"] == axis and r["way"] == way]
+            x = [r["x"] for r in chosen]
+            y = [1000 / r["images_per_second"] for r in chosen]
+            axes.plot(x, y, "o-", color=colour, markersize=4, label=way)
+        axes.set_xticks([r["x"] for r in rows if r["axis"] == axis and r["way"] == "training bf16"])
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+        axes.xaxis.set_minor_locator(__import__("matplotlib.ticker").ticker.NullLocator())
+        label_axes(axes, LIGHT, x=NAMES[axis], y="ms an image" if i == 0 else "")
+        if i == 0:
+            axes.legend(frameon=False, fontsize=7.5, labelcolor=LIGHT.ink)
+    path.write_bytes(png(figure))
+
+
+def main() -> None:
+    """Measures, writes, draws, and prints the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--axes", nargs="+", choices=(*AXES, "ranks"), default=[*AXES, "ranks"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="few points, no file written")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_memory()
+    device = torch.device(options.device)
+    rows: list[dict[str, Any]] = []
+    with Progress() as progress:
+        for axis in options.axes:
+            if axis == "ranks":
+                rows += measure_ranks(options.device, 2 if options.quick else 8, progress)
+                continue
+            points = AXES[axis][:2] if options.quick else AXES[axis]
+            rounds = 2 if options.quick else options.rounds
+            rows += measure_axis(axis, points, device, rounds, progress)
+    for r in rows:
+        more = f"exponent {r['exponent']:.2f}" if "exponent" in r else f"{r['efficiency']:.0%}"
+        print(
+            f"{NAMES.get(r['axis'], 'processes'):16} {r['x']:5} {r['way']:15} "
+            f"{r['images_per_second']:9.2f}/s  ±{r['spread']:.0%}  {more}"
+        )
+    document = {
+        "what": "scaling",
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        "base": BASE,
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "hardware": hardware(),
+        "versions": versions(),
+        "rows": rows,
+    }
+    if not options.quick:
+        path = ROOT / "benchmarks" / "results" / f"scaling_{options.device}.json"
+        path.write_text(json.dumps(document, indent=1) + "\n")
+        if options.device == "cpu" and set(options.axes) >= set(AXES):
+            draw(rows, ROOT / "docs" / "scaling.png")
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()

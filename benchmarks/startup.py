@@ -1,0 +1,140 @@
+"""CPU seconds that commands take before they answer, each a process of its own, in turns.
+
+    python benchmarks/startup.py [--runs 5] [--quick]
+
+`vit --help`, `vit fit --help` and a whole `vit classify` of one photograph with a ViT-Ti/16, beside
+what they are built on: importing torch, torchvision, lightning, and the help of a trivial
+LightningCLI; and beside the same classification with timm. Writes
+benchmarks/results/startup_cpu.json; the last line of the output is the JSON.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from collect import commit
+
+ROOT = Path(__file__).parents[1]
+LIGHTNING = """
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.demos.boring_classes import BoringDataModule, DemoModel
+LightningCLI(DemoModel, BoringDataModule)
+"""
+TIMM = """
+import sys, timm, torch
+from PIL import Image
+model = timm.create_model("vit_tiny_patch16_224", checkpoint_path=sys.argv[1]).eval()
+data = timm.data.resolve_model_data_config(model)
+image = timm.data.create_transform(**data)(Image.open(sys.argv[2]).convert("RGB"))
+with torch.inference_mode():
+    print(model(image[None]).softmax(-1).topk(5))
+"""
+
+
+def cases(folder: Path) -> dict[str, list[str]]:
+    """Commands by what the table calls them."""
+    python, vit = [sys.executable, "-W", "ignore"], [sys.executable, "-m", "vit"]
+    photo = str(folder / "photo.jpg")
+    return {
+        "python, nothing else": [*python, "-c", "pass"],
+        "vit --help": [*vit, "--help"],
+        "vit fit --help": [*vit, "fit", "--help"],
+        "import torch": [*python, "-c", "import torch"],
+        "vit classify, one photo, ViT-Ti/16": [*vit, "classify", str(folder / "model"), photo],
+        "the same with timm": [*python, "-c", TIMM, str(folder / "timm.safetensors"), photo],
+        "import torchvision": [*python, "-c", "import torchvision"],
+        "import lightning": [*python, "-c", "import lightning"],
+        "LightningCLI --help": [*python, "-c", LIGHTNING, "--help"],
+    }
+
+
+def prepare(folder: Path) -> None:
+    """A model with random weights, also as timm reads it, and a photograph of 500 x 375 noise."""
+    import torch
+    from PIL import Image
+
+    from vit.checkpoints.native import save_native
+    from vit.checkpoints.pretrained import create_model
+    from vit.checkpoints.writing import write_safetensors
+    from vit.data.preprocess import Preprocess
+
+    model = create_model("vit_ti16")
+    preprocess = Preprocess(image_size=(224, 224), crop_fraction=0.875).to_dict()
+    classes = [f"class {i}" for i in range(1000)]
+    save_native(folder / "model", model, classes=classes, preprocess=preprocess, extra={})
+    write_safetensors(folder / "timm.safetensors", model.state_dict(), {"format": "pt"})
+    coarse = torch.randint(0, 256, (38, 50, 3), dtype=torch.uint8).numpy()
+    Image.fromarray(coarse).resize((500, 375)).save(folder / "photo.jpg", quality=90)
+
+
+def measure(command: list[str]) -> tuple[float, float]:
+    """CPU seconds, of user and system, and seconds that passed."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    passed, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return used, passed
+
+
+def main() -> None:
+    """Measures in turns, prints a table and the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="one run, no file written")
+    options = parser.parse_args()
+    runs = 1 if options.quick else options.runs
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare(folder)
+        commands = cases(folder)
+        found: dict[str, list[tuple[float, float]]] = {case: [] for case in commands}
+        for turn in range(runs + 1):
+            for case, command in commands.items():
+                times = measure(command)
+                if turn:  # the first one reads the files from disk
+                    found[case].append(times)
+    rows: list[dict[str, Any]] = []
+    torch_seconds = [used for used, _ in found["import torch"]]
+    for case, times in found.items():
+        used = [u for u, _ in times]
+        above = statistics.median(a - b for a, b in zip(used, torch_seconds, strict=True))
+        rows.append(
+            {
+                "command": case,
+                "cpu_seconds": statistics.median(used),
+                "min": min(used),
+                "max": max(used),
+                "seconds": statistics.median(passed for _, passed in times),
+                "above_import_torch": above,
+            }
+        )
+        print(f"{case:36} {statistics.median(used):6.2f} s CPU  {above:+6.2f} above import torch")
+
+    from vit.cli.hardware import hardware, versions
+
+    document = {
+        "what": "startup",
+        "runs": runs,
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "hardware": hardware(),
+        "versions": versions(),
+        "rows": rows,
+    }
+    if not options.quick:
+        path = ROOT / "benchmarks" / "results" / "startup_cpu.json"
+        path.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()
