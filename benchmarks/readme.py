@@ -40,10 +40,11 @@ def table() -> str:
 
 
 def files() -> list[Path]:
-    """Accuracies of single runs first, then those of experiments."""
+    """Accuracies of single recipes first, then those of experiments."""
     results = ROOT / "benchmarks" / "results"
-    experiments = [results / f"{name}_cifar10.json" for name in ("masked_patches", "equal_flops")]
-    return [*sorted(results.glob("accuracy_*.json")), *(f for f in experiments if f.is_file())]
+    experiments = ("masked_patches_cifar10", "equal_flops_cifar10")
+    names = ("time_to_accuracy_cpu", "time_to_accuracy_gpu", "accuracy_finetune", *experiments)
+    return [file for name in names if (file := results / f"{name}.json").is_file()]
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
@@ -51,8 +52,27 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
     content = json.loads(file.read_text())
     if isinstance(content, list):
         return content
+    if content.get("what") == "time to accuracy":
+        return [timed_row(content, row) for row in content["rows"]]
     name = file.stem.removesuffix("_cifar10").replace("_", " ").capitalize()
     return [{**row, "label": f"{name}: {row['label']}"} for row in content["rows"]]
+
+
+def timed_row(document: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """A row of benchmarks/time_to_accuracy.py, as benchmarks/collect.py would have written it."""
+    count = document["threads"]
+    threads = "1 thread" if count == 1 else f"{count} threads"
+    return {
+        "label": f"CIFAR-10 (JPEG), {document['budget_seconds']} s, {threads}: {row['label']}",
+        "mean": {"test/acc1": row["mean"]},
+        "std": {"test/acc1": row["std"]},
+        "n": row["n"],
+        "images": row["images"],
+        "train_seconds": row["seconds"],
+        "train_cpu_seconds": row["cpu_seconds"],
+        "precision": row["settings"]["precision"],
+        "hardware": document["hardware"],
+    }
 
 
 def main() -> int:

@@ -104,6 +104,7 @@ class Learner:
     epoch: Callable[[], Batches]
     """Training images of the next epoch."""
     test: Callable[[], Batches]
+    num_train: int
     num_test: int
     setting: Setting
     device: torch.device
@@ -212,6 +213,7 @@ def as_it_comes(job: Job) -> Learner:
         optimizer=torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY),
         epoch=partial(batches, "train"),
         test=partial(batches, "test"),
+        num_train=len(sets["train"]),
         num_test=len(sets["test"]),
         setting=setting,
         device=torch.device(job.device),
@@ -264,6 +266,7 @@ def in_memory(job: Job, data: Any) -> dict[str, Any]:
     return {
         "epoch": epoch,
         "test": test,
+        "num_train": len(data.image_set("train")),
         "num_test": num_test,
         "read": (reading.seconds, reading.cpu_seconds),
         "device": torch.device(job.device),
@@ -360,6 +363,7 @@ def run(job: Job) -> dict[str, Any]:
     last = done["scores"][-1][1] if done["scores"] else learner.accuracy()
     return {
         "metrics": {"test/acc1": last},
+        "images": {"train": learner.num_train, "test": learner.num_test},
         "train_seconds": learner.read[0] + clock.seconds,
         "train_cpu_seconds": learner.read[1] + clock.cpu_seconds,
         **done,

@@ -29,7 +29,8 @@ vit's saving of checkpoints stays on it.
 One seed of all arms, each in a process of its own, comes before the next seed of any. What is
 trained stays trained: stopped, the same command goes on, and an arm that was not finished starts
 again. Threads are those of OMP_NUM_THREADS. Writes benchmarks/results/time_to_accuracy_cpu.json or
-_gpu.json after every seed; the last line of output is that JSON.
+_gpu.json after every seed, in which rows of other arms under the same settings stay; the last line
+of output is that JSON.
 """
 
 import csv
@@ -214,6 +215,7 @@ def row(arm: str, summaries: list[dict[str, Any]], until: list[float]) -> dict[s
         "accuracies": accuracies,
         "mean": statistics.mean(accuracies),
         "std": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+        "images": summaries[0]["images"],
         "images_seen": mean("images_seen"),
         "steps": mean("steps"),
         "seconds": mean("train_seconds"),
@@ -302,6 +304,17 @@ def parsed(args: list[str]) -> Namespace:
     return options
 
 
+def rows_of_other_arms(options: Namespace, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the results file has of arms that are not asked for, under the same settings."""
+    if not options.results.is_file():
+        return []
+    found = json.loads(options.results.read_text())
+    if any(found[name] != value for name, value in settings.items()):
+        return []
+    rows = [row for row in found["rows"] if row["arm"] not in options.arms]
+    return [r for r in rows if list(r.get("seconds_to", {})) == [f"{v:g}" for v in options.until]]
+
+
 def main(args: list[str]) -> dict[str, Any]:
     options = parsed(args)
     # Where nobody has said how many, `vit fit` may take fewer for small models than the others do.
@@ -311,16 +324,18 @@ def main(args: list[str]) -> dict[str, Any]:
     paths = [str(HERE.resolve()), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     summaries: dict[str, list[dict[str, Any]]] = {arm: [] for arm in options.arms}
+    machine = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    settings = {"device": machine, "budget_seconds": options.seconds, "threads": options.threads}
+    others = rows_of_other_arms(options, settings)
     document: dict[str, Any] = {}
     for seed in range(options.seeds):
         for arm, found in summaries.items():
             found.append(cell(arm, seed, options))
-        rows = [row(arm, found, options.until) for arm, found in summaries.items()]
+        rows = [row(arm, found, options.until) for arm, found in summaries.items()] + others
+        rows.sort(key=lambda found: list(ARMS).index(found["arm"]))
         document = {
             "what": "time to accuracy",
-            "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-            "budget_seconds": options.seconds,
-            "threads": options.threads,
+            **settings,
             "date": date.today().isoformat(),
             "commit": commit(),
             "hardware": hardware(),

@@ -146,7 +146,7 @@ def test_other_models_images_and_classes_can_be_put_in(vit: Vit) -> None:
 
 def test_a_recipe_gives_size_model_and_images(vit: Vit) -> None:
     [row] = rows(vit, "--recipe", "cifar10")
-    assert row["model"] == "vit 128x6 /4" and row["image_size"] == [32, 32]
+    assert row["model"] == "hybrid 128x4 /4" and row["image_size"] == [32, 32]
     assert row["classes"] == 10
     assert row["images"] == 20 * (45_000 // 128) * 128  # epochs of full batches
     [other] = rows(vit, "--recipe", "cifar10", "vit_ti16", "--epochs", "3", "--images", "1280")

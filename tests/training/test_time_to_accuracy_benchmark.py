@@ -92,6 +92,7 @@ class Recorded:
             loss=self.loss,
             epoch=lambda: self.batches(3, 3, 3, 3),
             test=self.test,
+            num_train=12,
             num_test=7,
             setting=self.peers.Setting("timm", "test"),
             device=torch.device("cpu"),
@@ -240,6 +241,7 @@ def test_the_time_limit_of_vit_fit_stands_still_while_the_test_images_are_scored
 
 def summary_of(accuracy: float, **others: Any) -> dict[str, Any]:
     found = {"images_seen": 1000, "steps": 10, "train_seconds": 2.0, "train_cpu_seconds": 3.0}
+    found |= {"images": {"train": 20, "test": 10}}
     found |= {"metrics": {"test/acc1": accuracy}, "parameters": 7, "settings": {}, "scores": []}
     return {**found, **others}
 
@@ -263,12 +265,29 @@ def test_one_seed_of_all_arms_comes_before_the_next_and_is_written(
     assert json.loads(file.read_text()) == document
     assert {"hardware", "versions", "commit", "date", "threads"} <= set(document)
     assert "timm" in document["versions"] and document["threads"] == torch.get_num_threads()
-    first, second = document["rows"]
+    second, first = document["rows"]
     assert (first["label"], second["label"]) == ("timm, best settings", "vit")
     assert first["accuracies"] == pytest.approx([0.5, 0.6])
     assert first["mean"] == pytest.approx(0.55)
     assert first["std"] == pytest.approx(statistics.stdev([0.5, 0.6]))
     assert first["seconds_to"] == {"0.4": [1.5, 1.5], "0.6": [None, 3.0]}
+
+
+def test_rows_of_other_arms_stay_under_the_same_settings(
+    benchmark: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "cell", lambda arm, seed, options: summary_of(0.5))
+
+    def arms(*options: str) -> list[str]:
+        file = str(tmp_path / "results.json")
+        given = ["--data.root", str(data), "--results", file, *options]
+        return [row["arm"] for row in benchmark.main(given)["rows"]]
+
+    assert arms("--arms", "timm", "--seeds", "1") == ["timm"]
+    assert arms("--arms", "vit") == ["vit", "timm"]
+    assert arms("--arms", "vit", "--seconds", "9") == ["vit"]
+    assert arms("--arms", "timm", "--seconds", "9") == ["vit", "timm"]
+    assert arms("--arms", "vit", "--seconds", "9", "--until", "0.5") == ["vit"]
 
 
 def test_vit_is_held_to_the_budget_and_takes_the_options_behind_the_dashes(
@@ -333,6 +352,7 @@ def test_arms_are_trained_once_within_the_budget(
     for row in (ours, theirs):
         assert len(row["accuracies"]) == 1 and row["accuracies"][0] * 13 % 1 < 1e-6
         assert row["images_seen"] > 0 and row["cpu_seconds"] > 0
+        assert row["images"]["test"] == 13
         assert row["seconds"] >= 1
     assert ours["settings"]["precision"] == "32-true" and ours["parameters"] < 30_000
     assert theirs["settings"]["optimizer"].startswith("AdamW")
