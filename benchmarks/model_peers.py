@@ -44,6 +44,8 @@ class Setting:
     fused_optimizer: bool = False
     compile: str | None = None
     """Mode of torch.compile."""
+    packed: bool = False
+    """Weights in oneDNN's order (vit/models/matmul.py)."""
     cudnn: bool = False
     """cuDNN's attention before the others."""
 
@@ -79,6 +81,9 @@ def settings(config: ModelConfig, device: str, what: str) -> list[Setting]:
             )
     found.append(Setting("vit", "fp32", fused_optimizer=True))
     found.append(Setting("vit", "bf16", "bf16", fused_optimizer=True))
+    if device == "cpu" and what == "inference" and isinstance(config, ViTConfig):
+        for precision in ("fp32", "bf16"):
+            found.append(Setting("vit", f"{precision}, packed", precision, packed=True))
     if device != "cpu":
         modes = {"compiled": "default"}
         if what == "inference":

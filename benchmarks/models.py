@@ -38,6 +38,7 @@ from vit.cli.hardware import hardware, keep_memory, versions
 from vit.compute.flops import work
 from vit.compute.timing import Call, Limit, Times, finisher, in_turns, limit, products
 from vit.models.config import ViTConfig
+from vit.models.matmul import pack
 from vit.models.zoo import ModelConfig
 
 ROOT = Path(__file__).parents[1]
@@ -86,6 +87,8 @@ def prepare(job: Job, setting: Setting) -> Call:
     if job.what == "inference":
         model = model.eval().to(DTYPES[setting.precision])
         images = images.to(DTYPES[setting.precision])
+        if setting.packed:
+            pack(model)
         run = compiled(model, setting)
 
         def infer() -> object:

@@ -22,7 +22,8 @@ examples:
   vit bench runs/my_photos --json                   a trained model
 
 The limit is what the model's dense products reach when they run alone, in the same minutes; the
-share counts the model's multiply-adds only, so that everything else in it is lost speed."""
+share counts the model's multiply-adds only, so that everything else in it is lost speed. Forward
+passes on a CPU are those of packed weights, as `vit classify` has them for more than a batch."""
 
 
 def parser() -> OneLineParser:

@@ -1,0 +1,210 @@
+"""The speed benchmarks at the smallest size: what they compare, count and write."""
+
+import importlib.util
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from vit.models.config import ViTConfig
+from vit.models.zoo import build_model
+
+pytest.importorskip("timm")
+pytest.importorskip("transformers")
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+TINY = ViTConfig(
+    image_size=16,
+    patch_size=8,
+    num_classes=5,
+    width=16,
+    depth=2,
+    mlp_dim=32,
+    num_heads=2,
+    activation="gelu",
+)
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Imports a script of benchmarks/ under its own name."""
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+
+    def named(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return named
+
+
+@pytest.fixture
+def run(
+    load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., tuple[dict[str, Any], Path]]:
+    """Runs a loaded script's `main`; gives the JSON that it prints last, and its folder."""
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    threads = torch.get_num_threads()
+
+    def called(module: ModuleType, capsys: Any, *arguments: str) -> tuple[dict[str, Any], Path]:
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+        monkeypatch.setattr(sys, "argv", [f"{module.__name__}.py", *arguments])
+        try:
+            module.main()
+        finally:
+            torch.set_num_threads(threads)
+        return json.loads(capsys.readouterr().out.splitlines()[-1]), tmp_path
+
+    return called
+
+
+def test_the_four_libraries_build_one_architecture(load: Callable[[str], ModuleType]) -> None:
+    peers = load("model_peers")
+    sizes = {}
+    for setting in peers.settings(TINY, "cpu", "inference"):
+        model = peers.BUILDERS[setting.library](TINY, setting)
+        sizes[str(setting)] = sum(p.numel() for p in model.parameters())
+    assert len(sizes) == 10
+    assert set(sizes.values()) == {sum(p.numel() for p in build_model(TINY).parameters())}
+
+
+def test_explicit_attention_is_another_kernel_of_the_same_model(
+    load: Callable[[str], ModuleType],
+) -> None:
+    peers = load("model_peers")
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    for library in ("timm", "transformers"):
+        kernels, logits = [], []
+        for explicit in (False, True):
+            setting = peers.Setting(library, "", explicit_attention=explicit)
+            model = peers.fill(peers.BUILDERS[library](TINY, setting)).eval()
+            with torch.no_grad(), torch.profiler.profile() as seen:
+                logits.append(model(images))
+            kernels.append({event.key for event in seen.key_averages()})
+        assert ["aten::scaled_dot_product_attention" in k for k in kernels] == [True, False]
+        torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
+
+
+def test_models_are_held_against_timm_and_the_limit(
+    load: Callable[[str], ModuleType],
+    run: Callable[..., tuple[dict[str, Any], Path]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    load("model_peers")
+    models = load("models")
+    monkeypatch.setattr(models, "configuration", lambda name: TINY)
+    arguments = ["--models", "tiny", "--batch-size", "2", "--rounds", "2", "--no-processes"]
+    found, folder = run(models, capsys, *arguments)
+    assert json.loads((folder / "benchmarks/results/models_cpu.json").read_text()) == found
+    assert {"hardware", "versions", "commit", "clock", "threads"} <= set(found)
+    assert {"timm", "transformers", "torchvision", "torch"} <= set(found["versions"])
+    rows = {(r["what"], r["setting"]): r for r in found["rows"]}
+    assert len(rows) == len(found["rows"]) == 18  # packed weights are for inference only
+    for (what, setting), row in rows.items():
+        assert row["images_per_second"] > 0 and 0 < row["utilisation"] < 1
+        assert row["ratio_min"] <= row["ratio"] <= row["ratio_max"]
+        if setting == models.BASE:
+            assert row["ratio"] == row["ratio_min"] == row["ratio_max"] == 1
+        has_error = what == "inference" and setting.startswith(("timm", "vit"))
+        assert (row["logit_error"] is not None) == has_error
+        if has_error:
+            assert 0 < row["logit_error"] < (0.05 if "bf16" in setting else 1e-5)
+
+
+def test_the_second_table_is_of_processes_of_their_own(
+    load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load("model_peers")
+    models = load("models")
+    job = models.Job("tiny", TINY, "training", 2, torch.device("cpu"), 2)
+    commands: list[list[str]] = []
+
+    def process(command: list[str], **_: Any) -> SimpleNamespace:
+        commands.append(command)
+        seconds = 1.0 if "timm" in str(command) else 0.5
+        figures = {"cpu_seconds": seconds, "page_faults": 3, "peak_bytes": 5, "bytes_before": 1}
+        return SimpleNamespace(stdout="noise\n" + json.dumps(figures))
+
+    monkeypatch.setattr(models.subprocess, "run", process)
+    rows = models.alone(job, SimpleNamespace(show=lambda line: None))
+    assert len(commands) == 3 * len(rows)
+    assert {r["setting"]: r["ratio"] for r in rows if "command" in r["setting"]} == {
+        "vit, fp32, as the vit command runs it": 2.0,
+        "vit, bf16, as the vit command runs it": 2.0,
+    }
+    assert {r["images_per_cpu_second"] for r in rows if "timm" in r["setting"]} == {2.0}
+    monkeypatch.undo()
+    assert models.one_process(job, "vit, fp32", steps=2)["cpu_seconds"] > 0
+
+
+def test_profiles_name_what_differs(
+    load: Callable[[str], ModuleType],
+    run: Callable[..., tuple[dict[str, Any], Path]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    load("model_peers")
+    profiles = load("profiles")
+    monkeypatch.setattr(profiles, "configuration", lambda name: TINY)
+    found, _ = run(profiles, capsys, "--rounds", "2")
+    assert [r["what"] for r in found["rows"]] == ["inference", "training", "training"]
+    for row in found["rows"]:
+        before, after = row["parts"]["before"], row["parts"]["after"]
+        assert before.keys() == after.keys()
+        assert before["matrix products"] > 0 and after["matrix products"] > 0
+        assert before["attention"] > 0 and after["attention"] > 0
+        assert (after["optimizer"] > 0) == (row["what"] == "training")
+        # What has no part of its own is little.
+        assert before["the rest"] < 0.8 * sum(before.values())
+
+
+def test_exponents_are_slopes_of_time_over_size(load: Callable[[str], ModuleType]) -> None:
+    scaling = load("scaling")
+    quadratic = {p: scaling.Times((3.0 * p**2, 6.0 * p**2)) for p in (2, 4, 8)}
+    ones = dict.fromkeys(quadratic, 1)
+    assert scaling.exponents("width", quadratic, ones) == pytest.approx([2.0, 2.0])
+    assert scaling.exponents("width", quadratic, {p: p for p in ones}) == pytest.approx([1, 1])
+
+
+def test_start_is_told_beside_that_of_torch(
+    load: Callable[[str], ModuleType],
+    run: Callable[..., tuple[dict[str, Any], Path]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    startup = load("startup")
+    short = [sys.executable, "-c", "pass"]
+    commands = {"import torch": short, "busy": [sys.executable, "-c", "sum(range(10**7))"]}
+    monkeypatch.setattr(startup, "prepare", lambda folder: None)
+    monkeypatch.setattr(startup, "cases", lambda folder: commands)
+    found, folder = run(startup, capsys, "--runs", "3")
+    assert json.loads((folder / "benchmarks/results/startup_cpu.json").read_text()) == found
+    rows = {row["command"]: row for row in found["rows"]}
+    assert rows["import torch"]["above_import_torch"] == 0
+    assert rows["busy"]["above_import_torch"] > 0
+    assert rows["busy"]["min"] <= rows["busy"]["cpu_seconds"] <= rows["busy"]["max"]
+
+
+def test_the_commands_that_are_timed_answer(
+    load: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    startup = load("startup")
+    startup.prepare(tmp_path)
+    commands = startup.cases(tmp_path)
+    for name in ("vit --help", "vit classify, one photo, ViT-Ti/16", "the same with timm"):
+        seconds, passed = startup.measure(commands[name])
+        assert 0 < seconds and 0 < passed
+    assert statistics.median(startup.measure(commands["vit --help"])[0] for _ in range(3)) < (
+        startup.measure(commands["import torch"])[0] / 3
+    )
