@@ -57,15 +57,19 @@ def test_bits_of_different_keys_are_independent():
     assert abs(following) < 0.02
 
 
+@pytest.mark.parametrize("reflect", [False, True])
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize(("height", "width"), [(12, 12), (10, 17)])
-def test_a_window_is_a_slice_of_the_padded_image_or_its_mirror_image(height, width, flip):
+def test_a_window_is_a_slice_of_the_padded_image_or_its_mirror_image(height, width, flip, reflect):
     source = pixels(40, height, width)
-    windows = Windows(size=(10, 9), resized=(10, 9), padding=3, random=True, flip=flip)
+    windows = Windows(
+        size=(10, 9), resized=(10, 9), padding=3, reflect=reflect, random=True, flip=flip
+    )
     bits = key_bits(0, KEYS)
     cut = windows.cut(planar(source), KEYS[:, 1], bits)
     assert cut.dtype == torch.uint8 and cut.is_contiguous() and cut.shape == (240, 3, 10, 9)
-    padded = np.pad(source, ((0, 0), (3, 3), (3, 3), (0, 0)))
+    mode = "reflect" if reflect else "constant"
+    padded = np.pad(source, ((0, 0), (3, 3), (3, 3), (0, 0)), mode=mode)
     flips = 0
     for window, key, bit in zip(cut.numpy(), KEYS, bits.tolist(), strict=True):
         top = (bit >> 32) * (height - 10 + 7) >> 32
@@ -95,7 +99,7 @@ def test_all_windows_are_drawn_equally_often_and_half_of_them_mirrored():
     assert abs(sum(places.values()) - len(keys) * 4 / 9) < 5 * np.sqrt(len(keys) * 20 / 81)
 
 
-@pytest.mark.parametrize("crop", ["pad", "resize_random", "none"])
+@pytest.mark.parametrize("crop", ["pad", "simple", "resize_random", "none"])
 @pytest.mark.parametrize(("height", "width"), [(16, 16), (21, 30)])
 def test_one_image_is_cut_as_in_a_batch(crop, height, width):
     options = {"resize_size": 20, "resize_squash": True} if crop == "resize_random" else {}
@@ -126,7 +130,6 @@ def test_windows_have_torchvisions_resize():
     "change",
     [
         {"crop": "inception"},
-        {"crop": "simple"},
         {"randaugment": (2, 9)},
         {"three_augment": True},
         {"color_jitter": 0.1},
@@ -147,6 +150,9 @@ def test_fields_of_the_transform_reach_the_windows():
     )
     assert TrainTransform(crop="pad", crop_padding=2).windows((8, 6)) == Windows(
         size=(8, 6), resized=(8, 6), padding=2, random=True, flip=True
+    )
+    assert TrainTransform(crop="simple", crop_padding=2).windows((8, 6)) == Windows(
+        size=(8, 6), resized=(8, 6), padding=2, reflect=True, random=True, flip=True
     )
 
 

@@ -170,7 +170,7 @@ class TrainTransform:
         They are drawn from the sample's key instead of torch's generator.
         """
         more = self.three_augment or self.randaugment or self.color_jitter or self.erasing
-        if more or self.crop not in ("pad", "resize_random", "none"):
+        if more or self.crop == "inception":
             return None
         resized = image_size
         if self.crop == "resize_random":
@@ -180,7 +180,8 @@ class TrainTransform:
             size=image_size,
             resized=resized,
             squash=self.resize_squash,
-            padding=self.crop_padding if self.crop == "pad" else 0,
+            padding=self.crop_padding if self.crop in ("pad", "simple") else 0,
+            reflect=self.crop == "simple",
             random=self.crop != "none",
             flip=self.flip,
             interpolation=self.interpolation,

@@ -58,7 +58,9 @@ class Windows:
     squash: bool = False
     """Whether exactly, without regard to the aspect ratio."""
     padding: int = 0
-    """Black pixels around the resized image."""
+    """Pixels around the resized image, black ones."""
+    reflect: bool = False
+    """Its own, mirrored at its edges, instead."""
     random: bool = False
     """Any window, or the one in the middle."""
     flip: bool = False
@@ -96,6 +98,10 @@ class Windows:
         if self.fixed and planes.shape[2:] == self.size:
             return torch.from_numpy(np.ascontiguousarray(planes[indices]))
         tops, lefts, flips = self._places(planes.shape[2:], len(indices), bits)
+        if self.reflect:
+            p = self.padding
+            planes = np.pad(planes[indices], ((0, 0), (0, 0), (p, p), (p, p)), mode="reflect")
+            indices, tops, lefts = np.arange(len(indices)), tops + p, lefts + p
         bottoms, rights = tops + height, lefts + width
         # What of the window lies inside the image, in coordinates of either.
         first_row, first_column = np.maximum(tops, 0), np.maximum(lefts, 0)
