@@ -174,9 +174,12 @@ def train(learner: Learner, clock: Clock, *, each_epoch: bool) -> dict[str, Any]
     return {"steps": steps, "images_seen": seen, "scores": scores}
 
 
-def peer(job: Job, setting: Setting, size: int | tuple[int, int], num_classes: int) -> nn.Module:
-    """timm's model of width 192, depth 6 and patch 4 with its own random weights, on the device."""
-    config = replace(configuration(CIFAR), image_size=size, num_classes=num_classes)
+def peer(job: Job, setting: Setting, num_classes: int, like: Any = None) -> nn.Module:
+    """timm's model with its own random weights, on the device.
+
+    Of width 192, depth 6 and patch 4, or of the sizes in the configuration `like`.
+    """
+    config = replace(like or configuration(CIFAR), num_classes=num_classes)
     torch.manual_seed(job.seed)
     return build_timm(config, setting).to(job.device)
 
@@ -201,7 +204,7 @@ def as_it_comes(job: Job) -> Learner:
             n: ImageFolder(str(Path(job.root) / n), transform) for n, transform in steps.items()
         }
     setting = Setting("timm", "as it comes")
-    model = peer(job, setting, SIZE, len(sets["train"].classes))
+    model = peer(job, setting, len(sets["train"].classes))
     loaders = {n: DataLoader(s, BATCH, shuffle=n == "train") for n, s in sets.items()}
 
     def batches(split: str) -> Iterator[tuple[Tensor, Tensor]]:
@@ -275,7 +278,7 @@ def in_memory(job: Job, data: Any) -> dict[str, Any]:
 
 
 def best_settings(job: Job) -> Learner:
-    """The same recipe, where nothing known is left undone for speed."""
+    """The same training by the fastest means we know, but for torch.compile on a CPU."""
     from vit.data.module import ImageData, InputFormat
     from vit.data.transforms import TrainTransform
 
@@ -293,7 +296,7 @@ def best_settings(job: Job) -> Learner:
         cache="ram",
     )
     parts = in_memory(job, data)
-    model = peer(job, parts["setting"], SIZE, data.num_classes)
+    model = peer(job, parts["setting"], data.num_classes)
     return Learner(
         **parts,
         model=model,
@@ -308,7 +311,8 @@ def best_settings(job: Job) -> Learner:
 
 
 def our_recipe(job: Job) -> Learner:
-    """Our data, optimizer, schedule, loss and mixing, as `vit fit` with these options has them.
+    """Our sizes, data, optimizer, schedule, loss and mixing, as `vit fit` with these options has
+    them: timm's network differs by its patches, class token and positions.
 
     Not the Trainer's options, such as an average of the weights.
     """
@@ -320,7 +324,7 @@ def our_recipe(job: Job) -> Learner:
     cli = TrainingCLI([*arguments, *job.options, "--seed_everything", str(job.seed)])
     data, recipe = cli.datamodule, cli.model
     parts = in_memory(job, data)
-    model = peer(job, parts["setting"], data.image_size, data.num_classes)
+    model = peer(job, parts["setting"], data.num_classes, like=recipe.model.config)
     groups = param_groups(
         model.named_parameters(),
         depth=len(model.get_submodule("blocks")._modules),

@@ -12,8 +12,11 @@ weights of its last step on all of test:
 - timm: "as it comes": float32, torch.optim.AdamW, torchvision's files and transforms
 - timm_best: "best settings": bfloat16 where the machine has it, fused AdamW, images in memory, and
   explicit attention on a CPU or torch.compile on a GPU
-- timm_recipe: the same with the optimizer, schedule, augmentation and loss of our recipe: what is
-  left is the model's
+- timm_recipe: the same with the width, depth, optimizer, schedule, augmentation and loss of our
+  recipe: what is left is patches for a convolutional root, class token and learned positions
+
+The first two of timm's are of width 192 and depth 6, as a person would choose who has not measured.
+
 
 Options behind -- go to vit, and as far as they are about these to timm_recipe.
 
@@ -68,7 +71,7 @@ ARMS = {
     "vit": "vit",
     "timm": "timm, as it comes",
     "timm_best": "timm, best settings",
-    "timm_recipe": "timm, our optimizer and data",
+    "timm_recipe": "timm, our sizes and recipe",
 }
 
 

@@ -199,6 +199,8 @@ def test_arms_differ_in_what_they_are_named_for(
     assert torch.allclose(theirs, ours, atol=1e-5) and labels.equal(same)
     recipe = learner("timm_recipe", "--data.batch_size=16", "--model.loss.label_smoothing=0.1")
     assert type(recipe.optimizer).__name__ == "MuonWithAdamW"
+    assert (recipe.model.embed_dim, len(recipe.model.blocks)) == (128, 4)
+    assert (best.model.embed_dim, len(best.model.blocks)) == (192, 6)
     assert recipe.told["batch_size"] == 16 and len(next(iter(recipe.epoch()))[0]) == 16
     smoothed = recipe.loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0])).item()
     assert smoothed == pytest.approx(math.log(1 + math.exp(-2)) + 0.05 * 2)
