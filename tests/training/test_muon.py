@@ -1,4 +1,5 @@
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -59,6 +60,25 @@ def test_it_is_torchs_muon_on_each_hidden_matrix_and_adamw_on_the_rest() -> None
             off, change = (parameter - named[name]).norm(), (named[name] - before[name]).norm()
             assert off <= (0.02 if name in hidden | filters else 1e-4) * change + 1e-6, name
         ours.load_state_dict(theirs.state_dict())
+
+
+@pytest.mark.parametrize("change", [{}, {"layout": torch.channels_last}, {"at_once": 1}])
+def test_layout_and_memory_change_no_result(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    first = vit(stem_depths=(1,), patch_size=8)
+    second = copy.deepcopy(first)
+    if "layout" in change:
+        second = second.to(memory_format=change["layout"])
+    one, two = MuonWithAdamW(groups_of(first)), MuonWithAdamW(groups_of(second))
+    backward(first)
+    one.step()
+    monkeypatch.setattr("vit.training.muon.AT_ONCE", change.get("at_once", 2**25))
+    backward(second)
+    two.step()
+    for (name, a), b in zip(first.named_parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0.02, atol=1e-3, msg=name)
 
 
 def test_an_update_becomes_its_nearest_orthogonal_matrix() -> None:

@@ -32,6 +32,9 @@ HAS_BFLOAT16: bool = (
 )
 # Below so many operations of a product, or elements of a GELU, the call costs more than it saves.
 SMALL_PRODUCT, SMALL_GELU = 2**24, 2**17
+# Every so many numbers of a weight are looked at to see whether it is still what was packed; a
+# prime, so that they lie in all columns.
+SAMPLED = 251
 # oneDNN's speed over MKL's from which it computes float32. Below 1, so that noise does not turn the
 # choice where the two are equal: two runs of one seed shall not differ in their last bits.
 MARGIN = 0.9
@@ -51,48 +54,51 @@ def dense(layer: nn.Module, x: Tensor, activation: Gelu | None = None) -> Tensor
     if not _use_onednn(x, weight, bias):
         return gelu(F.linear(x, weight, bias), activation)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or bias.requires_grad):
+        if layer in _PACKED:
+            _PACKED[layer] = None
         return gelu(_Linear.apply(x, weight, bias), activation)
-    packed = _PACKED.get(layer)
-    if packed is not None and packed.weight is weight and packed.state == _state(weight):
-        weight = packed.copy
+    if weight is layer.weight and layer in _PACKED:
+        weight = _packed(layer, weight)
     return _linear(x, weight, bias, activation)
 
 
 class _Packed(NamedTuple):
     """A copy of a weight in oneDNN's order."""
 
-    weight: Tensor
-    state: tuple[int, int, torch.dtype]
+    state: tuple[object, ...]
     """Of the weight when it was copied."""
     copy: Tensor
 
 
 # Beside the layers, not in them: their state, their copies and their files stay what they were.
-_PACKED: WeakKeyDictionary[nn.Module, _Packed] = WeakKeyDictionary()
+_PACKED: WeakKeyDictionary[nn.Module, _Packed | None] = WeakKeyDictionary()
 
 
 def pack(model: nn.Module) -> None:
-    """Prepares the dense layers of `model` for many forward passes on a CPU without gradients.
+    """Has the dense layers of `model` keep their weights in oneDNN's order too.
 
-    Weights are kept in oneDNN's order too, so they take their memory twice. One that changes later,
-    by training, loading or a cast, is noticed, and the layer computes as if it were not packed.
-    Only a change in place behind PyTorch's back is not, `weight.data.mul_(2)` say: pack again.
+    For many forward passes on a CPU without gradients: the first one copies the weights, which then
+    take their memory twice, and the others save doing so. A weight that changed is copied again.
+    Changes are seen by address, version and a sample of the values, because not all of them count
+    as a new version: fused optimizers' and those through `.data` do not. An edit by hand of few
+    numbers through `.data` may be missed: call `pack` again.
     """
     for layer in model.modules():
-        _PACKED.pop(layer, None)
-        if type(layer) is not nn.Linear or not _is_plain(layer.weight.detach()):
-            continue
-        weight = layer.weight
-        if weight.is_inference() or not works(weight.dtype):
-            continue
-        with torch.no_grad():
-            copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-        _PACKED[layer] = _Packed(weight, _state(weight), copy)
+        if type(layer) is nn.Linear:
+            _PACKED[layer] = None
 
 
-def _state(weight: Tensor) -> tuple[int, int, torch.dtype]:
-    """What differs once `weight` has been changed or replaced."""
-    return weight.data_ptr(), weight._version, weight.dtype
+def _packed(layer: nn.Module, weight: Tensor) -> Tensor:
+    """The copy of `weight`, made if need be."""
+    if weight.is_inference():  # has no version
+        return weight
+    sample = weight.detach().flatten()[::SAMPLED].sum().item()
+    state = (weight.data_ptr(), weight._version, weight.dtype, weight.shape, sample)
+    found = _PACKED[layer]
+    if found is None or found.state != state:
+        copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+        found = _PACKED[layer] = _Packed(state, copy)
+    return found.copy
 
 
 def gelu(x: Tensor, form: Gelu | None) -> Tensor:

@@ -23,6 +23,8 @@ from vit.shapes import Float
 # The quintic polynomial that the authors iterate: steep at zero, near one from 0.7 to 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
+# Numbers that are made orthogonal together, for the sake of memory.
+AT_ONCE = 2**25
 
 
 class MuonWithAdamW(Optimizer):
@@ -92,7 +94,8 @@ class MuonWithAdamW(Optimizer):
 class Muon(Optimizer):
     """Muon for parameters that are one matrix or several.
 
-    The rate of an r x c matrix is lr sqrt(max(1, r / c)), the authors' rule.
+    The rate of an r x c matrix is lr sqrt(max(1, r / c)): the authors' rule for matrices, here for
+    filters too.
     """
 
     def __init__(self, params: Any, *, lr: float, weight_decay: float, momentum: float) -> None:
@@ -101,9 +104,7 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         for group in self.param_groups:
-            # Matrices of one shape are multiplied together: small products alone are mostly calls.
-            weights: defaultdict[torch.Size, list[Tensor]] = defaultdict(list)
-            updates: defaultdict[torch.Size, list[Tensor]] = defaultdict(list)
+            waiting: defaultdict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for name, parameter in zip(group["names"], group["params"], strict=True):
                 if parameter.grad is None:
                     continue
@@ -111,18 +112,29 @@ class Muon(Optimizer):
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(parameter)
                 buffer = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
-                update = parameter.grad.lerp(buffer, momentum)
+                update = matrices(name, parameter.grad.lerp(buffer, momentum))
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                for weight, part in zip(
-                    matrices_of(name, parameter), matrices_of(name, update), strict=True
-                ):
-                    weights[weight.shape].append(weight)
-                    updates[weight.shape].append(part)
-            for (rows, columns), changed in weights.items():
-                rate = group["lr"] * max(1, rows / columns) ** 0.5
-                nearest = orthogonalize(torch.stack(updates[torch.Size((rows, columns))]))
-                for weight, direction in zip(changed, nearest.to(changed[0].dtype), strict=True):
-                    weight.add_(direction, alpha=-rate)
+                alike = waiting[update.shape[1:]]
+                alike.append((parameter, update))
+                if sum(values.numel() for _, values in alike) >= AT_ONCE:
+                    self._apply(alike, group["lr"])
+            for alike in waiting.values():
+                self._apply(alike, group["lr"])
+
+    def _apply(self, alike: list[tuple[Tensor, Tensor]], lr: float) -> None:
+        """Moves parameters by their updates, whose matrices have one shape, and empties the list.
+
+        They are multiplied together, because small products alone are mostly calls.
+        """
+        if not alike:
+            return
+        nearest = orthogonalize(torch.cat([update for _, update in alike]))
+        rate = lr * max(1, nearest.shape[1] / nearest.shape[2]) ** 0.5
+        parts = nearest.split([len(update) for _, update in alike])
+        for (parameter, _), direction in zip(alike, parts, strict=True):
+            direction = direction.reshape(parameter.shape).to(parameter.dtype)
+            parameter.add_(direction, alpha=-rate)
+        alike.clear()
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
@@ -131,10 +143,10 @@ def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
     return in_encoder or (parameter.dim() == 4 and name.startswith("patch_embed.backbone."))
 
 
-def matrices_of(name: str, values: Tensor) -> tuple[Tensor, ...]:
-    """The matrices `r c` in a parameter or its gradient, as views of it."""
-    matrix = values.flatten(1)
-    return matrix.chunk(3) if name.endswith("attn.qkv.weight") else (matrix,)
+def matrices(name: str, values: Tensor) -> Float[Tensor, "s r c"]:
+    """The matrices in a parameter's update: three in that of queries, keys and values."""
+    count = 3 if name.endswith("attn.qkv.weight") else 1
+    return values.flatten(1).unflatten(0, (count, -1))
 
 
 def orthogonalize(updates: Float[Tensor, "s r c"]) -> Float[Tensor, "s r c"]:
