@@ -67,41 +67,27 @@ def settings(config: ModelConfig, device: str, what: str) -> list[Setting]:
     libraries = ["timm", "torchvision", "transformers"]
     if isinstance(config, ResNetConfig):
         libraries.remove("torchvision")  # has no BiT
-    found = []
-    for library in libraries:
-        found.append(Setting(library, "as it comes"))
-        if device == "cpu":
+    found = [Setting(library, "as it comes") for library in libraries]
+    if device == "cpu":
+        for library in libraries:
             explicit = library != "torchvision" and isinstance(config, ViTConfig)
             name = "bf16, explicit attention" if explicit else "bf16"
             found.append(Setting(library, name, "bf16", explicit, fused_optimizer=True))
-        else:
-            found.append(Setting(library, "bf16", "bf16", fused_optimizer=True))
-            found.append(
-                Setting(library, "bf16, compiled", "bf16", fused_optimizer=True, compile="default")
-            )
     found.append(Setting("vit", "fp32", fused_optimizer=True))
-    found.append(Setting("vit", "bf16", "bf16", fused_optimizer=True))
-    if device == "cpu" and what == "inference" and isinstance(config, ViTConfig):
-        for precision in ("fp32", "bf16"):
-            found.append(Setting("vit", f"{precision}, packed", precision, packed=True))
-    if device != "cpu":
-        modes = {"compiled": "default"}
-        if what == "inference":
-            modes["compiled with CUDA graphs"] = "reduce-overhead"
-        for name, mode in modes.items():
-            found.append(
-                Setting("vit", f"bf16, {name}", "bf16", fused_optimizer=True, compile=mode)
-            )
-        found.append(
-            Setting(
-                "vit",
-                "bf16, compiled, cuDNN attention",
-                "bf16",
-                fused_optimizer=True,
-                compile="default",
-                cudnn=True,
-            )
-        )
+    if device == "cpu":
+        found.append(Setting("vit", "bf16", "bf16", fused_optimizer=True))
+        if what == "inference" and isinstance(config, ViTConfig):
+            for precision in ("fp32", "bf16"):
+                found.append(Setting("vit", f"{precision}, packed", precision, packed=True))
+        return found
+    modes = {"bf16": {}, "bf16, compiled": {"compile": "default"}}
+    if what == "inference":
+        modes["bf16, CUDA graphs"] = {"compile": "reduce-overhead"}
+    if isinstance(config, ViTConfig):
+        modes["bf16, compiled, cuDNN attention"] = {"compile": "default", "cudnn": True}
+    for library in [*libraries, "vit"]:
+        for name, options in modes.items():
+            found.append(Setting(library, name, "bf16", fused_optimizer=True, **options))
     return found
 
 

@@ -62,8 +62,12 @@ def timed_row(document: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     """A row of benchmarks/time_to_accuracy.py, as benchmarks/collect.py would have written it."""
     count = document["threads"]
     threads = "1 thread" if count == 1 else f"{count} threads"
+    data = "CIFAR-10" if document["folder"] is None else "CIFAR-10 (JPEG)"
+    hardware = dict(document["hardware"])
+    if document["device"] != "cpu":
+        threads, hardware["cpu"] = document["device"], f"{hardware['cpu']}, {document['device']}"
     return {
-        "label": f"CIFAR-10 (JPEG), {document['budget_seconds']} s, {threads}: {row['label']}",
+        "label": f"{data}, {document['budget_seconds']} s, {threads}: {row['label']}",
         "mean": {"test/acc1": row["mean"]},
         "std": {"test/acc1": row["std"]},
         "n": row["n"],
@@ -71,7 +75,7 @@ def timed_row(document: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         "train_seconds": row["seconds"],
         "train_cpu_seconds": row["cpu_seconds"],
         "precision": row["settings"]["precision"],
-        "hardware": document["hardware"],
+        "hardware": hardware,
     }
 
 

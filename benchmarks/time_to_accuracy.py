@@ -15,8 +15,7 @@ weights of its last step on all of test:
 - timm_recipe: the same with the width, depth, optimizer, schedule, augmentation and loss of our
   recipe: what is left is patches for a convolutional root, class token and learned positions
 
-The first two of timm's are of width 192 and depth 6, as a person would choose who has not measured.
-
+The first two of timm's are of width 192 and depth 6.
 
 Options behind -- go to vit, and as far as they are about these to timm_recipe.
 
@@ -312,7 +311,7 @@ def rows_of_other_arms(options: Namespace, settings: dict[str, Any]) -> list[dic
     if not options.results.is_file():
         return []
     found = json.loads(options.results.read_text())
-    if any(found[name] != value for name, value in settings.items()):
+    if any(found.get(name) != value for name, value in settings.items()):
         return []
     rows = [row for row in found["rows"] if row["arm"] not in options.arms]
     return [r for r in rows if list(r.get("seconds_to", {})) == [f"{v:g}" for v in options.until]]
@@ -328,7 +327,15 @@ def main(args: list[str]) -> dict[str, Any]:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     summaries: dict[str, list[dict[str, Any]]] = {arm: [] for arm in options.arms}
     machine = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
-    settings = {"device": machine, "budget_seconds": options.seconds, "threads": options.threads}
+    settings = {
+        "device": machine,
+        "budget_seconds": options.seconds,
+        "threads": options.threads,
+        "folder": None if options.root is None else options.root.resolve().name,
+        "options": options.rest,
+        "hardware": hardware(),
+        "versions": {**versions(), "timm": version("timm")},
+    }
     others = rows_of_other_arms(options, settings)
     document: dict[str, Any] = {}
     for seed in range(options.seeds):
@@ -341,8 +348,6 @@ def main(args: list[str]) -> dict[str, Any]:
             **settings,
             "date": date.today().isoformat(),
             "commit": commit(),
-            "hardware": hardware(),
-            "versions": {**versions(), "timm": version("timm")},
             "rows": rows,
         }
         options.results.parent.mkdir(parents=True, exist_ok=True)

@@ -98,6 +98,7 @@ def test_explicit_attention_is_another_kernel_of_the_same_model(
 def test_models_are_held_against_timm_and_the_limit(
     load: Callable[[str], ModuleType],
     run: Callable[..., tuple[dict[str, Any], Path]],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
@@ -105,8 +106,11 @@ def test_models_are_held_against_timm_and_the_limit(
     models = load("models")
     monkeypatch.setattr(models, "configuration", lambda name: TINY)
     arguments = ["--models", "tiny", "--batch-size", "2", "--rounds", "2", "--no-processes"]
-    found, folder = run(models, capsys, *arguments)
-    assert json.loads((folder / "benchmarks/results/models_cpu.json").read_text()) == found
+    file = tmp_path / "some.json"
+    found, folder = run(models, capsys, *arguments, "--results", str(file))
+    assert json.loads(file.read_text()) == found
+    # A part of the models does not take the place of all.
+    assert not [*(folder / "benchmarks/results").iterdir()]
     assert {"hardware", "versions", "commit", "clock", "threads"} <= set(found)
     assert {"timm", "transformers", "torchvision", "torch"} <= set(found["versions"])
     rows = {(r["what"], r["setting"]): r for r in found["rows"]}
@@ -161,12 +165,36 @@ def test_profiles_name_what_differs(
     assert [r["what"] for r in found["rows"]] == ["inference", "training", "training"]
     for row in found["rows"]:
         before, after = row["parts"]["before"], row["parts"]["after"]
-        assert before.keys() == after.keys()
         assert before["matrix products"] > 0 and after["matrix products"] > 0
         assert before["attention"] > 0 and after["attention"] > 0
         assert (after["optimizer"] > 0) == (row["what"] == "training")
         # What has no part of its own is little.
         assert before["the rest"] < 0.8 * sum(before.values())
+
+
+def test_every_axis_is_measured_and_drawn(
+    load: Callable[[str], ModuleType],
+    run: Callable[..., tuple[dict[str, Any], Path]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    scaling = load("scaling")
+    sizes = {"image_size": 32, "patch_size": 16, "width": 64, "depth": 1, "batch": 1}
+    axes = {"image_size": (32, 64), "batch": (1, 2), "depth": (1, 2), "width": (64, 128)}
+    monkeypatch.setattr(scaling, "BASE", sizes)
+    monkeypatch.setattr(scaling, "AXES", axes)
+    alone = {"axis": "ranks", "way": "training bf16", "value": 1, "x": 1, "efficiency": 1.0}
+    alone |= {"images_per_second": 5.0, "spread": 0.0, "best_efficiency": 1.0, "rounds": 2}
+    monkeypatch.setattr(scaling, "measure_ranks", lambda *_: [alone])
+    found, folder = run(scaling, capsys, "--rounds", "2")
+    assert json.loads((folder / "benchmarks/results/scaling_cpu.json").read_text()) == found
+    assert (folder / "docs/scaling.png").read_bytes().startswith(b"\x89PNG")
+    rows = [r for r in found["rows"] if r["axis"] != "ranks"]
+    assert len(rows) == 4 * 2 * 3
+    assert [r["x"] for r in rows if r["axis"] == "image_size"][:2] == [5, 17]  # tokens
+    exponents = {r["axis"]: r["exponent_of_operations"] for r in rows}
+    assert exponents["batch"] == pytest.approx(0)
+    assert 0.5 < exponents["depth"] < 1 and 1 < exponents["width"] < 2
 
 
 def test_exponents_are_slopes_of_time_over_size(load: Callable[[str], ModuleType]) -> None:

@@ -118,7 +118,10 @@ def _measure(
     calls, keys, limits = {}, {}, {}
     for precision in dict.fromkeys(options.precision):
         limits[precision] = limit(
-            products(model.config, batches[-1], device), dtypes[precision], device
+            products(model.config, batches[-1], device),
+            dtypes[precision],
+            device,
+            packed=not options.train,
         )
         calls[f"matrix products in {precision}"] = limits[precision].call
         for mode in (None, options.compile) if options.compile else (None,):

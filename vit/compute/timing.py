@@ -129,24 +129,31 @@ class Limit:
 
 
 def limit(
-    shapes: Sequence[tuple[int, int, int]], dtype: "torch.dtype", device: "torch.device"
+    shapes: Sequence[tuple[int, int, int]],
+    dtype: "torch.dtype",
+    device: "torch.device",
+    *,
+    packed: bool = False,
 ) -> Limit:
-    """The products of these shapes, one after the other."""
+    """The products of these shapes, one after the other; `packed` is for forward passes."""
     import torch
 
     from vit.models import matmul
 
+    inputs = [torch.randn(m, d, device=device).to(dtype) for m, d, _ in shapes]
+    weights = [torch.randn(k, d, device=device).to(dtype) for _, d, k in shapes]
     # oneDNN or MKL, whichever is the faster one in float32; PyTorch takes oneDNN in bfloat16.
-    own = device.type == "cpu" and dtype == torch.float32 and matmul.works(dtype)
-    product = matmul.product if own and matmul.float32_gain() > 1 else torch.mm
-    pairs = [
-        (torch.randn(m, d, device=device).to(dtype), torch.randn(k, d, device=device).to(dtype).t())
-        for m, d, k in shapes
-    ]
+    own = device.type == "cpu" and matmul.works(dtype)
+    if own and packed:
+        product, weights = matmul.packed_product, [matmul.packed_copy(w) for w in weights]
+    elif own and dtype == torch.float32 and matmul.float32_gain() > 1:
+        product = matmul.packed_product
+    else:
+        product, weights = torch.mm, [weight.t() for weight in weights]
 
     def call() -> object:
         with torch.inference_mode():
-            return [product(x, weight) for x, weight in pairs]
+            return [product(x, weight) for x, weight in zip(inputs, weights, strict=True)]
 
     return Limit(call, sum(2 * m * d * k for m, d, k in shapes))
 

@@ -96,9 +96,13 @@ def _packed(layer: nn.Module, weight: Tensor) -> Tensor:
     state = (weight.data_ptr(), weight._version, weight.dtype, weight.shape, sample)
     found = _PACKED[layer]
     if found is None or found.state != state:
-        copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-        found = _PACKED[layer] = _Packed(state, copy)
+        found = _PACKED[layer] = _Packed(state, packed_copy(weight))
     return found.copy
+
+
+def packed_copy(weight: Tensor) -> Tensor:
+    """`k d` in the order in which oneDNN reads it."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
 
 
 def gelu(x: Tensor, form: Gelu | None) -> Tensor:
@@ -177,7 +181,12 @@ class _Linear(torch.autograd.Function):
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a b by oneDNN."""
-    return torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")
+    return packed_product(a, b.t())
+
+
+def packed_product(a: Tensor, weight: Tensor) -> Tensor:
+    """a W^T by oneDNN, of a weight that may be a `packed_copy`."""
+    return torch.ops.mkldnn._linear_pointwise(a, weight, None, "none", [], "")
 
 
 class _TanhGelu(torch.autograd.Function):
@@ -215,8 +224,7 @@ def works(dtype: torch.dtype) -> bool:
     exact = F.linear(*wide)
 
     def packed() -> Tensor:
-        copy = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        return _linear(x, copy, bias, None)
+        return _linear(x, packed_copy(weight), bias, None)
 
     tanh = F.gelu(wide[0], approximate="tanh")
     pairs: list[tuple[Callable[[], Tensor], Tensor]] = [
