@@ -49,6 +49,8 @@ BASE = "timm, as it comes"
 # Images at a time on a CPU; PERFORMANCE.md's, so that the figures can be laid side by side.
 BATCHES = {"vit_b16": 4, "vit_l16": 2, "vit_h14": 1, "bit_r50x1": 4, CIFAR: 128}
 ALL = ["vit_ti16", "vit_s16", CIFAR, "vit_b16", "vit_l16", "vit_h14", "bit_r50x1"]
+# Seconds that a turn takes at least.
+SHORTEST = 0.4
 # Whose training step is measured in processes of its own, too.
 ALONE = ("vit_ti16",)
 # A training step of more operations is measured on a CPU only if it is asked for.
@@ -159,6 +161,7 @@ def measure(job: Job, progress: Progress) -> list[dict[str, Any]]:
         times = in_turns(
             calls,
             rounds=job.rounds,
+            shortest=SHORTEST,
             clock=job.clock,
             finish=finisher(job.device),
             report=lambda line: progress.show(f"{job.model} {job.what}: {line}"),
