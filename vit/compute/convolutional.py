@@ -71,7 +71,8 @@ def _pre_activation(unit: Unit, size: Size, channels: int, mid: int, stride: int
 def hybrid_stem(config: ViTConfig, precision: Precision) -> list[Unit]:
     """The post-activation ResNet before a hybrid's patches; without stages, its root alone."""
     assert config.stem_depths is not None
-    root = Unit(name="stem root", precision=precision)
+    centred = config.ws_mode == "google_hybrid"  # the others are a LayerNorm of the kernel
+    root = Unit(name="stem root", precision=precision, keeps_centred=centred)
     height, width = config.size
     root.input_kept = height * width * config.in_channels * FLOAT
     root.keep((height + 5) * (width + 5) * config.in_channels)  # padded
@@ -84,7 +85,8 @@ def hybrid_stem(config: ViTConfig, precision: Precision) -> list[Unit]:
     units = [root]
     for s, depth in enumerate(config.stem_depths):
         for b in range(depth):
-            unit = Unit(name=f"stem stage {s + 1} unit {b + 1}", precision=precision)
+            name = f"stem stage {s + 1} unit {b + 1}"
+            unit = Unit(name=name, precision=precision, keeps_centred=centred)
             if not s and not b and not precision.mixed:
                 unit.keep(size[0] * size[1] * channels)  # later inputs are outputs of a ReLU
             size = _post_activation(unit, size, channels, ROOT * 2**s, 2 if s and not b else 1)

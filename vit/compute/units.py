@@ -70,6 +70,8 @@ class Unit:
     """Bytes per image that the forward pass keeps for the backward pass."""
     kept_once: int = 0
     """Bytes kept whatever the batch: standardised kernels."""
+    keeps_centred: bool = False
+    """Whether a convolution keeps its kernel less its mean, beside the kernel that is applied."""
     input_kept: int | None = None
     """Bytes per image of the unit's input, all that is kept if it is recomputed; None where
     `activation_checkpointing` leaves the unit alone."""
@@ -136,8 +138,7 @@ class Unit:
         self.macs += macs
         self.padding_macs += macs - inside * channels[0] * channels[1]
         self.params += weights
-        # The kernel less its mean, and the kernel that is applied.
-        self.kept_once += weights * (FLOAT + self.precision.product)
+        self.kept_once += weights * (FLOAT * self.keeps_centred + self.precision.product)
         return out[0], out[1]
 
 

@@ -68,12 +68,15 @@ class StdConv2d(nn.Conv2d):
     def standardized(self) -> Float[Tensor, "d c kh kw"]:
         """The kernels that are applied, computed in float32 at least: the epsilons are tiny."""
         weight = self.weight if self.weight.dtype == torch.float64 else self.weight.float()
-        var, mean = torch.var_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
+        # Not by var_mean, which takes a third of a forward pass on CPUs.
         if self.ws_mode == "google_hybrid":
-            scale = var.sqrt() + 1e-5
+            centred = weight - weight.mean((1, 2, 3), keepdim=True)
+            std = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
+            standard = centred / (std + 1e-5)
         else:
-            scale = (var + (1e-10 if self.ws_mode == "google_bit" else 1e-8)).sqrt()
-        return ((weight - mean) / scale).to(self.weight.dtype)
+            eps = 1e-10 if self.ws_mode == "google_bit" else 1e-8
+            standard = F.layer_norm(weight, weight.shape[1:], eps=eps)
+        return standard.to(self.weight.dtype)
 
 
 class PreActBottleneck(nn.Module):
