@@ -55,14 +55,15 @@ def test_bfloat16_route_is_as_accurate_as_sdpa(n: int, m: int, sharpness: float)
 
 @needs_bfloat16
 @pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("at_once", [3 * 17 * 17, 100])  # 8 heads in 3, 3 and 2; less than a head
 def test_scores_computed_in_parts_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, grad: bool
+    monkeypatch: pytest.MonkeyPatch, grad: bool, at_once: int
 ) -> None:
     inputs = queries_keys_values(17, 17, torch.bfloat16)
     with torch.set_grad_enabled(grad):
         route = (lambda i: with_gradients(attend, i)) if grad else (lambda i: [attend(*i)])
         whole = route(inputs)
-        monkeypatch.setattr(attention, "SCORES_AT_ONCE", 3 * 17 * 17)  # 8 heads in 3, 3 and 2
+        monkeypatch.setattr(attention, "SCORES_AT_ONCE", at_once)
         for a, b in zip(route(inputs), whole, strict=True):
             assert torch.equal(a, b)
 
