@@ -41,12 +41,12 @@ table shows what it gives.
 """
 LIMIT = """\
 For ViT-B/16 matrix products alone run at {fp32:.0f} GFLOP/s in float32 and {bf16:.0f} in bfloat16
-on this core: bfloat16 cannot give more than {most:.1f} times the speed of float32 here, and
-timm's float32 is at {base:.0%} of its limit already. A CPU whose float32 products by MKL are slow
-(Zen 5: 110 of 240 GFLOP/s) has more to win, and the same code takes oneDNN for them there: the
-rule in `vit/models/matmul.py` measures both at the first call. Scores of attention stay float32
-in our bfloat16 route; timm's explicit attention rounds them, which is faster at 197 tokens and
-less exact, up to 30 times for large scores (`benchmarks/LOG.md`).
+on this core, and timm's float32 is at {base:.0%} of its limit: nothing can be more than {most:.1f}
+times as fast as that here. A CPU whose float32 products by MKL are slow (Zen 5: 110 of 240
+GFLOP/s) has more to win, and the same code takes oneDNN for them there: the rule in
+`vit/models/matmul.py` measures both at the first call. Scores of attention stay float32 in our
+bfloat16 route; timm's explicit attention rounds them, which is faster at 197 tokens and less
+exact, up to 30 times for large scores (`benchmarks/LOG.md`).
 """
 ALONE = """\
 ### In a process of its own
@@ -157,7 +157,8 @@ def models(found: dict[str, Any]) -> list[str]:
     }
     rates = {name: speed / 1e9 for name, speed in speeds.items()}
     base = next(r for r in rows if r["model"] == "vit_b16" and r["what"] == "inference")
-    limit = LIMIT.format(**rates, most=rates["bf16"] / rates["fp32"], base=base["utilisation"])
+    most = rates["bf16"] / rates["fp32"] / base["utilisation"]
+    limit = LIMIT.format(**rates, most=most, base=base["utilisation"])
     alone = [
         (
             r["model"],
@@ -268,7 +269,8 @@ def scaling(found: dict[str, Any]) -> list[str]:
     return [
         SCALING,
         table(("axis", "what", "from, to", "exponent", "of operations"), lines),
-        "Processes that train together by DistributedDataParallel, a core each, wall clock:\n",
+        "Processes that train together by DistributedDataParallel, a core each, wall clock, on a "
+        "machine with other work:\n",
         table(("processes", "images/s of all", "efficiency"), ranks),
     ]
 
