@@ -42,7 +42,7 @@ def test_attention_is_the_softmax_of_scaled_scores(n: int, m: int) -> None:
 
 @needs_bfloat16
 @pytest.mark.parametrize("sharpness", [1.0, 3.0, 8.0])
-@pytest.mark.parametrize(("n", "m"), [(17, 17), (1, 65), (197, 197)])
+@pytest.mark.parametrize(("n", "m"), [(17, 17), (1, 65), (197, 197), (577, 577)])
 def test_bfloat16_route_is_as_accurate_as_sdpa(n: int, m: int, sharpness: float) -> None:
     inputs = queries_keys_values(n, m, torch.bfloat16, sharpness)
     exact = with_gradients(F.scaled_dot_product_attention, tuple(x.double() for x in inputs))
