@@ -148,6 +148,33 @@ def test_a_stopped_run_has_saved_its_last_step(
         assert torch.equal(value, actual.state_dict()[name]), name
 
 
+class LateSignalCheckpoint(LastCheckpoint):
+    """SIGTERM where no hook looks for it any more, but Lightning does."""
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_sigterm_at_the_end_of_an_epoch_loses_no_step(
+    make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    def run(folder: str, kind: type[LastCheckpoint] = LastCheckpoint, **options: Any) -> Any:
+        model, data = make_model(architecture={"dropout": 0.1}), make_data(batch_size=8)
+        trainer = make_trainer(max_epochs=3, callbacks=[kind(tmp_path / folder)])
+        trainer.fit(model, data, **options)
+        return model
+
+    expected = run("whole")
+    with pytest.raises(SystemExit):
+        run("stopped", LateSignalCheckpoint)
+    last = tmp_path / "stopped" / "last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] > 0
+    actual = run("stopped", ckpt_path=last)
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, actual.state_dict()[name]), name
+
+
 def test_a_second_interrupt_does_not_wait(make_data, make_model, make_trainer, tmp_path) -> None:
     twice = [Signal(signal.SIGINT, 3), Signal(signal.SIGINT, 3)]
     trainer = make_trainer(max_epochs=1, callbacks=[*twice, LastCheckpoint(tmp_path)])

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 
@@ -85,6 +86,13 @@ class LastCheckpoint(Checkpoint):
             self._save(trainer)
         if self._interrupted:
             raise KeyboardInterrupt
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        # Lightning looks for the signal in more places than have a hook, all between two steps.
+        if isinstance(exception, SIGTERMException) and trainer.world_size == 1:
+            self._save(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if signal.getsignal(signal.SIGINT) == self._interrupt:
