@@ -1,7 +1,7 @@
 """Loading maps the file into memory instead of copying it, and initialises nothing in vain."""
 
-import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -14,23 +14,16 @@ from vit.checkpoints.native import save_native
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import build_model
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "load_memory.py"
 CONFIG = ViTConfig(
     image_size=32, patch_size=8, width=768, depth=4, mlp_dim=3072, num_heads=12, activation="gelu"
 )
 
 
-def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("load_memory", BENCHMARK)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 @pytest.mark.parametrize("case", ["vit, native", "vit, timm file"])
-def test_the_peak_is_the_file_and_little_more(case: str, tmp_path: Path) -> None:
+def test_the_peak_is_the_file_and_little_more(
+    load_benchmark: Callable[[str], ModuleType], case: str, tmp_path: Path
+) -> None:
     model = build_empty(CONFIG).to_empty(device="cpu")
     for parameter in model.parameters():
         parameter.data.zero_()
@@ -40,7 +33,7 @@ def test_the_peak_is_the_file_and_little_more(case: str, tmp_path: Path) -> None
         convert(path, tmp_path / "timm", "timm")
         path = tmp_path / "timm"
     size = (path / "model.safetensors").stat().st_size
-    script = benchmark()
+    script = load_benchmark("load_memory")
     result = script.measure(script.CASES[case], path)
     assert result["extra_bytes_touched"] < 1.05 * size + 30e6  # modules that torch loads late
 

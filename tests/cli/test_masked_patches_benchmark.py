@@ -1,11 +1,10 @@
 """The benchmark of pre-training on masked patches: its subsets, its cells, its statistics."""
 
 import csv
-import importlib.util
 import json
 import statistics
-import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,15 +15,8 @@ from vit.data.manifest import load_manifest
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "masked_patches.py"
-    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
-    spec = importlib.util.spec_from_file_location("masked_patches", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return load_benchmark("masked_patches")
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """The benchmark at equal FLOPs: its cells, its counts, its statistics."""
 
-import importlib.util
 import json
 import statistics
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,14 +17,8 @@ VIT = ViTConfig(
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "equal_flops.py"
-    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
-    spec = importlib.util.spec_from_file_location("equal_flops", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return load_benchmark("equal_flops")
 
 
 def by_hand() -> int:

@@ -1,6 +1,5 @@
 """The speed benchmarks at the smallest size: what they compare, count and write."""
 
-import importlib.util
 import json
 import statistics
 import sys
@@ -18,7 +17,6 @@ from vit.models.zoo import build_model
 pytest.importorskip("timm")
 pytest.importorskip("transformers")
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TINY = ViTConfig(
     image_size=16,
     patch_size=8,
@@ -32,24 +30,8 @@ TINY = ViTConfig(
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Imports a script of benchmarks/ under its own name."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
-
-    def named(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)
-        spec.loader.exec_module(module)
-        return module
-
-    return named
-
-
-@pytest.fixture
 def run(
-    load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    load_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., tuple[dict[str, Any], Path]]:
     """Runs a loaded script's `main`; gives the JSON that it prints last, and its folder."""
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
@@ -68,8 +50,10 @@ def run(
     return called
 
 
-def test_the_four_libraries_build_one_architecture(load: Callable[[str], ModuleType]) -> None:
-    peers = load("model_peers")
+def test_the_four_libraries_build_one_architecture(
+    load_benchmark: Callable[[str], ModuleType],
+) -> None:
+    peers = load_benchmark("model_peers")
     sizes = {}
     for setting in peers.settings(TINY, "cpu", "inference"):
         model = peers.BUILDERS[setting.library](TINY, setting)
@@ -79,9 +63,9 @@ def test_the_four_libraries_build_one_architecture(load: Callable[[str], ModuleT
 
 
 def test_explicit_attention_is_another_kernel_of_the_same_model(
-    load: Callable[[str], ModuleType],
+    load_benchmark: Callable[[str], ModuleType],
 ) -> None:
-    peers = load("model_peers")
+    peers = load_benchmark("model_peers")
     images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     for library in ("timm", "transformers"):
         kernels, logits = [], []
@@ -96,14 +80,14 @@ def test_explicit_attention_is_another_kernel_of_the_same_model(
 
 
 def test_models_are_held_against_timm_and_the_limit(
-    load: Callable[[str], ModuleType],
+    load_benchmark: Callable[[str], ModuleType],
     run: Callable[..., tuple[dict[str, Any], Path]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    load("model_peers")
-    models = load("models")
+    load_benchmark("model_peers")
+    models = load_benchmark("models")
     monkeypatch.setattr(models, "configuration", lambda name: TINY)
     arguments = ["--models", "tiny", "--batch-size", "2", "--rounds", "2", "--no-processes"]
     file = tmp_path / "some.json"
@@ -127,10 +111,10 @@ def test_models_are_held_against_timm_and_the_limit(
 
 
 def test_the_second_table_is_of_processes_of_their_own(
-    load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+    load_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load("model_peers")
-    models = load("models")
+    load_benchmark("model_peers")
+    models = load_benchmark("models")
     job = models.Job("tiny", TINY, "training", 2, torch.device("cpu"), 2)
     commands: list[list[str]] = []
 
@@ -153,13 +137,13 @@ def test_the_second_table_is_of_processes_of_their_own(
 
 
 def test_profiles_name_what_differs(
-    load: Callable[[str], ModuleType],
+    load_benchmark: Callable[[str], ModuleType],
     run: Callable[..., tuple[dict[str, Any], Path]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    load("model_peers")
-    profiles = load("profiles")
+    load_benchmark("model_peers")
+    profiles = load_benchmark("profiles")
     monkeypatch.setattr(profiles, "configuration", lambda name: TINY)
     found, _ = run(profiles, capsys, "--rounds", "2")
     assert [r["what"] for r in found["rows"]] == ["inference", "training", "training"]
@@ -173,12 +157,12 @@ def test_profiles_name_what_differs(
 
 
 def test_every_axis_is_measured_and_drawn(
-    load: Callable[[str], ModuleType],
+    load_benchmark: Callable[[str], ModuleType],
     run: Callable[..., tuple[dict[str, Any], Path]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    scaling = load("scaling")
+    scaling = load_benchmark("scaling")
     sizes = {"image_size": 32, "patch_size": 16, "width": 64, "depth": 1, "batch": 1}
     axes = {"image_size": (32, 64), "batch": (1, 2), "depth": (1, 2), "width": (64, 128)}
     monkeypatch.setattr(scaling, "BASE", sizes)
@@ -197,8 +181,10 @@ def test_every_axis_is_measured_and_drawn(
     assert 0.5 < exponents["depth"] < 1 and 1 < exponents["width"] < 2
 
 
-def test_exponents_are_slopes_of_time_over_size(load: Callable[[str], ModuleType]) -> None:
-    scaling = load("scaling")
+def test_exponents_are_slopes_of_time_over_size(
+    load_benchmark: Callable[[str], ModuleType],
+) -> None:
+    scaling = load_benchmark("scaling")
     quadratic = {p: scaling.Times((3.0 * p**2, 6.0 * p**2)) for p in (2, 4, 8)}
     ones = dict.fromkeys(quadratic, 1)
     assert scaling.exponents("width", quadratic, ones) == pytest.approx([2.0, 2.0])
@@ -206,12 +192,12 @@ def test_exponents_are_slopes_of_time_over_size(load: Callable[[str], ModuleType
 
 
 def test_start_is_told_beside_that_of_torch(
-    load: Callable[[str], ModuleType],
+    load_benchmark: Callable[[str], ModuleType],
     run: Callable[..., tuple[dict[str, Any], Path]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    startup = load("startup")
+    startup = load_benchmark("startup")
     short = [sys.executable, "-c", "pass"]
     commands = {"import torch": short, "busy": [sys.executable, "-c", "sum(range(10**7))"]}
     monkeypatch.setattr(startup, "prepare", lambda folder: None)
@@ -225,9 +211,9 @@ def test_start_is_told_beside_that_of_torch(
 
 
 def test_the_commands_that_are_timed_answer(
-    load: Callable[[str], ModuleType], tmp_path: Path
+    load_benchmark: Callable[[str], ModuleType], tmp_path: Path
 ) -> None:
-    startup = load("startup")
+    startup = load_benchmark("startup")
     startup.prepare(tmp_path)
     commands = startup.cases(tmp_path)
     for name in ("vit --help", "vit classify, one photo, ViT-Ti/16", "the same with timm"):

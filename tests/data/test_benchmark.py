@@ -1,6 +1,5 @@
 """benchmarks/data.py on a few tiny files: every figure that it promises."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -10,16 +9,11 @@ import pytest
 from PIL import Image
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "data.py"
 
 
 @pytest.fixture
-def benchmark():
-    spec = importlib.util.spec_from_file_location("benchmark_data", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(load_benchmark):
+    return load_benchmark("data")
 
 
 def write(folder: Path, count: int, height: int, width: int) -> None:

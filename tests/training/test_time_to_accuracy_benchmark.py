@@ -1,6 +1,5 @@
 """Accuracy after a budget of seconds: its clock, its schedule, its counts, its cells."""
 
-import importlib.util
 import json
 import math
 import statistics
@@ -32,18 +31,11 @@ TINY = [
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    folder = Path(__file__).parents[2] / "benchmarks"
-    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+def benchmark(
+    load_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> ModuleType:
     monkeypatch.setenv("PYTHONPATH", "")  # which the benchmark extends
-    spec = importlib.util.spec_from_file_location(
-        "time_to_accuracy", folder / "time_to_accuracy.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("time_to_accuracy")
 
 
 @pytest.fixture
