@@ -23,9 +23,10 @@ from vit.checkpoints.native import NativeInfo, write_native
 from vit.checkpoints.preprocessing import to_huggingface
 from vit.checkpoints.pretrained import load_pretrained
 from vit.checkpoints.report import LoadReport
-from vit.checkpoints.writing import atomic, write_json, write_safetensors
+from vit.checkpoints.writing import write_safetensors
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
+from vit.writing import atomic, write_json
 
 Format = Literal["native", "timm", "torchvision", "huggingface", "google"]
 _SUFFIX = {"torchvision": ".pth", "google": ".npz"}

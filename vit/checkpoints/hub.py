@@ -21,8 +21,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urldefrag
 from urllib.request import Request, urlopen
 
-from vit.checkpoints.writing import write_json
 from vit.errors import UserError
+from vit.writing import write_json
 
 _ADDRESS = re.compile(r"^(hf|gs|https)://")
 _HF = re.compile(r"^hf://(?P<repo>[^/@]+/[^/@]+)(?:/(?P<file>[^@]+))?(?:@(?P<revision>.+))?$")

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from vit.checkpoints.building import build_empty
 from vit.checkpoints.files import WeightFile, open_weights
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, listed
-from vit.checkpoints.writing import atomic, memory_of, write_json, write_safetensors
+from vit.checkpoints.writing import memory_of, write_safetensors
 from vit.errors import UserError
 from vit.models.zoo import config_from_dict
+from vit.writing import atomic, write_json
 
 FORMAT = "vit"
 VERSION = 1

@@ -7,8 +7,8 @@ from typing import Any
 from vit.checkpoints.files import read_json
 from vit.checkpoints.hub import hub_library
 from vit.checkpoints.pretrained import inspect_pretrained
-from vit.checkpoints.writing import atomic
 from vit.errors import UserError
+from vit.writing import atomic
 
 _SHOWN_CLASSES = 50
 

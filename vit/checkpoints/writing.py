@@ -1,4 +1,4 @@
-"""Writing files that appear whole or not at all, and safetensors without numpy.
+"""Writing safetensors without numpy.
 
 The safetensors package turns tensors into numpy arrays to save them; the format itself is a length,
 a JSON header and the bytes. Nothing is copied here, so saving needs no memory beyond the model's.
@@ -7,10 +7,7 @@ Source: github.com/huggingface/safetensors, "Format".
 
 import ctypes
 import json
-import os
-import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +26,6 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-
-
-@contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`; what is written there takes its place when all went well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        yield temporary
-        with temporary.open("rb+") as stream:
-            os.fsync(stream.fileno())  # else a crash could leave the new name on a hollow file
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
@@ -74,10 +56,3 @@ def memory_of(tensor: Tensor) -> Any:
     if not tensor.numel():
         return b""
     return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
-
-
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Writes a JSON file for people to read and edit."""
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, indent=1)
-    with atomic(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")

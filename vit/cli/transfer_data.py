@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vit.checkpoints.pretrained import inspect_pretrained
-from vit.checkpoints.writing import atomic
 from vit.cli.lightning_cli import TrainingCLI
 from vit.cli.transfer_plan import Arguments, Protocol, Source
 from vit.data.manifest import SEPARATOR, load_manifest
 from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
 from vit.models.config import ViTConfig
+from vit.writing import atomic
 
 SMALL_SLICE = 200
 

@@ -210,7 +210,7 @@ def check_plan(path: Path, key: str, values: dict[str, Any]) -> None:
     plan = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     now = json.loads(json.dumps(values))  # as it would be read
     if key not in plan:
-        from vit.checkpoints.writing import write_json
+        from vit.writing import write_json
 
         write_json(path, {**plan, key: now})
         return

@@ -23,13 +23,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vit.checkpoints.native import fingerprint
-from vit.checkpoints.writing import atomic, write_safetensors
+from vit.checkpoints.writing import write_safetensors
 from vit.data.sources import ImageSet, PathList, SplitName
 from vit.errors import UserError
 from vit.evaluation.progress import Meter
 from vit.models.config import ViTConfig
 from vit.models.matmul import pack
 from vit.models.zoo import Model
+from vit.writing import atomic
 
 if TYPE_CHECKING:
     from vit.data.module import ImageData

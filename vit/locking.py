@@ -1,0 +1,106 @@
+"""Locks between processes: one writer of a run directory, one download of a file.
+
+The operating system holds the lock and releases it when the process ends, however it ends; a lock
+file that is left behind means nothing.
+"""
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+
+from vit.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+    import msvcrt
+
+POLL_SECONDS = 0.1
+# Where the owner's name stands; msvcrt locks byte 0, and a locked byte cannot be read there.
+_OWNER_AT = 1
+
+
+class Locked(UserError):
+    """Somebody else holds the lock."""
+
+
+class FileLock:
+    """An exclusive lock on a file, which holds the owner's process number and host.
+
+    >>> with FileLock(folder / ".lock"): ...
+
+    Args:
+        path: The lock file; it is created where missing and stays afterwards.
+        wait_seconds: How long to wait for another owner.
+    """
+
+    def __init__(self, path: Path, *, wait_seconds: float = 0) -> None:
+        self.path = path
+        self.wait_seconds = wait_seconds
+        self._handle: int | None = None
+
+    def acquire(self) -> None:
+        """Takes the lock. Raises Locked, which names the owner, when the waiting time is over."""
+        deadline = time.monotonic() + self.wait_seconds
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        while not _try_lock(handle):
+            if time.monotonic() >= deadline:
+                os.close(handle)
+                raise Locked(f"{self.path} is locked by {self.owner()}")
+            time.sleep(POLL_SECONDS)
+        os.ftruncate(handle, 0)
+        owner = {"pid": os.getpid(), "host": socket.gethostname()}
+        os.lseek(handle, _OWNER_AT, os.SEEK_SET)
+        os.write(handle, json.dumps(owner).encode())
+        self._handle = handle
+
+    def release(self) -> None:
+        """Gives the lock back; nothing happens if it is not held."""
+        if self._handle is not None:
+            _unlock(self._handle)  # closing is not enough while a forked worker has the file open
+            os.close(self._handle)
+            self._handle = None
+
+    def owner(self) -> str:
+        """'process 12 on host' of whoever took the lock last."""
+        try:
+            owner = json.loads(self.path.read_bytes()[_OWNER_AT:])
+            return f"process {owner['pid']} on {owner['host']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "another process"
+
+    def __enter__(self) -> "FileLock":
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            os.lseek(handle, 0, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # pyright: ignore
+        return True
+    except OSError:
+        return False
+
+
+def _unlock(handle: int) -> None:
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    else:
+        os.lseek(handle, 0, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)  # pyright: ignore

@@ -1,0 +1,53 @@
+"""Files that appear whole or not at all."""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path`; what is written there replaces `path` if nothing fails.
+
+    The temporary name ends in the suffix of `path`, since some writers choose a format by it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        yield temporary
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())  # else a crash could leave the new name on a hollow file
+        temporary.replace(path)
+        _sync_directory(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file in UTF-8."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Writes a JSON file for people to read and edit."""
+    write_text(path, json.dumps(values, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+
+
+def _sync_directory(folder: Path) -> None:
+    """Puts the new name on disk, where the system can open a directory (Windows cannot)."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some network file systems refuse it; the file itself is on disk
+    finally:
+        os.close(handle)
