@@ -1,8 +1,10 @@
-"""One thread a test process, and no writing into the user's caches."""
+"""One thread per test process, no writing into the user's caches, and deadlines for any machine."""
 
 import importlib.util
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,12 +14,34 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
+# Wall seconds of SPEED_TRIAL on two quiet cores of 2.5 GHz.
+QUIET_SECONDS = 1.0
+SPEED_TRIAL = "sum(i * i % 7 for i in range(5_000_000))"
+TEST_SECONDS = 300
+FACTOR = pytest.StashKey[float]()
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads its option
+def pytest_configure(config: pytest.Config) -> None:
+    """Measures how many times slower than a quiet machine this one is; never less than 1."""
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", SPEED_TRIAL], check=True)
+    config.stash[FACTOR] = max(1.0, (time.monotonic() - start) / QUIET_SECONDS)
+    if config.getoption("timeout", None) is None:
+        config.option.timeout = TEST_SECONDS * config.stash[FACTOR]
+
+
+@pytest.fixture(scope="session")
+def deadline(pytestconfig: pytest.Config) -> Callable[[float], float]:
+    """Seconds to wait at most here for what takes `seconds` at most on a quiet machine."""
+    return lambda seconds: seconds * pytestconfig.stash[FACTOR]
 
 
 @pytest.fixture
 def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Imports a script of benchmarks/ anew under its own name; it finds the scripts beside it."""
+    """Imports a script of benchmarks/ under its own name; it finds the scripts beside it."""
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
 
     def load(name: str) -> ModuleType:
@@ -31,7 +55,24 @@ def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleTyp
     return load
 
 
+@pytest.fixture(scope="session")
+def float32_routes(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The record of this machine's choice between the libraries for float32 products."""
+    from vit.models.matmul import current_float32_route
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VIT_CACHE", str(tmp_path_factory.mktemp("routes")))
+        current_float32_route()
+        return (Path(os.environ["VIT_CACHE"]) / "routes.json").read_text()
+
+
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, float32_routes: str
+) -> None:
     """Indices and downloads of a test go into its own folder."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    # Every test and process computes float32 by one library, as on a machine that is in use.
+    (cache / "vit").mkdir()
+    (cache / "vit" / "routes.json").write_text(float32_routes)

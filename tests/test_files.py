@@ -1,4 +1,4 @@
-"""Only regular files are opened, files appear whole, and a lock ends with the process that has it."""
+"""Only regular files are opened, files appear whole, and a lock ends with its process."""
 
 import os
 import signal

@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tests.models.small_models import (
     small_hybrid,
     small_vit,
 )
-from vit.models import matmul
+from vit.models import matmul, routes
 from vit.models.matmul import Gelu, dense, gelu, pack
 
 FORMS: list[Gelu | None] = [None, "gelu", "gelu_tanh"]
@@ -45,7 +46,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.dtype]]:
     monkeypatch.setattr(matmul, "_linear", counted)
     monkeypatch.setattr(matmul, "SMALL_PRODUCT", 0)
     monkeypatch.setattr(matmul, "SMALL_GELU", 0)
-    monkeypatch.setattr(matmul, "float32_gain", lambda: 2.0)
+    monkeypatch.setattr(routes, "_forced", "onednn")
     yield seen
 
 
@@ -216,12 +217,16 @@ def test_other_dtypes_and_small_products_stay_with_pytorch(
 
 @needs_float32
 def test_float32_leaves_mkl_where_onednn_is_as_fast(
-    monkeypatch: pytest.MonkeyPatch, calls: list[torch.dtype]
+    monkeypatch: pytest.MonkeyPatch, calls: list[torch.dtype], tmp_path: Path
 ) -> None:
     layer, x = layer_and_input()
+    monkeypatch.setattr(routes, "_forced", None)
+    monkeypatch.setattr(routes, "_measured", {})
     monkeypatch.setattr(matmul, "float32_gain", lambda: 0.5)
     dense(layer, x)
     assert calls == []
+    monkeypatch.setattr(routes, "_measured", {})
+    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "new"))
     monkeypatch.setattr(matmul, "float32_gain", lambda: 1.0)
     dense(layer, x)
     assert calls == [torch.float32]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from tests.models.small_models import random_images
-from vit.models import matmul
+from vit.models import matmul, routes
 from vit.models.encoder import Block
 
 pytestmark = pytest.mark.skipif(
@@ -22,7 +22,7 @@ LINEAR, CONVOLUTION = "mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwi
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "SMALL_PRODUCT", 0)
     monkeypatch.setattr(matmul, "SMALL_GELU", 0)
-    monkeypatch.setattr(matmul, "float32_gain", lambda: 2.0)
+    monkeypatch.setattr(routes, "_forced", "onednn")
 
 
 def operations(call: Callable[[], object]) -> Counter[str]:

@@ -21,6 +21,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urldefrag
 from urllib.request import Request, urlopen
 
+from vit.cache import cache_directory
 from vit.errors import UserError
 from vit.writing import write_json
 
@@ -50,13 +51,6 @@ def fetch(address: str, progress: Progress | None = None) -> Path:
         endpoint = os.environ.get("VIT_GS_ENDPOINT", "https://storage.googleapis.com")
         return download(f"{endpoint.rstrip('/')}/{address.removeprefix('gs://')}", progress)
     return download(address, progress)
-
-
-def cache_directory() -> Path:
-    """Where downloads are kept: VIT_CACHE, or `vit` in the user's cache directory."""
-    if "VIT_CACHE" in os.environ:
-        return Path(os.environ["VIT_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vit"
 
 
 def download(url: str, progress: Progress | None = None) -> Path:

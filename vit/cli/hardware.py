@@ -5,6 +5,8 @@ import platform
 import sys
 from typing import Any
 
+from vit.hardware import cpu_name
+
 
 def default_precision(accelerator: str) -> tuple[str, str]:
     """The Trainer's precision where the user names none, and why.
@@ -73,7 +75,7 @@ def hardware() -> dict[str, Any]:
     import torch
 
     facts: dict[str, Any] = {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
@@ -85,17 +87,6 @@ def hardware() -> dict[str, Any]:
     if torch.cuda.is_available():
         facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return facts
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
 
 
 def versions() -> dict[str, str]:

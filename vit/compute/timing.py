@@ -146,7 +146,7 @@ def limit(
     own = device.type == "cpu" and matmul.works(dtype)
     if own and packed:
         product, weights = matmul.packed_product, [matmul.packed_copy(w) for w in weights]
-    elif own and dtype == torch.float32 and matmul.float32_gain() > 1:
+    elif own and dtype == torch.float32 and matmul.current_float32_route() == "onednn":
         product = matmul.packed_product
     else:
         product, weights = torch.mm, [weight.t() for weight in weights]

@@ -5,7 +5,8 @@
   the product's last step: the same bits in 0.90 to 0.97 of the time. Without gradients that step
   applies the GELU too, before the result is rounded, so that errors become smaller.
 - float32: MKL does not use the full width of every CPU. oneDNN takes 0.84 to 0.95 of the time
-  here, 0.45 on a Zen 5. The first call of a process tries both and checks them against float64.
+  here, 0.45 on a Zen 5. Which of them a machine wants is measured once (vit/models/routes.py), and
+  oneDNN's errors are checked against float64.
 - the tanh form of the GELU: oneDNN's takes 0.4 of the time of ATen's.
 - weights: oneDNN and MKL bring them into their own order at every call. `pack` does so once, for
   inference; products then take 0.85 to 0.95 of the time.
@@ -17,12 +18,15 @@ Shapes: m rows, d inputs, k outputs.
 import time
 from collections.abc import Callable
 from functools import cache
+from statistics import median
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from vit.models.routes import Float32Route, float32_route, is_fixed, use_float32_route
 
 Gelu = Literal["gelu", "gelu_tanh"]
 
@@ -35,9 +39,11 @@ SMALL_PRODUCT, SMALL_GELU = 2**24, 2**17
 # Every so many numbers of a weight are looked at to see whether it is still what was packed; a
 # prime, so that they lie in all columns.
 SAMPLED = 251
-# oneDNN's speed over MKL's from which it computes float32. Below 1, so that noise does not turn the
-# choice where the two are equal: two runs of one seed shall not differ in their last bits.
+# oneDNN's speed over MKL's from which it computes float32. Below 1, because inference with packed
+# weights gains 5 to 15 % more, which the measurement does not see.
 MARGIN = 0.9
+# Pairs of trials that the choice is made from.
+TRIALS = 15
 # Relative errors against float64 that a product and its GELU may have; the rounding of a result to
 # bfloat16 alone is 2^-9.
 ERRORS = {torch.float32: 1e-6, torch.bfloat16: 2**-8}
@@ -145,7 +151,7 @@ def _use_onednn(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
         return False
     if 2 * x.numel() * len(weight) < SMALL_PRODUCT or not works(x.dtype):
         return False
-    return x.dtype == torch.bfloat16 or float32_gain() > MARGIN
+    return x.dtype == torch.bfloat16 or current_float32_route() == "onednn"
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor, activation: Gelu | None) -> Tensor:
@@ -237,20 +243,54 @@ def works(dtype: torch.dtype) -> bool:
     return all(_error(result, expected) < ERRORS[dtype] for result, expected in pairs)
 
 
-@cache
+def current_float32_route() -> Float32Route:
+    """The library of this process's float32 products: fixed by the run, else the machine's."""
+    return float32_route(lambda: "onednn" if float32_gain() > MARGIN else "aten")
+
+
+def continue_on_route(route: str | None) -> str | None:
+    """Takes up the route that a checkpoint records; a note for the user where that cannot be done.
+
+    A route that was fixed before stays.
+    """
+    if route is not None and not is_fixed():
+        use_float32_route(route)
+        return None
+    current = current_float32_route()
+    if route is None:
+        return (
+            f"the checkpoint does not record which library computed float32; {current} does now, "
+            "and the last bits may differ"
+        )
+    if route != current:
+        return (
+            f"float32_route={current} was asked for and the run began with {route}: it does not "
+            "continue bit by bit"
+        )
+    return None
+
+
 def float32_gain() -> float:
-    """How many times as fast as `F.linear` oneDNN is in float32."""
+    """How many times as fast as `F.linear` oneDNN is in float32.
+
+    The median over pairs of trials of the ratio of CPU times, which other processes disturb least.
+    """
+    if not works(torch.float32):
+        return 0.0
     x, weight, bias = _sample(torch.float32)
     routes = (lambda: F.linear(x, weight, bias), lambda: _linear(x, weight, bias, None))
-    best = [float("inf"), float("inf")]
-    for turn in range(5):
-        for i, route in enumerate(routes):
-            start = time.perf_counter()
-            with torch.no_grad(), torch.autocast("cpu", enabled=False):
+    ratios = []
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        for route in routes:
+            route()  # the first call initialises the library
+        for _ in range(TRIALS):
+            times = []
+            for route in routes:
+                start = time.process_time()
                 route()
-            if turn:  # the first one warms up
-                best[i] = min(best[i], time.perf_counter() - start)
-    return best[0] / best[1]
+                times.append(time.process_time() - start)
+            ratios.append(times[0] / times[1])
+    return median(ratios)
 
 
 def _sample(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,12 +18,12 @@ from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
 from vit.training.distillation import Teacher
 from vit.training.fitting import (
     build_network,
+    check_resumed,
     checkpoint_header,
     default_optimizer,
     log_scores,
     log_training,
     optimizer_with_schedule,
-    refuse_lost_average,
 )
 from vit.training.losses import Loss, balanced_weights
 from vit.training.metrics import EvaluationMetrics
@@ -259,4 +259,4 @@ class ImageClassifier(LightningModule):
         )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        refuse_lost_average(self.trainer, checkpoint)
+        check_resumed(self.trainer, checkpoint)

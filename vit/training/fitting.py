@@ -1,5 +1,6 @@
 """What every module that trains one of our networks does in the same way."""
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import UserError
+from vit.models.matmul import continue_on_route, current_float32_route
 from vit.models.zoo import Model
 from vit.training.budget import step_budget, steps_per_epoch, time_limit, time_used
 from vit.training.optim import param_groups
@@ -91,6 +93,7 @@ def checkpoint_header(trainer: Trainer, model: Model, **others: Any) -> dict[str
     """What a checkpoint says about its network: plain types, so that it loads without code."""
     return {
         "config": model.config.to_dict(),
+        "float32_route": current_float32_route(),
         # With weight averaging `state_dict` is the average; the raw weights that training
         # continues from are under `current_model_state`.
         "weights": "ema" if averages(trainer) else "raw",
@@ -103,14 +106,22 @@ def checkpoint_header(trainer: Trainer, model: Model, **others: Any) -> dict[str
     }
 
 
-def refuse_lost_average(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
-    """UserError before averaged weights are trained on as if training had left off with them."""
-    resumed = trainer.state.fn == TrainerFn.FITTING
-    if resumed and "current_model_state" in checkpoint and not averages(trainer):
+def check_resumed(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
+    """What must hold before training continues from a checkpoint; an evaluation is left alone.
+
+    The run keeps the library of its float32 products. Raises UserError where averaged weights would
+    be trained on as if training had stopped with them.
+    """
+    if trainer.state.fn != TrainerFn.FITTING:
+        return
+    if "current_model_state" in checkpoint and not averages(trainer):
         raise UserError(
             "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
             "new run with --model.pretrained"
         )
+    note = continue_on_route(checkpoint.get("vit", {}).get("float32_route"))
+    if note is not None and trainer.is_global_zero:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def averages(trainer: Trainer) -> bool:

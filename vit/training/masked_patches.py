@@ -27,12 +27,12 @@ from vit.training.callbacks import (
 )
 from vit.training.fitting import (
     build_network,
+    check_resumed,
     checkpoint_header,
     default_optimizer,
     log_scores,
     log_training,
     optimizer_with_schedule,
-    refuse_lost_average,
 )
 from vit.training.masking import (
     DRAWS,
@@ -279,4 +279,4 @@ class MaskedPatchPrediction(LightningModule):
         )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        refuse_lost_average(self.trainer, checkpoint)
+        check_resumed(self.trainer, checkpoint)
