@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -25,7 +26,13 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads its option
 def pytest_configure(config: pytest.Config) -> None:
-    """Measures how many times slower than a quiet machine this one is; never less than 1."""
+    """Measures how many times slower than a quiet machine this one is; never less than 1.
+
+    Processes that the tests start and interrupt would inherit an ignored SIGINT, which a shell
+    gives to what it runs in the background.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     start = time.monotonic()
     subprocess.run([sys.executable, "-c", SPEED_TRIAL], check=True)
     config.stash[FACTOR] = max(1.0, (time.monotonic() - start) / QUIET_SECONDS)

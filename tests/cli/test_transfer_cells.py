@@ -74,20 +74,22 @@ def drive(folder: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_cell_save_and_the_next_call_continues_it(
-    tmp_path: Path, number: int
+    tmp_path: Path, deadline: Callable[[float], float], number: int
 ) -> None:
     first = drive(tmp_path)
     wait_for(lambda: len(calls_made(tmp_path)) == 2)
     first.send_signal(number)
-    out, err = first.communicate(timeout=60)
+    out, err = first.communicate(timeout=deadline(60))
     assert (out, err) == ("False\nstopped\n", "")
     assert (tmp_path / "seed-1" / "checkpoints" / "last.ckpt").is_file()
     (tmp_path / "go").touch()
-    assert drive(tmp_path).communicate(timeout=60)[0] == "True\nFalse\nFalse\n"
+    assert drive(tmp_path).communicate(timeout=deadline(60))[0] == "True\nFalse\nFalse\n"
     assert calls_made(tmp_path) == ["seed-0 False", "seed-1 False", "seed-1 True", "seed-2 False"]
 
 
-def test_after_a_kill_the_next_call_waits_for_the_cell_that_lives_on(tmp_path: Path) -> None:
+def test_after_a_kill_the_next_call_waits_for_the_cell_that_lives_on(
+    tmp_path: Path, deadline: Callable[[float], float]
+) -> None:
     first = drive(tmp_path)
     wait_for(lambda: len(calls_made(tmp_path)) == 2)
     first.kill()
@@ -96,7 +98,7 @@ def test_after_a_kill_the_next_call_waits_for_the_cell_that_lives_on(tmp_path: P
     assert second.stderr is not None
     assert "waiting: another `vit transfer`" in second.stderr.readline()
     (tmp_path / "go").touch()
-    assert second.communicate(timeout=60)[0] == "True\nTrue\nFalse\n"
+    assert second.communicate(timeout=deadline(60))[0] == "True\nTrue\nFalse\n"
     assert calls_made(tmp_path) == ["seed-0 False", "seed-1 False", "seed-2 False"]
 
 
