@@ -1,21 +1,20 @@
 """Downloads are resumed, checked and cached. The only server is one of ours, on 127.0.0.1."""
 
-import base64
 import hashlib
 import os
+import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import torch
 
 import vit
 from tests.checkpoints.checkpoint_peers import scatter
+from tests.checkpoints.loopback import Server, url
 from vit.checkpoints.hub import download, fetch, is_address
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import load_pretrained
@@ -27,77 +26,6 @@ from vit.models.zoo import build_model
 TINY = ViTConfig(
     image_size=16, patch_size=8, width=32, depth=1, mlp_dim=40, num_heads=4, num_classes=2
 )
-
-
-class Server(ThreadingHTTPServer):
-    """Serves `files`; may break off a transfer once, send a wrong hash, or be a hub."""
-
-    files: dict[str, bytes]
-    break_after: int = 0
-    wrong_hash: bool = False
-    asked: list[tuple[str, str, str | None]]
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.answer(body=False)
-
-    def do_GET(self) -> None:
-        self.answer(body=True)
-
-    def answer(self, body: bool) -> None:
-        wanted = self.headers.get("Range")
-        self.server.asked.append((self.command, self.path, wanted))
-        data = self.server.files.get(self.path)
-        if data is None:
-            self.send_response(404)
-            self.send_header("X-Error-Code", "EntryNotFound")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        etag = f'"{hashlib.sha256(data).hexdigest()}"'
-        start = 0
-        if wanted and self.headers.get("If-Range", etag) == etag:
-            start = int(wanted.removeprefix("bytes=").split("-")[0])
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(data) - start))
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
-        self.send_header("ETag", etag)
-        self.send_header("X-Repo-Commit", "1" * 40)
-        md5 = base64.b64encode(hashlib.md5(data).digest()).decode()
-        self.send_header("x-goog-hash", f"md5={'AAAA' if self.server.wrong_hash else md5}")
-        self.end_headers()
-        if not body:
-            return
-        if self.server.break_after:
-            self.wfile.write(data[start : self.server.break_after])
-            self.server.break_after = 0
-            self.close_connection = True
-            return
-        self.wfile.write(data[start:])
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    server = Server(("127.0.0.1", 0), Handler)
-    server.files, server.asked = {}, []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("VIT_GS_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-def url(server: Server, path: str = "/w.bin") -> str:
-    return f"http://127.0.0.1:{server.server_port}{path}"
 
 
 CONTENT = bytes(range(256)) * 10_000
@@ -182,9 +110,11 @@ def test_only_addresses_are_fetched(tmp_path: Path) -> None:
 
 
 HF_LOAD = """
+import os, sys
+from vit.checkpoints import hub
 from vit.checkpoints.pretrained import load_pretrained
 from vit.errors import UserError
-import sys
+hub.HUB_SECONDS = float(os.environ.get("SECONDS_FOR_THE_HUB", hub.HUB_SECONDS))
 for address in sys.argv[1:]:
     try:
         model, report = load_pretrained(address)
@@ -205,8 +135,11 @@ def hf(server: Server, tmp_path: Path, *addresses: str, **variables: str) -> lis
         **variables,
     }
     command = [sys.executable, "-W", "ignore", "-c", HF_LOAD, *addresses]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
     assert done.returncode == 0, done.stderr
+    host = urlsplit(environment["HF_ENDPOINT"]).hostname
+    for line in done.stderr.splitlines():  # nothing of the library's own
+        assert line.startswith((f"asking the hub {host} for ", "the hub does not answer ("))
     return done.stdout.splitlines()
 
 
@@ -225,6 +158,30 @@ def test_hf_repositories_load_from_a_mirror_and_offline(server: Server, tmp_path
     assert whole == file == expected and missing.startswith("refused: hf://me/nothing has no")
     server.files.clear()
     assert hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1") == [expected]
+    # And where nobody says that there is no network: the library alone would try for a minute.
+    cached, unknown = hf(
+        server, tmp_path, "hf://me/pets", "hf://me/others", HF_ENDPOINT="http://127.0.0.1:9"
+    )
+    assert cached == expected
+    assert unknown.startswith("refused: hf://me/others is not in the cache, and the hub does not")
+    assert "give a local file, or fill the cache" in unknown and "HF_HUB_OFFLINE=1" in unknown
+
+
+def test_a_hub_that_accepts_and_never_answers_is_given_up(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        silence = {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "SECONDS_FOR_THE_HUB": "0.5"}
+        (refused,) = hf(server, tmp_path, "hf://me/pets", **silence)
+    assert "the hub does not answer (" in refused and "HF_HUB_OFFLINE=1" in refused
+
+
+def test_a_hub_in_trouble_is_not_asked_again_and_again(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    server.status = 503
+    (refused,) = hf(server, tmp_path, "hf://me/pets")
+    assert "the hub does not answer (127.0.0.1 says 503)" in refused
+    assert len(server.asked) == 1
 
 
 def test_addresses_of_the_hub_are_checked() -> None:
