@@ -59,6 +59,12 @@ TO_HF: dict[str, ModelConfig] = {
     "registers": ViTConfig(**DINO, num_registers=2),
     "bit": ResNetConfig(depths=(1, 2), num_classes=3, ws_mode="timm"),
 }
+# Written with a head over class token and patch mean, of which one half is zeros.
+TO_HF_WIDER: dict[str, ModelConfig] = {
+    f"{pool}, {registers} registers": ViTConfig(**{**DINO, "pool": pool}, num_registers=registers)
+    for pool in ("cls", "gap")
+    for registers in (0, 2)
+}
 TO_GOOGLE: dict[str, ModelConfig] = {
     "vit": ViTConfig(**SIZES),
     "tanh layer": ViTConfig(**SIZES, representation_size=48),
@@ -137,10 +143,10 @@ def test_timm_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -> None:
     assert tuple(peer.pretrained_cfg["mean"]) == (0.1, 0.2, 0.3)
 
 
-@pytest.mark.parametrize("kind", TO_HF)
+@pytest.mark.parametrize("kind", [*TO_HF, *TO_HF_WIDER])
 def test_transformers_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    config = TO_HF[kind]
+    config = {**TO_HF, **TO_HF_WIDER}[kind]
     model, target = exported(config, "huggingface", tmp_path)
     architecture = json.loads((target / "config.json").read_text())["architectures"][0]
     peer, told = getattr(transformers, architecture).from_pretrained(
@@ -157,6 +163,14 @@ def test_transformers_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -
     assert_same(outputs(model.double(), size), outputs(run, size))
     if config.num_classes:
         assert peer.config.id2label == {0: "a", 1: "b", 2: "c"}
+
+
+@pytest.mark.parametrize("kind", TO_HF_WIDER)
+def test_a_fine_tuned_dinov2_comes_back_with_the_same_logits(kind: str, tmp_path: Path) -> None:
+    model, target = exported(TO_HF_WIDER[kind], "huggingface", tmp_path)
+    again, report = load_pretrained(target)
+    assert report.classes == ["a", "b", "c"]
+    assert_same(outputs(again.double().eval(), (32, 32)), outputs(model.double(), (32, 32)))
 
 
 @pytest.mark.parametrize("kind", TO_TORCHVISION)
