@@ -20,6 +20,7 @@ from vit.checkpoints.building import build_empty
 from vit.checkpoints.described import VERSION, checked
 from vit.checkpoints.files import WeightFile, open_weights, parse_json
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, listed
+from vit.checkpoints.local_paths import without_local_paths
 from vit.checkpoints.writing import memory_of, write_safetensors
 from vit.errors import UserError
 from vit.writing import atomic, write_json
@@ -39,7 +40,7 @@ class NativeInfo:
     preprocess: dict[str, Any] | None = None
     """How images are brought to the model; vit.data.preprocess.Preprocess.from_dict reads it."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Recipe, metrics, source: plain JSON types."""
+    """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
 
 
 def save_native(
@@ -71,7 +72,7 @@ def write_native(
         "model": config.to_dict(),
         "classes": info.classes,
         "preprocess": info.preprocess,
-        "extra": info.extra,
+        "extra": without_local_paths(info.extra),
         "sha256": fingerprint(tensors),
     }
     # One line in the header, indented in config.json.

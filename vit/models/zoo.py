@@ -128,7 +128,9 @@ def _published(name: str) -> str | None:
     text = name.lower().rpartition("/")[2].partition(".")[0].replace("-", "_")
     ours = _key(text)
     # To the end of the name: vit_base_patch16_clip_224 and the like are other architectures.
-    if found := re.match(rf"(?:vit|deit)_({'|'.join(_WORDS)})_patch(\d+)(?:_\d+)?(?:_in21k)?$", text):
+    if found := re.match(
+        rf"(?:vit|deit)_({'|'.join(_WORDS)})_patch(\d+)(?:_\d+)?(?:_in21k)?$", text
+    ):
         ours = f"vit{_WORDS[found[1]]}{found[2]}"
     elif found := re.match(rf"vit_({'|'.join(_WORDS)})_r(\d+)_s(\d+)(?:_\d+)?(?:_in21k)?$", text):
         ours = f"r{found[2]}vit{_WORDS[found[1]]}{found[3]}"
