@@ -1,6 +1,7 @@
 """Downloads are resumed, checked and cached. The only server is one of ours, on 127.0.0.1."""
 
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -11,14 +12,16 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
+from PIL import Image
 
 import vit
 from tests.checkpoints.checkpoint_peers import scatter
 from tests.checkpoints.loopback import Server, url
 from vit.checkpoints.hub import download, fetch, is_address
-from vit.checkpoints.native import save_native
+from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.checkpoints.publish import model_card, push_to_hub
+from vit.cli.main import main
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
@@ -29,6 +32,7 @@ TINY = ViTConfig(
 
 
 CONTENT = bytes(range(256)) * 10_000
+PREPROCESS = {"image_size": [16, 16]}
 
 
 def test_a_download_is_cached_and_asked_for_once(server: Server) -> None:
@@ -111,6 +115,7 @@ def test_only_addresses_are_fetched(tmp_path: Path) -> None:
 
 HF_LOAD = """
 import os, sys
+import vit
 from vit.checkpoints import hub
 from vit.checkpoints.pretrained import load_pretrained
 from vit.errors import UserError
@@ -118,7 +123,7 @@ hub.HUB_SECONDS = float(os.environ.get("SECONDS_FOR_THE_HUB", hub.HUB_SECONDS))
 for address in sys.argv[1:]:
     try:
         model, report = load_pretrained(address)
-        print(report.format, report.classes)
+        print(report.format, report.classes, vit.load(address).classes)
     except UserError as error:
         print("refused:", error)
 """
@@ -147,10 +152,10 @@ def test_hf_repositories_load_from_a_mirror_and_offline(server: Server, tmp_path
     pytest.importorskip("huggingface_hub")
     directory = tmp_path / "model"
     model = scatter(build_model(TINY))
-    save_native(directory, model, classes=["a", "b"], preprocess=None, extra={})
+    save_native(directory, model, classes=["a", "b"], preprocess=PREPROCESS, extra={})
     for file in directory.iterdir():
         server.files[f"/me/pets/resolve/main/{file.name}"] = file.read_bytes()
-    expected = "vit ['a', 'b']"
+    expected = "vit ['a', 'b'] ['a', 'b']"
     (refused,) = hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1")
     assert "HF_HUB_OFFLINE" in refused and not server.asked
     addresses = ("hf://me/pets", "hf://me/pets/model.safetensors", "hf://me/nothing")
@@ -203,7 +208,7 @@ def test_the_card_says_recipe_metrics_and_classes(
     card = model_card(tmp_path, "me/pets")
     for text in (
         *("# pets", "finetune", "| test/acc1 | 0.9123 |", "my photos", "cat, dog", '"width": 32'),
-        *('snapshot_download("me/pets")', 'pretrained="hf://me/pets"'),
+        *('vit.load("hf://me/pets")', 'pretrained="hf://me/pets"'),
     ):
         assert text in card
     calls: list[tuple[str, dict[str, Any]]] = []
@@ -211,6 +216,10 @@ def test_the_card_says_recipe_metrics_and_classes(
     class Api:
         def create_repo(self, name: str, **options: Any) -> None:
             calls.append((name, options))
+
+        def file_exists(self, name: str, file: str) -> bool:
+            assert (name, file) == ("me/pets", "model.safetensors")
+            return any(call == "upload" for call, _ in calls)
 
         def upload_folder(self, **options: Any) -> None:
             calls.append(("upload", options))
@@ -223,8 +232,72 @@ def test_the_card_says_recipe_metrics_and_classes(
     assert calls[0] == ("me/pets", {"private": True, "exist_ok": True})
     assert calls[1][1]["folder_path"] == tmp_path and (tmp_path / "README.md").read_text() == card
     (tmp_path / "README.md").write_text("my words")
-    push_to_hub(tmp_path, "me/pets")
-    assert (tmp_path / "README.md").read_text() == "my words"
+    with pytest.raises(UserError, match="holds a model already; give overwrite=True"):
+        push_to_hub(tmp_path, "me/pets")
+    assert len(calls) == 3  # the repository was made sure of, and nothing uploaded
+    push_to_hub(tmp_path, "me/pets", overwrite=True)
+    assert calls[-1][0] == "upload" and (tmp_path / "README.md").read_text() == "my words"
+
+
+RECIPE = {
+    "data": {"root": "/home/alice/my photos", "dataset": None},
+    "model": {"pretrained": "runs/alice/first", "freeze_backbone": False},
+    "run_dir": "~/runs/1",
+    "trainer": {"logger": "kept in /home/alice/logs", "callbacks": [{"path": "C:\\Users\\alice"}]},
+}
+
+
+def test_what_is_saved_and_published_names_no_local_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "model"
+    extra = {"recipe": RECIPE, "source": "https://alice:pw@host/w.npz?signature=1", "note": "a/b"}
+    model = build_model(TINY)
+    save_native(directory, model, classes=None, preprocess=None, extra=extra)
+    saved = json.loads((directory / "config.json").read_text())["extra"]
+    assert saved["recipe"]["data"]["root"] == "my photos"
+    assert saved["recipe"]["model"] == {"pretrained": "first", "freeze_backbone": False}
+    assert saved["source"] == "https://host/w.npz" and saved["note"] == "a/b"
+    # And of a model that an older version has saved with the paths in both files:
+    monkeypatch.setattr("vit.checkpoints.native.without_local_paths", lambda extra: extra)
+    save_native(directory, model, classes=None, preprocess=None, extra=extra)
+    monkeypatch.undo()
+    assert b"alice" in (directory / "model.safetensors").read_bytes()
+    uploaded: list[bytes] = []
+
+    class Api:
+        def create_repo(self, name: str, **options: Any) -> None:
+            pass
+
+        def file_exists(self, name: str, file: str) -> bool:
+            return False
+
+        def upload_folder(self, folder_path: Path, **options: Any) -> None:
+            names = ("README.md", "config.json", "model.safetensors")
+            uploaded.extend((folder_path / name).read_bytes() for name in names)
+            assert load_native(folder_path)[1].extra == saved
+
+    class Library:
+        HfApi = Api
+
+    monkeypatch.setattr("vit.checkpoints.publish.hub_library", lambda: Library)
+    push_to_hub(directory, "me/pets")
+    assert len(uploaded) == 3 and not any(b"alice" in content for content in uploaded)
+
+
+def test_a_published_file_classifies_by_its_address(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = scatter(build_model(TINY))
+    extra = {"multilabel": True}
+    save_native(tmp_path / "m", model, classes=["a", "b"], preprocess=PREPROCESS, extra=extra)
+    server.files["/b/model.safetensors"] = (tmp_path / "m" / "model.safetensors").read_bytes()
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "photo.png")
+    answers = []
+    for name in (str(tmp_path / "m"), "gs://b/model.safetensors"):
+        assert main(["classify", name, str(tmp_path / "photo.png"), "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out)[0]["top"])
+    assert answers[0] == answers[1] and vit.load("gs://b/model.safetensors").multilabel
 
 
 def test_a_run_is_published_by_its_model_and_a_failure_is_one_line(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.hub import fetch, is_address
-from vit.checkpoints.native import load_native
+from vit.checkpoints.native import WEIGHTS, load_native
 from vit.data.decode import open_image
 from vit.data.preprocess import Preprocess
 from vit.errors import UserError
@@ -78,7 +78,7 @@ class Classifier:
 
 
 def load(path: str | Path) -> Classifier:
-    """The classifier of a run directory, of an exported model directory, or of an address.
+    """The classifier of a run, of a model directory or its model.safetensors, or of an address.
 
     An address is hf://org/repo of a model that `push_to_hub` published, or gs:// or https:// of its
     model.safetensors. Raises UserError for weights of other kinds and for a damaged model.
@@ -109,11 +109,11 @@ def load(path: str | Path) -> Classifier:
 
 
 def _model_directory(path: str | Path) -> Path:
-    """The model directory that is meant: itself, or the one in a finished run."""
+    """The model directory or file that is meant: itself, or the one in a finished run."""
     folder = Path(path).expanduser()
     if (folder / "model" / "config.json").is_file():
         return folder / "model"
-    if (folder / "config.json").is_file():
+    if folder.is_file() or any((folder / name).is_file() for name in ("config.json", WEIGHTS)):
         return folder
     if (folder / "config.yaml").is_file():
         raise UserError(
