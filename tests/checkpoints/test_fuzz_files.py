@@ -66,7 +66,7 @@ FUZZ = settings(
     deadline=None,
     derandomize=CASES == IN_SUITE,
     database=None,
-    suppress_health_check=list(HealthCheck),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     phases=(Phase.explicit, Phase.generate, Phase.shrink),
 )
 
