@@ -6,14 +6,18 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
+import vit
 from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
 from vit.checkpoints.convert import Format, compare, convert
 from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.cli.convert import FORMATS, run
+from vit.cli.main import main
+from vit.data.preprocess import Preprocess
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
@@ -58,6 +62,12 @@ TO_HF: dict[str, ModelConfig] = {
     "dinov2 swiglu": ViTConfig(**{**DINO, "activation": "swiglu", "mlp_dim": 88}),
     "registers": ViTConfig(**DINO, num_registers=2),
     "bit": ResNetConfig(depths=(1, 2), num_classes=3, ws_mode="timm"),
+}
+# Written with a head over class token and patch mean, of which one half is zeros.
+TO_HF_WIDER: dict[str, ModelConfig] = {
+    f"{pool}, {registers} registers": ViTConfig(**{**DINO, "pool": pool}, num_registers=registers)
+    for pool in ("cls", "gap")
+    for registers in (0, 2)
 }
 TO_GOOGLE: dict[str, ModelConfig] = {
     "vit": ViTConfig(**SIZES),
@@ -107,9 +117,7 @@ def exported(config: ModelConfig, to: Format, tmp_path: Path) -> tuple[nn.Module
 def test_round_trips_are_exact_to_the_bit(to: Format, kind: str, tmp_path: Path) -> None:
     config = dict(CASES)[to][kind]
     model, target = exported(config, to, tmp_path)
-    convert(
-        target, tmp_path / "again", "native", **({"num_heads": 4} if to == "torchvision" else {})
-    )
+    convert(target, tmp_path / "again", "native", **_heads(to))
     again, info = load_native(tmp_path / "again")
     before, after = model.state_dict(), again.state_dict()
     assert before.keys() == after.keys()
@@ -137,10 +145,10 @@ def test_timm_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -> None:
     assert tuple(peer.pretrained_cfg["mean"]) == (0.1, 0.2, 0.3)
 
 
-@pytest.mark.parametrize("kind", TO_HF)
+@pytest.mark.parametrize("kind", [*TO_HF, *TO_HF_WIDER])
 def test_transformers_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    config = TO_HF[kind]
+    config = {**TO_HF, **TO_HF_WIDER}[kind]
     model, target = exported(config, "huggingface", tmp_path)
     architecture = json.loads((target / "config.json").read_text())["architectures"][0]
     peer, told = getattr(transformers, architecture).from_pretrained(
@@ -157,6 +165,14 @@ def test_transformers_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -
     assert_same(outputs(model.double(), size), outputs(run, size))
     if config.num_classes:
         assert peer.config.id2label == {0: "a", 1: "b", 2: "c"}
+
+
+@pytest.mark.parametrize("kind", TO_HF_WIDER)
+def test_a_fine_tuned_dinov2_comes_back_with_the_same_logits(kind: str, tmp_path: Path) -> None:
+    model, target = exported(TO_HF_WIDER[kind], "huggingface", tmp_path)
+    again, report = load_pretrained(target)
+    assert report.classes == ["a", "b", "c"]
+    assert_same(outputs(again.double().eval(), (32, 32)), outputs(model.double(), (32, 32)))
 
 
 @pytest.mark.parametrize("kind", TO_TORCHVISION)
@@ -254,6 +270,94 @@ def test_the_command_converts_and_compares(
     arguments = ["--to", "native", "--image-size", "48", "16"]
     assert run([str(tmp_path / "b.npz"), str(tmp_path / "c"), *arguments]) == 0
     assert load_pretrained(tmp_path / "c")[0].config.size == (48, 16)
+
+
+EXTRA = {
+    "multilabel": True,
+    "recipe": {"model": {"lr": 0.1}},
+    "metrics": {"val/map": 0.5},
+    "checkpoint": {"file": "checkpoints/best.ckpt", "epoch": 3},
+    "source": "hf://me/first",
+}
+
+
+def test_native_to_native_keeps_all_that_a_model_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = scatter(build_model(ViTConfig(**SIZES)))
+    preprocess = {**PREPROCESS, "interpolation": "box"}
+    save_native(tmp_path / "a", model, classes=["a", "b", "c"], preprocess=preprocess, extra=EXTRA)
+    assert run([str(tmp_path / "a"), str(tmp_path / "b"), "--to", "native"]) == 0
+    (_, before), (_, after) = (load_native(tmp_path / name) for name in "ab")
+    assert before == after and after.extra == EXTRA
+    image = Image.new("RGB", (40, 40), "red")
+    answers = [vit.load(tmp_path / name).predict(image) for name in "ab"]
+    assert answers[0] == answers[1]
+    assert abs(sum(answers[0][0].probabilities) - 1) > 1e-3  # sigmoids
+
+
+def test_several_labels_an_image_travel_or_are_said_to_be_lost(tmp_path: Path) -> None:
+    model = scatter(build_model(ViTConfig(**HF)))
+    save_native(tmp_path / "a", model, classes=None, preprocess=PREPROCESS, extra=EXTRA)
+    convert(tmp_path / "a", tmp_path / "hf", "huggingface")
+    convert(tmp_path / "hf", tmp_path / "back", "native")
+    assert vit.load(tmp_path / "back").multilabel
+    done = convert(tmp_path / "a", tmp_path / "timm", "timm")
+    assert any("sigmoids" in note for note in done.notes)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_nothing_is_overwritten_without_the_option(
+    to: Format, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = dict(CASES).get(to, TO_GOOGLE)["vit"]
+    native(kind, tmp_path / "a")
+    target = tmp_path / ("out" + {"torchvision": ".pth", "google": ".npz"}.get(to, ""))
+    arguments = ["convert", str(tmp_path / "a"), str(target), "--to", to]
+    assert main(arguments) == 0
+    before = {path: path.read_bytes() for path in [target, *target.glob("*")] if path.is_file()}
+    capsys.readouterr()
+    assert main(arguments) == 2
+    assert "add --overwrite" in (line := capsys.readouterr().err) and line.count("\n") == 1
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert main([*arguments, "--overwrite"]) == 0
+    assert compare(tmp_path / "a", target, **_heads(to)).relative < 1e-6
+
+
+def _heads(to: Format) -> dict[str, Any]:
+    return {"num_heads": 4} if to == "torchvision" else {}
+
+
+def test_a_model_is_not_converted_onto_itself_nor_into_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    native(ViTConfig(**SIZES), tmp_path / "a")
+    assert main(["convert", str(tmp_path / "a"), str(tmp_path / "a"), "--to", "native"]) == 2
+    assert "holds a model (model.safetensors, config.json)" in capsys.readouterr().err
+    native(ViTConfig(**SIZES), tmp_path / "run" / "model")
+    command = ["convert", str(tmp_path / "a"), str(tmp_path / "run"), "--to", "native"]
+    assert main([*command, "--overwrite"]) == 2
+    assert "is a run" in capsys.readouterr().err
+
+
+def test_an_overwritten_model_leaves_nothing_for_the_next(tmp_path: Path) -> None:
+    native(ViTConfig(**HF), tmp_path / "a")
+    convert(tmp_path / "a", tmp_path / "b", "huggingface")
+    assert (tmp_path / "b" / "preprocessor_config.json").is_file()
+    convert(tmp_path / "a", tmp_path / "b", "native", overwrite=True)
+    names = {path.name for path in (tmp_path / "b").iterdir()}
+    assert names == {"model.safetensors", "config.json"}
+
+
+def test_a_preprocessing_that_leaves_out_its_defaults_is_exported(tmp_path: Path) -> None:
+    model = scatter(build_model(ViTConfig(**HF)))
+    size = {"image_size": [32, 32]}
+    save_native(tmp_path / "a", model, classes=None, preprocess=size, extra={})
+    for to in ("timm", "huggingface"):
+        convert(tmp_path / "a", tmp_path / to, to)
+        found = inspect_pretrained(tmp_path / to).preprocess
+        assert found is not None
+        assert Preprocess.from_dict(found) == Preprocess(image_size=(32, 32))
 
 
 def test_the_command_knows_all_formats() -> None:

@@ -1,25 +1,27 @@
 """Downloads are resumed, checked and cached. The only server is one of ours, on 127.0.0.1."""
 
-import base64
 import hashlib
+import json
 import os
+import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import torch
+from PIL import Image
 
 import vit
 from tests.checkpoints.checkpoint_peers import scatter
+from tests.checkpoints.loopback import Server, url
 from vit.checkpoints.hub import download, fetch, is_address
-from vit.checkpoints.native import save_native
+from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.checkpoints.publish import model_card, push_to_hub
+from vit.cli.main import main
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
@@ -29,78 +31,8 @@ TINY = ViTConfig(
 )
 
 
-class Server(ThreadingHTTPServer):
-    """Serves `files`; may break off a transfer once, send a wrong hash, or be a hub."""
-
-    files: dict[str, bytes]
-    break_after: int = 0
-    wrong_hash: bool = False
-    asked: list[tuple[str, str, str | None]]
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.answer(body=False)
-
-    def do_GET(self) -> None:
-        self.answer(body=True)
-
-    def answer(self, body: bool) -> None:
-        wanted = self.headers.get("Range")
-        self.server.asked.append((self.command, self.path, wanted))
-        data = self.server.files.get(self.path)
-        if data is None:
-            self.send_response(404)
-            self.send_header("X-Error-Code", "EntryNotFound")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        etag = f'"{hashlib.sha256(data).hexdigest()}"'
-        start = 0
-        if wanted and self.headers.get("If-Range", etag) == etag:
-            start = int(wanted.removeprefix("bytes=").split("-")[0])
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(data) - start))
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
-        self.send_header("ETag", etag)
-        self.send_header("X-Repo-Commit", "1" * 40)
-        md5 = base64.b64encode(hashlib.md5(data).digest()).decode()
-        self.send_header("x-goog-hash", f"md5={'AAAA' if self.server.wrong_hash else md5}")
-        self.end_headers()
-        if not body:
-            return
-        if self.server.break_after:
-            self.wfile.write(data[start : self.server.break_after])
-            self.server.break_after = 0
-            self.close_connection = True
-            return
-        self.wfile.write(data[start:])
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    server = Server(("127.0.0.1", 0), Handler)
-    server.files, server.asked = {}, []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("VIT_GS_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-def url(server: Server, path: str = "/w.bin") -> str:
-    return f"http://127.0.0.1:{server.server_port}{path}"
-
-
 CONTENT = bytes(range(256)) * 10_000
+PREPROCESS = {"image_size": [16, 16]}
 
 
 def test_a_download_is_cached_and_asked_for_once(server: Server) -> None:
@@ -182,13 +114,16 @@ def test_only_addresses_are_fetched(tmp_path: Path) -> None:
 
 
 HF_LOAD = """
+import os, sys
+import vit
+from vit.checkpoints import hub
 from vit.checkpoints.pretrained import load_pretrained
 from vit.errors import UserError
-import sys
+hub.HUB_SECONDS = float(os.environ.get("SECONDS_FOR_THE_HUB", hub.HUB_SECONDS))
 for address in sys.argv[1:]:
     try:
         model, report = load_pretrained(address)
-        print(report.format, report.classes)
+        print(report.format, report.classes, vit.load(address).classes)
     except UserError as error:
         print("refused:", error)
 """
@@ -205,8 +140,11 @@ def hf(server: Server, tmp_path: Path, *addresses: str, **variables: str) -> lis
         **variables,
     }
     command = [sys.executable, "-W", "ignore", "-c", HF_LOAD, *addresses]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
     assert done.returncode == 0, done.stderr
+    host = urlsplit(environment["HF_ENDPOINT"]).hostname
+    for line in done.stderr.splitlines():  # nothing of the library's own
+        assert line.startswith((f"asking the hub {host} for ", "the hub does not answer ("))
     return done.stdout.splitlines()
 
 
@@ -214,10 +152,10 @@ def test_hf_repositories_load_from_a_mirror_and_offline(server: Server, tmp_path
     pytest.importorskip("huggingface_hub")
     directory = tmp_path / "model"
     model = scatter(build_model(TINY))
-    save_native(directory, model, classes=["a", "b"], preprocess=None, extra={})
+    save_native(directory, model, classes=["a", "b"], preprocess=PREPROCESS, extra={})
     for file in directory.iterdir():
         server.files[f"/me/pets/resolve/main/{file.name}"] = file.read_bytes()
-    expected = "vit ['a', 'b']"
+    expected = "vit ['a', 'b'] ['a', 'b']"
     (refused,) = hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1")
     assert "HF_HUB_OFFLINE" in refused and not server.asked
     addresses = ("hf://me/pets", "hf://me/pets/model.safetensors", "hf://me/nothing")
@@ -225,6 +163,30 @@ def test_hf_repositories_load_from_a_mirror_and_offline(server: Server, tmp_path
     assert whole == file == expected and missing.startswith("refused: hf://me/nothing has no")
     server.files.clear()
     assert hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1") == [expected]
+    # And where nobody says that there is no network: the library alone would try for a minute.
+    cached, unknown = hf(
+        server, tmp_path, "hf://me/pets", "hf://me/others", HF_ENDPOINT="http://127.0.0.1:9"
+    )
+    assert cached == expected
+    assert unknown.startswith("refused: hf://me/others is not in the cache, and the hub does not")
+    assert "give a local file, or fill the cache" in unknown and "HF_HUB_OFFLINE=1" in unknown
+
+
+def test_a_hub_that_accepts_and_never_answers_is_given_up(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        silence = {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "SECONDS_FOR_THE_HUB": "0.5"}
+        (refused,) = hf(server, tmp_path, "hf://me/pets", **silence)
+    assert "the hub does not answer (" in refused and "HF_HUB_OFFLINE=1" in refused
+
+
+def test_a_hub_in_trouble_is_not_asked_again_and_again(server: Server, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    server.status = 503
+    (refused,) = hf(server, tmp_path, "hf://me/pets")
+    assert "the hub does not answer (127.0.0.1 says 503)" in refused
+    assert len(server.asked) == 1
 
 
 def test_addresses_of_the_hub_are_checked() -> None:
@@ -246,7 +208,7 @@ def test_the_card_says_recipe_metrics_and_classes(
     card = model_card(tmp_path, "me/pets")
     for text in (
         *("# pets", "finetune", "| test/acc1 | 0.9123 |", "my photos", "cat, dog", '"width": 32'),
-        *('snapshot_download("me/pets")', 'pretrained="hf://me/pets"'),
+        *('vit.load("hf://me/pets")', 'pretrained="hf://me/pets"'),
     ):
         assert text in card
     calls: list[tuple[str, dict[str, Any]]] = []
@@ -254,6 +216,10 @@ def test_the_card_says_recipe_metrics_and_classes(
     class Api:
         def create_repo(self, name: str, **options: Any) -> None:
             calls.append((name, options))
+
+        def file_exists(self, name: str, file: str) -> bool:
+            assert (name, file) == ("me/pets", "model.safetensors")
+            return any(call == "upload" for call, _ in calls)
 
         def upload_folder(self, **options: Any) -> None:
             calls.append(("upload", options))
@@ -266,8 +232,72 @@ def test_the_card_says_recipe_metrics_and_classes(
     assert calls[0] == ("me/pets", {"private": True, "exist_ok": True})
     assert calls[1][1]["folder_path"] == tmp_path and (tmp_path / "README.md").read_text() == card
     (tmp_path / "README.md").write_text("my words")
-    push_to_hub(tmp_path, "me/pets")
-    assert (tmp_path / "README.md").read_text() == "my words"
+    with pytest.raises(UserError, match="holds a model already; give overwrite=True"):
+        push_to_hub(tmp_path, "me/pets")
+    assert len(calls) == 3  # the repository was made sure of, and nothing uploaded
+    push_to_hub(tmp_path, "me/pets", overwrite=True)
+    assert calls[-1][0] == "upload" and (tmp_path / "README.md").read_text() == "my words"
+
+
+RECIPE = {
+    "data": {"root": "/home/alice/my photos", "dataset": None},
+    "model": {"pretrained": "runs/alice/first", "freeze_backbone": False},
+    "run_dir": "~/runs/1",
+    "trainer": {"logger": "kept in /home/alice/logs", "callbacks": [{"path": "C:\\Users\\alice"}]},
+}
+
+
+def test_what_is_saved_and_published_names_no_local_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "model"
+    extra = {"recipe": RECIPE, "source": "https://alice:pw@host/w.npz?signature=1", "note": "a/b"}
+    model = build_model(TINY)
+    save_native(directory, model, classes=None, preprocess=None, extra=extra)
+    saved = json.loads((directory / "config.json").read_text())["extra"]
+    assert saved["recipe"]["data"]["root"] == "my photos"
+    assert saved["recipe"]["model"] == {"pretrained": "first", "freeze_backbone": False}
+    assert saved["source"] == "https://host/w.npz" and saved["note"] == "a/b"
+    # And of a model that an older version has saved with the paths in both files:
+    monkeypatch.setattr("vit.checkpoints.native.without_local_paths", lambda extra: extra)
+    save_native(directory, model, classes=None, preprocess=None, extra=extra)
+    monkeypatch.undo()
+    assert b"alice" in (directory / "model.safetensors").read_bytes()
+    uploaded: list[bytes] = []
+
+    class Api:
+        def create_repo(self, name: str, **options: Any) -> None:
+            pass
+
+        def file_exists(self, name: str, file: str) -> bool:
+            return False
+
+        def upload_folder(self, folder_path: Path, **options: Any) -> None:
+            names = ("README.md", "config.json", "model.safetensors")
+            uploaded.extend((folder_path / name).read_bytes() for name in names)
+            assert load_native(folder_path)[1].extra == saved
+
+    class Library:
+        HfApi = Api
+
+    monkeypatch.setattr("vit.checkpoints.publish.hub_library", lambda: Library)
+    push_to_hub(directory, "me/pets")
+    assert len(uploaded) == 3 and not any(b"alice" in content for content in uploaded)
+
+
+def test_a_published_file_classifies_by_its_address(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = scatter(build_model(TINY))
+    extra = {"multilabel": True}
+    save_native(tmp_path / "m", model, classes=["a", "b"], preprocess=PREPROCESS, extra=extra)
+    server.files["/b/model.safetensors"] = (tmp_path / "m" / "model.safetensors").read_bytes()
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "photo.png")
+    answers = []
+    for name in (str(tmp_path / "m"), "gs://b/model.safetensors"):
+        assert main(["classify", name, str(tmp_path / "photo.png"), "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out)[0]["top"])
+    assert answers[0] == answers[1] and vit.load("gs://b/model.safetensors").multilabel
 
 
 def test_a_run_is_published_by_its_model_and_a_failure_is_one_line(

@@ -1,18 +1,27 @@
 """Our own format: exact, atomic, self-contained, and checked."""
 
+import hashlib
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
+import vit
 from tests.checkpoints.checkpoint_peers import scatter
-from vit.checkpoints import native
+from vit.checkpoints import described, native
 from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
+from vit.cli.main import main
+from vit.data.preprocess import Preprocess
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
@@ -193,3 +202,126 @@ def test_loading_needs_neither_numpy_nor_lightning_nor_torchvision(tmp_path: Pat
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     assert (tmp_path / "again" / "config.json").is_file()
+
+
+EDITS: list[tuple[str, object, str]] = [
+    ("classes", "abc", "is not a list of names"),
+    ("classes", [1, 2, 3], "is not a list of names"),
+    ("classes", ["a", "a", "b"], "the class name 'a' stands there twice"),
+    ("classes", ["a"], "1 class names for num_classes=3"),
+    ("preprocess", [1], "is not an object"),
+    ("preprocess", {"image_size": [10**6, 10**6]}, "takes more than 67,108,864 pixels"),
+    ("preprocess", {"image_size": [16, 24], "mean": [float("nan")] * 3}, "three finite numbers"),
+    ("preprocess", {"image_size": [16, 24], "std": [0, 1, 1]}, "above 0"),
+    ("preprocess", {"image_size": [16, 24], "crop_fraction": 1e-5}, "takes more than"),
+    ("preprocess", {"size": [16, 24]}, "has no field 'size'"),
+    ("preprocess", {"mean": [0, 0, 0]}, "has no image_size"),
+    ("extra", [1], "is not an object"),
+    ("extra", {"multilabel": "no"}, "is not true or false"),
+    ("extra", {"metrics": {"x": float("inf")}}, "cannot be written as JSON"),
+    ("version", 2, "saved by a newer version of vit; upgrade vit"),
+    ("version", "x", "is not a whole number above 0"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "said"), EDITS)
+@pytest.mark.parametrize("where", ["config.json", "header"])
+def test_what_a_description_says_is_checked(
+    where: str, field: str, value: object, said: str, tmp_path: Path
+) -> None:
+    saved(tmp_path)
+    path = tmp_path / "model.safetensors"
+    values = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    text = json.dumps({**values, field: value})
+    (tmp_path / "config.json").write_text(text)
+    if where == "header":
+        (tmp_path / "config.json").unlink()
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        header = {"format": "pt", "vit": text, "vit_sha256": digest}
+        save_file(load_file(path), path, header)
+    file = path if where == "header" else tmp_path / "config.json"
+    for read in (load_native, load_pretrained, vit.load, inspect_pretrained):
+        with pytest.raises(UserError, match=re.escape(said)) as raised:
+            read(tmp_path)
+        assert str(raised.value).startswith(f"{file}: ") and "\n" not in str(raised.value)
+
+
+def test_a_header_without_its_digest_is_damaged(tmp_path: Path) -> None:
+    saved(tmp_path)
+    path = tmp_path / "model.safetensors"
+    values = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    for text in (json.dumps({**values, "sha256": None}), "[1]", "{", "[" * 100_000):
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        save_file(load_file(path), path, {"vit": text, "vit_sha256": digest})
+        with pytest.raises(UserError, match="damaged") as raised:
+            load_native(tmp_path)
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kept", ["header", "config.json"])
+def test_missing_tensors_are_named_in_one_line(
+    kept: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(tmp_path)
+    path = tmp_path / "model.safetensors"
+    with safe_open(str(path), framework="pt") as file:
+        header = file.metadata()
+    tensors = load_file(path)
+    for name in ("patch_embed.proj.weight", "cls_token", "blocks.0.norm1.bias"):
+        del tensors[name]
+    save_file(tensors, path, header if kept == "header" else None)
+    if kept != "config.json":
+        (tmp_path / "config.json").unlink()
+    assert main(["convert", str(path), str(tmp_path / "out"), "--to", "native"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "patch_embed.proj.weight" in line
+
+
+def test_tensors_of_whole_numbers_are_no_weights(tmp_path: Path) -> None:
+    model = saved(tmp_path)
+    state = {name: tensor.long() for name, tensor in model.state_dict().items()}
+    values = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    native.write_native(tmp_path, TINY, state, native.NativeInfo(values["classes"]))
+    with pytest.raises(UserError, match=r"is of type torch\.int64"):
+        load_native(tmp_path)
+
+
+def test_the_fields_of_the_preprocessing_are_those_that_the_data_know(tmp_path: Path) -> None:
+    """The rooms of data and checkpoints do not import each other."""
+    whole = Preprocess(image_size=(16, 24)).to_dict()
+    assert described.completed({"image_size": [16, 24]}) == whole
+    save_native(tmp_path, build_model(TINY), classes=None, preprocess=whole, extra={})
+    assert load_native(tmp_path)[1].preprocess == whole
+    for name in whole:
+        with pytest.raises(UserError, match=name):
+            Preprocess.from_dict({**whole, name: "x"})
+        save_native(
+            tmp_path, build_model(TINY), classes=None, preprocess={**whole, name: "x"}, extra={}
+        )
+        with pytest.raises(UserError, match=name):
+            load_native(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "missing"])
+def test_a_file_that_is_no_regular_file_is_refused_before_it_is_opened(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = {"pipe": tmp_path / "pipe", "device": Path("/dev/zero"), "missing": tmp_path / "x"}[kind]
+    if kind == "pipe":
+        os.mkfifo(path)
+    assert main(["convert", str(path), str(tmp_path / "out"), "--to", "native"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    said = {"pipe": "a named pipe", "device": "a device", "missing": "no file or directory"}
+    assert said[kind] in line
+    if kind == "pipe":
+        saved(tmp_path / "m")
+        (tmp_path / "m" / "config.json").unlink()
+        os.mkfifo(tmp_path / "m" / "config.json")
+        with pytest.raises(UserError, match=r"config\.json is not a JSON file: it is a named pipe"):
+            load_native(tmp_path / "m")
+
+
+@pytest.mark.parametrize("value", [True, False, 3, b"x", ["a"]])
+def test_what_is_no_path_is_answered_with_what_to_give(value: Any) -> None:
+    with pytest.raises(UserError, match=r"give a file, a directory or an address \(hf://"):
+        vit.create_model("vit_ti16", pretrained=value)

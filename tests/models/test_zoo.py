@@ -153,3 +153,29 @@ def test_overrides_replace_fields() -> None:
 def test_build_model_dispatches_on_the_configuration() -> None:
     assert isinstance(build_model(ViTConfig(**SMALL)), VisionTransformer)
     assert isinstance(build_model(ResNetConfig(depths=(1,), num_classes=2)), ResNet)
+
+
+@pytest.mark.parametrize(
+    ("published", "ours"),
+    [
+        ("vit_base_patch16_224", "vit_b16"),
+        ("vit_b16.augreg_in21k", "vit_b16"),
+        ("vit_tiny_patch16_384.augreg_in21k_ft_in1k", "vit_ti16"),
+        ("google/vit-large-patch32-224-in21k", "vit_l32"),
+        ("deit_small_patch16_224", "vit_s16"),
+        ("vit_small_r26_s32_224", "r26_vit_s32"),
+        ("resnetv2_101x3_bit.goog_in21k", "bit_r101x3"),
+    ],
+)
+def test_names_of_other_libraries_are_answered_with_ours(published: str, ours: str) -> None:
+    with pytest.raises(UserError, match=f"here this architecture is '{ours}'"):
+        canonical_name(published)
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_base_patch16_clip_224", "vit_base_patch16_rope_224", "eva02_base_patch14_224"]
+)
+def test_other_architectures_are_not_said_to_be_ours(name: str) -> None:
+    with pytest.raises(UserError) as raised:
+        canonical_name(name)
+    assert "here this architecture" not in str(raised.value)

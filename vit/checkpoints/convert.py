@@ -18,10 +18,12 @@ from vit.checkpoints import (
     timm_export,
     torchvision,
 )
+from vit.checkpoints.described import completed
+from vit.checkpoints.hub import fetch, is_address
 from vit.checkpoints.layout import ModelConfig
 from vit.checkpoints.native import NativeInfo, write_native
 from vit.checkpoints.preprocessing import to_huggingface
-from vit.checkpoints.pretrained import load_pretrained
+from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.checkpoints.report import LoadReport
 from vit.checkpoints.writing import write_safetensors
 from vit.errors import UserError
@@ -42,10 +44,18 @@ class Conversion:
     """Where the other library's arithmetic differs from the model's."""
 
 
-def convert(source: str | Path, destination: str | Path, to: Format, **options: Any) -> Conversion:
+def convert(
+    source: str | Path,
+    destination: str | Path,
+    to: Format,
+    *,
+    overwrite: bool = False,
+    **options: Any,
+) -> Conversion:
     """Writes the model in `source` for another library; `options` as for `load_pretrained`.
 
-    UserError where that library has no such model, or the destination is of the wrong kind.
+    `overwrite`: replace what the destination holds. UserError where that library has no such
+    model, or the destination is of the wrong kind, a run, or holds a model without `overwrite`.
     """
     if to not in get_args(Format):
         raise UserError(f"format {to!r} is not one of {', '.join(get_args(Format))}")
@@ -55,11 +65,39 @@ def convert(source: str | Path, destination: str | Path, to: Format, **options: 
         raise UserError(f"{to} wants one file: name it {target.with_suffix(suffix)}")
     if suffix is None and (target.is_file() or target.suffix in (".pth", ".npz", ".safetensors")):
         raise UserError(f"{to} wants a directory, and {target} is a file")
-    model, report = load_pretrained(source, **options)
+    _check_free(target, overwrite)
+    path = fetch(str(source)) if is_address(source) else source
+    model, report = load_pretrained(path, **options)
+    report.source = str(source)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    info = NativeInfo(report.classes, report.preprocess, {"source": str(source)})
+    known = inspect_pretrained(path, num_heads=options.get("num_heads")).extra
+    extra = {"source": str(source), **known}
+    info = NativeInfo(report.classes, report.preprocess, extra)
     written, notes = _write(to, target, model.config, state, info)
+    if extra.get("multilabel") and to in ("timm", "torchvision", "google"):
+        notes.append(f"{to} has no word for several labels an image: take sigmoids, not softmax")
     return Conversion(loaded=report, written=[str(path) for path in written], notes=notes)
+
+
+_IN_MODEL_DIRECTORY = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "model.safetensors.index.json",
+    "config.json",
+    "preprocessor_config.json",
+)
+
+
+def _check_free(target: Path, overwrite: bool) -> None:
+    """Refuses a destination that holds something; nothing has been read or written yet."""
+    if (target / "config.yaml").exists() or (target / "model" / "config.json").exists():
+        raise UserError(f"{target} is a run, which a model would hide in; name another directory")
+    held = [target / name for name in _IN_MODEL_DIRECTORY] if target.is_dir() else [target]
+    held = [path for path in held if path.exists()]
+    if held and not overwrite:
+        names = ", ".join(path.name for path in held)
+        where = f"{target} holds a model ({names})" if target.is_dir() else f"{target} is there"
+        raise UserError(f"{where}; add --overwrite to replace it, or name another destination")
 
 
 def _write(
@@ -67,12 +105,13 @@ def _write(
 ) -> tuple[list[Path], list[str]]:
     if to == "native":
         write_native(target, config, state, info)
-        return [target / "model.safetensors", target / "config.json"], []
+        return _alone(target, [target / "model.safetensors", target / "config.json"]), []
     if to == "timm":
-        tensors, values, notes = timm_export.write(config, state, info.classes, info.preprocess)
+        preprocess = completed(info.preprocess) if info.preprocess is not None else None
+        tensors, values, notes = timm_export.write(config, state, info.classes, preprocess)
         return _save_directory(target, tensors, {"config.json": values}), notes
     if to == "huggingface":
-        return _write_huggingface(target, config, state, info), []
+        return _write_huggingface(target, config, state, info)
     if to == "google":
         tensors, notes = google.write(config, state)
         _save_npz(target, tensors)
@@ -87,16 +126,24 @@ def _write(
 
 def _write_huggingface(
     target: Path, config: ModelConfig, state: dict[str, Tensor], info: NativeInfo
-) -> list[Path]:
+) -> tuple[list[Path], list[str]]:
+    notes = []
     if isinstance(config, ViTConfig):
         tensors, values = huggingface_export.write(config, state, info.classes)
+        if not config.num_classes and config.pool != "cls":
+            notes.append(
+                f"{values['architectures'][0]} gives the class token as pooler_output, this model "
+                f"gives pool={config.pool!r}; the tokens are the same"
+            )
     else:
         tensors, values = huggingface_bit.write(config, state, info.classes)
+    if info.extra.get("multilabel"):
+        values["problem_type"] = "multi_label_classification"
     files = {"config.json": values}
     if info.preprocess is not None:
         kind = values["model_type"]
-        files["preprocessor_config.json"] = to_huggingface(info.preprocess, kind)
-    return _save_directory(target, tensors, files)
+        files["preprocessor_config.json"] = to_huggingface(completed(info.preprocess), kind)
+    return _save_directory(target, tensors, files), notes
 
 
 def _save_directory(
@@ -106,7 +153,15 @@ def _save_directory(
         write_safetensors(temporary, tensors, {"format": "pt"})
     for name, values in files.items():
         write_json(target / name, values)
-    return [target / "model.safetensors", *(target / name for name in files)]
+    return _alone(target, [target / "model.safetensors", *(target / name for name in files)])
+
+
+def _alone(target: Path, written: list[Path]) -> list[Path]:
+    """Removes what an overwritten model has left, which would be taken for the new one's."""
+    for name in _IN_MODEL_DIRECTORY:
+        if target / name not in written:
+            (target / name).unlink(missing_ok=True)
+    return written
 
 
 def _save_npz(target: Path, tensors: dict[str, Tensor]) -> None:

@@ -5,6 +5,7 @@ weights_only=True. What a file is, its first bytes say, never its name.
 """
 
 import json
+import os
 import pickle
 import re
 import zipfile
@@ -18,12 +19,29 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vit.errors import UserError
+from vit.reading import irregular, regular_file
 
 _WRAPPERS = re.compile(
     r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.|^module\."
 )
 _NESTED = ("state_dict", "model", "model_state_dict", "module", "teacher")
+_MOST_JSON = 1 << 26
+"""Bytes of a description; the names of ImageNet-21k's classes are a hundredth of that."""
 _IN_DIRECTORY = ("model.safetensors", "pytorch_model.bin")
+
+
+class Shapes(dict[str, tuple[int, ...]]):
+    """Names and shapes of a file's tensors. Asking for one that is not there is a UserError.
+
+    So a file that lacks a tensor by which its source is recognised needs no check of its own.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
+        super().__init__(shapes)
+        self.path = path
+
+    def __missing__(self, key: str) -> tuple[int, ...]:
+        raise UserError(f"{self.path} is incomplete: it has no tensor {key!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +62,9 @@ class WeightFile:
     hints: dict[str, Any] = field(default_factory=dict)
     """num_heads and image_size as the user or a model's name gives them, for files that do not."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shapes", Shapes(self.shapes, self.path))
+
     def renamed(self, rename: Callable[[str], str | None]) -> "WeightFile":
         """The same tensors under other names; those renamed to None are hidden."""
         pairs = {new: old for old in self.shapes if (new := rename(old)) is not None}
@@ -56,10 +77,18 @@ def open_weights(path: str | Path) -> WeightFile:
 
     UserError for whatever is missing, truncated, not weights at all, or needs code to be executed.
     """
-    path = find_weights(Path(path))
-    with path.open("rb") as stream:
-        start = stream.read(16)
-    size = path.stat().st_size
+    if not isinstance(path, str | os.PathLike):  # True, which other libraries take
+        raise UserError(
+            f"pretrained={path!r}: weights do not come by the model's name here; give a file, a "
+            "directory or an address (hf://..., gs://..., https://...), or leave it out"
+        )
+    try:
+        path = find_weights(Path(path))
+        with path.open("rb") as stream:
+            start = stream.read(16)
+        size = path.stat().st_size
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     if start[:4] == b"PK\x03\x04":
         file = _open_zip(path)
     elif 0 < int.from_bytes(start[:8], "little") <= size and start[8:9] == b"{":
@@ -79,10 +108,10 @@ def open_weights(path: str | Path) -> WeightFile:
 
 def find_weights(path: Path) -> Path:
     """The file of weights that a path means: itself, or the one in a model or run directory."""
-    if path.is_file():
-        return path
-    if not path.exists():
-        raise UserError(f"no file or directory {str(path)!r}")
+    if not path.is_dir():
+        if not path.exists():
+            raise UserError(f"no file or directory {str(path)!r}")
+        return regular_file(path, "a file of weights")
     if (path / "model" / "config.json").is_file():
         path = path / "model"
     for name in _IN_DIRECTORY:
@@ -100,15 +129,26 @@ def find_weights(path: Path) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Contents of a JSON file, {} where there is none."""
-    if not path.is_file():
+    """Contents of a JSON file, {} where there is none. UserError where it holds no object."""
+    if irregular(path) == "missing":
         return {}
+    size = regular_file(path, "a JSON file").stat().st_size
+    if size > _MOST_JSON:
+        raise UserError(f"{path} is no description of a model: it has {size:,} bytes")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        return parse_json(path.read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is damaged or no JSON ({error})") from error
+
+
+def parse_json(text: str, path: Path) -> dict[str, Any]:
+    """The JSON object in `text`, which stands in `path`. UserError where it is none."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged or no JSON ({error})") from error
     if not isinstance(values, dict):
-        raise UserError(f"{path} is not a JSON object")
+        raise UserError(f"{path} is damaged: it holds a JSON {type(values).__name__}, no object")
     return values
 
 

@@ -149,6 +149,7 @@ def recognise(file: WeightFile) -> Recognised:
         left_out=left_out,
         classes=class_names(file.config, config.num_classes),
         preprocess=from_huggingface(file.preprocessor, config.size),
+        extra=label_kind(file.config),
     )
 
 
@@ -240,3 +241,9 @@ def class_names(config: dict[str, Any], num_classes: int) -> list[str] | None:
         return None
     names = [labels[i] for i in range(num_classes)]
     return None if names == [f"LABEL_{i}" for i in range(num_classes)] else names
+
+
+def label_kind(config: dict[str, Any]) -> dict[str, Any]:
+    """`extra` of a model whose images may have several labels: its scores are sigmoids."""
+    several = config.get("problem_type") == "multi_label_classification"
+    return {"multilabel": True} if several else {}

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.huggingface import class_names
+from vit.checkpoints.huggingface import class_names, label_kind
 from vit.checkpoints.huggingface_export import labels
 from vit.checkpoints.layout import Op, Recognised, Rule, bound, count_layers, exported
 from vit.checkpoints.preprocessing import from_huggingface
@@ -66,6 +66,7 @@ def recognise(file: WeightFile) -> Recognised:
         used=used,
         classes=class_names(file.config, config.num_classes),
         preprocess=from_huggingface(file.preprocessor, config.size),
+        extra=label_kind(file.config),
     )
 
 

@@ -6,6 +6,7 @@ Written under the hub's key names, as transformers 5 itself still saves them.
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vit.checkpoints.huggingface import swiglu_rules, teacher_rules, vit_rules
@@ -38,16 +39,31 @@ def write(
     if kind == "deit" and config.num_classes:
         rules = [r for r in rules if not r.theirs[0].startswith("classifier.")] + teacher_rules()
     tensors = exported(state, rules)
+    if dinov2 and config.num_classes:
+        head = tensors["classifier.weight"]
+        tensors["classifier.weight"] = _over_both_halves(head, config.pool)
     if dinov2:  # the library expects it; it plays no part outside pre-training
         tensors[f"{prefix}embeddings.mask_token"] = state["cls_token"].new_zeros(1, config.width)
     return tensors, _config(config, kind, classes)
+
+
+def _over_both_halves(head: Tensor, pool: str) -> Tensor:
+    """A head `k d` on the class token or on the patches' mean, as `k 2d` on both side by side.
+
+    DINOv2's classifiers of the library see both; zeros for the half that is not used change no
+    logit.
+    """
+    if pool == "cls_gap":
+        return head
+    zeros = torch.zeros_like(head)
+    return torch.cat([head, zeros] if pool == "cls" else [zeros, head], dim=1)
 
 
 def _kind(config: ViTConfig) -> str:
     """Which of the library's models computes the same; UserError where none does."""
     if config.layer_scale is not None:
         kind = "dinov2_with_registers" if config.num_registers else "dinov2"
-        pools = ("cls_gap",) if config.num_classes else ("cls", "gap", "cls_gap")
+        pools = ("cls", "gap", "cls_gap")
     else:
         kind, pools = ("deit" if config.distillation_token else "vit"), ("cls",)
     height, width = config.size

@@ -13,19 +13,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vit.checkpoints.building import build_empty
-from vit.checkpoints.files import WeightFile, open_weights
+from vit.checkpoints.described import VERSION, checked
+from vit.checkpoints.files import WeightFile, open_weights, parse_json
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, listed
+from vit.checkpoints.local_paths import without_local_paths
 from vit.checkpoints.writing import memory_of, write_safetensors
 from vit.errors import UserError
-from vit.models.zoo import config_from_dict
 from vit.writing import atomic, write_json
 
 FORMAT = "vit"
-VERSION = 1
 WEIGHTS = "model.safetensors"
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""In which a model can compute."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class NativeInfo:
     preprocess: dict[str, Any] | None = None
     """How images are brought to the model; vit.data.preprocess.Preprocess.from_dict reads it."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Recipe, metrics, source: plain JSON types."""
+    """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
 
 
 def save_native(
@@ -69,7 +72,7 @@ def write_native(
         "model": config.to_dict(),
         "classes": info.classes,
         "preprocess": info.preprocess,
-        "extra": info.extra,
+        "extra": without_local_paths(info.extra),
         "sha256": fingerprint(tensors),
     }
     # One line in the header, indented in config.json.
@@ -98,6 +101,9 @@ def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
         raise UserError(f"{file.path} does not fit its own config.json: {listed(differing)}")
     found.check()
     state = {name: read() for name, read in found.tensors.items()}
+    for name, tensor in state.items():
+        if tensor.dtype not in _DTYPES:
+            raise UserError(f"{file.path} does not fit: {name} is of type {tensor.dtype}")
     model.load_state_dict(state, strict=True, assign=True)
     return model.eval(), NativeInfo(found.classes, found.preprocess, found.extra)
 
@@ -110,46 +116,45 @@ def matches(file: WeightFile) -> bool:
 def recognise(file: WeightFile) -> Recognised:
     """Our own file or Lightning checkpoint. Its `check` compares the SHA-256 of the tensors."""
     if file.vit is not None:
-        described = {"model": file.vit.get("config"), **file.vit}
-        label = "Lightning checkpoint"
+        values, path = {"model": file.vit.get("config"), **file.vit}, file.path
+        values["version"], label = VERSION, "Lightning checkpoint"
     else:
-        described, label = _description(file), "vit"
-    if not isinstance(described.get("model"), dict):
-        raise UserError(f"{file.path} does not say which model it holds")
+        (values, path), label = _description(file), "vit"
+    description = checked(values, path, file.shapes)
     notes = []
-    if described.get("weights") == "ema":
+    if values.get("weights") == "ema":
         notes.append("these weights are the running average of the training's")
     tensors, used = bound(file, [Rule(name, (name,)) for name in file.shapes])
-    digest = described.get("sha256")
+    digest = description.sha256
     return Recognised(
         format=label,
-        config=config_from_dict(described["model"]),
+        config=description.config,
         tensors=tensors,
         used=used,
-        classes=described.get("classes"),
-        preprocess=described.get("preprocess"),
+        classes=description.classes,
+        preprocess=description.preprocess,
         notes=notes,
-        extra=described.get("extra") or {},
-        check=lambda: _verify(file, digest) if digest else None,
+        extra=description.extra,
+        check=lambda: _verify(file, digest) if digest is not None else None,
     )
 
 
-def _description(file: WeightFile) -> dict[str, Any]:
+def _description(file: WeightFile) -> tuple[dict[str, Any], Path]:
+    """What is said about the model, and the file that says it."""
+    beside = file.path.parent / "config.json"
     text = file.header.get(FORMAT, "")
     if not text:  # saved by another hand, with a config.json of ours
-        return file.config
+        return file.config, beside
     if hashlib.sha256(text.encode()).hexdigest() != file.header.get(f"{FORMAT}_sha256"):
         raise UserError(f"{file.path} is damaged: its header has changed since it was saved")
-    header = json.loads(text)
-    if header["version"] > VERSION:
-        raise UserError(f"{file.path} was saved by a newer version of vit; upgrade vit")
+    header = parse_json(text, file.path)
+    if header.get("sha256") is None:
+        raise UserError(f"{file.path} is damaged: its header has no SHA-256 of the tensors")
     if header["sha256"] != file.config.get("sha256"):
-        return header  # no config.json, or that of other weights
-    if header["model"] != file.config.get("model"):
-        raise UserError(
-            f"{file.path.parent / 'config.json'} describes another model than the weights beside it"
-        )
-    return file.config  # class names and preprocessing may have been edited there
+        return header, file.path  # no config.json, or that of other weights
+    if header.get("model") != file.config.get("model"):
+        raise UserError(f"{beside} describes another model than the weights beside it")
+    return file.config, beside  # class names and preprocessing may have been edited there
 
 
 def _verify(file: WeightFile, expected: str) -> None:

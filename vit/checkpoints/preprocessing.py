@@ -11,6 +11,8 @@ HALF = [0.5, 0.5, 0.5]
 """Google's weights see pixels in [-1, 1]."""
 
 _PILLOW = {2: "bilinear", 3: "bicubic", 4: "box"}
+INTERPOLATIONS = tuple(_PILLOW.values())
+RESIZES = ("crop", "squash")
 
 
 def described(

@@ -1,14 +1,20 @@
 """Uploading a trained model to the Hugging Face hub, with a card that says what it is."""
 
 import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from vit.checkpoints.files import read_json
+from vit.checkpoints.files import open_weights, parse_json, read_json
 from vit.checkpoints.hub import hub_library
+from vit.checkpoints.local_paths import without_local_paths
+from vit.checkpoints.native import FORMAT, WEIGHTS, load_native, save_native
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.errors import UserError
-from vit.writing import atomic
+from vit.writing import write_text
 
 _SHOWN_CLASSES = 50
 
@@ -19,7 +25,7 @@ def model_card(directory: str | Path, repository: str) -> str:
     Recipe, data, metrics and classes, where the model knows them, and how to use it.
     """
     info = inspect_pretrained(_model_directory(directory))
-    extra = info.extra
+    extra = without_local_paths(info.extra)
     lines = [
         "---",
         "library_name: vit",
@@ -32,9 +38,8 @@ def model_card(directory: str | Path, repository: str) -> str:
         "",
         "```python",
         "import vit",
-        "from huggingface_hub import snapshot_download",
         "",
-        f'classifier = vit.load(snapshot_download("{repository}"))',
+        f'classifier = vit.load("hf://{repository}")',
         'classifier.predict("photo.jpg", top=5)',
         f'backbone = vit.create_model(pretrained="hf://{repository}", num_classes=0)',
         "```",
@@ -75,29 +80,65 @@ def _model_directory(directory: str | Path) -> Path:
 
 
 def push_to_hub(
-    directory: str | Path, repository: str, *, private: bool = False, message: str = "Add model"
+    directory: str | Path,
+    repository: str,
+    *,
+    private: bool = False,
+    message: str = "Add model",
+    overwrite: bool = False,
 ) -> str:
     """Uploads the model of a run or model directory to `org/name`; returns its hf:// address.
 
     What is uploaded is model.safetensors, config.json and README.md, a card that is written first;
-    one that is there already is kept. Uses the login of huggingface_hub (`hf auth login`, or
-    HF_TOKEN). Raises UserError for a directory that is not ours, or when the hub does not take it.
+    one that is there already is kept. Of local paths only the last part is published. Uses the
+    login of huggingface_hub (`hf auth login`, or HF_TOKEN). `overwrite`: add the model to a
+    repository that holds one; its history keeps the older one.
+
+    Raises UserError for a directory that is not ours, a repository that holds a model, or when the
+    hub refuses.
     """
     path = _model_directory(directory)
     card = model_card(path, repository)
     api = hub_library().HfApi()
     if not (path / "README.md").exists():
-        with atomic(path / "README.md") as temporary:
-            temporary.write_text(card, encoding="utf-8")
+        write_text(path / "README.md", card)
     try:
         api.create_repo(repository, private=private, exist_ok=True)
-        api.upload_folder(
-            repo_id=repository,
-            folder_path=path,
-            allow_patterns=["model.safetensors", "config.json", "README.md"],
-            commit_message=message,
-        )
+        held = not overwrite and api.file_exists(repository, WEIGHTS)
+        if not held:
+            with _publishable(path) as folder:
+                api.upload_folder(
+                    repo_id=repository,
+                    folder_path=folder,
+                    allow_patterns=[WEIGHTS, "config.json", "README.md"],
+                    commit_message=message,
+                )
     except Exception as error:  # without network: errors of the HTTP library the hub's package uses
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"upload to {repository} failed: {reason}") from error
+    if held:
+        raise UserError(
+            f"hf://{repository} holds a model already; give overwrite=True to put this one on top, "
+            "or name another repository"
+        )
     return f"hf://{repository}"
+
+
+@contextmanager
+def _publishable(path: Path) -> Iterator[Path]:
+    """The directory itself, or a copy without local paths where an older version saved them."""
+    file = open_weights(path)
+    descriptions = [file.config]
+    if FORMAT in file.header:
+        descriptions.append(parse_json(file.header[FORMAT], file.path))
+    extras = [description.get("extra") for description in descriptions]
+    if extras == [without_local_paths(extra) for extra in extras]:
+        yield path
+        return
+    with TemporaryDirectory() as folder:
+        model, info = load_native(path)
+        save_native(
+            folder, model, classes=info.classes, preprocess=info.preprocess, extra=info.extra
+        )
+        shutil.copy(path / "README.md", folder)
+        yield Path(folder)

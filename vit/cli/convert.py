@@ -44,13 +44,19 @@ def run(args: list[str]) -> int:
         metavar=("HEIGHT", "WIDTH"),
         help="pixels to resize the positions to, or to compare at",
     )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the model that the destination holds"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     given = parser.parse_args(args)
     options: dict[str, Any] = {"num_heads": given.num_heads}
     options["image_size"] = tuple(given.image_size) if given.image_size else None
     options = {name: value for name, value in options.items() if value is not None}
     if given.compare:
+        if given.overwrite:
+            raise UserError("--compare writes nothing, so --overwrite has no meaning with it")
         return _compare(given.source, given.destination, options, given.json)
+    options["overwrite"] = given.overwrite
     return _convert(given.source, given.destination, given.to, options, given.json)
 
 

@@ -12,11 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.checkpoints.native import load_native
+from vit.checkpoints.hub import fetch, is_address
+from vit.checkpoints.native import WEIGHTS, load_native
 from vit.data.decode import open_image
 from vit.data.preprocess import Preprocess
 from vit.errors import UserError
+from vit.models.config import ViTConfig
 from vit.models.matmul import pack
+from vit.models.zoo import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -75,26 +78,46 @@ class Classifier:
 
 
 def load(path: str | Path) -> Classifier:
-    """The classifier of a run directory, or of an exported model directory."""
-    folder = Path(path).expanduser()
-    if (folder / "model" / "config.json").is_file():
-        folder = folder / "model"
-    if not (folder / "config.json").is_file():
-        if (folder / "config.yaml").is_file():
-            raise UserError(
-                f"{path} is a run without a finished model; continue it: "
-                f"vit fit --run_dir {shlex.quote(str(path))} --ckpt_path last"
-            )
-        raise UserError(f"{path} is neither a run nor a model directory: it has no config.json")
-    model, info = load_native(folder)
+    """The classifier of a run, of a model directory or its model.safetensors, or of an address.
+
+    An address is hf://org/repo of a model that `push_to_hub` published, or gs:// or https:// of its
+    model.safetensors. Raises UserError for weights of other kinds and for a damaged model.
+    """
+    weights = fetch(str(path)) if is_address(path) else _model_directory(path)
+    model, info = load_native(weights)
     if info.preprocess is None:
-        raise UserError(f"{folder} has no preprocessing in config.json; use vit.create_model")
-    num_classes: int = model.config.num_classes  # pyright: ignore
-    if not num_classes:
+        raise UserError(f"{path} has no preprocessing in config.json; use vit.create_model")
+    config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
+    if not config.num_classes:
         raise UserError(
             f"{path} is an encoder without classes; fine-tune it first: vit fit -c finetune "
             f"--data.root LABELLED --model.pretrained {shlex.quote(str(path))}"
         )
-    classes = info.classes or [str(i) for i in range(num_classes)]
-    multilabel = bool(info.extra.get("multilabel", False))
-    return Classifier(model, classes, Preprocess.from_dict(info.preprocess), multilabel=multilabel)
+    preprocess = Preprocess.from_dict(info.preprocess)
+    if config.in_channels != 3:
+        raise UserError(f"{path} takes {config.in_channels} channels, and pictures have 3")
+    if isinstance(config, ViTConfig) and any(
+        side % config.patch_size for side in preprocess.image_size
+    ):
+        raise UserError(
+            f"{path}: its config.json brings images to {preprocess.image_size} pixels, which do "
+            f"not divide into patches of {config.patch_size}"
+        )
+    classes = info.classes or [str(i) for i in range(config.num_classes)]
+    multilabel: bool = info.extra.get("multilabel", False)
+    return Classifier(model, classes, preprocess, multilabel=multilabel)
+
+
+def _model_directory(path: str | Path) -> Path:
+    """The model directory or file that is meant: itself, or the one in a finished run."""
+    folder = Path(path).expanduser()
+    if (folder / "model" / "config.json").is_file():
+        return folder / "model"
+    if folder.is_file() or any((folder / name).is_file() for name in ("config.json", WEIGHTS)):
+        return folder
+    if (folder / "config.yaml").is_file():
+        raise UserError(
+            f"{path} is a run without a finished model; continue it: "
+            f"vit fit --run_dir {shlex.quote(str(path))} --ckpt_path last"
+        )
+    raise UserError(f"{path} is neither a run nor a model directory: it has no config.json")

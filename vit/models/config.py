@@ -4,6 +4,7 @@ Whatever differs between the published weights of one architecture (GELU form, e
 rule, where the final norm sits) is a field, so that a file's own arithmetic travels with it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -120,6 +121,8 @@ class ViTConfig:
                 f"choose {near} or another patch_size"
             )
         self._check_tokens()
+        if not 0 < self.layer_norm_eps <= 1:
+            raise UserError(f"layer_norm_eps={self.layer_norm_eps} must be above 0, at most 1")
         for name in ("dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} is not a probability in [0, 1)")
@@ -204,15 +207,15 @@ class ResNetConfig:
 
 
 def _as_size(size: int | Sequence[int]) -> tuple[int, int]:
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sides) != 2 or not all(isinstance(n, int) and n > 0 for n in sides):
+    sides = tuple(size) if isinstance(size, Sequence) else (size, size)
+    if len(sides) != 2 or not all(_is_whole(n) and n > 0 for n in sides):
         raise UserError(f"image_size={size!r} must be one side or (height, width), in pixels")
     return sides[0], sides[1]
 
 
 def _as_depths(name: str, depths: Sequence[int], least: int) -> tuple[int, ...]:
-    values = tuple(depths)
-    if not least <= len(values) <= 4 or not all(isinstance(n, int) and n > 0 for n in values):
+    values = tuple(depths) if isinstance(depths, Sequence) else (depths,)
+    if not least <= len(values) <= 4 or not all(_is_whole(n) and n > 0 for n in values):
         raise UserError(f"{name}={list(values)} must be {least} to 4 whole numbers above 0")
     return values
 
@@ -242,5 +245,18 @@ def _check_fields(config: Any, positive: Sequence[str], not_negative: Sequence[s
     _check_choices(type(config), vars(config))
     for name in (*positive, *not_negative):
         value, least = getattr(config, name), 1 if name in positive else 0
-        if not isinstance(value, int) or value < least:
+        if not _is_whole(value) or value < least:
             raise UserError(f"{name}={value!r} must be a whole number of at least {least}")
+    for name, hint in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if hint is bool and not isinstance(value, bool):
+            raise UserError(f"{name}={value!r} must be true or false")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if float in (hint, *get_args(hint)) and not (
+            (is_number and math.isfinite(value)) or (value is None and hint is not float)
+        ):
+            raise UserError(f"{name}={value!r} must be a finite number")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)  # True is an int, too

@@ -106,17 +106,44 @@ def canonical_name(name: str) -> str:
     UserError lists the nearest known names.
     """
     by_key = {_key(known): known for known in ZOO}
+    if not isinstance(name, str):
+        raise UserError(f"{name!r} is not the name of a model, such as 'vit_b16'")
     if _key(name) not in by_key:
+        published = _published(name)
         hint = did_you_mean(name.lower(), ZOO) or f"; known: {', '.join(ZOO)}"
+        if published is not None:
+            hint = (
+                f"; here this architecture is {published!r}, and pretrained=... takes its weights: "
+                "a file, a directory or an address"
+            )
         raise UserError(f"unknown model {name!r}{hint}")
     return by_key[_key(name)]
+
+
+_WORDS = {"tiny": "ti", "small": "s", "base": "b", "large": "l", "huge": "h"}
+
+
+def _published(name: str) -> str | None:
+    """Our name for timm's and Hugging Face's names, with or without organisation and tag."""
+    text = name.lower().rpartition("/")[2].partition(".")[0].replace("-", "_")
+    ours = _key(text)
+    # To the end of the name: vit_base_patch16_clip_224 and the like are other architectures.
+    if found := re.match(
+        rf"(?:vit|deit)_({'|'.join(_WORDS)})_patch(\d+)(?:_\d+)?(?:_in21k)?$", text
+    ):
+        ours = f"vit{_WORDS[found[1]]}{found[2]}"
+    elif found := re.match(rf"vit_({'|'.join(_WORDS)})_r(\d+)_s(\d+)(?:_\d+)?(?:_in21k)?$", text):
+        ours = f"r{found[2]}vit{_WORDS[found[1]]}{found[3]}"
+    elif found := re.match(r"resnetv2_(\d+)x(\d+)_bit", text):
+        ours = f"bitr{found[1]}x{found[2]}"
+    return {_key(known): known for known in ZOO}.get(ours)
 
 
 def config_from_dict(values: dict[str, Any]) -> ModelConfig:
     """The inverse of a configuration's `to_dict`; "architecture" picks the class."""
     kinds: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
     architecture = values.get("architecture", "vit")
-    if architecture not in kinds:
+    if not isinstance(architecture, str) or architecture not in kinds:
         raise UserError(f"architecture={architecture!r} is not one of {', '.join(kinds)}")
     return kinds[architecture].from_dict(values)
 

@@ -1,0 +1,353 @@
+"""Files by https, kept in VIT_CACHE (by default ~/.cache/vit).
+
+One process downloads a file and the others wait for it. What is received is compared with the
+length that the server states and with the digests it sends, and only then gets its final name,
+under which it is never written again. A file in the cache needs no network.
+"""
+
+import base64
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http.client import HTTPException, HTTPMessage, HTTPResponse
+from pathlib import Path
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urldefrag, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from vit.cache import cache_directory
+from vit.errors import UserError
+from vit.locking import FileLock, Locked
+from vit.writing import write_json
+
+TIMEOUT_SECONDS = 30
+"""How long a server may be silent."""
+_WAIT_SECONDS = 24 * 3600
+"""How long to wait for another process that downloads the same file."""
+_SPARE_BYTES = 16 << 20
+"""Disk space that a download leaves free."""
+_CHUNK = 1 << 20
+
+Progress = Callable[[int, int], object]
+"""Receives the bytes so far and in all (0 where the server does not state the length)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What a server says about the whole file; kept beside an unfinished download."""
+
+    url: str
+    etag: str | None
+    size: int | None
+    """Bytes of the whole file."""
+    md5: str | None
+    """Base64, as Google's storage sends it."""
+
+
+class _Restart(Exception):
+    """The unfinished download does not belong to the file that the server has now."""
+
+
+def offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids the network."""
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+
+
+def say(line: str) -> None:
+    """Prints a line to stderr at once."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def download(url: str, progress: Progress | None = None, *, name: str | None = None) -> Path:
+    """The local file of a URL, from the cache or by http(s).
+
+    `#sha256=...` at the end of the URL is compared with the file, also with one in the cache.
+    A transfer that broke off is continued if the server still has the same file (ETag).
+
+    Args:
+        url: Where the file is.
+        progress: Called after every chunk instead of the progress bar.
+        name: The address as the user wrote it, for messages.
+
+    Raises UserError, in one line, without network, for a server's refusal, for an answer without
+    length and digest, for too little disk space, and for content that is damaged.
+    """
+    name = urldefrag(name or url).url
+    url, fragment = urldefrag(url)
+    sha256 = _sha256_of(fragment)
+    try:
+        parts = urlsplit(url)
+        url.encode("ascii")
+    except ValueError as error:
+        raise UserError(f"{name!r} is not a valid address ({error})") from error
+    file_name = parts.path.rstrip("/").rsplit("/", 1)[-1][-100:]
+    file_name = "weights" if file_name in ("", ".", "..") else file_name
+    target = cache_directory() / hashlib.sha256(url.encode()).hexdigest()[:16] / file_name
+    if target.is_file():
+        return _cached(target, sha256, name)
+    if offline():
+        raise UserError(f"{name} is not in the cache, and HF_HUB_OFFLINE forbids the network")
+    with _one_process(target.with_name(f"{file_name}.lock"), name):
+        if target.is_file():  # by the process that held the lock
+            return _cached(target, sha256, name)
+        say(f"asking {parts.hostname} for {name} ...")
+        part = target.with_name(f"{file_name}.part")
+        answer = _received(url, name, part, sha256, progress)
+        # Before the renaming: what has the final name is used by others without this lock.
+        _check(part, answer, sha256, name)
+        part.replace(target)
+        _state(part).unlink(missing_ok=True)
+    return target
+
+
+def _received(
+    url: str, name: str, part: Path, sha256: str | None, progress: Progress | None
+) -> _Answer:
+    """`_fill`, with every failure as one line."""
+    try:
+        with _bar(part.stem) as bar:
+            return _fill(url, name, part, sha256, progress or bar)
+    except HTTPError as error:
+        reason = f"the server says {error.code} {error.reason}"
+        raise UserError(f"{name} cannot be fetched: {reason}") from error
+    except (URLError, HTTPException, OSError) as error:
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            raise UserError(
+                f"{name} cannot be fetched: the disk of {part.parent} is full; free some space, "
+                "or set VIT_CACHE to a folder on another disk"
+            ) from error
+        reason = getattr(error, "reason", None) or error or type(error).__name__
+        raise UserError(
+            f"{name} cannot be fetched ({reason}); check the network, or give a local file. "
+            "What has arrived is kept and will be continued"
+        ) from error
+
+
+def _sha256_of(fragment: str) -> str | None:
+    if not fragment:
+        return None
+    if not re.fullmatch(r"sha256=[0-9a-fA-F]{64}", fragment):
+        raise UserError(f"#{fragment} is not sha256= and 64 hexadecimal digits")
+    return fragment.removeprefix("sha256=").lower()
+
+
+def _cached(target: Path, sha256: str | None, name: str) -> Path:
+    """The file in the cache. It is kept whatever the fragment says, which may have a typo."""
+    if sha256 is not None and (digest := _digest(target, "sha256").hex()) != sha256:
+        raise UserError(
+            f"{name} does not have the given SHA-256, but {digest}; if that is right, the copy in "
+            f"the cache is wrong: delete {target} and try again"
+        )
+    return target
+
+
+@contextmanager
+def _one_process(path: Path, name: str) -> Iterator[None]:
+    lock = FileLock(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise UserError(
+            f"{path.parent} cannot be written to ({error.strerror}); set VIT_CACHE to a folder of "
+            "yours"
+        ) from error
+    except Locked:
+        say(f"waiting for {lock.owner()}, which downloads {name} ...")
+        lock.wait_seconds = _WAIT_SECONDS
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _state(part: Path) -> Path:
+    return part.with_name(part.name + ".json")
+
+
+def _read_state(part: Path, url: str) -> _Answer | None:
+    """What the server said about an unfinished download; None where that is not known."""
+    try:
+        values = json.loads(_state(part).read_text(encoding="utf-8"))
+        known = _Answer(**values)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    whole = known.size is None or (isinstance(known.size, int) and known.size > 0)
+    is_text = isinstance(known.etag, str) and (known.md5 is None or isinstance(known.md5, str))
+    return known if whole and is_text and known.url == url else None
+
+
+def _fill(url: str, name: str, part: Path, sha256: str | None, progress: Progress) -> _Answer:
+    """Completes `part`, from where it ended if the server still has the same file."""
+    known = _read_state(part, url) if part.is_file() else None
+    if known is not None and part.stat().st_size:
+        try:
+            return _transfer(url, name, part, known, sha256, progress)
+        except _Restart:
+            pass  # the file has changed, or what is here is not a part of it
+    part.unlink(missing_ok=True)
+    return _transfer(url, name, part, None, sha256, progress)
+
+
+def _transfer(
+    url: str,
+    name: str,
+    part: Path,
+    known: _Answer | None,
+    sha256: str | None,
+    progress: Progress,
+) -> _Answer:
+    """One request. `known`: what was said about the bytes in `part`, which are to be continued."""
+    have = part.stat().st_size if known is not None else 0
+    request = Request(url, headers={"User-Agent": "vit", "Accept-Encoding": "identity"})
+    if known is not None and known.etag is not None:
+        request.add_header("Range", f"bytes={have}-")
+        # Without this a file that has changed meanwhile would be appended to the old one's start.
+        request.add_header("If-Range", known.etag)
+    response: HTTPResponse
+    try:
+        response = build_opener(_Redirects).open(request, timeout=TIMEOUT_SECONDS)
+    except HTTPError as error:
+        if error.code != 416 or known is None:
+            raise
+        # There is nothing after what we have: it is complete, or no part of this file.
+        error.close()
+        total = re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", ""))
+        if have != (int(total[1]) if total else known.size):
+            raise _Restart from error
+        return known
+    with response:
+        answer = _described(url, response, have)
+        if response.status != 206:
+            have = 0
+        elif known is None or (known.size or answer.size) != answer.size:
+            raise _Restart
+        if answer.size is None and answer.md5 is None and sha256 is None:
+            raise UserError(
+                f"{name} cannot be fetched: {urlsplit(url).hostname} does not say how long the "
+                "file is; add #sha256=... to the address, or give a local file"
+            )
+        free = shutil.disk_usage(part.parent).free - _SPARE_BYTES
+        _check_space(name, answer.size, have, free, part.parent)
+        write_json(_state(part), asdict(answer))
+        done, limit = have, have + free
+        with part.open("ab" if have else "wb") as stream:
+            while chunk := response.read(_CHUNK):
+                stream.write(chunk)
+                done += len(chunk)
+                if done > limit:
+                    raise UserError(f"{name} does not fit on the disk of {part.parent}")
+                progress(done, answer.size or 0)
+            stream.flush()
+            os.fsync(stream.fileno())
+    if answer.size is not None and done != answer.size:
+        raise HTTPException(f"it broke off after {done} of {answer.size} bytes")
+    return answer
+
+
+def _described(url: str, response: HTTPResponse, have: int) -> _Answer:
+    """What the headers say about the whole file, of which `have` bytes were not asked for."""
+    headers = {key.lower(): value for key, value in response.headers.items()}
+    if response.status == 206:
+        given = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers.get("content-range", ""))
+        if given is None:
+            raise _Restart
+        first, last, size = (int(number) for number in given.groups())
+        if first != have or last != size - 1:
+            raise _Restart
+    else:
+        length = headers.get("content-length", "")
+        size = int(length) if re.fullmatch(r"\d{1,18}", length) else None
+    md5 = re.search(r"md5=([A-Za-z0-9+/=]+)", headers.get("x-goog-hash", ""))
+    etag = headers.get("etag")
+    return _Answer(url=url, etag=etag, size=size, md5=md5[1] if md5 else None)
+
+
+def _check_space(name: str, size: int | None, have: int, free: int, folder: Path) -> None:
+    """States the size, and refuses a file for which there is no room."""
+    if size is None:
+        say(f"downloading {name}, of unknown size, to {folder}")
+        return
+    rest = f", {_bytes(have)} are here" if have else ""
+    say(f"downloading {name} ({_bytes(size)}{rest}) to {folder}")
+    if size - have > free:
+        raise UserError(
+            f"{name} needs {_bytes(size - have)} of disk space and {folder} has "
+            f"{_bytes(max(free, 0))}; free some, or set VIT_CACHE to a folder on another disk"
+        )
+
+
+def _bytes(number: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= size:
+            return f"{number / size:,.1f} {unit}"
+    return f"{number} bytes"
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirects to http and https, but never from https to anything else."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
+        if new not in ("http", "https") or (old == "https" and new != "https"):
+            raise URLError(f"it redirects from {old} to {new}, which is refused")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+    def http_error_302(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage
+    ) -> Any:
+        location = headers.get("location") or headers.get("uri") or ""
+        scheme = urlsplit(location).scheme
+        if scheme not in ("", "http", "https"):  # else the library's own, longer message
+            raise URLError(f"it redirects to {scheme}, which is refused")
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+def _check(part: Path, answer: _Answer, sha256: str | None, name: str) -> None:
+    """Compares a complete download with all that is known; what is damaged is removed."""
+    problem = None
+    if answer.size is not None and part.stat().st_size != answer.size:
+        problem = f"it has {part.stat().st_size} bytes instead of {answer.size}"
+    elif answer.md5 is not None:
+        if base64.b64encode(_digest(part, "md5")).decode() != answer.md5:
+            problem = "its MD5 differs"
+    if problem is not None:
+        part.unlink()
+        raise UserError(f"{name} arrived damaged ({problem}); try again")
+    if sha256 is not None and (digest := _digest(part, "sha256").hex()) != sha256:
+        part.unlink()
+        raise UserError(f"{name} does not have the given SHA-256, but {digest}; it was not kept")
+
+
+def _digest(path: Path, kind: str) -> bytes:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, kind).digest()
+
+
+@contextmanager
+def _bar(name: str) -> Iterator[Progress]:
+    """A progress bar with rate and remaining time, where stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (*Progress.get_default_columns()[:2], DownloadColumn())
+    columns = (*columns, TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
