@@ -10,7 +10,7 @@ import pytest
 
 from vit.errors import UserError
 from vit.locking import FileLock, Locked
-from vit.reading import irregular, regular_file
+from vit.reading import irregular, regular_file, special
 from vit.writing import atomic, write_json
 
 HOLDER = """
@@ -63,3 +63,11 @@ def test_a_lock_names_its_owner_and_ends_with_a_killed_process(tmp_path: Path) -
             FileLock(path).acquire()
     with FileLock(path):
         pass
+
+
+def test_special_files_are_those_that_open_would_not_refuse(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert special(tmp_path / "pipe") == "a named pipe"
+    assert special("/dev/zero") == "a device"
+    for path in (tmp_path, tmp_path / "missing", "null\0character", __file__):
+        assert special(path) is None

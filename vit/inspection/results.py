@@ -207,7 +207,7 @@ def _worst_title(num_wrong: int, num_images: int, split: str) -> str:
 
 
 def _text_of(file: Path) -> str:
-    return file.read_text("utf-8") if file.exists() else ""
+    return file.read_text("utf-8") if file.is_file() else ""
 
 
 def write_csv(file: Path, classes: Sequence[str], predictions: Predictions) -> None:
