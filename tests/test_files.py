@@ -1,6 +1,7 @@
 """Only regular files are opened, files appear whole, and a lock ends with the process that has it."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -71,3 +72,13 @@ def test_special_files_are_those_that_open_would_not_refuse(tmp_path: Path) -> N
     assert special("/dev/zero") == "a device"
     for path in (tmp_path, tmp_path / "missing", "null\0character", __file__):
         assert special(path) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("a\nb", r"a\nb"), ("\x1b[31m", r"\x1b[31m"), ("\udce9", r"\udce9"), ("\u202e", r"\u202e")],
+)
+def test_a_mistake_stays_one_line_whatever_its_value(value: str, shown: str) -> None:
+    assert str(UserError(f"no folder {value}")) == f"no folder {shown}"
+    assert str(UserError("Grün 日本 'x'")) == "Grün 日本 'x'"
+    assert str(pickle.loads(pickle.dumps(UserError(value)))) == shown

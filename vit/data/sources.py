@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from vit.errors import UserError
+from vit.errors import UserError, printable
 
 SplitName = Literal["train", "val", "test"]
 Origin = Literal["given", "cut from train", "none"]
@@ -122,6 +122,9 @@ class Splits:
     test_origin: Origin = "none"
     notes: list[str] = field(default_factory=list)
     """Lines for the user: what was left out, and why."""
+
+    def __post_init__(self) -> None:
+        self.notes = [printable(note) for note in self.notes]
 
     def get(self, split: SplitName) -> ImageSet | None:
         """The images of a split."""
