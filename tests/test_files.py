@@ -1,6 +1,7 @@
 """Only regular files are opened, files appear whole, and a lock ends with its process."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from vit.errors import UserError
 from vit.locking import FileLock, Locked
-from vit.reading import irregular, regular_file
+from vit.reading import irregular, regular_file, special
 from vit.writing import atomic, write_json
 
 HOLDER = """
@@ -63,3 +64,21 @@ def test_a_lock_names_its_owner_and_ends_with_a_killed_process(tmp_path: Path) -
             FileLock(path).acquire()
     with FileLock(path):
         pass
+
+
+def test_special_files_are_those_that_open_would_not_refuse(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert special(tmp_path / "pipe") == "a named pipe"
+    assert special("/dev/zero") == "a device"
+    for path in (tmp_path, tmp_path / "missing", "null\0character", __file__):
+        assert special(path) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("a\nb", r"a\nb"), ("\x1b[31m", r"\x1b[31m"), ("\udce9", r"\udce9"), ("\u202e", r"\u202e")],
+)
+def test_a_mistake_stays_one_line_whatever_its_value(value: str, shown: str) -> None:
+    assert str(UserError(f"no folder {value}")) == f"no folder {shown}"
+    assert str(UserError("Grün 日本 'x'")) == "Grün 日本 'x'"
+    assert str(pickle.loads(pickle.dumps(UserError(value)))) == shown

@@ -5,7 +5,25 @@ from difflib import get_close_matches
 
 
 class UserError(ValueError):
-    """One line that says what is wrong, with which value, and what to do. The CLI exits with 2."""
+    """One line that says what is wrong, with which value, and what to do. The CLI exits with 2.
+
+    Values come from files and from their names, so characters that would break the line or control
+    a terminal are replaced by their escapes.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """The text with a line break as '\\n', and likewise for all that is not printable.
+
+    That includes control characters, direction marks, and bytes of a file name that are not UTF-8.
+    """
+    if text.isprintable():
+        return text
+    letters = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(letters)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

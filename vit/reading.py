@@ -17,6 +17,7 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a directory",
 }
+_SPECIAL = frozenset(_KINDS.values()) - {"a directory"}
 
 
 def regular_file(path: str | Path, what: str = "a file") -> Path:
@@ -31,7 +32,7 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
     return Path(path)
 
 
-def irregular(path: str | Path) -> str | None:
+def irregular(path: str | os.PathLike[str]) -> str | None:
     """What stands at `path` instead of a regular file ("a named pipe", "missing"), or None."""
     try:
         mode = os.stat(path).st_mode
@@ -40,3 +41,13 @@ def irregular(path: str | Path) -> str | None:
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         return f"not readable ({getattr(error, 'strerror', None) or error})"
     return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+
+
+def special(path: str | os.PathLike[str]) -> str | None:
+    """What must not be opened: "a named pipe", "a device" or "a socket" at `path`.
+
+    None for all else. `open` refuses directories and missing files by itself, with the system's
+    own words.
+    """
+    kind = irregular(path)
+    return kind if kind in _SPECIAL else None

@@ -39,6 +39,15 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
     write_text(path, json.dumps(values, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
+def spreadsheet_text(text: str) -> str:
+    """A cell of text that spreadsheet programs show as it is, with ' before it where need be.
+
+    They run text that begins with = + - @ as a formula, even from a quoted cell of a CSV file,
+    and skip a tab or a line break before it.
+    """
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
+
+
 def _sync_directory(folder: Path) -> None:
     """Puts the new name on disk, where the system can open a directory (Windows cannot)."""
     try:

@@ -15,8 +15,9 @@ from types import ModuleType
 import pytest
 
 from tests.checkpoints.loopback import Handler, Server, url
+from vit.cache import cache_directory
 from vit.checkpoints import download as downloads
-from vit.checkpoints.download import cache_directory, download
+from vit.checkpoints.download import download
 from vit.checkpoints.hub import fetch
 from vit.cli.main import main
 from vit.errors import UserError

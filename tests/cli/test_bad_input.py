@@ -33,6 +33,14 @@ MISTAKES = [
     (["fit", "-c", "quickstart", "--trainer.devices", "0"], "devices='0'"),
     (["fit", "-c", "quickstart", "--trainer.val_check_interval", "0"], "must be more than 0"),
     (["fit", "-c", "quickstart", "--run_dir", "/dev/null/run"], "--run_dir /dev/null/run: cannot"),
+    (["fit", "-c", "quickstart", "--data.root", ""], "root='' names no data"),
+    (
+        [
+            *("fit", "-c", "quickstart", "--data.sampling.balanced=true"),
+            "--model.loss.class_weights=balanced",
+        ],
+        "would correct imbalance twice; use one: --data.sampling.balanced false, or",
+    ),
     (["fit"], ""),
     (["fit", "--data.root", "photos"], "no recipe: give one"),
     (["test", "nowhere"], "nowhere is not a run directory"),

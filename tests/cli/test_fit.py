@@ -109,6 +109,18 @@ def test_predict_writes_every_image_of_a_split(run: Path, vit: Vit) -> None:
     assert len(rows) == summary["images"]["train"]
 
 
+def test_predict_writes_for_spreadsheets_on_demand(run: Path, vit: Vit, photos: Path) -> None:
+    import shutil
+
+    Path("list.csv").write_text("path,label\n-held_out.jpg,red\n")
+    shutil.copy(photos / "red" / "01.jpg", "-held_out.jpg")
+    for option, image in (((), "-held_out.jpg"), (("--spreadsheet",), "'-held_out.jpg")):
+        done = vit("predict", run, "--data.root", "list.csv", "--out", "answers.csv", *option)
+        assert done.status == 0, done.err
+        with open("answers.csv") as file:
+            assert [row["image"] for row in csv.DictReader(file)] == [image]
+
+
 def test_new_images_get_the_labels_of_the_run(run: Path, vit: Vit, photos: Path) -> None:
     """A folder without the first class must not shift the others' labels."""
     import shutil

@@ -245,3 +245,9 @@ def test_a_folder_without_any_image_is_one_line(tmp_path, make_tree):
     one = make_tree(tmp_path / "one", {".": 1})
     with pytest.raises(UserError, match="one has one image, so that no val can be cut"):
         load_unlabelled(one)
+
+
+def test_class_folders_that_differ_in_spelling_only_get_a_note(tmp_path, make_tree):
+    splits = load_folder(make_tree(tmp_path / "data", {"Cat": 3, "cat": 3, "Zürich": 3}))
+    assert splits.classes == ["Cat", "Zürich", "cat"]
+    assert [note for note in splits.notes if "'Cat' and 'cat'" in note]

@@ -1,4 +1,6 @@
+import os
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -208,3 +210,138 @@ def test_labels_that_are_not_wanted_are_not_read(tmp_path, make_tree):
     listed.write_text("path,label,split\nx/0.jpg,cat,train\nx/1.jpg,,train\nx/2.jpg,dog,val\n")
     splits = load_manifest(listed, labelled=False)
     assert splits.classes == [] and not splits.multilabel and len(splits.train) == 2
+
+
+def test_the_same_file_under_two_spellings_is_refused(photos):
+    absolute = photos / "pictures" / "0.jpg"
+    for again in (absolute, "./pictures/0.jpg", f"../{photos.name}/pictures/0.jpg"):
+        text = f"path,label\npictures/0.jpg,cat\npictures/1.jpg,dog\n{again},dog\n"
+        with pytest.raises(UserError, match="twice, in rows 2 and 4"):
+            load_manifest(write(photos, text))
+
+
+@pytest.mark.parametrize("name", ["list.csv", "list.parquet"])
+def test_a_manifest_that_is_a_pipe_is_refused_before_it_is_opened(name, photos):
+    os.mkfifo(photos / name)
+    with pytest.raises(UserError, match=rf"cannot read .*{name}: it is a named pipe"):
+        load_manifest(photos / name)
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("pipe.jpg", "a named pipe"), ("folder.jpg", "a directory"), ("/dev/zero", "a device")],
+)
+def test_a_row_that_names_no_regular_file_is_refused(file, kind, photos):
+    os.mkfifo(photos / "pipe.jpg")
+    (photos / "folder.jpg").mkdir()
+    text = f"path,label\npictures/0.jpg,cat\n{file},dog\n"
+    with pytest.raises(UserError, match=rf"row 3 names '{file}', which is .*: it is {kind}$"):
+        load_manifest(write(photos, text))
+
+
+def test_links_to_images_are_images(photos):
+    (photos / "link.jpg").symlink_to("pictures/1.jpg")
+    text = "path,label\npictures/0.jpg,cat\nlink.jpg,dog\n"
+    splits = load_manifest(write(photos, text), val_fraction=0.0, test_fraction=0.0)
+    assert len(splits.train) == 2
+
+
+@pytest.mark.parametrize("separator", [";", ",", "/"])
+def test_labels_with_another_separator_in_every_row_get_a_note(separator, photos):
+    labels = [separator.join(["plane", "sky"]), separator.join(["car", "road"])] * 6
+    cells = [f'"{label}"' for label in labels]
+    splits = load_manifest(write(photos, rows(cells)))
+    assert splits.classes == sorted(set(labels)) and not splits.multilabel
+    [note] = splits.notes
+    assert f"12 of 12 labels contain '{separator}'" in note
+    assert f"'plane{separator}sky' is one class" in note and "write 'plane|sky'" in note
+    # What the note recommends works.
+    again = load_manifest(write(photos, rows([x.replace(separator, "|") for x in labels])))
+    assert again.multilabel and again.classes == ["car", "plane", "road", "sky"]
+    assert again.notes == []
+
+
+def test_labels_joined_in_some_rows_get_a_note_if_their_parts_are_labels_too(photos):
+    labels = ["cat;dog", "cat", "dog"] * 4
+    [note] = load_manifest(write(photos, rows(labels))).notes
+    assert "4 of 12 labels contain ';'" in note
+
+
+def test_single_names_with_a_comma_get_no_note(photos):
+    labels = ['"tench, Tinca tinca"', "goldfish", "hen", "cock"] * 3
+    assert load_manifest(write(photos, rows(labels))).notes == []
+
+
+def test_class_names_that_differ_in_spelling_only_get_a_note(photos):
+    labels = ["1", "01", "1.0", "2", "Cat", "cat", "e\u0301", "\u00e9"]
+    splits = load_manifest(write(photos, rows(labels)), val_fraction=0.0, test_fraction=0.0)
+    assert len(splits.classes) == 8
+    [note] = splits.notes
+    for group in ("'01' and '1' and '1.0'", "'Cat' and 'cat'", r"'e\u0301' and '\xe9'"):
+        assert group in note
+
+
+def test_an_unknown_label_of_known_parts_says_how_to_separate_them(photos):
+    labels = ["cat,train", "dog,train", "cat;dog,test"]
+    with pytest.raises(UserError, match=r"has label 'cat;dog', .*write several labels as cat\|dog"):
+        load_manifest(write(photos, rows(labels, "path,label,split")))
+
+
+def test_a_quote_that_is_never_closed_does_not_swallow_rows(photos):
+    text = 'path,label\npictures/0.jpg,cat\npictures/1.jpg,"dog\npictures/2.jpg,cat\n'
+    with pytest.raises(UserError, match=r'quote \("\) in the row that begins in line 3'):
+        load_manifest(write(photos, text))
+
+
+def test_a_header_that_is_not_one_line_is_shown_in_one_line(photos):
+    text = '"a\nb",' + ",".join("x" * 500 for _ in range(50)) + "\n1\n"
+    with pytest.raises(UserError, match="none called 'path'") as caught:
+        load_manifest(write(photos, text))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 3000
+
+
+def test_a_null_character_in_a_path_is_one_line(photos):
+    text = "path,label\npictures/0.jpg,cat\npic\0tures/1.jpg,dog\n"
+    with pytest.raises(UserError, match=r"row 3 names 'pic\\x00tures/1.jpg'"):
+        load_manifest(write(photos, text))
+
+
+def test_a_parquet_file_cut_anywhere_is_one_line(photos):
+    table = {"path": [f"pictures/{n}.jpg" for n in range(12)], "label": ["cat", "dog"] * 6}
+    parquet.write_table(pyarrow.table(table), photos / "list.parquet")
+    whole = (photos / "list.parquet").read_bytes()
+    for end in range(0, len(whole), 37):
+        (photos / "list.parquet").write_bytes(whole[:end])
+        with pytest.raises(UserError) as caught:
+            load_manifest(photos / "list.parquet")
+        assert "\n" not in str(caught.value)
+
+
+def test_bytes_and_missing_numbers_of_parquet_are_read_as_text(photos):
+    names = [f"pictures/{n}.jpg".encode() for n in range(4)]
+    table = {"path": names, "label": pyarrow.array([1.0, 2.0, 1.0, 2.0])}
+    parquet.write_table(pyarrow.table(table), photos / "list.parquet")
+    splits = load_manifest(photos / "list.parquet", val_fraction=0.0, test_fraction=0.0)
+    assert splits.classes == ["1.0", "2.0"]
+    assert list(splits.train.names) == [f"pictures/{n}.jpg" for n in range(4)]
+    table["label"] = pyarrow.array([1.0, 2.0, float("nan"), 2.0])
+    parquet.write_table(pyarrow.table(table), photos / "list.parquet")
+    with pytest.raises(UserError, match="row 3 has no label"):
+        load_manifest(photos / "list.parquet")
+
+
+def test_a_million_rows_are_no_objects(tmp_path, monkeypatch):
+    """Memory a row: far below that of one Python object with a path, a label and a split."""
+    count = 50_000
+    lines = [f"images/{i % 200}/{i:08}_photo.jpg,class {i % 200},train\n" for i in range(count)]
+    (tmp_path / "list.csv").write_text("path,label,split\n" + "".join(lines))
+    del lines
+    monkeypatch.setattr("vit.data.manifest.missing_files", lambda paths: [])
+    tracemalloc.start()
+    try:
+        splits = load_manifest(tmp_path / "list.csv", val_fraction=0.0, test_fraction=0.0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(splits.train) == count
+    assert peak < 250 * count

@@ -105,6 +105,19 @@ def test_some_data_must_be_given():
         ImageData()
 
 
+def test_an_empty_root_is_not_the_current_directory(photos, monkeypatch):
+    monkeypatch.chdir(photos)
+    with pytest.raises(UserError, match=r"root='' names no data.*--data\.root \."):
+        ImageData(root="")
+    assert ImageData(root=".").classes
+
+
+def test_a_manifest_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(UserError, match="it is a named pipe"):
+        _ = ImageData(root=str(tmp_path / "pipe.csv")).splits
+
+
 def test_root_wins_over_the_dataset(photos):
     assert ImageData("digits").num_classes == 10
     assert ImageData("digits", str(photos)).classes == ["cat", "dog"]

@@ -6,7 +6,12 @@ import torch
 from scipy.optimize import minimize_scalar
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from vit.evaluation.calibration import expected_calibration_error, fit_temperature, reliability
+from vit.evaluation.calibration import (
+    expected_calibration_error,
+    fit_temperature,
+    reliability,
+    temperature_without_minimum,
+)
 from vit.training.metrics import CalibrationError
 
 
@@ -87,3 +92,27 @@ def test_temperature_mends_an_overconfident_model() -> None:
     t = fit_temperature(logits[:half], labels[:half])
     before = expected_calibration_error(logits[half:], labels[half:])
     assert expected_calibration_error(logits[half:], labels[half:], temperature=t) < before / 3
+
+
+@pytest.mark.parametrize(
+    ("sign", "reason"), [(0.0, "say nothing"), (-1.0, "say nothing"), (1.0, "every image is right")]
+)
+def test_logits_without_a_best_temperature_are_named(sign, reason):
+    labels = np.arange(60) % 6
+    logits = 3.0 * sign * np.eye(6)[labels]
+    assert reason in (temperature_without_minimum(logits, labels) or "")
+
+
+def test_a_best_temperature_is_a_minimum_of_the_cross_entropy():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        logits = rng.normal(size=(30, 4)) * rng.uniform(0.1, 9)
+        labels = rng.integers(4, size=30)
+        grid = np.exp(np.linspace(-12, 12, 2001))
+        exact = torch.from_numpy(logits)[None] / torch.from_numpy(grid)[:, None, None]
+        losses = -exact.log_softmax(-1)[:, np.arange(30), labels].mean(1).numpy()
+        at = losses.argmin()
+        if temperature_without_minimum(logits, labels) is None:
+            assert fit_temperature(logits, labels) == pytest.approx(grid[at], rel=0.03)
+        else:
+            assert at in (0, 2000) or np.isclose(losses[at], losses[[0, -1]].min(), atol=1e-6)

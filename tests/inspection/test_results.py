@@ -10,6 +10,7 @@ from sklearn.metrics import average_precision_score, f1_score
 
 from vit.errors import UserError
 from vit.inspection.results import Predictions, examine, worst_predictions, write_csv, write_results
+from vit.inspection.scores import calibration
 
 CLASSES = [f"class {i}" for i in range(10)]
 
@@ -229,3 +230,48 @@ def test_the_summary_is_left_as_it_was(run_dir, digit):
     before = (run_dir / "summary.json").read_text()
     write(run_dir, few(), digit, classes=["x", "y"])
     assert (run_dir / "summary.json").read_text() == before
+
+
+FORMULAS = ["=1+1.png", "+1.png", "-1.png", "@sum.png", "\t=1.png", "\r=1.png"]
+
+
+def test_names_stand_in_predictions_csv_as_they_are(tmp_path):
+    names = ["=1+1.png", "-2.png", "c.jpg"]
+    write_csv(tmp_path / "p.csv", ["=HYPERLINK()", "-5"], few(names=names))
+    with (tmp_path / "p.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["image"] for row in rows] == names
+    assert {row["predicted"] for row in rows} == {"=HYPERLINK()", "-5"}
+
+
+def test_a_spreadsheet_runs_no_name_as_a_formula(tmp_path):
+    for i in range(0, len(FORMULAS), 3):
+        classes = ["=HYPERLINK()", "-5"]
+        write_csv(tmp_path / "p.csv", classes, few(names=FORMULAS[i : i + 3]), spreadsheet=True)
+        with (tmp_path / "p.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["image"] for row in rows] == [f"'{name}" for name in FORMULAS[i : i + 3]]
+        assert not [cell for row in rows for cell in row.values() if cell[0] in "=+-@\t\r\n"]
+        assert {row["label"] for row in rows} == {"'=HYPERLINK()", "'-5"}
+        assert float(rows[0]["probability"]) == pytest.approx(0.9)  # numbers stay numbers
+
+
+def test_a_failed_write_keeps_the_predictions_of_before(tmp_path):
+    write_csv(tmp_path / "p.csv", ["a", "b"], few())
+    before = (tmp_path / "p.csv").read_bytes()
+    with pytest.raises(IndexError):
+        write_csv(tmp_path / "p.csv", ["a"], few())
+    assert (tmp_path / "p.csv").read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["p.csv"]
+
+
+def test_figures_of_many_predictions_in_blocks_are_those_of_the_whole(monkeypatch):
+    rng = np.random.default_rng(0)
+    confidence, correct = rng.random(1000), rng.random(1000) < 0.5
+    whole = calibration(confidence, correct)
+    monkeypatch.setattr("vit.inspection.scores._BLOCK", 77)
+    parts = calibration(confidence, correct)
+    assert parts.error == pytest.approx(whole.error)
+    np.testing.assert_array_equal(parts.count, whole.count)
+    np.testing.assert_array_equal(parts.hits, whole.hits)
+    np.testing.assert_allclose(parts.confidence, whole.confidence)

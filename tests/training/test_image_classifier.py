@@ -7,6 +7,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import nn
 
 from vit.checkpoints.native import save_native
+from vit.data.module import Sampling
 from vit.errors import UserError
 from vit.training.callbacks import EMA
 from vit.training.classifier import ImageClassifier, Labels
@@ -280,3 +281,16 @@ def test_layer_decay_sets_the_rates(make_data, make_model, make_trainer) -> None
 def test_mistakes_are_named(options: dict[str, Any], message: str, make_model) -> None:
     with pytest.raises(UserError, match=message):
         make_model(**options)
+
+
+def test_imbalance_is_not_corrected_twice(make_data, make_model, make_trainer) -> None:
+    data = make_data()
+    data.sampling = Sampling(balanced=True)
+    labels = Labels(names=data.classes, counts=data.class_counts)
+    both = make_model(labels=labels, loss=Loss(class_weights="balanced"))
+    with pytest.raises(UserError, match="would correct imbalance twice"):
+        make_trainer(max_epochs=1).fit(both, data)
+    make_trainer(max_epochs=1).test(both, data, verbose=False)  # a test trains nothing
+    make_trainer(max_epochs=1).fit(make_model(labels=labels), data)
+    data.sampling = Sampling()
+    make_trainer(max_epochs=1).fit(both, data)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.metrics import (
     accuracy_score,
     average_precision_score,
@@ -12,7 +14,13 @@ from sklearn.metrics import (
     recall_score,
     top_k_accuracy_score,
 )
-from torchmetrics.classification import MulticlassCalibrationError
+from torch.utils._python_dispatch import TorchDispatchMode
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassCalibrationError,
+    MulticlassF1Score,
+    MultilabelAveragePrecision,
+)
 
 from vit.training.metrics import CalibrationError, EvaluationMetrics
 
@@ -133,3 +141,64 @@ def test_reset_forgets() -> None:
     assert metrics.images.compute() == 0
     metrics.update(PROBABILITIES[:9], LABELS[:9], torch.tensor(2.0))
     assert metrics.images.compute() == 9 and metrics.loss.compute() == 2
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(
+    images=st.integers(1, 40),
+    classes=st.integers(6, 12),
+    levels=st.sampled_from([2, 5, 1000]),
+    seed=st.integers(0, 999),
+)
+def test_scores_are_torchmetrics(images: int, classes: int, levels: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(levels, (images, classes), generator=generator) / levels
+    labels = torch.randint(classes // 2, (images,), generator=generator)
+    ours = evaluated(scores.softmax(-1), labels, batch=7)
+    macro = MulticlassF1Score(classes, average="macro")
+    torch.testing.assert_close(ours.compute()["f1"], macro(scores.softmax(-1), labels))
+    each = MulticlassAccuracy(classes, average="none")
+    accuracy = each(scores.softmax(-1), labels)
+    torch.testing.assert_close(ours.tables.compute()["class_accuracy"], accuracy)
+    many = (torch.rand(images, classes, generator=generator) < 0.3).long()
+    reference = MultilabelAveragePrecision(classes)(scores, many)
+    ours = evaluated(scores, many, multilabel=True, batch=7)
+    torch.testing.assert_close(ours.compute()["map"], reference, atol=1e-6, rtol=1e-6)
+
+
+def test_the_top_five_of_equal_scores_are_the_first_classes() -> None:
+    probabilities = torch.full((9, 9), 1 / 9)
+    assert evaluated(probabilities, torch.arange(9)).compute()["acc5"] == pytest.approx(5 / 9)
+
+
+def test_no_state_grows_with_the_square_of_the_classes() -> None:
+    classes = 20_000
+    metrics = EvaluationMetrics(classes, multilabel=False, details=True)
+    metrics.reset()
+    for group in (metrics.scores, metrics.tables):
+        for metric in group.values():
+            for name in metric._defaults:
+                assert getattr(metric, name).numel() <= classes
+    probabilities, labels = torch.rand(8, classes).softmax(-1), torch.arange(8)
+    with TensorSizes() as sizes:
+        metrics.update(probabilities, labels, torch.tensor(0.0))
+    assert sizes.largest <= 4 * probabilities.numel()
+
+
+def test_average_precision_in_parts_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = evaluated(SCORES, MANY, multilabel=True).compute()["map"]
+    monkeypatch.setattr("vit.training.metrics._SORTED_TOGETHER", 2 * N)
+    assert evaluated(SCORES, MANY, multilabel=True).compute()["map"] == whole
+
+
+class TensorSizes(TorchDispatchMode):
+    """Elements of the largest tensor that any operation returns."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN
+        result = func(*args, **kwargs or {})
+        for value in result if isinstance(result, tuple) else (result,):
+            if isinstance(value, torch.Tensor):
+                self.largest = max(self.largest, value.numel())
+        return result

@@ -15,6 +15,7 @@ from vit.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
 from vit.errors import UserError
 from vit.models.config import ResNetConfig
 from vit.models.zoo import ZOO, ModelConfig, canonical_name, config_from_dict, model_config
+from vit.reading import regular_file
 
 Size = tuple[int, int]
 
@@ -239,7 +240,7 @@ def read_run(path: str) -> Run:
     """A run directory. UserError where it holds no finished run."""
     folder = Path(path).expanduser()
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = json.loads(regular_file(folder / "summary.json").read_text(encoding="utf-8"))
         config = config_from_dict(summary["model"])
         images, metrics = float(summary["images_seen"]), summary["metrics"]
     except (OSError, ValueError, KeyError, TypeError) as error:

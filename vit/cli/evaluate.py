@@ -32,7 +32,10 @@ def run(command: str, args: list[str]) -> int:
     """Scores a run; predict writes predictions."""
     split = "val" if command == "validate" else "test"
     if not args or "-h" in args or "--help" in args:
-        more = "  --out FILE          where to write (default: predictions_SPLIT.csv in RUN)\n"
+        more = (
+            "  --out FILE          where to write (default: predictions_SPLIT.csv in RUN)\n"
+            "  --spreadsheet       put ' before names that a spreadsheet would run as formulas\n"
+        )
         print(
             HELP.format(
                 command=command,
@@ -48,6 +51,7 @@ def run(command: str, args: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     if command == "predict":
         parser.add_argument("--out")
+        parser.add_argument("--spreadsheet", action="store_true")
     options, rest = parser.parse_known_args(args)
     folder = Path(options.run).expanduser()
     if not (folder / "config.yaml").is_file():
@@ -68,7 +72,9 @@ def run(command: str, args: list[str]) -> int:
     classes = inspect_pretrained(str(weights)).classes
     arguments = ["-c", str(folder / "config.yaml"), "--model.pretrained", str(weights)]
     # The weights know what they are; the recipe's changes to a named model are in them already.
-    arguments += ["--model.name", "null", "--model.architecture", "null", *rest]
+    arguments += ["--model.name", "null", "--model.architecture", "null"]
+    # Nothing is drawn for training; a run that once balanced twice can still be scored.
+    arguments += ["--data.sampling.balanced", "false", *rest]
     unlabelled = _task(folder) != "classification"
     if any(arg.startswith("--data.root") for arg in rest) and (classes or unlabelled):
         # Other images: labelled by the run's classes, however many of them are there.
@@ -90,7 +96,8 @@ def run(command: str, args: list[str]) -> int:
     if not is_first_process():
         return 0
     if out is not None:
-        write_csv(out, cli.datamodule.classes, predictions)
+        classes = cli.datamodule.classes
+        write_csv(out, classes, predictions, spreadsheet=options.spreadsheet)
         print(f"wrote {out}", file=sys.stderr)
     if options.json:
         print(json.dumps(metrics, indent=2))

@@ -87,7 +87,7 @@ class _Set:
 def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
     """What was measured and how, and the rows of the table."""
     from vit.evaluation import imagenet_variants as variants
-    from vit.evaluation.calibration import fit_temperature
+    from vit.evaluation.calibration import fit_temperature, temperature_without_minimum
 
     real = None if options.real is None else variants.read_real(options.real)
     frozen = load_frozen(options, "logits")
@@ -112,6 +112,13 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
             scores.append(variants.score_real(logits, [images.real[i] for i in found.indices]))
         if images.name == "val" and options.temperature:
             temperature = fit_temperature(logits, labels)
+            reason = temperature_without_minimum(logits, labels)
+            if reason is not None:
+                print(
+                    f"note: the temperature of val, {temperature:.3g}, is where the search stopped "
+                    f"and no minimum: {reason}",
+                    file=sys.stderr,
+                )
     return {**frozen.about(options), "temperature": temperature}, scores
 
 

@@ -25,6 +25,7 @@ from vit.training.atomic_io import AtomicCheckpointIO
 from vit.training.checkpoints import BestCheckpoint, LastCheckpoint
 from vit.training.classifier import ImageClassifier, Labels
 from vit.training.csv_log import MetricsCsv
+from vit.training.losses import refuse_double_balance
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.progress import RunProgress
 
@@ -165,6 +166,8 @@ class TrainingCLI(LightningCLI):
         interval = config.trainer.val_check_interval
         if isinstance(interval, int | float) and interval <= 0:
             raise UserError(f"trainer.val_check_interval={interval} must be more than 0")
+        loss = config.model.get("loss")  # masked patches have none to choose
+        refuse_double_balance(config.data.sampling.balanced, loss and loss.class_weights)
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             config.trainer.precision = precision

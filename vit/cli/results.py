@@ -19,6 +19,7 @@ from vit.data.decode import ImageError
 from vit.data.sources import PathList
 from vit.inspection.pretraining import Examples, pretraining_headline, write_pretraining
 from vit.inspection.results import Predictions, write_results
+from vit.ranking import top_classes
 from vit.training.budget import time_limit
 
 TOP = 5
@@ -46,27 +47,30 @@ class CollectPredictions(Callback):
             return
         # With several labels an image, average precision needs every class's score.
         top = TOP if labels.dim() == 1 else outputs.shape[-1]
-        # Of equal scores, which bfloat16 often gives, the first class, as in the accuracy; topk
-        # takes any.
-        values, order = outputs.sort(dim=-1, descending=True, stable=True)
-        values, order = values[:, :top], order[:, :top]
+        values, order = top_classes(outputs, top)
         row = {"indices": indices, "labels": labels, "classes": order, "probabilities": values}
         if labels.dim() == 1:
             row["own"] = outputs.gather(1, labels[:, None])[:, 0]
         else:
             row["own"] = (outputs * labels).sum(-1) / labels.sum(-1).clamp(min=1)
+            # They have an entry for every class of every image: the smallest types that do.
+            row |= {"labels": labels.to(torch.uint8), "classes": order.to(torch.int32)}
         self._rows.append({name: value.cpu().numpy() for name, value in row.items()})
 
     def gathered(self, names: list[str]) -> Predictions:
-        """Every image once, sorted by its place in the set; the same on all processes."""
-        rows = self._rows
+        """Every image once, sorted by its place in the set; the same on all processes.
+
+        Hands over what was collected: it can be called once.
+        """
+        rows, self._rows = self._rows, []
         if torch.distributed.is_initialized():
             shares: list[Any] = [None] * torch.distributed.get_world_size()
             torch.distributed.all_gather_object(shares, rows)
             rows = [row for share in shares for row in share]
-        columns = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        order = np.argsort(columns["indices"])
-        columns = {name: values[order] for name, values in columns.items()}
+        indices = np.concatenate([row["indices"] for row in rows])
+        places = np.empty(len(indices), dtype=np.int64)
+        places[np.argsort(indices)] = np.arange(len(indices))
+        columns = {name: _arranged(rows, name, places) for name in list(rows[0])}
         return Predictions(
             indices=columns["indices"],
             names=[names[i] for i in columns["indices"]],
@@ -75,6 +79,17 @@ class CollectPredictions(Callback):
             top_probabilities=columns["probabilities"],
             label_probabilities=columns["own"],
         )
+
+
+def _arranged(rows: list[dict[str, Any]], name: str, places: np.ndarray) -> np.ndarray:
+    """A column of all rows, entry i at `places[i]`. Takes it out of the rows, to free memory."""
+    first = rows[0][name]
+    column, start = np.empty((len(places), *first.shape[1:]), first.dtype), 0
+    for row in rows:
+        part = row.pop(name)
+        column[places[start : start + len(part)]] = part
+        start += len(part)
+    return column
 
 
 def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:

@@ -170,6 +170,7 @@ def _list_images(folder: Path, splits: Splits) -> tuple[list[str], list[str]]:
 
 
 def _manifest(given: dict[str, ImageSet], rows: dict[str, str], splits: Splits) -> str:
+    """Names as they are, also those that a spreadsheet would run: `vit fit` reads them."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     # The second label column is empty; it says that images may have several labels.

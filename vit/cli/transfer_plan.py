@@ -163,6 +163,8 @@ def _source(item: str) -> Source:
     name, equals, path = item.partition("=")
     if not equals or Path(item).expanduser().exists():
         name, path = "", item
+    if not path:  # Path("") is the current directory
+        raise UserError(f"--data {item} names no folder; the current directory is .")
     place = Path(path).expanduser()
     if not place.exists():
         hint = did_you_mean(item, known) or f"; known: {', '.join(known)}"

@@ -126,7 +126,11 @@ COLUMNS = (
 
 
 def to_csv(rows: list[Row]) -> str:
-    """Figures in full precision; lists with blanks between their items."""
+    """Figures in full precision; lists with blanks between their items.
+
+    The only text of a user's is the name of a data set, which begins with a letter or a digit, so
+    that no spreadsheet takes it for a formula.
+    """
     file = io.StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -9,6 +9,11 @@ What Pillow leaves to its caller is settled here, once, for training and for pre
 - 32-bit integers and floats: refused, because their files do not say which value is white.
 - Animations and multi-page files: the first frame.
 - CMYK, also as Adobe writes it (inverted), 1-bit, palette, YCbCr and LAB: Pillow's conversion.
+- ICC profiles: ignored. The numbers in the file are taken for sRGB, so an image in Display P3 or
+  Adobe RGB is a little less saturated here than on a screen that honours its profile.
+- A JPEG with damaged bytes inside: decoded as far as libjpeg goes, with wrong pixels from the
+  damage on. libjpeg warns, but Pillow drops the warning, so nothing here can see it; only a
+  checksum of the file can.
 
 Only Pillow is imported, and none of its global switches is touched.
 """
@@ -25,6 +30,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from vit.errors import UserError
+from vit.reading import special
 
 MAX_PIXELS = 178_956_970
 """Images of more pixels (height times width) are refused before they are decoded. This is where
@@ -67,11 +73,15 @@ def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Im
     change it is returned itself. Opening the result again changes nothing.
 
     Raises:
-        ImageError: the file is missing, empty, cut short, damaged, above `MAX_PIXELS`, of an
-            unknown format or of pixels without an agreed range.
+        ImageError: the file is missing, empty, cut short, a pipe or a device, damaged so that its
+            decoder notices, above `MAX_PIXELS`, of an unknown format or of pixels without an
+            agreed range.
     """
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
+        kind = special(path)
+        if kind is not None:
+            raise ImageError(f"{_printable(path)}: it is {kind}, not an image file; {_REPLACE}")
         return _read(lambda: open(path, "rb"), _printable(path))
     if isinstance(source, bytes):
         return _read(lambda: io.BytesIO(source), f"image of {len(source):,} bytes")

@@ -23,6 +23,7 @@ from vit.data.sources import (
     check_classes,
     class_order,
     complete,
+    look_alikes,
     shorten,
 )
 from vit.errors import UserError, did_you_mean
@@ -62,6 +63,7 @@ def load_folder(
     train = parts["train"]
     classes = _train_classes(train)
     sets: dict[SplitName, ImageSet] = {}
+    notes += look_alikes(classes, train.where)
     for name, part in parts.items():
         notes += part.notes()
         if name != "train":

@@ -5,10 +5,9 @@ a/1.jpg,cat,train           a/1.jpg,cat|indoors     a/1.jpg,cat,indoors
 a/2.jpg,dog,val             a/2.jpg,dog             a/2.jpg,dog,
 """
 
-import csv
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,25 @@ from vit.data.sources import (
     check_classes,
     class_order,
     complete,
+    look_alikes,
     missing_files,
-    shorten,
 )
+from vit.data.table import Row, read_table, text_of
 from vit.errors import UserError, did_you_mean
+from vit.reading import irregular
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 SEPARATOR = "|"
+OTHER_SEPARATORS = (";", ",", "/")
+"""What other programs write between the labels of one image; it is part of a class name here."""
+
+_NEARLY_ALL, _MOST = 0.9, 0.75
+"""Share of labels with such a separator, or of their parts that recur, that deserves a note."""
+
+_MAX_SHOWN = 100
+"""Characters of a label in a message."""
+
+_ORDER: tuple[SplitName, ...] = ("train", "val", "test")
 
 
 def load_manifest(
@@ -53,30 +64,30 @@ def load_manifest(
         UserError: The file cannot be read, a column is missing, a row is incomplete or doubled, a
             file does not exist, a split is unknown, or val or test has a label that train lacks.
     """
-    path, entries, multilabel = _read(path, labelled)
-    by_split: dict[SplitName, list[_Entry]] = {}
-    for entry in entries:
-        by_split.setdefault(entry.split, []).append(entry)
-    if "train" not in by_split:
+    listing = _Listing(path, labelled)
+    path, notes = listing.path, []
+    if "train" not in listing.present:
         raise UserError(f"{path} has no rows of split train")
-    train = by_split["train"]
-    classes = class_order(label for entry in train for label in entry.labels)
+    train = listing.rows_of("train")
+    classes = class_order(listing.labels_of(train))
     if labelled:
         if not classes:
             raise UserError(f"{path} has no labels in its train rows")
         check_classes(classes, path)
+        notes = listing.separator_notes() + look_alikes(classes, path)
     sets: dict[SplitName, ImageSet] = {
-        name: _images(path, part, classes, multilabel) for name, part in by_split.items()
+        name: listing.images(name, classes) for name in listing.present
     }
     return complete(
         classes,
         sets,
-        [entry.path for entry in train],
-        multilabel=multilabel,
+        listing.names.select(train),
+        multilabel=listing.multilabel,
         seed=seed,
         val_fraction=val_fraction,
         test_fraction=test_fraction,
         where=path,
+        notes=notes,
     )
 
 
@@ -85,170 +96,245 @@ def load_held_out_manifest(path: str | os.PathLike[str], classes: list[str]) -> 
 
     With a split column, the rows of test, or else of val, or else all.
     """
-    path, entries, multilabel = _read(path, labelled=bool(classes))
-    splits = {entry.split for entry in entries}
-    name = next(split for split in EVALUATION_ORDER if split in splits)
-    chosen = [entry for entry in entries if entry.split == name]
-    return all_as_test(_images(path, chosen, classes, multilabel), classes, [])
+    listing = _Listing(path, labelled=bool(classes))
+    name = min(listing.present, key=EVALUATION_ORDER.index)
+    return all_as_test(listing.images(name, classes), classes, [])
 
 
-def _read(path: str | os.PathLike[str], labelled: bool = True) -> tuple[str, list["_Entry"], bool]:
-    """Absolute path, rows, and whether images have several labels."""
-    path = os.path.abspath(os.path.expanduser(os.fspath(path)))
-    is_parquet = path.lower().endswith((".parquet", ".pq"))
-    header, rows = _read_parquet(path) if is_parquet else _read_csv(path)
-    if not labelled:
-        header = ["" if name == "label" else name for name in header]
-    entries = _entries(path, header, rows, ("path", "label") if labelled else ("path",))
-    _check_unique(path, entries)
-    return path, entries, header.count("label") > 1 or any(len(e.labels) > 1 for e in entries)
+class _Listing:
+    """The rows of a manifest, column by column: numbers, and one block of bytes with the paths.
 
+    Attributes:
+        path: Absolute path of the manifest.
+        names: n paths as they stand in the rows.
+        numbers: int64 n, what messages call each row.
+        splits: int8 n, index into `_ORDER`.
+        cells: int32 n, index into `labels`: equal label cells share one entry.
+        labels: The labels of each distinct label cell, each label once.
+        multilabel: Whether images have several labels.
+        present: The splits, in the order in which they first occur.
+    """
 
-@dataclass(frozen=True)
-class _Entry:
-    row: int
-    path: str
-    labels: tuple[str, ...]
-    split: SplitName
-
-
-def _read_csv(path: str) -> tuple[list[str], Iterable[tuple[int, list[Any]]]]:
-    """The header in lower case, and the rows with the number of the line they end on."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            # Spreadsheets of some languages write semicolons.
-            reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
-            rows = [(reader.line_num, list(row)) for row in reader if any(map(str.strip, row))]
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} is not a CSV file in UTF-8: {error}") from error
-    if not rows:
-        raise UserError(f"{path} is empty; expected columns path,label[,split]")
-    return _lower(rows[0][1]), rows[1:]
-
-
-def _read_parquet(path: str) -> tuple[list[str], Iterable[tuple[int, list[Any]]]]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UserError(
-            f"{path} needs pyarrow: pip install 'vit[parquet]', or save it as CSV"
-        ) from error
-    try:
-        # Not read_table, which makes columns of folder names such as split=val.
-        table = parquet.ParquetFile(path).read()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error}") from error
-    except pyarrow.ArrowInvalid as error:
-        raise UserError(f"{path} is not a Parquet file: {error}") from error
-    header = _lower(table.column_names)
-    wanted = [index for index, name in enumerate(header) if name in ("path", "label", "split")]
-    if "path" not in header:
-        return header, ()
-    columns = [table.column(index).to_pylist() for index in wanted]
-    rows = ((number, list(cells)) for number, cells in enumerate(zip(*columns, strict=True), 1))
-    return [header[index] for index in wanted], rows
-
-
-def _lower(names: Iterable[str]) -> list[str]:
-    return [name.strip().lower() for name in names]
-
-
-def _entries(
-    path: str, header: list[str], rows: Iterable[tuple[int, list[Any]]], needed: Sequence[str]
-) -> list[_Entry]:
-    for column in needed:
-        if column not in header:
-            raise UserError(
-                f"{path} has columns {', '.join(header)}, but none called {column!r}"
-                f"{did_you_mean(column, header)}"
-            )
-    for column in ("path", "split"):
-        if header.count(column) > 1:
-            raise UserError(f"{path} has {header.count(column)} columns {column!r}; keep one")
-    path_at = header.index("path")
-    label_at = [index for index, name in enumerate(header) if name == "label"]
-    split_at = header.index("split") if "split" in header else None
-    entries = []
-    for number, cells in rows:
-        if len(cells) < len(header):
-            raise UserError(f"{path} row {number} has {len(cells)} of {len(header)} columns")
-        name = _text(cells[path_at])
-        if not name:
-            raise UserError(f"{path} row {number} has no path")
-        labels = [label for index in label_at for label in _labels(cells[index])]
-        split: SplitName = "train"
-        if split_at is not None:
-            split = _split(path, number, _text(cells[split_at]))
-        entries.append(_Entry(number, name, tuple(dict.fromkeys(labels)), split))
-    if not entries:
-        raise UserError(f"{path} has a header but no rows")
-    return entries
-
-
-def _labels(cell: Any) -> list[str]:
-    cells = cell if isinstance(cell, list | tuple) else _text(cell).split(SEPARATOR)
-    return [text for text in map(_text, cells) if text]
-
-
-def _text(cell: Any) -> str:
-    return "" if cell is None else str(cell).strip()
-
-
-def _split(path: str, number: int, value: str) -> SplitName:
-    split = SPLIT_NAMES.get(value.lower())
-    if split is None:
-        raise UserError(
-            f"{path} row {number} has split {value!r}; "
-            f"known are {', '.join(SPLIT_NAMES)}{did_you_mean(value, SPLIT_NAMES)}"
+    def __init__(self, path: str | os.PathLike[str], labelled: bool) -> None:
+        self.path = path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        self.folder = os.path.dirname(path)
+        needed = ("path", "label") if labelled else ("path",)
+        header, rows = read_table(path, needed, ("split",))
+        for column in ("path", "split"):
+            if header.count(column) > 1:
+                raise UserError(f"{path} has {header.count(column)} columns {column!r}; keep one")
+        label_at = [i for i, name in enumerate(header) if labelled and name == "label"]
+        self.labels: list[tuple[str, ...]] = []
+        numbers, splits, cells, hashes = (array(kind) for kind in "qbiq")
+        self.names = PathList(
+            self._columns(rows, header, label_at, (numbers, splits, cells, hashes))
         )
-    return split
+        if not len(self.names):
+            raise UserError(f"{path} has a header but no rows")
+        self.numbers, self.splits, self.cells = (
+            np.frombuffer(column, dtype=column.typecode) for column in (numbers, splits, cells)
+        )
+        self._check_unique(np.frombuffer(hashes, dtype="q"))
+        self.multilabel = len(label_at) > 1 or any(len(labels) > 1 for labels in self.labels)
+        kinds, first = np.unique(self.splits, return_index=True)
+        self.present: list[SplitName] = [_ORDER[kind] for kind in kinds[np.argsort(first)]]
 
+    def _columns(
+        self,
+        rows: Iterable[Row],
+        header: list[str],
+        label_at: list[int],
+        columns: tuple[array, array, array, array],
+    ) -> Iterator[str]:
+        """Yields the path of each row; appends its number, split, label cell, and a hash of its
+        file to `columns`, and new label cells to `labels`."""
+        path_at = header.index("path")
+        split_at = header.index("split") if "split" in header else None
+        numbers, splits, cells, hashes = columns
+        known_cells: dict[Any, int] = {}
+        known_splits: dict[Any, int] = {}
+        for number, row in rows:
+            if len(row) < len(header):
+                raise self._mistake(number, f"has {len(row)} of {len(header)} columns")
+            name = self._text(number, row[path_at])
+            if not name:
+                raise self._mistake(number, "has no path")
+            key = tuple(self._key(number, row[index]) for index in label_at)
+            cell = known_cells.get(key)
+            if cell is None:
+                cell = known_cells[key] = len(known_cells)
+                labels = [label for part in key for label in _labels(part)]
+                self.labels.append(tuple(dict.fromkeys(labels)))
+            value = "train" if split_at is None else self._text(number, row[split_at])
+            split = known_splits.get(value)
+            if split is None:
+                split = known_splits[value] = self._split(number, value)
+            numbers.append(number)
+            splits.append(split)
+            cells.append(cell)
+            hashes.append(hash(self._file(name)))
+            yield name
 
-def _check_unique(path: str, entries: list[_Entry]) -> None:
-    """A file listed twice would count twice, or be in train and in test."""
-    rows: dict[str, int] = {}
-    for entry in entries:
-        file = os.path.normpath(entry.path)
-        if file in rows:
-            raise UserError(
-                f"{path} lists {entry.path} twice, in rows {rows[file]} and {entry.row}; "
-                f"write several labels as a{SEPARATOR}b in one row"
+    def _key(self, number: int, cell: Any) -> str | tuple[str, ...]:
+        """A label cell as text, or as the texts of a list."""
+        if isinstance(cell, list | tuple):
+            return tuple(self._text(number, item) for item in cell)
+        return self._text(number, cell)
+
+    def _text(self, number: int, cell: Any) -> str:
+        try:
+            return text_of(cell)
+        except UnicodeDecodeError as error:
+            raise self._mistake(number, f"has bytes that are not UTF-8: {error}") from error
+
+    def _split(self, number: int, value: str) -> int:
+        split = SPLIT_NAMES.get(value.lower())
+        if split is None:
+            raise self._mistake(
+                number,
+                f"has split {_short(value)}; known are "
+                f"{', '.join(SPLIT_NAMES)}{did_you_mean(value[:_MAX_SHOWN], SPLIT_NAMES)}",
             )
-        rows[file] = entry.row
+        return _ORDER.index(split)
 
+    def _mistake(self, number: int, what: str) -> UserError:
+        return UserError(f"{self.path} row {number} {what}")
 
-def _images(path: str, entries: list[_Entry], classes: list[str], multilabel: bool) -> ImageSet:
-    index = {name: number for number, name in enumerate(classes)}
-    labels = (
-        np.zeros((len(entries), len(classes)), dtype=np.float32)
-        if multilabel
-        else np.zeros(len(entries), dtype=np.int64)
-    )
-    for position, entry in enumerate(entries if classes else ()):
-        if not multilabel and len(entry.labels) != 1:
-            raise UserError(f"{path} row {entry.row} has no label")
-        unknown = [label for label in entry.labels if label not in index]
-        if unknown:
-            raise UserError(
-                f"{path} row {entry.row} ({entry.split}) has label {unknown[0]!r}, "
-                f"which no train row has{did_you_mean(unknown[0], classes)}"
-            )
-        numbers = [index[label] for label in entry.labels]
-        if multilabel:
-            labels[position, numbers] = 1
+    def _file(self, name: str) -> str:
+        """One spelling of the file that a row names."""
+        return os.path.normpath(os.path.join(self.folder, name))
+
+    def _check_unique(self, hashes: np.ndarray) -> None:
+        """A file listed twice would count twice, or be in train and in test."""
+        order = np.argsort(hashes, kind="stable")
+        equal = np.zeros(len(order), dtype=bool)
+        equal[1:] = hashes[order[1:]] == hashes[order[:-1]]
+        equal[:-1] |= equal[1:]
+        rows: dict[str, int] = {}
+        for at in np.sort(order[equal]).tolist():  # hashes may be equal by accident
+            name = self.names.name(at)
+            file = self._file(name)
+            if file in rows:
+                raise UserError(
+                    f"{self.path} lists {name} twice, in rows {rows[file]} and {self.numbers[at]}; "
+                    f"write several labels as a{SEPARATOR}b in one row"
+                )
+            rows[file] = int(self.numbers[at])
+
+    def rows_of(self, split: SplitName) -> np.ndarray:
+        """Places of the rows of a split, ascending."""
+        return np.flatnonzero(self.splits == _ORDER.index(split))
+
+    def labels_of(self, rows: np.ndarray) -> Iterator[str]:
+        """The labels that occur in the rows at these places, in no order."""
+        used = np.unique(self.cells[rows]).tolist()
+        return (label for cell in used for label in self.labels[cell])
+
+    def images(self, split: SplitName, classes: list[str]) -> ImageSet:
+        """The images of a split, and their labels where there are `classes`."""
+        rows = self.rows_of(split)
+        shape = (len(rows), len(classes)) if self.multilabel else (len(rows),)
+        labels = np.zeros(shape, dtype=np.float32 if self.multilabel else np.int64)
+        if classes:
+            self._fill(labels, rows, split, classes)
+        paths = self.names.select(rows, root=self.folder)
+        missing = missing_files(paths)
+        if missing:
+            self._refuse_missing(rows[missing])
+        return ImageSet(items=paths, labels=labels, names=paths.printable())
+
+    def _fill(
+        self, labels: np.ndarray, rows: np.ndarray, split: SplitName, classes: list[str]
+    ) -> None:
+        """Class numbers, or ones in the columns of the classes, into zeros."""
+        index = {name: number for number, name in enumerate(classes)}
+        cells = self.cells[rows]
+        used = np.unique(cells).tolist()
+        numbers: dict[int, list[int]] = {}
+        bad = []
+        for cell in used:
+            own = self.labels[cell]
+            numbers[cell] = [index[label] for label in own if label in index]
+            if len(numbers[cell]) < len(own) or not (self.multilabel or len(own) == 1):
+                bad.append(cell)
+        if bad:
+            at = int(np.flatnonzero(np.isin(cells, bad))[0])
+            raise self._unusable(int(self.numbers[rows[at]]), int(cells[at]), split, index)
+        if self.multilabel:
+            for at, cell in enumerate(cells.tolist()):
+                labels[at, numbers[cell]] = 1
         else:
-            labels[position] = numbers[0]
-    paths = PathList((entry.path for entry in entries), os.path.dirname(path))
-    missing = missing_files(paths)
-    if missing:
-        files = shorten([entries[position].path for position in missing], limit=1)
-        raise UserError(
-            f"{path} lists files that do not exist: {files} (row {entries[missing[0]].row}); "
-            f"relative paths start at {os.path.dirname(path)}"
+            table = np.zeros(len(self.labels), dtype=np.int64)
+            table[used] = [numbers[cell][0] for cell in used]
+            labels[:] = table[cells]
+
+    def _unusable(
+        self, number: int, cell: int, split: SplitName, classes: dict[str, int]
+    ) -> UserError:
+        labels = self.labels[cell]
+        if not labels:
+            return self._mistake(number, "has no label")
+        unknown = next(label for label in labels if label not in classes)
+        hint = did_you_mean(unknown, classes) if len(unknown) <= _MAX_SHOWN else ""
+        for separator in OTHER_SEPARATORS:
+            parts = [part.strip() for part in unknown.split(separator)]
+            if len(parts) > 1 and all(part in classes for part in parts):
+                hint = f"; write several labels as {SEPARATOR.join(parts)}"
+        return self._mistake(
+            number, f"({split}) has label {_short(unknown)}, which no train row has{hint}"
         )
-    return ImageSet(items=paths, labels=labels, names=paths.printable())
+
+    def _refuse_missing(self, rows: np.ndarray) -> None:
+        names = self.names.select(rows)
+        first, number = names.name(0), int(self.numbers[rows[0]])
+        kind = irregular(os.path.join(self.folder, first))
+        if kind not in (None, "missing"):
+            raise self._mistake(number, f"names {first!r}, which is no image file: it is {kind}")
+        more = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
+        raise UserError(
+            f"{self.path} lists files that do not exist: {first!r}{more} (row {number}); "
+            f"relative paths start at {self.folder}"
+        )
+
+    def separator_notes(self) -> list[str]:
+        """A note where label cells look like several labels that are not separated by `|`."""
+        counts = np.bincount(self.cells, minlength=len(self.labels))
+        labelled = sum(int(n) for n, own in zip(counts, self.labels, strict=True) if own)
+        for separator in OTHER_SEPARATORS:
+            joined = [at for at, own in enumerate(self.labels) if any(separator in x for x in own)]
+            number = int(counts[joined].sum())
+            if number and (number >= _NEARLY_ALL * labelled or self._recurring(separator, joined)):
+                most = int(joined[np.argmax(counts[joined])])
+                example = next(label for label in self.labels[most] if separator in label)
+                parts = [part.strip() for part in example.split(separator)]
+                return [
+                    f"{self.path}: {number:,} of {labelled:,} labels contain {separator!r}, which "
+                    f"does not separate labels: {_short(example)} is one class; if it is several, "
+                    f"write {_short(SEPARATOR.join(parts))} (and train with --model.loss.kind "
+                    "sigmoid)"
+                ]
+        return []
+
+    def _recurring(self, separator: str, joined: list[int]) -> bool:
+        """Whether most parts of these cells occur in other label cells, too."""
+        cells: dict[str, int] = {}
+        for own in self.labels:
+            for part in {part.strip() for label in own for part in label.split(separator)}:
+                cells[part] = cells.get(part, 0) + 1
+        parts = {
+            part.strip()
+            for at in joined
+            for label in self.labels[at]
+            for part in label.split(separator)
+        }
+        recurring = sum(cells[part] > 1 for part in parts)
+        return recurring >= _MOST * len(parts)
+
+
+def _labels(cell: str | tuple[str, ...]) -> list[str]:
+    parts = cell.split(SEPARATOR) if isinstance(cell, str) else cell
+    return [part for part in map(str.strip, parts) if part]
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")

@@ -117,6 +117,11 @@ class ImageData(LightningDataModule):
             raise UserError(
                 "no data: give --data.root FOLDER (or a CSV), or --data.dataset NAME such as digits"
             )
+        if root == "":
+            raise UserError(
+                "root='' names no data: give a folder, or a CSV or Parquet file; the current "
+                "directory is --data.root ."
+            )
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1")
         if sampling.balanced and not labelled:

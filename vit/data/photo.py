@@ -29,6 +29,7 @@ from vit.data.preprocess import (
     resize_to_cover,
     to_tensor,
 )
+from vit.reading import special
 
 Box = tuple[int, int, int, int]
 """Top, left, height and width in pixels."""
@@ -143,6 +144,8 @@ class _Jpeg:
 def _ordinary_jpeg(source: Any) -> _Jpeg | None:
     """A file that `Photo` may decode in part."""
     if isinstance(source, str | os.PathLike):
+        if special(source) is not None:  # `open_image` says so
+            return None
         try:
             with open(source, "rb") as file:
                 head = file.read(len(_START))

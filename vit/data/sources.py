@@ -5,6 +5,8 @@ Shapes: n images, h w pixels, k classes.
 
 import os
 import re
+import unicodedata
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -12,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from vit.errors import UserError
+from vit.errors import UserError, printable
 
 SplitName = Literal["train", "val", "test"]
 Origin = Literal["given", "cut from train", "none"]
@@ -25,6 +27,8 @@ SPLIT_NAMES: dict[str, SplitName] = {
     "test": "test",
 }
 
+_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{1,15})?")
+
 
 class PathList:
     """Paths in one block of bytes; `paths[i]` is `root` joined to the i-th name.
@@ -34,10 +38,13 @@ class PathList:
     """
 
     def __init__(self, names: Iterable[str], root: str = "") -> None:
-        encoded = [os.fsencode(name) for name in names]
-        bounds = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         self.root = root
-        self._bytes = b"".join(encoded)
+        block, ends = bytearray(), array("q", [0])
+        for name in names:
+            block += os.fsencode(name)
+            ends.append(len(block))
+        self._bytes = bytes(block)
+        bounds = np.frombuffer(ends, dtype=np.int64)
         self._starts, self._ends = bounds[:-1], bounds[1:]
 
     def __len__(self) -> int:
@@ -56,9 +63,9 @@ class PathList:
     def names(self) -> Iterator[str]:
         return (self.name(index) for index in range(len(self)))
 
-    def select(self, indices: np.ndarray) -> "PathList":
-        """The paths at `indices`, in that order."""
-        return self._view(self.root, indices)
+    def select(self, indices: np.ndarray, root: str | None = None) -> "PathList":
+        """The paths at `indices`, in that order, over the same bytes; below `root` if given."""
+        return self._view(self.root if root is None else root, indices)
 
     def printable(self) -> "PathList":
         """The names alone; bytes that are not UTF-8 become '\N{REPLACEMENT CHARACTER}'."""
@@ -116,6 +123,9 @@ class Splits:
     notes: list[str] = field(default_factory=list)
     """Lines for the user: what was left out, and why."""
 
+    def __post_init__(self) -> None:
+        self.notes = [printable(note) for note in self.notes]
+
     def get(self, split: SplitName) -> ImageSet | None:
         """The images of a split."""
         return {"train": self.train, "val": self.val, "test": self.test}[split]
@@ -135,7 +145,7 @@ class Splits:
 def complete(
     classes: list[str],
     sets: Mapping[SplitName, ImageSet],
-    keys: Sequence[str],
+    keys: Sequence[str] | PathList,
     *,
     seed: int,
     val_fraction: float,
@@ -198,7 +208,7 @@ def class_order(names: Iterable[str]) -> list[str]:
 
 
 def held_out(
-    keys: Sequence[str],
+    keys: Sequence[str] | PathList,
     strata: Sequence[str],
     *,
     seed: int,
@@ -237,7 +247,7 @@ def _share(count: int, fraction: float) -> int:
 
 def cut(
     splits: Splits,
-    keys: Sequence[str],
+    keys: Sequence[str] | PathList,
     *,
     seed: int,
     val_fraction: float,
@@ -322,17 +332,63 @@ def shorten(names: Sequence[str], limit: int = 5) -> str:
 
 
 def missing_files(paths: PathList) -> list[int]:
-    """Indices of the paths that do not exist: one listing a folder instead of one look a file."""
-    listed: dict[str, set[str]] = {}
-    missing = []
+    """Indices, ascending, of the paths at which there is no regular file.
+
+    Each folder is listed once, instead of one look at each file, and its list is dropped before the
+    next one is read. Pipes, devices and directories count as missing.
+    """
+    numbers: dict[str, int] = {}
+    folder_of = np.empty(len(paths), dtype=np.int32)
     for index, path in enumerate(paths):
-        folder, name = os.path.split(path)
-        if folder not in listed:
-            try:
-                listed[folder] = set(os.listdir(folder or "."))
-            except OSError:
-                listed[folder] = set()
-        # The second look is for file systems that ignore case.
-        if name not in listed[folder] and not os.path.isfile(path):
-            missing.append(index)
-    return missing
+        folder_of[index] = numbers.setdefault(os.path.dirname(path), len(numbers))
+    order = np.argsort(folder_of, kind="stable")
+    starts = np.searchsorted(folder_of[order], np.arange(len(numbers) + 1))
+    missing = []
+    for folder, number in numbers.items():
+        listed = _regular_files(folder)
+        for index in order[starts[number] : starts[number + 1]].tolist():
+            path = paths[index]
+            # The second look is for links, and for file systems that ignore case.
+            if os.path.basename(path) not in listed and not os.path.isfile(path):
+                missing.append(index)
+    return sorted(missing)
+
+
+def _regular_files(folder: str) -> set[str]:
+    """Names of the files in a folder that need no second look; none if it cannot be listed."""
+    try:
+        with os.scandir(folder or ".") as entries:
+            return {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+    except (OSError, ValueError):  # ValueError: a null character in the name
+        return set()
+
+
+def look_alikes(classes: Sequence[str], where: str) -> list[str]:
+    """A note where names of classes differ in case, Unicode form or the spelling of a number only.
+
+    Such as 'Cat' and 'cat', '1' and '01' and '1.0', or an e with an accent as one or two
+    characters.
+    """
+    groups: dict[str | float, list[str]] = {}
+    for name in classes:
+        groups.setdefault(_sense(name), []).append(name)
+    alike = [names for names in groups.values() if len(names) > 1]
+    if not alike:
+        return []
+    shown = "; ".join(map(_side_by_side, alike[:3]))
+    more = f" and {len(alike) - 3:,} more groups" if len(alike) > 3 else ""
+    return [f"{where}: classes whose names differ in spelling only are kept apart: {shown}{more}"]
+
+
+def _side_by_side(names: list[str]) -> str:
+    """'Cat' and 'cat'; with character codes where the names would look the same."""
+    same = len({unicodedata.normalize("NFC", name) for name in names}) < len(names)
+    return " and ".join(map(ascii if same else repr, names[:4]))
+
+
+def _sense(name: str) -> str | float:
+    """What two spellings of one name have in common."""
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    if folded.isascii() and _NUMBER.fullmatch(folded):
+        return float(folded)
+    return " ".join(folded.split())

@@ -70,7 +70,8 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
     """The T for which softmax(logits / T) has the least cross-entropy; above 1 if overconfident.
 
     From images that the model was not trained on: `logits` (n, k), `labels` (n,). One number
-    changes no prediction. Found by L-BFGS over log T, in float64.
+    changes no prediction. Found by L-BFGS over log T, in float64. The result is only where the
+    search stopped if `temperature_without_minimum` gives a reason.
     """
     scores, truth = torch.from_numpy(logits).double(), torch.from_numpy(labels)
     log_t = torch.zeros((), dtype=torch.float64, requires_grad=True)
@@ -84,3 +85,19 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
     optimizer.step(loss)  # pyright: ignore[reportArgumentType]
     return float(torch.exp(log_t.detach()))
+
+
+def temperature_without_minimum(logits: np.ndarray, labels: np.ndarray) -> str | None:
+    """Why no temperature has the least cross-entropy, or None if one has.
+
+    Cross-entropy is convex in b = 1 / T. Its slope at b = 0 is the mean over the images of (mean
+    logit - true logit), and for b to infinity that of (largest logit - true logit): it has a
+    minimum in between only if the first is below 0 and the second above 0.
+    """
+    scores = torch.from_numpy(logits).double()
+    true = scores[torch.arange(len(scores)), torch.from_numpy(labels)]
+    if (scores.mean(1) - true).mean() >= 0:
+        return "the logits say nothing about the labels, so the higher the temperature the better"
+    if (scores.amax(1) - true).mean() <= 0:
+        return "every image is right, so the lower the temperature the better"
+    return None

@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from vit.data.sources import PathList
 from vit.errors import UserError
 from vit.evaluation.calibration import expected_calibration_error
+from vit.ranking import top_classes
+from vit.reading import special
 
 NUM_CLASSES = 1000
 NUM_SHIFTED = 200
@@ -58,7 +61,7 @@ def score(
         places = np.full(logits.shape[1], -1)
         places[among] = np.arange(len(among))
         logits, labels = logits[:, among], places[labels]
-    ranked = np.argsort(-logits, axis=1, kind="stable")[:, :5]
+    ranked = top_classes(torch.from_numpy(np.ascontiguousarray(logits)), 5)[1].numpy()
     hits = ranked == labels[:, None]
     return Score(
         name=name,
@@ -91,6 +94,7 @@ def read_wordnet_ids(file: str | Path) -> list[str]:
     """The 1000 ids in ImageNet's order from a file that mentions each: LOC_synset_mapping.txt,
     imagenet_class_index.json, or one id a line. UserError for anything else."""
     path = Path(file).expanduser()
+    _refuse_special(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -104,12 +108,21 @@ def read_wordnet_ids(file: str | Path) -> list[str]:
     return found
 
 
+def _refuse_special(path: Path) -> None:
+    """UserError for a pipe or a device, before it is opened."""
+    kind = special(path)
+    if kind is not None:
+        raise UserError(f"cannot read {path}: it is {kind}, not a file")
+
+
 def class_folders(folder: str | Path) -> tuple[Path, list[str]]:
     """Where the folders named by WordNet id are, `folder` itself or its val/, and their names.
 
     UserError where there are none.
     """
     top = Path(folder).expanduser()
+    if os.fspath(folder) == "":  # Path("") is the current directory
+        raise UserError("'' names no folder; the current directory is .")
     if not top.is_dir():
         raise UserError(f"no folder {top}")
     for place in (top, top / "val"):
@@ -147,6 +160,7 @@ def shifted_classes(labels: np.ndarray, folder: str | Path) -> np.ndarray:
 def read_real(file: str | Path) -> list[list[int]]:
     """real.json: for each image of val, in the order of its number, the labels that are right."""
     path = Path(file).expanduser()
+    _refuse_special(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -154,7 +168,7 @@ def read_real(file: str | Path) -> list[list[int]]:
             f"cannot read the ReaL labels {path}: {error.strerror}; real.json is in "
             "github.com/google-research/reassessed-imagenet"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}); give real.json") from error
     fits = isinstance(content, list) and all(
         isinstance(own, list) and all(type(k) is int and 0 <= k < NUM_CLASSES for k in own)

@@ -43,7 +43,7 @@ def read_history(path: Path) -> list[Row]:
     A run that was resumed from an earlier step repeats the steps after it. What the abandoned
     attempt wrote from there on is dropped.
     """
-    if not path.exists():
+    if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:
         rows = [_numbers(line) for line in csv.DictReader(file)]

@@ -7,6 +7,7 @@ config.yaml where they are there; needs none of them.
 import csv
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from vit.inspection.scores import (
     class_scores,
     confusion_matrix,
 )
+from vit.reading import special
+from vit.writing import atomic, spreadsheet_text
 
 NUM_WORST = 20
 CSV_TOP = 5
@@ -70,6 +73,8 @@ class Predictions:
 
     def in_order(self) -> "Predictions":
         """In data set order, whatever the order in which processes finished."""
+        if (np.diff(self.indices) >= 0).all():
+            return self
         order = np.argsort(self.indices, kind="stable")
         return Predictions(
             indices=self.indices[order],
@@ -96,7 +101,7 @@ class Predictions:
         """(n, k) probabilities in class order of a multi-label set; None where t < k."""
         if self.top_classes.shape != self.labels.shape:
             return None
-        scores = np.empty(self.top_probabilities.shape)
+        scores = np.empty_like(self.top_probabilities)
         np.put_along_axis(scores, self.top_classes, self.top_probabilities, axis=1)
         return scores
 
@@ -207,24 +212,35 @@ def _worst_title(num_wrong: int, num_images: int, split: str) -> str:
 
 
 def _text_of(file: Path) -> str:
-    return file.read_text("utf-8") if file.exists() else ""
+    return file.read_text("utf-8") if file.is_file() else ""
 
 
-def write_csv(file: Path, classes: Sequence[str], predictions: Predictions) -> None:
+def write_csv(
+    file: Path, classes: Sequence[str], predictions: Predictions, *, spreadsheet: bool = False
+) -> None:
     """One row an image: its classes, whether the first prediction is right, the top five.
 
-    Several classes of one image are separated by "|", as in a manifest.
+    Several classes of one image are separated by "|", as in a manifest. Names of files and classes
+    stand there as they are, so that a program finds them again; with `spreadsheet`, names that a
+    spreadsheet would run as formulas get a ' in front.
     """
+    shown = spreadsheet_text if spreadsheet else str
+    classes = [shown(name) for name in classes]
     top = range(min(CSV_TOP, predictions.top_classes.shape[1]))
     head = ["index", "image", "label", "label_probability", "predicted", "probability", "correct"]
     for i in top[1:]:
         head += [f"predicted_{i + 1}", f"probability_{i + 1}"]
     # A file name need not be valid Unicode.
-    with file.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out:
+    # A pipe or a device such as /dev/stdout must not be replaced by a file.
+    whole = nullcontext(file) if special(file) is not None else atomic(file)
+    with (
+        whole as place,
+        place.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out,
+    ):
         writer = csv.writer(out)
         writer.writerow(head)
         for row, right in enumerate(predictions.hits()):
-            true = "|".join(classes[k] for k in predictions.classes_of(row))
+            true = shown("|".join(classes[k] for k in predictions.classes_of(row)))
             ranked = [
                 (
                     classes[int(predictions.top_classes[row, i])],
@@ -234,7 +250,7 @@ def write_csv(file: Path, classes: Sequence[str], predictions: Predictions) -> N
             ]
             (first, probability), *others = ranked
             writer.writerow(
-                [predictions.indices[row], predictions.names[row]]
+                [predictions.indices[row], shown(predictions.names[row])]
                 + [true, _short(predictions.label_probabilities[row])]
                 + [first, _short(probability), int(right)]
                 + [cell for name, share in others for cell in (name, _short(share))]

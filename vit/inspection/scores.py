@@ -11,6 +11,9 @@ import numpy as np
 Z_95 = 1.959963984540054
 """Standard normal quantile of a two-sided 95 % interval."""
 
+_BLOCK = 2**22
+"""Predictions that are grouped at a time."""
+
 
 def wilson_interval(hits: int, total: int, z: float = Z_95) -> tuple[float, float]:
     """Confidence interval of the proportion hits / total (Wilson, 1927).
@@ -92,10 +95,14 @@ def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 15) -> 
     `confidence` (n,) in [0, 1], `correct` (n,) booleans. Bins are equally wide, open below and
     closed above, as in the paper; 0 belongs to the first.
     """
-    group = np.clip(np.ceil(confidence.astype(np.float64) * bins).astype(int) - 1, 0, bins - 1)
-    count = np.bincount(group, minlength=bins)
-    hits = np.bincount(group, weights=correct, minlength=bins)
-    total = np.bincount(group, weights=confidence, minlength=bins)
+    count, hits, total = np.zeros(bins, dtype=np.int64), np.zeros(bins), np.zeros(bins)
+    for start in range(0, len(confidence), _BLOCK):  # every class of every image may be many
+        block = slice(start, start + _BLOCK)
+        values = confidence[block].astype(np.float64)
+        group = np.clip(np.ceil(values * bins).astype(int) - 1, 0, bins - 1)
+        count += np.bincount(group, minlength=bins)
+        hits += np.bincount(group, weights=correct[block], minlength=bins)
+        total += np.bincount(group, weights=values, minlength=bins)
     held = count > 0
     error = float(np.abs(hits - total).sum() / len(confidence))
     at = np.flatnonzero(held)

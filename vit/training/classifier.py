@@ -25,7 +25,7 @@ from vit.training.fitting import (
     log_training,
     optimizer_with_schedule,
 )
-from vit.training.losses import Loss, balanced_weights
+from vit.training.losses import Loss, balanced_weights, refuse_double_balance
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing
 from vit.training.optim import check_layer_decay
@@ -154,6 +154,10 @@ class ImageClassifier(LightningModule):
                 self.forward_distilled = torch.compile(self.forward_distilled)
 
     def setup(self, stage: str) -> None:
+        if stage == "fit":
+            sampling = getattr(getattr(self.trainer, "datamodule", None), "sampling", None)
+            balanced = bool(getattr(sampling, "balanced", False))
+            refuse_double_balance(balanced, self.loss.class_weights)
         if stage == "fit" and self.loss.distillation is not None:
             self.teacher = Teacher(
                 self.loss.distillation.teacher,

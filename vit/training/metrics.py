@@ -1,7 +1,7 @@
 """What is measured on an evaluation set. Every state is a sum over images, so any number of
 processes gives the same figures. Shapes: b batch, k classes."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -9,11 +9,15 @@ from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassConfusionMatrix,
-    MulticlassF1Score,
-    MultilabelAveragePrecision,
     MultilabelExactMatch,
     MultilabelF1Score,
 )
+from torchmetrics.utilities import dim_zero_cat
+
+from vit.ranking import top_classes
+
+# Scores that are sorted at a time for average precision: 2**22 take some 200 MB.
+_SORTED_TOGETHER = 2**22
 
 # Above this a confusion matrix takes more memory than anybody reads (k * k integers).
 MAX_CONFUSION_CLASSES = 2000
@@ -66,6 +70,116 @@ class ImageCount(Metric):
         return self.count
 
 
+class ClassScore(Metric):
+    """Macro F1, or the accuracy of each class, from three counts a class.
+
+    torchmetrics counts them in a table of k x k, 3 GB for 20,000 classes.
+    """
+
+    full_state_update = False
+    hits: Tensor
+    predicted: Tensor
+    images: Tensor
+
+    def __init__(self, num_classes: int, kind: Literal["f1", "accuracy"]) -> None:
+        super().__init__()
+        self.kind = kind
+        for name in ("hits", "predicted", "images"):
+            zeros = torch.zeros(num_classes, dtype=torch.int64)
+            self.add_state(name, default=zeros, dist_reduce_fx="sum")
+
+    def update(self, probabilities: Tensor, labels: Tensor) -> None:
+        """`probabilities` b k, `labels` b."""
+        said = probabilities.argmax(-1)
+        ones = torch.ones_like(labels)
+        self.hits.index_add_(0, labels, (said == labels).to(ones.dtype))
+        self.predicted.index_add_(0, said, ones)
+        self.images.index_add_(0, labels, ones)
+
+    def compute(self) -> Tensor:
+        """Mean over the classes that have images or are predicted, or `k` with 0 for no images."""
+        if self.kind == "accuracy":
+            return self.hits / self.images.clamp(min=1)
+        occurrences = self.predicted + self.images
+        f1 = 2 * self.hits / occurrences.clamp(min=1)
+        return f1.sum() / (occurrences > 0).sum().clamp(min=1)
+
+
+class TopAccuracy(Metric):
+    """Share of images whose label is among the `top` most probable classes."""
+
+    full_state_update = False
+    hits: Tensor
+    images: Tensor
+
+    def __init__(self, top: int) -> None:
+        super().__init__()
+        self.top = top
+        for name in ("hits", "images"):
+            self.add_state(name, default=torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, probabilities: Tensor, labels: Tensor) -> None:
+        """`probabilities` b k, `labels` b."""
+        _, classes = top_classes(probabilities, self.top)
+        self.hits += (classes == labels[:, None]).sum()
+        self.images += len(labels)
+
+    def compute(self) -> Tensor:
+        return self.hits / self.images.clamp(min=1)
+
+
+class MeanAveragePrecision(Metric):
+    """Mean over the classes of average precision, from every score.
+
+    A class without images counts as 0, as in scikit-learn and torchmetrics. torchmetrics sorts
+    class by class and keeps labels of eight bytes.
+    """
+
+    full_state_update = False
+    preds: list[Tensor]
+    target: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("preds", "target"):
+            self.add_state(name, default=[], dist_reduce_fx="cat")
+
+    def update(self, probabilities: Tensor, labels: Tensor) -> None:
+        """`probabilities` and `labels` b k."""
+        self.preds.append(probabilities)
+        self.target.append(labels.to(torch.uint8))
+
+    def compute(self) -> Tensor:
+        scores, labels = dim_zero_cat(self.preds), dim_zero_cat(self.target)
+        n, k = scores.shape
+        together = max(1, _SORTED_TOGETHER // max(n, 1))
+        parts = [
+            average_precision(scores[:, i : i + together].T, labels[:, i : i + together].T)
+            for i in range(0, k, together)
+        ]
+        return torch.cat(parts).mean().to(torch.float32)
+
+
+def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
+    """Area under the precision-recall steps `k` of `scores` and `labels` `k n`; 0 without labels.
+
+    Equal scores enter the ranking together, so the order of the images does not matter.
+    """
+    n = scores.shape[1]
+    if not n:
+        return scores.new_zeros(len(scores))
+    ranked, order = scores.sort(dim=1, descending=True)
+    relevant = labels.gather(1, order)
+    # Of each place, the last one that has the same score: precision is that of all of them.
+    last = torch.arange(n, device=scores.device).repeat(len(scores), 1)
+    last[:, :-1].masked_fill_(ranked[:, :-1] == ranked[:, 1:], n)
+    last = last.flip(1).cummin(1).values.flip(1)
+    exact = torch.float32 if scores.device.type == "mps" else torch.float64
+    hits = relevant.cumsum(1, dtype=torch.int64).to(exact)
+    precision = (hits / torch.arange(1, n + 1, device=scores.device)).gather(1, last)
+    return (precision * relevant).sum(1) / hits[:, -1].clamp(min=1)
+
+
 class EvaluationMetrics(torch.nn.Module):
     """Loss, image count and scores of one split.
 
@@ -83,22 +197,22 @@ class EvaluationMetrics(torch.nn.Module):
         if multilabel:
             # Average precision keeps every score; thresholds would round it.
             scores: dict[str, Any] = {
-                "map": MultilabelAveragePrecision(num_classes, **kwargs),
+                "map": MeanAveragePrecision(),
                 "f1": MultilabelF1Score(num_classes, **kwargs),
                 "exact": MultilabelExactMatch(num_classes, **kwargs),
             }
         else:
             scores = {
                 "acc1": MulticlassAccuracy(num_classes, average="micro", **kwargs),
-                "f1": MulticlassF1Score(num_classes, average="macro", **kwargs),
+                "f1": ClassScore(num_classes, "f1"),
                 "ece": CalibrationError(),
             }
             if num_classes > 5:
-                scores["acc5"] = MulticlassAccuracy(num_classes, top_k=5, average="micro", **kwargs)
+                scores["acc5"] = TopAccuracy(5)
         self.scores = MetricCollection(scores, compute_groups=False)
         tables: dict[str, Any] = {}
         if details and not multilabel:
-            tables["class_accuracy"] = MulticlassAccuracy(num_classes, average="none", **kwargs)
+            tables["class_accuracy"] = ClassScore(num_classes, "accuracy")
             if num_classes <= MAX_CONFUSION_CLASSES:
                 tables["confusion"] = MulticlassConfusionMatrix(num_classes, **kwargs)
         self.tables = MetricCollection(tables, compute_groups=False)

@@ -1,0 +1,242 @@
+"""Random CSV files and class folders: one line, or splits as an independent reader has."""
+
+import csv
+import io
+import os
+import random
+import shutil
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vit.data.folder import load_folder
+from vit.data.manifest import load_manifest
+from vit.data.sources import SPLIT_NAMES, Splits
+from vit.errors import UserError
+
+QUICK = settings(
+    derandomize="VIT_FUZZ_EXAMPLES" not in os.environ,
+    deadline=None,
+    max_examples=int(os.environ.get("VIT_FUZZ_EXAMPLES", "100")),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+"""VIT_FUZZ_EXAMPLES=20000 tries other cases, and so many of them."""
+
+IMAGES = [f"{folder}/{name}" for folder in ("a", "ü b") for name in ("1.jpg", "2.png", "x;y.jpg")]
+
+PATHS = st.one_of(
+    st.sampled_from(IMAGES),
+    st.sampled_from(IMAGES).map(lambda path: f"./{path}"),
+    st.sampled_from(IMAGES).map(lambda path: f"a/../{path}"),
+    st.sampled_from(IMAGES).map(lambda path: f"{{root}}/{path}"),
+    st.sampled_from(["pipe.jpg", "a", "gone.jpg", "../up.jpg", "", " ", "/dev/null", "a\0b.jpg"]),
+    st.text(max_size=8),
+)
+LABELS = st.one_of(
+    st.sampled_from(["cat", "dog", "cat", "dog", "hen"]),
+    st.sampled_from(["1", "01", "1.0", "nan", "", " ", "NaN", "-0", "1e999", "=1+1", "\x1b[31m"]),
+    st.sampled_from(["cat|dog", "cat;dog", "cat,dog", "|", "a||b", "cat|cat", "e\u0301", "\xe9"]),
+    st.sampled_from(["x" * 300, "y" * 140_000, "line\nbreak", 'say "so"', "Cat "]),
+    st.text(max_size=6),
+)
+SPLIT_CELLS = st.sampled_from([*["train"] * 6, "val", "Test", " valid ", "validation", "", "trian"])
+HEADERS = st.sampled_from(
+    [
+        *[("path", "label", "split"), ("path", "label")] * 6,
+        ("Path", " LABEL ", "extra", "split"),
+        ("label", "path", "label"),
+        ("path", "path", "label"),
+        ("path", "lable"),
+        ("", "path", "label"),
+        ("file\nname", "label"),
+    ]
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[list[str]]:
+    """A header, and rows of about as many cells."""
+    header = draw(HEADERS)
+    kinds: dict[str, Any] = {"path": PATHS, "label": LABELS, "split": SPLIT_CELLS}
+    columns = [kinds.get(name.strip().lower(), st.text(max_size=4)) for name in header]
+    usual = [st.just("train") if kind is SPLIT_CELLS else kind for kind in columns]
+    if draw(st.booleans()):  # a table that may well be right
+        order = draw(st.permutations(IMAGES))
+        usual = [st.just("") if kind is PATHS else kind for kind in usual]
+        names = [draw(st.sampled_from(["cat", "dog", "cat|dog", "e\u0301"])) for _ in order]
+        rows = []
+        for path, label in zip(order[: draw(st.integers(0, 6))], names, strict=False):
+            cells = {"path": path, "label": label, "split": "train"}
+            rows.append([cells.get(name.strip().lower(), "") for name in header])
+    else:
+        rows = draw(st.lists(st.tuples(*columns).map(list), max_size=7))
+    for row in rows:
+        if draw(st.integers(0, 30)) == 0:
+            row.pop()
+        elif draw(st.integers(0, 30)) == 0:
+            row.append("more")
+    return [list(header), *rows]
+
+
+@st.composite
+def files(draw: st.DrawFn) -> bytes:
+    """A table as bytes, in some dialect and encoding, sometimes damaged."""
+    out = io.StringIO()
+    csv.writer(
+        out,
+        delimiter=draw(st.sampled_from(",,,;\t|")),
+        quoting=draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])),
+        lineterminator=draw(st.sampled_from(["\n", "\r\n", "\r"])),
+    ).writerows(draw(tables()))
+    text = draw(st.sampled_from(["", "", "\n", "\ufeff"])) + out.getvalue()
+    encoding = draw(st.sampled_from([*["utf-8"] * 5, "utf-16", "latin-1", "utf-32"]))
+    data = text.encode(encoding, "replace" if encoding == "latin-1" else "surrogatepass")
+    damage = draw(st.sampled_from([*["none"] * 5, "cut", "quote", "byte"]))
+    at = draw(st.integers(0, max(len(data) - 1, 0)))
+    if damage == "cut":
+        return data[:at]
+    if damage == "none":
+        return data
+    return data[:at] + (b'"' if damage == "quote" else draw(st.binary(max_size=2))) + data[at:]
+
+
+def write_images(root: Path) -> None:
+    """Files that need not be decoded, and things that are no files."""
+    for path in IMAGES:
+        (root / path).parent.mkdir(exist_ok=True)
+        (root / path).touch()
+    os.mkfifo(root / "pipe.jpg")
+
+
+def independent(data: bytes, root: Path) -> list[tuple[str, set[str], str]]:
+    """(absolute path, labels, split) of each row, by another reading of the same rules."""
+    text = data.decode("utf-8-sig")
+    first = io.StringIO(text, newline="").readline()
+    counts = {mark: first.count(mark) for mark in ",;\t"}
+    delimiter = max(counts, key=lambda mark: counts[mark])
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    table = [row for row in rows if "".join(row).strip()]
+    names = [name.strip().lower() for name in table[0]]
+    result = []
+    for row in table[1:]:
+        cells: dict[str, list[str]] = {}
+        for name, cell in zip(names, row, strict=False):
+            cells.setdefault(name, []).append(cell.strip())
+        labels = {part.strip() for cell in cells["label"] for part in cell.split("|")} - {""}
+        split = SPLIT_NAMES[cells.get("split", ["train"])[0].lower()]
+        result.append((os.path.realpath(root / cells["path"][0]), labels, split))
+    return result
+
+
+def listed(splits: Splits) -> Iterator[tuple[str, set[str], str]]:
+    """The same of the splits that were loaded."""
+    for split in ("train", "val", "test"):
+        images = splits.get(split)
+        for path, label in zip(images.items, images.labels, strict=True) if images else ():
+            numbers = label.nonzero()[0] if splits.multilabel else [label]
+            yield os.path.realpath(path), {splits.classes[i] for i in numbers}, split
+
+
+def check_line(error: UserError) -> None:
+    text = str(error)
+    assert len(text.splitlines()) == 1 and text.isprintable(), ascii(text)
+    assert len(text) < 2500
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_images(tmp_path)
+    return tmp_path
+
+
+@QUICK
+@given(data=files())
+def test_a_random_csv_is_one_line_or_what_an_independent_reader_sees(
+    root: Path, data: bytes
+) -> None:
+    data = data.replace(b"{root}", os.fsencode(root))
+    (root / "list.csv").write_bytes(data)
+    try:
+        splits = load_manifest(root / "list.csv", val_fraction=0.0, test_fraction=0.0)
+    except UserError as error:
+        check_line(error)
+        return
+    assert all(note.isprintable() for note in splits.notes)
+    assert sorted(listed(splits), key=repr) == sorted(independent(data, root), key=repr)
+    assert len(splits.classes) >= 2 and len(set(splits.classes)) == len(splits.classes)
+    try:
+        cut = load_manifest(root / "list.csv", val_fraction=0.3, test_fraction=0.2)
+    except UserError as error:
+        check_line(error)
+        return
+    # Cut or not, each row is in one split, under its own labels.
+    rows = sorted((path, sorted(labels)) for path, labels, _ in listed(splits))
+    assert sorted((path, sorted(labels)) for path, labels, _ in listed(cut)) == rows
+
+
+NAMES = st.one_of(
+    st.sampled_from(["cat", "dog", "Cat", "1", "01", "e\u0301", "\xe9", "=1+1", "a\x1b[31m"]),
+    st.sampled_from(["train", "val", "Test", "valid", ".hidden", "__MACOSX", "line\nbreak"]),
+    st.text(
+        st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=5
+    ).filter(lambda name: name not in (".", "..")),
+)
+LEAVES = st.lists(
+    st.sampled_from(["1.jpg", "2.PNG", "x.txt", ".h.jpg", "p.jpg|pipe", "l.jpg|link", "d.jpg|dir"]),
+    max_size=4,
+    unique=True,
+)
+
+
+@QUICK
+@given(tree=st.dictionaries(st.lists(NAMES, min_size=1, max_size=3).map(tuple), LEAVES, max_size=5))
+def test_random_class_folders_are_one_line_or_each_image_once(
+    root: Path, tree: dict[tuple[str, ...], list[str]]
+) -> None:
+    top = root / f"tree{random.getrandbits(64):x}"
+    expected: dict[str, str] = {}
+    for parts, leaves in tree.items():
+        folder = top.joinpath(*parts)
+        folder.mkdir(parents=True, exist_ok=True)
+        hidden = any(part.startswith(".") or part == "__MACOSX" for part in parts)
+        for leaf in leaves:
+            name, _, kind = leaf.partition("|")
+            if kind == "pipe":
+                os.mkfifo(folder / name)
+            elif kind == "link":
+                (folder / name).symlink_to("nowhere")
+            elif kind == "dir":
+                (folder / name).mkdir()
+            else:
+                (folder / name).touch()
+                if name in ("1.jpg", "2.PNG") and not hidden:
+                    path = str(folder / name)
+                    split = parts[0].lower() in SPLIT_NAMES
+                    own = parts[1:] if split else parts
+                    expected[path] = unicodedata.normalize("NFC", own[0]) if own else ""
+    try:
+        splits = load_folder(top, val_fraction=0.3, test_fraction=0.3)
+    except UserError as error:
+        check_line(error)
+        return
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+    assert all(note.isprintable() for note in splits.notes)
+    rows = [(path, next(iter(labels))) for path, labels, _ in listed_as_is(splits)]
+    assert len(dict(rows)) == len(rows)
+    assert all(expected[path] == label for path, label in rows)
+    split_tree = any(parts[0].lower() in SPLIT_NAMES for parts in tree)
+    if not split_tree:
+        assert dict(rows) == {path: label for path, label in expected.items() if label}
+
+
+def listed_as_is(splits: Splits) -> Iterator[tuple[str, set[str], str]]:
+    for split in ("train", "val", "test"):
+        images = splits.get(split)
+        for path, label in zip(images.items, images.labels, strict=True) if images else ():
+            yield path, {splits.classes[label]}, split
