@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "compute": {"models"},
 }
 # Modules of one page beside the rooms, which every room may import.
-ONE_PAGE = {"errors", "locking", "reading", "shapes", "writing"}
+ONE_PAGE = {"errors", "locking", "ranges", "reading", "shapes", "writing"}
 HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
     "inspection": {"lightning", "torchvision"},

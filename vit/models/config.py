@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vit.errors import UserError, did_you_mean
+from vit.ranges import FINITE, POSITIVE, check_range
 
 PosResize = Literal[
     "bilinear_corners",
@@ -121,8 +122,12 @@ class ViTConfig:
             )
         self._check_tokens()
         for name in ("dropout", "drop_path"):
+            check_range(name, getattr(self, name), FINITE)
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} is not a probability in [0, 1)")
+        if self.layer_scale is not None:
+            check_range("layer_scale", self.layer_scale, FINITE)
+        check_range("layer_norm_eps", self.layer_norm_eps, POSITIVE)
 
     def _check_tokens(self) -> None:
         if self.pool in ("cls", "cls_gap") and not self.class_token:
@@ -204,15 +209,17 @@ class ResNetConfig:
 
 
 def _as_size(size: int | Sequence[int]) -> tuple[int, int]:
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sides) != 2 or not all(isinstance(n, int) and n > 0 for n in sides):
+    sides = tuple(size) if isinstance(size, Sequence) else (size, size)
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in sides)
+    if len(sides) != 2 or not whole:
         raise UserError(f"image_size={size!r} must be one side or (height, width), in pixels")
     return sides[0], sides[1]
 
 
 def _as_depths(name: str, depths: Sequence[int], least: int) -> tuple[int, ...]:
-    values = tuple(depths)
-    if not least <= len(values) <= 4 or not all(isinstance(n, int) and n > 0 for n in values):
+    values = tuple(depths) if isinstance(depths, Sequence) else (depths,)
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in values)
+    if not least <= len(values) <= 4 or not whole:
         raise UserError(f"{name}={list(values)} must be {least} to 4 whole numbers above 0")
     return values
 
@@ -240,7 +247,10 @@ def _check_fields(config: Any, positive: Sequence[str], not_negative: Sequence[s
     """Brings image_size into its canonical form; UserError names a value outside its range."""
     object.__setattr__(config, "image_size", _as_size(config.image_size))
     _check_choices(type(config), vars(config))
+    for name, hint in get_type_hints(type(config)).items():
+        if hint is bool and not isinstance(getattr(config, name), bool):
+            raise UserError(f"{name}={getattr(config, name)!r} must be true or false")
     for name in (*positive, *not_negative):
         value, least = getattr(config, name), 1 if name in positive else 0
-        if not isinstance(value, int) or value < least:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise UserError(f"{name}={value!r} must be a whole number of at least {least}")
