@@ -119,7 +119,7 @@ def unusable_class(text: str) -> str | None:
     if required:
         return f"{name} needs a value for {required[1]}"
     problem = re.search(
-        r"(?:Errors: - (?!Expected|Not a valid|Problem)|given class_path '[\w.]+': )"
+        r"(?:Errors: - (?!Expected|Not a valid|Problem)|given class_path '[\w.]+': )(?!Parser key)"
         r"(.+?) - (?:Expected|Not a valid|Problem)",
         text,
     )

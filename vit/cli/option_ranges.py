@@ -169,8 +169,8 @@ def _is_time(value: Any) -> bool:
 def _check_time(name: str, value: Any) -> None:
     """UserError where a duration (DD:HH:MM:SS, or a mapping such as {hours: 2}) is not above 0."""
     wrong = UserError(
-        f"{name}={shown(value)} is not a time above 0, such as 00:01:30:00 (days, hours, minutes, "
-        "seconds)"
+        f"{name}={shown(value)!r} is not a time above 0, such as 00:01:30:00 (days, hours, "
+        "minutes, seconds)"
     )
     try:
         if isinstance(value, str):

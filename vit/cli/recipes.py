@@ -68,10 +68,10 @@ def resolve_recipes(args: list[str]) -> list[str]:
 
 
 def check_sections(options: Mapping[str, Any], source: str) -> None:
-    """UserError where a section of a recipe is not a mapping of options."""
+    """UserError where a section of a recipe is neither a mapping nor the name of a file."""
     for name in SECTIONS:
         section = options.get(name)
-        if section is not None and not isinstance(section, dict):
+        if section is not None and not isinstance(section, dict | str):
             raise UserError(
                 f"{source}: {name}: {shown(section)} holds no options; expected lines such as "
                 f"'{name}: {{{SECTIONS[name]}}}'"
