@@ -142,6 +142,7 @@ YAML_MISTAKES = [
         "mine.yaml, line 5: stands for more than 100,000 values",
     ),
     ("data: {val_fraction: .nan}", "data.val_fraction=nan is not a finite number"),
+    ("model: {schedule: {warmup_steps: null}}", "warmup_steps is null; give a value"),
     ("model: {schedule: {warmup_steps: -1}}", "warmup_steps=-1 must not be negative"),
 ]
 

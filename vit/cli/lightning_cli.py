@@ -54,7 +54,12 @@ def bounded_values() -> None:
 
     def load_checked(text: str) -> Any:
         check_yaml(text, "an option")
-        return load(text)
+        try:
+            value = load(text)
+        except (ValueError, OverflowError) as error:  # such as !!int x
+            raise yaml.YAMLError(str(error)) from error
+        # An anchor or a tag alone is null by YAML's rules, but nobody who types it means that.
+        return text if value is None and text.strip().startswith(("&", "!")) else value
 
     jsonargparse.set_loader(PARSER_MODE, load_checked, (yaml.YAMLError,))
 
@@ -148,6 +153,7 @@ class TrainingCLI(LightningCLI):
         self.config = parser.parse_args(args)
         # Before Lightning seeds its generators, which is what it does next.
         check_options(self.config)
+        check_constructors(self.config.data, ImageData)
         check_constructors(self.config.model, TASKS[self.task])
         try_optimizer(self.config)
         try_callbacks(self.config)

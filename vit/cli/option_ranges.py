@@ -224,6 +224,8 @@ def _built(kind: type, values: Namespace) -> Any:
     hints = get_type_hints(kind)
     arguments = {}
     for name, value in vars(values).items():
+        if value is None and type(None) not in get_args(hints.get(name)):
+            raise UserError(f"{name} is null; give a value, or leave the option out")
         inner = dataclass_of(hints.get(name))
         nested = inner is not None and isinstance(value, Namespace)
         arguments[name] = _built(inner, value) if inner is not None and nested else value

@@ -127,6 +127,7 @@ class ViTConfig:
                 raise UserError(f"{name}={getattr(self, name)} is not a probability in [0, 1)")
         if self.layer_scale is not None:
             check_range("layer_scale", self.layer_scale, FINITE)
+            object.__setattr__(self, "layer_scale", float(self.layer_scale))  # 1 is 1.0
         check_range("layer_norm_eps", self.layer_norm_eps, POSITIVE)
 
     def _check_tokens(self) -> None:

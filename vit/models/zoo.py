@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vit.errors import UserError, did_you_mean
 from vit.models.config import ResNetConfig, ViTConfig
+from vit.ranges import shown
 
 if TYPE_CHECKING:
     from vit.models.resnet import ResNet
@@ -108,7 +109,7 @@ def canonical_name(name: str) -> str:
     by_key = {_key(known): known for known in ZOO}
     if _key(name) not in by_key:
         hint = did_you_mean(name.lower(), ZOO) or f"; known: {', '.join(ZOO)}"
-        raise UserError(f"unknown model {name!r}{hint}")
+        raise UserError(f"unknown model {shown(name)!r}{hint}")
     return by_key[_key(name)]
 
 
