@@ -26,7 +26,17 @@ MAY_IMPORT = {
     "compute": {"models"},
 }
 # Modules of one page beside the rooms, which every room may import.
-ONE_PAGE = {"cache", "errors", "hardware", "locking", "ranking", "reading", "shapes", "writing"}
+ONE_PAGE = {
+    "cache",
+    "errors",
+    "hardware",
+    "locking",
+    "ranges",
+    "ranking",
+    "reading",
+    "shapes",
+    "writing",
+}
 HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
     "inspection": {"lightning", "torchvision"},

@@ -1,12 +1,19 @@
 """A user's mistakes: exit status 2, one line, before any training."""
 
+import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import TINY, Vit
 
+CPU = "--trainer.accelerator=cpu"
+
 MISTAKES = [
+    (["train"], "unknown command 'train'; did you mean 'fit'?"),
+    (["evaluate", "runs/x"], "did you mean 'test' or 'validate'?"),
+    (["inference"], "did you mean 'classify' or 'predict'?"),
     (["fit", "-c", "quickstrt"], "did you mean 'quickstart'?"),
     (["fit", "-c", "quickstart", "--model.lrr", "3"], "did you mean --model.optimizer.lr?"),
     (["fit", "-c", "quickstart", "--data.rot", "x"], "did you mean --data.root?"),
@@ -32,6 +39,45 @@ MISTAKES = [
     (["fit", "-c", "quickstart", "--trainer.strategy", "foo"], "strategy='foo'"),
     (["fit", "-c", "quickstart", "--trainer.devices", "0"], "devices='0'"),
     (["fit", "-c", "quickstart", "--trainer.val_check_interval", "0"], "must be more than 0"),
+    (["fit", "-c", "quickstart", "--seed_everything=-1"], "must be in [0, 4294967295]"),
+    (["fit", "-c", "quickstart", "--seed_everything", "9" * 20], "must be in [0, 4294967295]"),
+    (["fit", "-c", "quickstart", "--seed_everything", "true"], "every run has a seed"),
+    (["fit", "-c", "quickstart", "--trainer.devices=-5"], "trainer.devices='-5' is not a number"),
+    (["fit", "-c", "quickstart", "--trainer.devices=1,1"], "trainer.devices="),
+    (["fit", "-c", "quickstart", "--trainer.devices=0,1", CPU], "should be an int > 0"),
+    (["fit", "-c", "quickstart", "--trainer.accumulate_grad_batches=0"], "must be at least 1"),
+    (["fit", "-c", "quickstart", "--trainer.check_val_every_n_epoch=0"], "must be at least 1"),
+    (["fit", "-c", "quickstart", "--trainer.gradient_clip_val=-1"], "must be at least 0"),
+    (["fit", "-c", "quickstart", "--trainer.max_epochs=0"], "must be at least 1, or -1"),
+    (["fit", "-c", "quickstart", "--trainer.max_time=00:00:00:00"], "is not a time above 0"),
+    (["fit", "-c", "quickstart", "--trainer.limit_train_batches=0"], "must be at least 1"),
+    (["fit", "-c", "quickstart", "--trainer.limit_train_batches=1.5"], "must be in (0, 1]"),
+    (["fit", "-c", "quickstart", "--trainer.limit_test_batches=0"], "--final_split none"),
+    (["fit", "-c", "quickstart", "--trainer.log_every_n_steps=-1"], "must be at least 0"),
+    (["fit", "-c", "quickstart", "--trainer.default_root_dir=x"], "a run is --run_dir"),
+    (["fit", "-c", "quickstart", "--trainer.enable_checkpointing=false"], "cannot be used here"),
+    (["fit", "-c", "quickstart", "--trainer.strategy=ddp_spawn", CPU], "choose ddp"),
+    (["fit", "-c", "quickstart", "--trainer.accelerator=tpu"], "pip install -U 'torch_xla"),
+    (["fit", "-c", "quickstart", "--optimizer", "SGD"], "the optimizer is --model.optimizer"),
+    (["fit", "-c", "quickstart", "--model.optimizer.lr=-1"], "model.optimizer.lr=-1.0 must be"),
+    (["fit", "-c", "quickstart", "--model.optimizer.lr=.nan"], "optimizer.lr=nan is not a finite"),
+    (["fit", "-c", "quickstart", "--model.optimizer", "torch.optim.LBFGS"], "LBFGS doesn't"),
+    (["fit", "-c", "quickstart", "--model.mixing.mixup=.inf"], "mixing.mixup=inf is not a finite"),
+    (["fit", "-c", "quickstart", "--model.architecture.in_channels", "1"], "are read as RGB"),
+    (["fit", "-c", "quickstart", "--model.architecture={name: x}"], "set model.name"),
+    (["fit", "-c", "quickstart", "--model.architecture={num_classes: 2}"], "follows from the data"),
+    (["fit", "-c", "quickstart", "--model.architecture.depth=true"], "must be a whole number"),
+    (["fit", "-c", "quickstart", "--model.architecture.class_token=no way"], "true or false"),
+    (["fit", "-c", "quickstart", "--model.architecture", "[" * 99 + "]" * 99], "levels deep"),
+    (["fit", "-c", "quickstart", "--data.image_size=1000000"], "GiB are free"),
+    (["fit", "-c", "quickstart", "--model.architecture.width=1000000"], "GiB are free"),
+    (["fit", "-c", "quickstart", "--data.batch_size", "9" * 15], "GiB are free"),
+    (["fit", "-c", "quickstart", "--data.root", ""], "data.root is empty"),
+    (["fit", "-c", "quickstart", "--trainer.logger", "WandbLogger"], "pip install 'wandb"),
+    (["fit", "-c", "quickstart", "--trainer.logger", "CSVLogger"], "needs a value for save_dir"),
+    (["fit", "-c", "quickstart", "--trainer.callbacks=foo.Bar"], "there is no module 'foo'"),
+    (["fit", "-c", "quickstart", "--trainer.callbacks=Nope"], "is not the name of a class"),
+    (["fit", "-c", "quickstart", "--trainer=[1]"], "trainer=[1] holds no options"),
     (["fit", "-c", "quickstart", "--run_dir", "/dev/null/run"], "--run_dir /dev/null/run: cannot"),
     (["fit", "-c", "quickstart", "--data.root", ""], "root='' names no data"),
     (
@@ -83,6 +129,29 @@ YAML_MISTAKES = [
     ),
     ("model: {optimizer: {class_path: torch.optim.AdamWW}}", "did you mean 'AdamW'"),
     ("trainer: {callbacks: [{class_path: vit.training.callbacks.EMAA}]}", "did you mean 'EMA'?"),
+    (
+        "trainer:\n  callbacks:\n  - class_path: vit.training.callbacks.EMA\n"
+        "    init_args: {decay: 3}",
+        "trainer.callbacks: EMA: decay=3.0 is not in [0, 1)",
+    ),
+    (
+        "data: {batch_size: 3}\nmodel: {}\ndata: {}",
+        "line 3: 'data' is given twice, first in line 1",
+    ),
+    ("data: {batch_size: 3,\n batch_size: 4}", "line 2: 'batch_size' is given twice"),
+    ("trainer: [1]", "mine.yaml: trainer: [1] holds no options"),
+    ("data: 3", "mine.yaml: data: 3 holds no options"),
+    ("task: [1]", "unknown task '[1]'; choose classification or masked_patches"),
+    ("task: 3", "unknown task '3'"),
+    ("trainer: " + "[" * 3000, "mine.yaml, line 1: nested more than 40 levels deep"),
+    (
+        "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefgh")),
+        "mine.yaml, line 5: stands for more than 100,000 values",
+    ),
+    ("data: {val_fraction: .nan}", "data.val_fraction=nan is not a finite number"),
+    ("model: {schedule: {warmup_steps: null}}", "warmup_steps is null; give a value"),
+    ("model: {schedule: {warmup_steps: -1}}", "warmup_steps=-1 must not be negative"),
 ]
 
 
@@ -93,6 +162,48 @@ def test_a_mistake_in_a_recipe_is_one_line(vit: Vit, text: str, part: str) -> No
     assert done.status == 2
     assert len(done.err.splitlines()) == 1, done.err
     assert part in done.err
+
+
+def test_a_recipe_that_is_a_pipe_is_refused_before_it_is_opened(vit: Vit) -> None:
+    os.mkfifo("mine.yaml")
+    done = vit("fit", "-c", "quickstart", "-c", "mine.yaml")
+    assert (done.status, done.err) == (2, "vit: mine.yaml is not a recipe: it is a named pipe\n")
+
+
+def test_options_are_refused_before_the_data_is_read(vit: Vit) -> None:
+    """The data does not exist, which would be the message if it were looked for first."""
+    for option in (
+        "--model.optimizer.lr=-1",
+        "--model.schedule.warmup_steps=-1",
+        "--model.loss.head_bias=.inf",
+        "--model.layer_decay=2",
+        "--data.val_fraction=1",
+        "--data.sampling.repeats=0",
+        "--trainer.max_epochs=0",
+        "--model.architecture.width=1000000",
+        "--trainer.callbacks={class_path: vit.training.callbacks.EMA, init_args: {decay: 2}}",
+    ):
+        done = vit("fit", "-c", "quickstart", "--data.root=nowhere", option)
+        assert done.status == 2 and "nowhere" not in done.err, option
+        assert done.err.count("\n") == 1, done.err
+
+
+def test_an_epoch_shorter_than_an_interval_is_one_line(vit: Vit) -> None:
+    args = ("fit", "-c", "quickstart", CPU, "--trainer.max_epochs=1", "--data.batch_size=600")
+    done = vit(*args, "--trainer.val_check_interval=9")
+    assert done.status == 2
+    assert "trainer.val_check_interval=9 is more than the 2 batches" in done.err.splitlines()[-1]
+    done = vit(*args, "--trainer.limit_train_batches=0.1")
+    assert done.status == 2
+    assert "limit_train_batches=0.1 leaves no batch" in done.err.splitlines()[-1]
+
+
+def test_a_run_without_its_configuration_is_named(vit: Vit) -> None:
+    Path("r/checkpoints").mkdir(parents=True)
+    Path("r/checkpoints/last.ckpt").write_bytes(b"x")
+    done = vit("fit", "--run_dir", "r", "--ckpt_path", "last")
+    assert done.status == 2
+    assert done.err.startswith("vit: r has no config.yaml")
 
 
 def test_a_wrong_value_does_not_suggest_another_option(vit: Vit) -> None:

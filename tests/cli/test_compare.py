@@ -379,7 +379,7 @@ def test_a_run_without_accuracy_cannot_be_drawn(vit: Vit, tmp_path: Path) -> Non
 
 def test_a_broken_recipe_is_one_line(vit: Vit, tmp_path: Path) -> None:
     for text, message in (
-        ("trainer: [", "cannot be read as YAML"),
+        ("trainer: [", "r.yaml, line 2: not valid YAML"),
         ("just words", "has no options"),
         ("data: other.yaml\nmodel: {}", "data: other.yaml is a file of its own"),
         ("model: {name: vit_ti16}\ntrainer: {max_epochs: 3}", "add --images N"),

@@ -141,6 +141,35 @@ def test_zero_grad_reaches_all_parameters() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match="needs parameter groups with names"):
         MuonWithAdamW([{"params": list(vit().parameters())}])
-    head = [{"params": list(vit().head.parameters()), "names": ["head.weight", "head.bias"]}]
+    embedding = vit().patch_embed.proj
+    named = {f"patch_embed.proj.{name}": p for name, p in embedding.named_parameters()}
     with pytest.raises(UserError, match=r"found no matrices in blocks\.\*"):
-        MuonWithAdamW(head)
+        MuonWithAdamW([{"params": list(named.values()), "names": list(named)}])
+    for wrong in ({"lr": -1.0}, {"adamw_lr": float("nan")}, {"momentum": 1.0}, {"betas": (0.9, 2)}):
+        with pytest.raises(UserError, match=f"^{next(iter(wrong))}="):
+            MuonWithAdamW(groups_of(vit()), **wrong)
+
+
+def test_over_a_frozen_backbone_it_is_torchs_adamw() -> None:
+    ours = vit()
+    for name, parameter in ours.named_parameters():
+        parameter.requires_grad_(name.startswith("head."))
+    theirs = copy.deepcopy(ours)
+    optimizer = MuonWithAdamW(groups_of(ours), adamw_lr=0.01, weight_decay=0.1, betas=(0.8, 0.9))
+    adamw = AdamW(
+        [{"params": [theirs.head.weight]}, {"params": [theirs.head.bias], "weight_decay": 0.0}],
+        lr=0.01,
+        weight_decay=0.1,
+        betas=(0.8, 0.9),
+        fused=True,
+    )
+    for _ in range(3):
+        for model, its in ((ours, optimizer), (theirs, adamw)):
+            backward(model)
+            its.step()
+    for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b), name
+    assert not torch.equal(ours.head.weight, vit().head.weight)
+    again = MuonWithAdamW(groups_of(ours))
+    again.load_state_dict(optimizer.state_dict())
+    assert again.param_groups[0]["lr"] == 0.01

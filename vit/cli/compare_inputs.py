@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vit.cli.recipes import find_recipe
+from vit.cli.yaml_reader import read_options
 from vit.compute.baselines import is_baseline
 from vit.compute.candidate import Candidate, candidate, from_config
 from vit.compute.cost import Training
@@ -145,14 +144,7 @@ def recipe_trainings(
 
 def read_recipe(name: str) -> dict[str, Any]:
     """A recipe's options. UserError where it is not YAML with options."""
-    path = find_recipe(name)
-    try:
-        options = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(options, dict):
-        raise UserError(f"{path} has no options, so nothing to count")
-    return options
+    return read_options(find_recipe(name))
 
 
 def _group(recipe: str, options: dict[str, Any], name: str) -> dict[str, Any]:

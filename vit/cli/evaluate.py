@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vit.cli.messages import OneLineParser
 from vit.cli.run_directory import find_checkpoint, is_first_process, writable
+from vit.cli.yaml_reader import read_options
 from vit.errors import UserError
 
 HELP = """\
@@ -109,10 +110,7 @@ def run(command: str, args: list[str]) -> int:
 
 
 def _task(run: Path) -> str:
-    import yaml
-
-    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    return config.get("task", "classification")
+    return read_options(run / "config.yaml").get("task", "classification")
 
 
 def _check_classes(run: Path) -> None:

@@ -124,7 +124,12 @@ def _recipe_of_resumed_run(args: list[str]) -> list[str]:
         raise UserError("no recipe: give one, such as -c finetune; `vit recipes` lists them")
     _, run_dir = resumed(known.ckpt_path, known.run_dir)
     config = run_dir / "config.yaml"
-    return ["-c", str(config), *args] if config.is_file() else args
+    if not config.is_file():
+        raise UserError(
+            f"{run_dir} has no config.yaml, the configuration that the run was started with; put "
+            "it back, or name its recipe with -c"
+        )
+    return ["-c", str(config), *args]
 
 
 def _resumed_step(checkpoint: Path) -> int:

@@ -19,12 +19,20 @@ def default_precision(accelerator: str) -> tuple[str, str]:
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16-mixed", "the GPU has bfloat16"
         return "32-true", "the GPU has no bfloat16"
-    on_cpu = accelerator == "cpu" or (
-        accelerator == "auto" and not torch.backends.mps.is_available()
-    )
-    if on_cpu and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
+    if computes_on_cpu(accelerator) and (
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    ):
         return "bf16-mixed", "the CPU has bfloat16"
     return "32-true", "no bfloat16 units were found"
+
+
+def computes_on_cpu(accelerator: str) -> bool:
+    """Whether the Trainer's accelerator is the CPU."""
+    import torch
+
+    if accelerator != "auto":
+        return accelerator == "cpu"
+    return not torch.cuda.is_available() and not torch.backends.mps.is_available()
 
 
 # Below this work a step, OpenMP's barriers cost more than further cores give: on a busy machine

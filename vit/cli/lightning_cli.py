@@ -1,5 +1,6 @@
 """LightningCLI, wired: links from data to model, errors of one line, one run directory."""
 
+import argparse
 import os
 import sys
 import warnings
@@ -11,16 +12,20 @@ import yaml
 from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
-from vit.checkpoints.pretrained import inspect_pretrained
-from vit.cli.hardware import default_precision
-from vit.cli.messages import explain, shorten
-from vit.cli.recipes import find_recipe
+from vit.checkpoints.pretrained import PretrainedInfo, inspect_pretrained
+from vit.cli.hardware import computes_on_cpu, default_precision
+from vit.cli.memory_check import check_memory, configured_model
+from vit.cli.messages import explain, is_refusal, shorten
+from vit.cli.option_ranges import check_constructors, check_options
+from vit.cli.recipes import resolve_recipes, task_of
 from vit.cli.run_directory import is_first_process
+from vit.cli.trial_builds import try_callbacks, try_optimizer
+from vit.cli.yaml_reader import check_yaml
 from vit.data.module import ImageData
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError
 from vit.training.atomic_io import AtomicCheckpointIO
 from vit.training.checkpoints import BestCheckpoint, LastCheckpoint
 from vit.training.classifier import ImageClassifier, Labels
@@ -32,56 +37,35 @@ from vit.training.progress import RunProgress
 # What is trained, by the name that a recipe gives it.
 TASKS = {"classification": ImageClassifier, "masked_patches": MaskedPatchPrediction}
 
-# Attribute docstrings of the option groups become their help texts.
-jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
+def help_texts(wanted: bool) -> None:
+    """Whether attribute docstrings of the option groups become their help texts.
 
-def resolve_recipes(args: list[str]) -> list[str]:
-    """The arguments with recipe names behind -c replaced by their paths."""
-    resolved = list(args)
-    for i, arg in enumerate(args):
-        if arg in ("-c", "--config") and i + 1 < len(args):
-            resolved[i + 1] = str(readable(find_recipe(args[i + 1])))
-        elif arg.startswith("--config="):
-            resolved[i] = f"--config={readable(find_recipe(arg.removeprefix('--config=')))}"
-    return resolved
-
-
-def readable(recipe: Path) -> Path:
-    """The path itself. Raises UserError, with file and line, where it is not YAML with options."""
-    try:
-        content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-        raise UserError(f"{recipe}{line}: not valid YAML: {error.problem}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(
-            f"{recipe} cannot be read as YAML: {' '.join(str(error).split())}"
-        ) from error
-    if not isinstance(content, dict):
-        raise UserError(
-            f"{recipe} has no options; expected lines such as 'trainer: {{max_epochs: 9}}'"
-        )
-    return recipe
-
-
-def task_of(args: list[str]) -> str:
-    """The task that the recipes and options name; it decides which options there are.
-
-    UserError for one that does not exist.
+    Reading them takes jsonargparse half a second, so that only --help-all asks for it.
     """
-    task = "classification"
-    for i, arg in enumerate(args):
-        option, _, value = arg.partition("=")
-        value = value or (args[i + 1] if i + 1 < len(args) else "")
-        if option == "--task":
-            task = value
-        elif option in ("-c", "--config") and value:
-            task = yaml.safe_load(Path(value).read_text(encoding="utf-8")).get("task", task)
-    if task not in TASKS:
-        hint = did_you_mean(str(task), TASKS) or f"; choose {' or '.join(TASKS)}"
-        raise UserError(f"unknown task {task!r}{hint}")
-    return task
+    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=wanted)
+
+
+def bounded_values() -> None:
+    """Lets the parser read YAML, of files and of options, by the rules of vit/cli/yaml_reader.py.
+
+    Under a name of its own, so that other parsers in this process stay as they are.
+    """
+    load = jsonargparse.get_loader("yaml")
+
+    def load_checked(text: str) -> Any:
+        check_yaml(text, "an option")
+        try:
+            value = load(text)
+        except (ValueError, OverflowError) as error:  # such as !!int x
+            raise yaml.YAMLError(str(error)) from error
+        # An anchor or a tag alone is null by YAML's rules, but nobody who types it means that.
+        return text if value is None and text.strip().startswith(("&", "!")) else value
+
+    jsonargparse.set_loader(PARSER_MODE, load_checked, (yaml.YAMLError,))
+
+
+PARSER_MODE = "bounded_yaml"
 
 
 class TrainingCLI(LightningCLI):
@@ -94,7 +78,9 @@ class TrainingCLI(LightningCLI):
     def __init__(self, args: list[str]) -> None:
         quiet_lightning()
         args = resolve_recipes(args)
-        self.task = task_of(args)
+        self.task = task_of(args, TASKS)
+        help_texts("--help" in args)
+        bounded_values()
         try:
             super().__init__(
                 TASKS[self.task],
@@ -104,7 +90,13 @@ class TrainingCLI(LightningCLI):
                 seed_everything_default=0,
                 save_config_callback=None,
                 load_from_checkpoint_support=False,
-                parser_kwargs={"prog": "vit fit", "exit_on_error": False, "allow_abbrev": False},
+                auto_configure_optimizers=False,  # model.optimizer and model.schedule are the ones
+                parser_kwargs={
+                    "prog": "vit fit",
+                    "exit_on_error": False,
+                    "allow_abbrev": False,
+                    "parser_mode": PARSER_MODE,
+                },
                 trainer_defaults={
                     "use_distributed_sampler": False,
                     "num_sanity_val_steps": 0,
@@ -141,6 +133,8 @@ class TrainingCLI(LightningCLI):
             help="Images that the finished run is scored on: test, val, or none. A set without "
             "test images is scored on val.",
         )
+        for name in ("optimizer", "lr_scheduler"):  # which config.yaml of runs have, always null
+            parser.add_argument(f"--{name}", type=Any, default=None, help=argparse.SUPPRESS)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.link_arguments("task", "data.labelled", compute_fn=_needs_labels)
         links: list[tuple[str, str, Any]] = [
@@ -158,24 +152,30 @@ class TrainingCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         assert isinstance(args, list)
         self.config = parser.parse_args(args)
+        # Before Lightning seeds its generators, which is what it does next.
+        check_options(self.config)
+        check_constructors(self.config.data, ImageData)
+        check_constructors(self.config.model, TASKS[self.task])
+        try_optimizer(self.config)
+        try_callbacks(self.config)
 
     def before_instantiate_classes(self) -> None:
         config = self.config
         if config.final_split not in ("test", "val", "none"):
             raise UserError(f"final_split={config.final_split!r}: choose test, val or none")
-        interval = config.trainer.val_check_interval
-        if isinstance(interval, int | float) and interval <= 0:
-            raise UserError(f"trainer.val_check_interval={interval} must be more than 0")
         loss = config.model.get("loss")  # masked patches have none to choose
         refuse_double_balance(config.data.sampling.balanced, loss and loss.class_weights)
+        pretrained = None
+        if config.model.pretrained is not None:
+            config.model.pretrained = os.path.expanduser(config.model.pretrained)
+            pretrained = fill_from_pretrained(config)
+        model = configured_model(config, pretrained)
+        check_memory(config, model, on_cpu=computes_on_cpu(config.trainer.accelerator or "auto"))
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             config.trainer.precision = precision
             if is_first_process():
                 print(f"precision {precision}: {reason} (--trainer.precision)", file=sys.stderr)
-        if config.model.pretrained is not None:
-            config.model.pretrained = os.path.expanduser(config.model.pretrained)
-            fill_from_pretrained(config)
 
     def instantiate_classes(self) -> None:
         """Data, then the model with what the data says; the Trainer waits for `build_trainer`."""
@@ -185,12 +185,13 @@ class TrainingCLI(LightningCLI):
 
     def build_trainer(self, run_dir: Path | None, resumed_step: int | None = None) -> Trainer:
         """The Trainer of a run that writes into `run_dir`; without one it writes nothing."""
-        own: dict[str, Any] = {"logger": False, "callbacks": [RunProgress()]}
+        progress = self._progress()
+        own: dict[str, Any] = {"logger": False, "callbacks": progress}
         if run_dir is not None:
             own = {
                 "default_root_dir": str(run_dir),
                 "logger": [MetricsCsv(run_dir, resumed_step), *self._configured("logger")],
-                "callbacks": [RunProgress(), *self._checkpoints(run_dir)],
+                "callbacks": [*progress, *self._checkpoints(run_dir)],
                 "plugins": [AtomicCheckpointIO(), *self._configured("plugins")],
             }
         own["callbacks"] = [*self._configured("callbacks"), *own["callbacks"]]
@@ -198,9 +199,16 @@ class TrainingCLI(LightningCLI):
             self.trainer = self.instantiate_trainer(**own)
         except UserError:
             raise
-        except (MisconfigurationException, ValueError) as error:  # such as a GPU that is not there
+        # Such as a GPU or a package that is not there, or a list of devices for a CPU.
+        except (MisconfigurationException, ValueError, TypeError, ImportError) as error:
             raise UserError(f"trainer: {shorten(' '.join(str(error).split()))}") from error
         return self.trainer
+
+    def _progress(self) -> list[ProgressBar]:
+        """Our progress line, unless the user wants none or another one."""
+        others = any(isinstance(c, ProgressBar) for c in self._configured("callbacks"))
+        wanted = self.config.trainer.enable_progress_bar is not False
+        return [RunProgress()] if wanted and not others else []
 
     def _configured(self, name: str) -> list[Any]:
         """What the user's configuration lists under trainer.`name`."""
@@ -240,7 +248,7 @@ class TrainingCLI(LightningCLI):
             if isinstance(cause, UserError):
                 return cause
             cause = cause.__cause__ or cause.__context__
-        if not isinstance(error, ArgumentError):
+        if not isinstance(error, ArgumentError) and not is_refusal(str(error)):
             raise error
         known = [action.dest for action in self.parser._actions if "." in action.dest]
         known += [f"model.optimizer.{name}" for name in ("lr", "weight_decay", "momentum")]
@@ -261,11 +269,12 @@ def _preprocess(data: ImageData) -> dict[str, Any]:
     return data.preprocess.to_dict()
 
 
-def fill_from_pretrained(config: Namespace) -> None:
+def fill_from_pretrained(config: Namespace) -> PretrainedInfo:
     """Lets the weights decide image size and normalisation where the user has not."""
-    found = inspect_pretrained(config.model.pretrained).preprocess
+    info = inspect_pretrained(config.model.pretrained)
+    found = info.preprocess
     if not found:
-        return
+        return info
     for group, names in (
         (config.data, ("image_size",)),
         (config.data.inputs, ("resize", "crop_fraction", "interpolation", "mean", "std")),
@@ -274,6 +283,7 @@ def fill_from_pretrained(config: Namespace) -> None:
             if name in found and group[name] is None:
                 value = found[name]
                 group[name] = tuple(value) if isinstance(value, list) else value
+    return info
 
 
 def quiet_lightning() -> None:
@@ -288,6 +298,8 @@ def quiet_lightning() -> None:
         ".*resuming from a checkpoint that ended before the epoch ended.*",
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*was called before the ``update`` method.*",
+        # A frozen backbone is kept in evaluation mode on purpose.
+        ".*module\\(s\\) in eval mode at the start of training.*",
         # Ours are sums over all processes already.
         ".*It is recommended to use `self.log.*sync_dist=True.*",
         ".*WeightAveraging callback with a model that overrides the configure_model.*",
@@ -299,3 +311,6 @@ def quiet_lightning() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning, module="lightning.pytorch.cli")
     for name in ("pytorch", "fabric", "pytorch.utilities.rank_zero", "fabric.utilities.rank_zero"):
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
+    # These speak only where --trainer.enable_model_summary or --trainer.profiler asks for it.
+    for name in ("callbacks.model_summary", "profilers.profiler"):
+        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)

@@ -30,6 +30,33 @@ COMMANDS = {
     "convert": ("vit.cli.convert", "translate weights between formats, or compare two files"),
 }
 
+# What people who come from other packages type, and what they mean.
+SYNONYMS = {
+    "train": ("fit",),
+    "training": ("fit",),
+    "finetune": ("fit",),
+    "fine-tune": ("fit",),
+    "run": ("fit",),
+    "pretrain": ("fit",),
+    "resume": ("fit",),
+    "evaluate": ("test", "validate"),
+    "evaluation": ("test", "validate"),
+    "eval": ("test", "validate"),
+    "score": ("test",),
+    "val": ("validate",),
+    "infer": ("classify", "predict"),
+    "inference": ("classify", "predict"),
+    "label": ("classify",),
+    "export": ("convert",),
+    "save": ("convert",),
+    "benchmark": ("bench", "compare"),
+    "flops": ("compare",),
+    "configs": ("recipes",),
+    "config": ("recipes",),
+    "list": ("models", "recipes"),
+    "list_models": ("models",),
+}
+
 EXAMPLES = """\
 examples:
   vit fit -c quickstart                            train on handwritten digits, under two minutes
@@ -45,6 +72,14 @@ def usage() -> str:
     lines = ["usage: vit COMMAND [ARGUMENTS]", "", "commands:"]
     lines += [f"  {name:10} {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join([*lines, "", EXAMPLES])
+
+
+def suggestion(name: str) -> str:
+    """'; did you mean 'fit'?' for an unknown command, or an empty string."""
+    meant = SYNONYMS.get(name.lower(), ())
+    if meant:
+        return f"; did you mean {' or '.join(map(repr, meant))}?"
+    return did_you_mean(name, COMMANDS)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -63,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         name = args[0]
         if name not in COMMANDS:
-            hint = did_you_mean(name, COMMANDS) or "; `vit --help` lists the commands"
+            hint = suggestion(name) or "; `vit --help` lists the commands"
             raise UserError(f"unknown command {name!r}{hint}")
         keep_memory()
         module = import_module(COMMANDS[name][0])

@@ -20,6 +20,11 @@ class OneLineParser(argparse.ArgumentParser):
         raise UserError(f"{message}; see `{self.prog} --help`")
 
 
+def is_refusal(message: str) -> bool:
+    """Whether a message is jsonargparse's account of a value that fits none of its types."""
+    return message.startswith("Does not validate against any of the Union subtypes")
+
+
 def explain(message: str, known: list[str]) -> str:
     """A parser's message in one line, with the option of `known` that was probably meant."""
     text = plain(message)
@@ -53,6 +58,8 @@ def plain(message: str) -> str:
     linked = re.match(r'Linked "([^"]+)" must be given via', text)
     if linked:
         return f"{linked[1]} follows from the data and cannot be set"
+    if is_refusal(text):
+        return unusable_class(text) or shorten(text)
     keys = re.findall(r'"([\w.]+)":', text)
     named = plain_value(keys, text) if keys else None
     if named:
@@ -73,6 +80,16 @@ def plain_value(keys: list[str], text: str) -> str | None:
     if missing:
         hint = did_you_mean(missing[2], dir(import_module(missing[1])))
         return f"{outer}: {missing[1]} has no class {missing[2]!r}{hint}"
+    unusable = unusable_class(text)
+    if unusable:
+        return f"{inner}: {unusable}"
+    unnamed = re.search(r"Expected a dot import path string: (\S+)", text)
+    if unnamed and outer.startswith("trainer."):
+        example = "such as lightning.pytorch.callbacks.EarlyStopping"
+        return f"{inner}={unnamed[1]} is not the name of a class, {example}"
+    section = re.search(r"Unable to load config '(.*?)'", text)
+    if section:
+        return f"{outer}={shorten(section[1], 60)} holds no options, and is no file of options"
     nested = re.search(r"\": Expected a (.+?)\. Got value: (.*?)(?:\. Got| - Expected|$)", text)
     if nested:
         return f"{inner}={nested[2]} is not {simple(nested[1])}"
@@ -84,6 +101,29 @@ def plain_value(keys: list[str], text: str) -> str | None:
     if path:
         return f"{inner}={path[1]} is not the name of a class, such as torch.optim.AdamW"
     return None
+
+
+def unusable_class(text: str) -> str | None:
+    """Why a class that the user named cannot be imported or built; None where it is not that."""
+    package = re.search(r"Requirement '([^']+)' not met", text)
+    owner = re.search(r"(?:Problem with given class_path|class_path=)\s*'?([\w.]+)", text)
+    name = owner[1].rsplit(".", 1)[-1] if owner else "this class"
+    if package:
+        return f"{name} needs a package that is not installed: pip install '{package[1]}'"
+    module = re.search(r"No module named '([\w.]+)'", text)
+    if module:
+        value = re.search(r"(?:given class_path '|Got value: )([\w.]+)", text)
+        source = f", so {value[1]} cannot be imported" if value else ""
+        return f"there is no module {module[1]!r}{source}"
+    required = re.search(r"the following arguments are required: ([\w, ]+?) -", text)
+    if required:
+        return f"{name} needs a value for {required[1]}"
+    problem = re.search(
+        r"(?:Errors: - (?!Expected|Not a valid|Problem)|given class_path '[\w.]+': )(?!Parser key)"
+        r"(.+?) - (?:Expected|Not a valid|Problem)",
+        text,
+    )
+    return f"{name}: {shorten(problem[1])}" if problem else None
 
 
 def simple(types: str) -> str:

@@ -1,11 +1,19 @@
 """`vit recipes`, and where a recipe's name leads."""
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import vit
 from vit.cli.messages import OneLineParser
+from vit.cli.yaml_reader import read_options
 from vit.errors import UserError, did_you_mean
+from vit.ranges import shown
+from vit.reading import irregular
+
+SECTIONS = {"trainer": "max_epochs: 9", "data": "batch_size: 64", "model": "name: vit_ti16"}
+"""Sections of a recipe that hold options by name, with an example of one."""
 
 
 def recipe_folder() -> Path:
@@ -25,13 +33,68 @@ def list_recipes() -> dict[str, Path]:
 def find_recipe(name: str) -> Path:
     """A path as it stands, else the shipped recipe of that name. UserError lists the nearest."""
     path = Path(name).expanduser()
-    if path.is_file():
+    kind = irregular(path)
+    if kind is None:
         return path
+    if kind not in ("missing", "a directory"):
+        raise UserError(f"{name} is not a recipe: it is {kind}")
     recipes = list_recipes()
     if name not in recipes:
         hint = did_you_mean(name, recipes) or "; `vit recipes` lists them"
         raise UserError(f"no recipe or file named {name!r}{hint}")
     return recipes[name]
+
+
+def config_arguments(args: list[str]) -> Iterator[tuple[int, str]]:
+    """Position in `args` and value of each -c or --config."""
+    for i, arg in enumerate(args):
+        if arg in ("-c", "--config") and i + 1 < len(args):
+            yield i + 1, args[i + 1]
+        elif arg.startswith("--config="):
+            yield i, arg.removeprefix("--config=")
+
+
+def resolve_recipes(args: list[str]) -> list[str]:
+    """The arguments with recipe names behind -c replaced by their paths.
+
+    Raises UserError, with file and line, for a recipe that is not YAML with options by section.
+    """
+    resolved = list(args)
+    for i, name in config_arguments(args):
+        path = find_recipe(name)
+        check_sections(read_options(path), str(path))
+        resolved[i] = str(path) if args[i] == name else f"--config={path}"
+    return resolved
+
+
+def check_sections(options: Mapping[str, Any], source: str) -> None:
+    """UserError where a section of a recipe is neither a mapping nor the name of a file."""
+    for name in SECTIONS:
+        section = options.get(name)
+        if section is not None and not isinstance(section, dict | str):
+            raise UserError(
+                f"{source}: {name}: {shown(section)} holds no options; expected lines such as "
+                f"'{name}: {{{SECTIONS[name]}}}'"
+            )
+
+
+def task_of(args: list[str], tasks: Iterable[str]) -> str:
+    """The task that the recipes and options name; it decides which options there are.
+
+    `args` as `resolve_recipes` returns them. UserError for a task that is not among `tasks`.
+    """
+    task: Any = "classification"
+    configs = dict(config_arguments(args))
+    for i, arg in enumerate(args):
+        option, _, value = arg.partition("=")
+        if option == "--task":
+            task = value or (args[i + 1] if i + 1 < len(args) else "")
+        elif i in configs:
+            task = read_options(Path(configs[i])).get("task", task)
+    if not isinstance(task, str) or task not in tasks:
+        hint = did_you_mean(str(task), tasks) or f"; choose {' or '.join(tasks)}"
+        raise UserError(f"unknown task {shown(task)!r}{hint}")
+    return task
 
 
 def title(path: Path) -> str:

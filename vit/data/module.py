@@ -32,6 +32,7 @@ from vit.data.sources import ImageSet, PathList, SplitName, Splits
 from vit.data.transforms import TrainTransform
 from vit.data.windows import Windows, evaluation_windows
 from vit.errors import UserError
+from vit.ranges import Range, check_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,9 @@ class Sampling:
 
     repeats: int = 1
     """Repeated augmentation: copies of each image drawn, augmented differently; 3 in DeiT."""
+
+    def __post_init__(self) -> None:
+        check_range("sampling.repeats", self.repeats, Range(low=1))
 
 
 # As constants, because a default that is called in the signature would be made once all the same.
@@ -113,6 +117,8 @@ class ImageData(LightningDataModule):
         super().__init__()
         # DataHooks.__init__ sets this on every instance. A rank may get no image of a small val.
         self.allow_zero_length_dataloader_with_multiple_devices = True
+        if root == "":
+            raise UserError("root is empty; give a folder, or a CSV or Parquet file")
         if dataset is None and root is None:
             raise UserError(
                 "no data: give --data.root FOLDER (or a CSV), or --data.dataset NAME such as digits"

@@ -5,6 +5,7 @@ Only torch and Pillow are needed; numpy and torchvision are not.
 """
 
 import contextlib
+import math
 import mmap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -240,6 +241,7 @@ def _numbers(values: Any, count: int, kind: type) -> bool:
         isinstance(values, tuple)
         and len(values) == count
         and all(isinstance(value, kinds) and not isinstance(value, bool) for value in values)
+        and all(math.isfinite(value) for value in values)
     )
 
 

@@ -30,6 +30,7 @@ from vit.data.preprocess import (
 from vit.data.randaugment import MAX_MAGNITUDE, Variant, randaugment
 from vit.data.windows import Windows
 from vit.errors import UserError
+from vit.ranges import NOT_NEGATIVE, check_range
 
 Crop = Literal["inception", "pad", "simple", "resize_random", "none"]
 
@@ -107,6 +108,7 @@ class TrainTransform:
         self._check_randaugment()
         if self.color_jitter < 0:
             raise UserError(f"color_jitter={self.color_jitter} must be 0 or more")
+        check_range("color_jitter", self.color_jitter, NOT_NEGATIVE)
         if not 0 <= self.erasing <= 1:
             raise UserError(f"erasing={self.erasing} is a probability: it must be in [0, 1]")
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vit.errors import UserError, did_you_mean
+from vit.ranges import Range, check_range
 
 PosResize = Literal[
     "bilinear_corners",
@@ -121,11 +122,12 @@ class ViTConfig:
                 f"choose {near} or another patch_size"
             )
         self._check_tokens()
-        if not 0 < self.layer_norm_eps <= 1:
-            raise UserError(f"layer_norm_eps={self.layer_norm_eps} must be above 0, at most 1")
+        check_range("layer_norm_eps", self.layer_norm_eps, Range(low=0, low_open=True, high=1))
         for name in ("dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} is not a probability in [0, 1)")
+        if self.layer_scale is not None:
+            object.__setattr__(self, "layer_scale", float(self.layer_scale))  # 1 is 1.0
 
     def _check_tokens(self) -> None:
         if self.pool in ("cls", "cls_gap") and not self.class_token:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vit.errors import UserError, did_you_mean
 from vit.models.config import ResNetConfig, ViTConfig
+from vit.ranges import shown
 
 if TYPE_CHECKING:
     from vit.models.resnet import ResNet
@@ -116,7 +117,7 @@ def canonical_name(name: str) -> str:
                 f"; here this architecture is {published!r}, and pretrained=... takes its weights: "
                 "a file, a directory or an address"
             )
-        raise UserError(f"unknown model {name!r}{hint}")
+        raise UserError(f"unknown model {shown(name)!r}{hint}")
     return by_key[_key(name)]
 
 

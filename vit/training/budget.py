@@ -5,11 +5,18 @@ import math
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Timer
 
+from vit.errors import UserError
 from vit.training.callbacks import counting_data
 
 
 def steps_per_epoch(trainer: Trainer) -> int | None:
     """Optimizer steps of an epoch; None where the loader does not know its length."""
+    batches = batches_per_epoch(trainer)
+    return None if batches is None else math.ceil(batches / trainer.accumulate_grad_batches)
+
+
+def batches_per_epoch(trainer: Trainer) -> float | None:
+    """Training batches of an epoch; None where the loader does not know its length."""
     data = counting_data(trainer)
     if data is None:
         trainer.fit_loop.setup_data()
@@ -23,7 +30,26 @@ def steps_per_epoch(trainer: Trainer) -> int | None:
         batches //= data.batch_size * trainer.world_size
         limit = trainer.limit_train_batches
         batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
-    return math.ceil(batches / trainer.accumulate_grad_batches)
+    return batches
+
+
+def check_intervals(trainer: Trainer) -> None:
+    """UserError where an epoch is shorter than what the Trainer counts within one."""
+    batches = batches_per_epoch(trainer)
+    if batches is None:
+        return
+    if batches == 0:
+        raise UserError(
+            f"trainer.limit_train_batches={trainer.limit_train_batches} leaves no batch of an "
+            "epoch; choose a larger share, or a number of batches"
+        )
+    interval = trainer.val_check_interval
+    within = trainer.check_val_every_n_epoch is not None and trainer.limit_val_batches > 0
+    if within and isinstance(interval, int) and interval > batches:
+        raise UserError(
+            f"trainer.val_check_interval={interval} is more than the {batches} batches of an "
+            "epoch; add --trainer.check_val_every_n_epoch null to count across epochs"
+        )
 
 
 def step_budget(trainer: Trainer) -> int | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import UserError
+from vit.ranges import POSITIVE, check_range
 from vit.shapes import Float
 
 
@@ -32,8 +33,7 @@ class Distillation:
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
             raise UserError(f"alpha={self.alpha} is not in [0, 1]")
-        if self.temperature <= 0:
-            raise UserError(f"temperature={self.temperature} must be more than 0")
+        check_range("temperature", self.temperature, POSITIVE)
         if self.kind == "hard" and self.temperature != 1:
             raise UserError(f"temperature={self.temperature} has no effect on kind=hard")
 

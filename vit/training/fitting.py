@@ -15,7 +15,7 @@ from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import UserError
 from vit.models.matmul import continue_on_route, current_float32_route
 from vit.models.zoo import Model
-from vit.training.budget import step_budget, steps_per_epoch, time_limit, time_used
+from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
 from vit.training.optim import param_groups
 from vit.training.schedules import Schedule
 
@@ -49,6 +49,7 @@ def optimizer_with_schedule(
     layer_decay: float = 1.0,
 ) -> dict[str, Any]:
     """The optimizer over named groups, and its schedule, stepped with it."""
+    check_intervals(trainer)
     built = optimizer(param_groups(parameters, depth=depth, layer_decay=layer_decay))
     # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
     built._step_supports_amp_scaling = False  # pyright: ignore[reportAttributeAccessIssue]

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from vit.training.optim import check_arguments
+
 
 class LAMB(Optimizer):
     """Algorithm 2 of the paper with Adam's bias correction, as NVIDIA's FusedLAMB has it.
@@ -36,6 +38,7 @@ class LAMB(Optimizer):
         weight_decay: float = 0.01,
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0}
+        check_arguments(defaults)
         super().__init__(params, defaults)
 
     @torch.no_grad()

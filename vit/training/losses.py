@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.errors import UserError
+from vit.ranges import FINITE, check_range
 from vit.shapes import Float
 from vit.training.distillation import Distillation
 
@@ -32,6 +33,8 @@ class Loss:
     """A second loss for the distillation token, whose targets are a teacher's answers."""
 
     def __post_init__(self) -> None:
+        if self.head_bias is not None:
+            check_range("head_bias", self.head_bias, FINITE)
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing={self.label_smoothing} is not in [0, 1)")
         if self.kind == "bce" and self.label_smoothing:

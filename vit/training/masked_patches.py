@@ -36,6 +36,7 @@ from vit.training.fitting import (
 )
 from vit.training.masking import (
     DRAWS,
+    FRACTION,
     NUM_COLORS,
     Corruption,
     Target,
@@ -92,7 +93,7 @@ class MaskedPatchPrediction(LightningModule):
         compile: bool = False,
     ) -> None:
         super().__init__()
-        if not 0 < fraction < 1:
+        if not FRACTION.holds(fraction):
             raise UserError(f"fraction={fraction} is not in (0, 1)")
         self.preprocess = preprocess
         self.target: Target = target

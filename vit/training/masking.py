@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vit.errors import UserError
+from vit.ranges import Range
 from vit.shapes import Float, Int
 
 Target = Literal["mean_color", "colors_4x4", "pixels"]
@@ -22,6 +23,9 @@ NUM_COLORS = 512
 
 MASKED, SWAPPED = 0.8, 0.1
 """Shares of the corrupted patches that become [mask] or another patch; the rest stays as it is."""
+
+FRACTION = Range(low=0, high=1, low_open=True, high_open=True)
+"""Of the share of an image's patches that is corrupted."""
 
 DRAWS = 3
 """Uniform numbers for each patch that `draw_corruption` uses up."""

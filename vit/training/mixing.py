@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.errors import UserError
+from vit.ranges import NOT_NEGATIVE, check_range
 from vit.shapes import Float
 
 
@@ -32,6 +33,7 @@ class Mixing:
         for name in ("mixup", "cutmix"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)} must not be negative")
+            check_range(name, getattr(self, name), NOT_NEGATIVE)
 
     def __bool__(self) -> bool:
         return self.mixup > 0 or self.cutmix > 0

@@ -19,6 +19,7 @@ from torch.optim import AdamW, Optimizer
 from vit.errors import UserError
 from vit.models.matmul import HAS_BFLOAT16
 from vit.shapes import Float
+from vit.training.optim import check_arguments
 
 # The quintic polynomial that the authors iterate: steep at zero, near one from 0.7 to 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -30,7 +31,8 @@ AT_ONCE = 2**25
 class MuonWithAdamW(Optimizer):
     """Muon and torch's AdamW behind one list of parameter groups and one schedule.
 
-    The state is that of the two, `muon` and `adamw`.
+    The state is that of the two, `muon` and `adamw`. Where nothing but a head learns, over a frozen
+    backbone, there is no matrix for Muon, and AdamW trains alone.
 
     Args:
         params: Groups with `names`, as vit.training.optim.param_groups makes them.
@@ -50,6 +52,15 @@ class MuonWithAdamW(Optimizer):
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.95),
     ) -> None:
+        check_arguments(
+            {
+                "lr": lr,
+                "adamw_lr": adamw_lr,
+                "weight_decay": weight_decay,
+                "momentum": momentum,
+                "betas": betas,
+            }
+        )
         matrices, others = [], []
         for group in params:
             if "names" not in group:
@@ -61,16 +72,29 @@ class MuonWithAdamW(Optimizer):
                 if pairs:
                     names, chosen = zip(*pairs, strict=True)
                     into.append({**rest, "params": list(chosen), "names": list(names)})
-        if not matrices:
+        if not matrices and not all(is_head(n) for group in others for n in group["names"]):
             raise UserError("MuonWithAdamW found no matrices in blocks.*; use torch.optim.AdamW")
-        self.muon = Muon(matrices, lr=lr, weight_decay=weight_decay, momentum=momentum)
-        self.adamw = AdamW(others, lr=adamw_lr, weight_decay=weight_decay, betas=betas, fused=True)
-        super().__init__(self.muon.param_groups + self.adamw.param_groups, {})
+        self.muon = self.adamw = None
+        if matrices:
+            self.muon = Muon(matrices, lr=lr, weight_decay=weight_decay, momentum=momentum)
+        if others:
+            self.adamw = AdamW(
+                others, lr=adamw_lr, weight_decay=weight_decay, betas=betas, fused=True
+            )
+        super().__init__(self._groups(), {})
         self._share()
+
+    def _parts(self) -> dict[str, Optimizer]:
+        """The optimizers that have parameters, by the name of their state."""
+        both = {"muon": self.muon, "adamw": self.adamw}
+        return {name: part for name, part in both.items() if part is not None}
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for part in self._parts().values() for group in part.param_groups]
 
     def _share(self) -> None:
         """One list of the very groups of both, so that a schedule or scaler on it reaches both."""
-        self.param_groups = self.muon.param_groups + self.adamw.param_groups
+        self.param_groups = self._groups()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
@@ -78,16 +102,16 @@ class MuonWithAdamW(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.muon.step()
-        self.adamw.step()
+        for part in self._parts().values():
+            part.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        return {"muon": self.muon.state_dict(), "adamw": self.adamw.state_dict()}
+        return {name: part.state_dict() for name, part in self._parts().items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.muon.load_state_dict(state_dict["muon"])
-        self.adamw.load_state_dict(state_dict["adamw"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state_dict[name])
         self._share()
 
 
@@ -135,6 +159,11 @@ class Muon(Optimizer):
             direction = direction.reshape(parameter.shape).to(parameter.dtype)
             parameter.add_(direction, alpha=-rate)
         alike.clear()
+
+
+def is_head(name: str) -> bool:
+    """Whether the parameter is a head's: what learns where the backbone is frozen."""
+    return name.startswith(("head.", "head_dist."))
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:

@@ -1,15 +1,46 @@
 """Parameter groups: which parameters decay, and how fast each layer learns."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
 
 from vit.errors import UserError
+from vit.ranges import BELOW_ONE, NOT_NEGATIVE, SHARE, Range, check_range
 
 # Matrices in shape, but not in meaning: big_vision decays `.*/kernel$` only.
 TOKENS = ("pos_embed", "cls_token", "reg_token", "dist_token")
 NOT_KERNELS = (*TOKENS, "attn_pool.latent")
+
+# By the names that torch.optim, torchvision's and our own optimizers share. torch checks some of
+# them, and others, such as a momentum of 5, only show as a loss that grows.
+ARGUMENT_RANGES: dict[str, Range] = {
+    "lr": NOT_NEGATIVE,
+    "adamw_lr": NOT_NEGATIVE,
+    "weight_decay": NOT_NEGATIVE,
+    "lr_decay": NOT_NEGATIVE,
+    "lambd": NOT_NEGATIVE,
+    "momentum_decay": NOT_NEGATIVE,
+    "initial_accumulator_value": NOT_NEGATIVE,
+    "eps": NOT_NEGATIVE,
+    "momentum": BELOW_ONE,
+    "betas": BELOW_ONE,
+    "alpha": SHARE,
+    "rho": SHARE,
+    "dampening": SHARE,
+}
+
+
+def check_arguments(arguments: Mapping[str, Any], prefix: str = "") -> None:
+    """UserError for an argument of an optimizer outside its range; `prefix` goes before its name.
+
+    Arguments that are not numbers, such as a rate in a tensor, are left to the optimizer.
+    """
+    for name, allowed in ARGUMENT_RANGES.items():
+        value = arguments.get(name)
+        for number in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(number, int | float):
+                check_range(prefix + name, number, allowed)
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
@@ -27,9 +58,12 @@ def layer_index(name: str, depth: int) -> int:
     return depth + 1
 
 
+LAYER_DECAY = Range(low=0, low_open=True, high=1)
+
+
 def check_layer_decay(layer_decay: float) -> None:
     """UserError for a factor outside (0, 1]."""
-    if not 0 < layer_decay <= 1:
+    if not LAYER_DECAY.holds(layer_decay):
         raise UserError(f"layer_decay={layer_decay} is not in (0, 1]")
 
 

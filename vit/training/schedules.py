@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Literal
 
 from vit.errors import UserError
+from vit.ranges import NOT_NEGATIVE, Range, check_range
 
 
 @dataclass(kw_only=True)
@@ -43,6 +44,7 @@ class Schedule:
         for name in ("warmup_steps", "warmup_epochs"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)} must not be negative")
+            check_range(name, getattr(self, name), NOT_NEGATIVE)
         if self.warmup_steps and self.warmup_epochs:
             raise UserError(
                 f"warmup_steps={self.warmup_steps} and warmup_epochs={self.warmup_epochs} exclude "
@@ -52,8 +54,7 @@ class Schedule:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise UserError(f"{name}={value} is not in [0, 1]")
-        if self.rsqrt_steps < 1:
-            raise UserError(f"rsqrt_steps={self.rsqrt_steps} must be at least 1")
+        check_range("rsqrt_steps", self.rsqrt_steps, Range(low=1))
         self._check_drops()
         self._check_ignored()
 

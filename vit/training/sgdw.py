@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from vit.training.optim import check_arguments
+
 
 class SGDW(Optimizer):
     """SGD with decoupled weight decay (arXiv:1711.05101, algorithm 1; big_vision).
@@ -26,7 +28,9 @@ class SGDW(Optimizer):
     def __init__(
         self, params: Any, lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 0.0
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        check_arguments(defaults)
+        super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore

@@ -1,0 +1,176 @@
+"""Options with values that nobody chose: one line of complaint, or a run that goes by them."""
+
+import csv
+import math
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonargparse import ArgumentError, Namespace
+
+from tests.cli.conftest import TINY, Vit
+from vit.cli.lightning_cli import TrainingCLI
+from vit.cli.recipes import resolve_recipes
+from vit.errors import UserError
+
+# By hand, with more cases and another draw each time: VIT_FUZZ=20 pytest tests/cli/test_fuzz...
+TIMES = int(os.environ.get("VIT_FUZZ", "1"))
+
+
+def cases(number: int) -> settings:
+    """So many cases, the same ones in every run of the suite."""
+    return settings(
+        max_examples=number * TIMES,
+        derandomize="VIT_FUZZ" not in os.environ,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+# Values that a person, a script or a template may put there.
+NUMBERS = st.one_of(
+    st.sampled_from(["0", "-1", "1", "2", "0.5", "1.0", "-0.0", "1e3", "1e-300", "1e308", "1e400"]),
+    st.sampled_from([".nan", ".inf", "-.inf", "nan", "inf", "9" * 30, "9" * 5000, "0x10", "1_0"]),
+    st.integers().map(str),
+    st.floats().map(str),
+)
+TEXTS = st.one_of(
+    st.sampled_from(["", "null", "true", "false", "auto", "none", "~", "{}", "[]", "''", "-"]),
+    st.sampled_from(["[1]", "[0.1, 2]", "{a: 1}", "[[1, 2]]", "{class_path: x}", "a: b: c", "&a"]),
+    st.sampled_from(["foo", "foo.Bar", "torch.optim.SGD", "*x", "!!int x", "\u2028", "[1, .nan]"]),
+    st.sampled_from(["{class_path: torch.optim.SGD, init_args: {lr: x}}", "{class_path: [1]}"]),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8),
+)
+VALUES = st.one_of(NUMBERS, NUMBERS, TEXTS)
+
+# What opens files or addresses that a value may name, or prints and stops.
+ELSEWHERE = ("config", "help", "ckpt_path", "run_dir", "pretrained", "teacher", "data.dataset")
+
+INSIDE = {
+    "model.schedule": "decay warmup_steps warmup_epochs warmup_start final_factor drops "
+    "rsqrt_steps cooldown_fraction per_epoch",
+    "model.mixing": "mixup cutmix",
+    "model.loss": "kind label_smoothing head_bias class_weights",
+    "model.optimizer": "lr adamw_lr weight_decay momentum betas x",
+    "model.architecture": "width depth mlp_dim num_heads pool dropout drop_path layer_scale x "
+    "layer_norm_eps patch_size in_channels class_token num_registers representation_size",
+}
+"""Options of the groups that the parser takes as a whole."""
+
+
+class Checker(TrainingCLI):
+    """Parses and checks arguments as `vit fit` does, and builds nothing."""
+
+    def instantiate_classes(self) -> None:
+        """Nothing."""
+
+    def check(self, args: list[str]) -> Namespace:
+        try:
+            self.parse_arguments(self.parser, resolve_recipes(args))
+            self.before_instantiate_classes()
+        except (ArgumentError, TypeError, KeyError, ValueError) as error:
+            raise self._explain(error) from error
+        return self.config
+
+
+ARGUMENTS = ["-c", "quickstart", "--trainer.accelerator=cpu"]
+
+
+@cache
+def checker() -> Checker:
+    return Checker(ARGUMENTS)
+
+
+def option_names() -> list[str]:
+    """Every option of `vit fit` that names no file, and those inside groups."""
+    names = {action.dest for action in checker().parser._actions}
+    names |= {f"{group}.{name}" for group, inside in INSIDE.items() for name in inside.split()}
+    return sorted(n for n in names if not any(part in n for part in ELSEWHERE))
+
+
+NAMES = option_names()
+
+
+def same(value: Any, text: str) -> bool:
+    """Whether a resolved value is what was typed."""
+    if isinstance(value, Namespace):
+        path = value.get("class_path") or ""
+        return "class_path" in text or path.endswith(text) or text in ("", "{}", "null")
+    if str(value) == text or (value is None and text == "{}"):  # an empty group is none
+        return True
+    try:
+        read = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return False
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return math.isclose(float(value), float(read), rel_tol=1e-12)
+    if isinstance(value, list | tuple):
+        return isinstance(read, list) and list(map(float, value)) == list(map(float, read))
+    return value == read
+
+
+@cases(250)
+@given(name=st.sampled_from(NAMES), text=VALUES)
+def test_a_value_is_refused_in_one_line_or_stands_in_the_configuration(
+    name: str, text: str
+) -> None:
+    try:
+        config = checker().check([*ARGUMENTS, f"--{name}={text}"])
+    except UserError as refusal:
+        line = str(refusal)
+        assert line and len(line) < 700
+        assert len(line.splitlines()) == 1 or not text.isprintable(), line
+        return
+    place = name
+    if name.startswith("model.optimizer."):
+        place = name.replace("optimizer.", "optimizer.init_args.")
+    if name.startswith("model.architecture."):
+        architecture = config.model.architecture
+        assert same(architecture[name.rsplit(".", 1)[-1]], text)
+    else:
+        assert same(config.get(place), text), (config.get(place), text)
+
+
+# Values of a size that a run can take, on both sides of what is allowed.
+SMALL = st.sampled_from(["0", "1", "2", "3", "-1", "0.5", "1.0", "0.01", "true", "false", "null"])
+RUNS = sorted(
+    name
+    for name in NAMES
+    if not any(part in name for part in ("compile", "num_nodes", "devices", "num_workers"))
+)
+
+
+@cases(6)
+@given(options=st.lists(st.tuples(st.sampled_from(RUNS), SMALL), min_size=1, max_size=3))
+def test_a_short_run_ends_in_one_line_or_with_a_finite_loss(
+    vit: Vit, options: list[tuple[str, str]]
+) -> None:
+    folder = Path(f"run{len(list(Path().glob('run*')))}")
+    typed = [f"--{name}={value}" for name, value in options]
+    ends = ["--trainer.max_steps=2", "--trainer.log_every_n_steps=1", f"--run_dir={folder}"]
+    # The digits in a few batches; what is typed comes after the model's size and before the end.
+    done = vit("fit", "-c", "quickstart", *TINY, "--data.batch_size=400", *typed, *ends)
+    assert done.status in (0, 2), done.err
+    if done.status == 2:
+        assert done.err.splitlines()[-1].startswith("vit: "), done.err
+        return
+    if not folder.exists():
+        assert "fast_dev_run" in done.out
+        return
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    losses = [float(row["train/loss"]) for row in rows if row.get("train/loss")]
+    assert losses and all(map(math.isfinite, losses)), typed
+
+
+def test_the_fuzzer_knows_the_options() -> None:
+    assert len(NAMES) > 120
+    assert {"trainer.max_epochs", "data.batch_size", "seed_everything"} <= set(NAMES)
+    with pytest.raises(UserError):
+        checker().check([*ARGUMENTS, "--trainer.max_epochs=0"])

@@ -1,0 +1,57 @@
+"""Counting what a run needs, without building it."""
+
+import pytest
+from jsonargparse import Namespace
+
+from vit.checkpoints.building import build_empty
+from vit.cli.memory_check import check_memory, count_parameters
+from vit.data.preprocess import InputFormat
+from vit.data.transforms import TrainTransform
+from vit.errors import UserError
+from vit.models.zoo import model_config
+
+MODELS = [
+    ("vit_b16", {}),
+    ("vit_ti16", {"pos_embed": "none", "depth": 3, "image_size": (32, 64)}),
+    ("vit_ti16", {"num_registers": 4, "activation": "swiglu", "layer_scale": 0.1}),
+    ("vit_s16", {"pool": "map", "class_token": False, "representation_size": 9}),
+    ("vit_ti16", {"distillation_token": True, "depth": 2}),
+    ("r50_vit_b16", {}),
+    ("r26_vit_s32", {"depth": 1}),
+    ("bit_r50x1", {}),
+    ("bit_r101x1", {"width_factor": 2, "depths": (2, 3, 1)}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), MODELS)
+def test_parameters_are_counted_as_the_built_model_has_them(name: str, options: dict) -> None:
+    config = model_config(name, **options)
+    assert count_parameters(config) == sum(p.numel() for p in build_empty(config).parameters())
+
+
+def run(**data: object) -> Namespace:
+    options = {"batch_size": 2, "augment": TrainTransform(), "inputs": InputFormat(), **data}
+    return Namespace(data=Namespace(**options))
+
+
+def test_a_count_without_end_is_answered_at_once() -> None:
+    for options in ({"depth": 10**12}, {"image_size": 16 * 10**9}, {"width": 3 * 10**30}):
+        config = model_config("r50_vit_b16", **{"num_heads": 3, "width": 48, **options})
+        with pytest.raises(UserError, match="GiB are free"):
+            check_memory(run(), config, on_cpu=True)
+
+
+def test_what_fits_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = model_config("vit_ti16", num_classes=1)
+    weights = 4 * count_parameters(config)
+    assert weights > 2**24
+    monkeypatch.setattr("vit.cli.memory_check.available_memory", lambda: weights + 2**23)
+    check_memory(run(), config, on_cpu=True)
+    with pytest.raises(UserError, match="batches of 64 images"):
+        check_memory(run(batch_size=64), config, on_cpu=True)
+    check_memory(run(batch_size=40), config, on_cpu=False)  # only bytes are in this memory
+    with pytest.raises(UserError):
+        check_memory(run(inputs=InputFormat(crop_fraction=0.001)), config, on_cpu=False)
+    augment = TrainTransform(crop="resize_random", resize_size=10_000)
+    with pytest.raises(UserError):
+        check_memory(run(augment=augment), config, on_cpu=False)

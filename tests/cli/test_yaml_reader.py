@@ -1,0 +1,62 @@
+"""YAML that means more than it looks."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vit.cli.recipes import list_recipes
+from vit.cli.yaml_reader import MAX_DEPTH, MAX_NODES, load_yaml, read_options, read_yaml
+from vit.errors import UserError
+
+REFUSED = [
+    ("a: 1\nb: 2\na: 3", "f, line 3: 'a' is given twice, first in line 1"),
+    ("a: {b: 1, c: {d: 1},\n b: 3}", "f, line 2: 'b' is given twice"),
+    ("- {a: [1, 2], a: 3}", "f, line 1: 'a' is given twice"),
+    ("&k a: 1\n*k : 2", "f, line 2: 'a' is given twice"),
+    ("a: &a [*a]", "stands for nothing that is complete"),
+    ("- " * 3000 + "x", f"nested more than {MAX_DEPTH} levels deep"),
+    ("{" * 100_000, "levels deep"),
+    ("[" + "x, " * MAX_NODES + "x]", "stands for more than 100,000 values"),
+    ("a: 2024-13-45", "cannot be read as YAML: month must be in 1..12"),
+    ("a: !!python/object/apply:os.system [x]", "not valid YAML: could not determine"),
+    ("a: " + "9" * 5000, "cannot be read as YAML"),
+    ("a: [1", "f, line 2: not valid YAML"),
+]
+
+
+@pytest.mark.parametrize(("text", "part"), REFUSED)
+def test_it_is_refused_with_its_line(text: str, part: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        load_yaml(text, "f")
+    assert part in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &x {b: 1}\nc: {<<: *x, b: 3}",
+        "a: &x [1, 2]\nb: [*x, *x]",
+        "a: {b: 1}\nc: {b: 1}\nd: [b, b, b]",
+        "{a: {a: {a: a}}}",
+        "[1, null, true, 1.5, '1', 2024-01-01]",
+        "",
+        "x",
+    ],
+)
+def test_what_is_no_trap_is_read_as_pyyaml_reads_it(text: str) -> None:
+    assert load_yaml(text, "f") == yaml.safe_load(text)
+
+
+def test_every_recipe_is_read_as_pyyaml_reads_it() -> None:
+    for path in list_recipes().values():
+        assert read_options(path) == yaml.safe_load(path.read_text())
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe4")
+    with pytest.raises(UserError, match=r"latin\.yaml cannot be read as YAML"):
+        read_yaml(tmp_path / "latin.yaml")
+    with pytest.raises(UserError, match="it is a device"):
+        read_yaml(Path("/dev/zero"))

@@ -1,0 +1,144 @@
+"""Whether a run can fit into this machine's memory at all, asked before anything is allocated."""
+
+from dataclasses import replace
+from typing import Any
+
+from jsonargparse import Namespace
+
+from vit.checkpoints.pretrained import PretrainedInfo
+from vit.compute.flops import work
+from vit.compute.memory import GIB, available_memory
+from vit.errors import UserError
+from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.zoo import ModelConfig, config_from_dict, model_config
+from vit.ranges import shown
+from vit.training.fitting import DEFAULT_MODEL
+
+FLOAT = 4
+LAYER_OBJECTS = 2**15
+"""Bytes of Python objects that a layer takes whatever its width; 31 KiB and more were measured."""
+CHANNELS = 3
+"""Of the images that ImageData reads."""
+
+# Arguments of the model that are no fields of its architecture, although they look like some.
+FROM_DATA = ("num_classes", "image_size")
+
+
+def configured_model(config: Namespace, pretrained: PretrainedInfo | None) -> ModelConfig:
+    """The architecture that a parsed configuration asks for, but for its number of classes.
+
+    `pretrained`: what `config.model.pretrained` holds, if anything. Raises UserError for an
+    architecture that cannot be built, or that cannot see the images.
+    """
+    changes: dict[str, Any] = dict(config.model.architecture or {})
+    for name in FROM_DATA:
+        if name in changes:
+            hint = "; set data.image_size" if name == "image_size" else ""
+            raise UserError(
+                f"model.architecture.{name} follows from the data and cannot be set{hint}"
+            )
+    size = config.data.image_size
+    if pretrained is not None:
+        size = {} if size is None else {"image_size": size}
+        model = config_from_dict({**pretrained.config.to_dict(), **size, **changes})
+    else:
+        if "name" in changes:
+            raise UserError("unknown model option 'name' in model.architecture; set model.name")
+        name = config.model.name or DEFAULT_MODEL
+        model = model_config(name, **{"image_size": size or 224, "num_classes": 1, **changes})
+    if model.in_channels != CHANNELS:
+        where = "model.architecture.in_channels" if "in_channels" in changes else "in_channels"
+        raise UserError(
+            f"{where}={model.in_channels}: images are read as RGB, gray ones too; set "
+            f"--model.architecture.in_channels {CHANNELS}"
+        )
+    return model
+
+
+def check_memory(config: Namespace, model: ModelConfig, *, on_cpu: bool) -> None:
+    """UserError where weights and one batch alone are more than the memory that is free.
+
+    That is the least that any run needs: gradients, the optimizer and most activations come on
+    top. `on_cpu`: whether batches are computed on in this memory, too.
+    """
+    height, width = model.size
+    batch: int = config.data.batch_size
+    params = count_parameters(model)
+    needed = FLOAT * params + LAYER_OBJECTS * count_layers(model)
+    values = batch * CHANNELS * height * width
+    needed += values  # a byte each, until they are normalised
+    if on_cpu:
+        needed += FLOAT * values + 2 * batch * _first_layer(model)
+    needed = max(needed, CHANNELS * _largest_image(config, (height, width)))
+    there = available_memory()
+    if needed > there:
+        raise UserError(
+            f"this run needs at least {_gib(needed)} of memory ({_count(params)} parameters, "
+            f"batches of {shown(batch)} images of {shown(height)}x{shown(width)} pixels), and "
+            f"{_gib(there)} are free; choose smaller images, a smaller batch or a smaller model"
+        )
+
+
+def count_parameters(model: ModelConfig) -> int:
+    """Learned numbers and fixed positions, without building any layer, however many there are."""
+    smallest: ModelConfig
+    if isinstance(model, ResNetConfig):
+        repeated: dict[str, int | tuple[int, ...]] = {"depths": model.depths}
+        smallest = replace(model, image_size=32, depths=(1,) * len(model.depths))
+        positions = 0
+    else:
+        repeated = {"depth": model.depth}
+        if model.stem_depths:
+            repeated["stem_depths"] = model.stem_depths
+        ones = (1,) * len(model.stem_depths) if model.stem_depths else model.stem_depths
+        smallest = replace(model, image_size=model.patch_size, depth=1, stem_depths=ones)
+        rows, columns = model.grid
+        positions = 0 if model.pos_embed == "none" else (rows * columns - 1) * model.width
+    base = work(smallest).params
+    total = base
+    for name, counts in repeated.items():
+        for i, count in enumerate(counts if isinstance(counts, tuple) else (counts,)):
+            one = getattr(smallest, name)
+            two = (*one[:i], 2, *one[i + 1 :]) if isinstance(one, tuple) else 2
+            total += (count - 1) * (work(replace(smallest, **{name: two})).params - base)
+    return total + positions
+
+
+def count_layers(model: ModelConfig) -> int:
+    """Encoder layers and residual units."""
+    if isinstance(model, ResNetConfig):
+        return sum(model.depths)
+    return model.depth + sum(model.stem_depths or ())
+
+
+def _first_layer(model: ModelConfig) -> int:
+    """Numbers that the first layer gives for an image."""
+    if isinstance(model, ViTConfig):
+        rows, columns = model.grid
+        return rows * columns * model.width
+    height, width = model.size
+    return (height // 2) * (width // 2) * 64 * model.width_factor
+
+
+def _largest_image(config: Namespace, size: tuple[int, int]) -> int:
+    """Pixels of the largest image that the preprocessing makes from one that is square."""
+    augment, inputs = config.data.augment, config.data.inputs
+    sizes = [size]
+    fraction = inputs.crop_fraction
+    if isinstance(fraction, float) and 0 < fraction <= 1:
+        sizes.append((int(size[0] / fraction), int(size[1] / fraction)))
+    if augment.resize_size is not None:
+        sizes.append((augment.resize_size, augment.resize_size))
+    if augment.crop == "simple":  # the crop pad cuts its window without the border
+        padding = 2 * augment.crop_padding
+        sizes.append((size[0] + padding, size[1] + padding))
+    return max(height * width for height, width in sizes)
+
+
+def _gib(count: int) -> str:
+    """Bytes as GiB; a number without end as one power of ten."""
+    return f"{count / GIB:,.1f} GiB" if count < 10**18 else f"more than {10**18 // GIB:,} GiB"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number < 10**18 else "more than 10^18"
