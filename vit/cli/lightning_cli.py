@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from vit.training.classifier import ImageClassifier, Labels
 from vit.training.csv_log import MetricsCsv
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.progress import RunProgress
+from vit.training.stopping import StopTogether
+from vit.writing import atomic, write_bytes
 
 # What is trained, by the name that a recipe gives it.
 TASKS = {"classification": ImageClassifier, "masked_patches": MaskedPatchPrediction}
@@ -90,8 +93,11 @@ class TrainingCLI(LightningCLI):
     checkpoint's hyperparameters over what the user typed.
     """
 
-    def __init__(self, args: list[str]) -> None:
+    def __init__(
+        self, args: list[str], *, parsed: Callable[[Namespace], None] | None = None
+    ) -> None:
         quiet_lightning()
+        self._parsed = parsed  # called before anything is built, which takes time
         args = resolve_recipes(args)
         self.task = task_of(args)
         try:
@@ -165,6 +171,8 @@ class TrainingCLI(LightningCLI):
         interval = config.trainer.val_check_interval
         if isinstance(interval, int | float) and interval <= 0:
             raise UserError(f"trainer.val_check_interval={interval} must be more than 0")
+        if self._parsed is not None:
+            self._parsed(config)
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             config.trainer.precision = precision
@@ -182,7 +190,7 @@ class TrainingCLI(LightningCLI):
 
     def build_trainer(self, run_dir: Path | None, resumed_step: int | None = None) -> Trainer:
         """The Trainer of a run that writes into `run_dir`; without one it writes nothing."""
-        own: dict[str, Any] = {"logger": False, "callbacks": [RunProgress()]}
+        own: dict[str, Any] = {"logger": False, "callbacks": [RunProgress(), StopTogether()]}
         if run_dir is not None:
             own = {
                 "default_root_dir": str(run_dir),
@@ -216,7 +224,10 @@ class TrainingCLI(LightningCLI):
         return [BestCheckpoint(folder, monitor), last]
 
     def save_config(self, path: Path) -> None:
-        """The resolved configuration without what belongs to one start: the run it resumed."""
+        """The resolved configuration without what belongs to one start: the run it resumed.
+
+        A file that is there and says something else is kept as config.yaml.1, config.yaml.2, ...
+        """
         config = self.config.clone()
         config.ckpt_path = None
         config.run_dir = None
@@ -228,7 +239,13 @@ class TrainingCLI(LightningCLI):
             place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
             if place and os.path.exists(place):  # not the address of a hub
                 group[name] = place  # so that the run can be scored from any directory
-        self.parser.save(config, path, skip_unset=False, overwrite=True, multifile=False)
+        with atomic(path) as temporary:
+            self.parser.save(config, temporary, skip_unset=False, multifile=False)
+            if path.is_file() and path.read_bytes() != temporary.read_bytes():
+                number = 1
+                while (older := path.with_name(f"{path.name}.{number}")).exists():
+                    number += 1
+                write_bytes(older, path.read_bytes())
 
     def _explain(self, error: BaseException) -> UserError:
         """One line for a bad configuration, with the nearest known key."""

@@ -6,9 +6,11 @@ config.yaml where they are there; needs none of them.
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -24,6 +26,7 @@ from vit.inspection.scores import (
     class_scores,
     confusion_matrix,
 )
+from vit.writing import atomic, write_bytes, write_text
 
 NUM_WORST = 20
 CSV_TOP = 5
@@ -154,7 +157,7 @@ def examine(
         split=split,
         classes=classes,
         multilabel=predictions.multilabel,
-        summary=json.loads(_text_of(run_dir / "summary.json") or "{}"),
+        summary=read_summary(run_dir / "summary.json"),
         config=_text_of(run_dir / "config.yaml"),
         history=curves.read_history(run_dir / "metrics.csv"),
         num_images=len(predictions),
@@ -206,6 +209,21 @@ def _worst_title(num_wrong: int, num_images: int, split: str) -> str:
     return f"The {NUM_WORST} most confident of {num_wrong:,} errors in {images}"
 
 
+def read_summary(file: Path) -> dict[str, Any]:
+    """The content of a summary.json; empty, with a note where it is damaged, if there is none."""
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text("utf-8"))
+        if isinstance(content, dict):
+            return content
+        reason = "no JSON object"
+    except (OSError, ValueError, RecursionError) as error:
+        reason = str(error)
+    print(f"note: {file} cannot be read and is left out: {reason}", file=sys.stderr)
+    return {}
+
+
 def _text_of(file: Path) -> str:
     return file.read_text("utf-8") if file.exists() else ""
 
@@ -220,7 +238,10 @@ def write_csv(file: Path, classes: Sequence[str], predictions: Predictions) -> N
     for i in top[1:]:
         head += [f"predicted_{i + 1}", f"probability_{i + 1}"]
     # A file name need not be valid Unicode.
-    with file.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out:
+    with (
+        atomic(file) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out,
+    ):
         writer = csv.writer(out)
         writer.writerow(head)
         for row, right in enumerate(predictions.hits()):
@@ -276,8 +297,7 @@ def write_results(
         values, label = found.class_bars
         pictures["per_class.png"] = png(figures.class_bars(values, classes, label))
     for name, content in pictures.items():
-        (run_dir / name).write_bytes(content)
+        write_bytes(run_dir / name, content)
     # A file name need not be valid Unicode; a page that is not would not open.
-    page = render(found).encode("utf-8", "backslashreplace")
-    (run_dir / "report.html").write_bytes(page)
+    write_text(run_dir / "report.html", render(found), errors="backslashreplace")
     return [run_dir / name for name in ("predictions.csv", *pictures, "report.html")]
