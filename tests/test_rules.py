@@ -35,6 +35,7 @@ ONE_PAGE = {
     "ranking",
     "reading",
     "shapes",
+    "signals",
     "writing",
 }
 HEAVY = {

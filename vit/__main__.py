@@ -1,6 +1,6 @@
 """`python -m vit` is the `vit` command."""
 
-from vit.cli.main import main
+from vit.cli.main import entry
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    entry()

@@ -4,10 +4,12 @@ The operating system holds the lock and releases it when the process ends, howev
 file that is left behind means nothing.
 """
 
+import errno
 import json
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +24,22 @@ except ImportError:  # Windows
 POLL_SECONDS = 0.1
 # Where the owner's name stands; msvcrt locks byte 0, and a locked byte cannot be read there.
 _OWNER_AT = 1
+# What a file system answers that has no locks; work on it goes on without.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+
+# Open lock files of this process.
+_held: set[int] = set()
+
+
+def _close_in_child() -> None:
+    """Else a forked worker that outlives a killed owner would keep the lock."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Locked(UserError):
@@ -47,11 +65,18 @@ class FileLock:
         """Takes the lock. Raises Locked, which names the owner, when the waiting time is over."""
         deadline = time.monotonic() + self.wait_seconds
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-        while not _try_lock(handle):
+        while True:
+            if _try_lock(handle):
+                if _is_at(handle, self.path):
+                    break
+                os.close(handle)  # the owner before us has deleted the file
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+                continue
             if time.monotonic() >= deadline:
                 os.close(handle)
                 raise Locked(f"{self.path} is locked by {self.owner()}")
             time.sleep(POLL_SECONDS)
+        _held.add(handle)
         os.ftruncate(handle, 0)
         owner = {"pid": os.getpid(), "host": socket.gethostname()}
         os.lseek(handle, _OWNER_AT, os.SEEK_SET)
@@ -61,6 +86,7 @@ class FileLock:
     def release(self) -> None:
         """Gives the lock back; nothing happens if it is not held."""
         if self._handle is not None:
+            _held.discard(self._handle)
             _unlock(self._handle)  # closing is not enough while a forked worker has the file open
             os.close(self._handle)
             self._handle = None
@@ -94,13 +120,22 @@ def _try_lock(handle: int) -> bool:
             os.lseek(handle, 0, os.SEEK_SET)
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # pyright: ignore
         return True
-    except OSError:
+    except OSError as error:
+        return error.errno in _NO_LOCKS
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether the open file is the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
         return False
 
 
 def _unlock(handle: int) -> None:
     if fcntl is not None:
-        fcntl.flock(handle, fcntl.LOCK_UN)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_UN)
     else:
         os.lseek(handle, 0, os.SEEK_SET)
         msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)  # pyright: ignore

@@ -2,11 +2,15 @@
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+# The names that `atomic` gives, and those of checkpoints in earlier versions.
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?|\..+\.ckpt\.\d+\.tmp")
 
 
 @contextmanager
@@ -28,10 +32,30 @@ def atomic(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a text file in UTF-8."""
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file."""
     with atomic(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
+    """Writes a text file in UTF-8; `errors` is what str.encode does with other characters."""
+    write_bytes(path, text.encode("utf-8", errors))
+
+
+def remove_orphans(folder: Path) -> None:
+    """Deletes the temporary files of processes that were killed while they wrote into `folder`.
+
+    Only for who is the sole writer of the folder.
+    """
+    for path in folder.glob(".*"):
+        if is_temporary(path.name) and path.is_file():
+            path.unlink(missing_ok=True)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of that name is what a killed writer has left."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

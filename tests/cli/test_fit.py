@@ -271,7 +271,7 @@ def test_an_interrupted_run_says_how_to_continue(number: int, photos: Path) -> N
             time.sleep(0.1)
         process.send_signal(number)
         err = process.communicate(timeout=60)[1]
-    assert process.returncode == 1
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
     assert "stopped; vit fit --run_dir 'my run' --ckpt_path last continues" in err
     assert "Traceback" not in err
     assert (photos.parent / "my run/checkpoints/last.ckpt").is_file()
@@ -280,12 +280,14 @@ def test_an_interrupted_run_says_how_to_continue(number: int, photos: Path) -> N
 def test_a_home_directory_and_a_dot_in_a_name_are_understood(
     vit: Vit, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vit.cli.run_directory import new_run_dir, resumed, run_name
+    from vit.cli.run_directory import claim_new, resumed, run_name
 
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.ckpt").write_bytes(b"")
     (tmp_path / "photos.v2").mkdir()
-    assert new_run_dir("~/run", "x") == tmp_path / "run"
+    claim = claim_new("~/run", "x")
+    assert claim.folder == tmp_path / "run"
+    claim.release()
     assert resumed("~/a.ckpt", "~/run") == (tmp_path / "a.ckpt", tmp_path / "run")
     assert run_name("finetune", "~/photos.v2/", None) == "photos.v2"
     assert run_name("finetune", "list.csv", None) == "list"

@@ -2,13 +2,14 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Vit
+from tests.cli.conftest import TINY, Vit
 
 
 def cpu_seconds(*args: str) -> float:
@@ -85,6 +86,122 @@ def test_a_full_disk_is_one_line_and_no_mistake_of_the_users(
 
     monkeypatch.setattr(recipes, "run", full)
     assert vit("recipes") == (1, "", "vit: No space left on device: runs/x/last.ckpt\n")
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("step"), MemoryError(), RecursionError("too deep"), OSError("no number")]
+)
+def test_an_unexpected_error_is_one_line_and_a_file(
+    error: Exception, vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vit.cache import cache_directory
+    from vit.cli import recipes
+
+    def fail(*_: object) -> dict[str, Path]:
+        raise error
+
+    monkeypatch.setattr(recipes, "list_recipes", fail)
+    done = vit("recipes")
+    assert (done.status, done.out) == (1, "")
+    [line] = done.err.splitlines()
+    [file] = (cache_directory() / "errors").iterdir()
+    what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    start = "vit: unexpected error in vit.cli.recipes: "
+    assert line == f"{start}{what}; the traceback is in {file}"
+    assert file.read_text().startswith("Traceback (most recent call last):")
+    assert "in fail" in file.read_text()
+
+
+def test_an_unexpected_error_of_a_run_lies_in_its_directory_which_stays_usable(
+    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vit.training.classifier import ImageClassifier
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a fault\nof two lines")
+
+    args = ("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.max_steps=1")
+    with monkeypatch.context() as patched:
+        patched.setattr(ImageClassifier, "training_step", fail)
+        done = vit(*args, "--run_dir=run")
+    assert done.status == 1
+    assert done.err.splitlines()[-1].endswith(
+        "ZeroDivisionError: a fault of two lines; the traceback is in run/traceback.txt"
+    )
+    assert "in fail" in Path("run/traceback.txt").read_text()
+    assert vit(*args, "--run_dir=run").status == 0
+    assert not Path("run/traceback.txt").exists()
+
+
+@pytest.mark.parametrize("link", ["cause", "context", "hidden"])
+def test_a_mistake_inside_another_error_is_still_one_line(
+    link: str, vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vit.cli import recipes
+    from vit.errors import UserError
+
+    def fail(args: list[str]) -> int:
+        try:
+            raise UserError("size=3 is odd")
+        except UserError as error:
+            if link == "cause":
+                raise RuntimeError("wrapped") from error
+            if link == "hidden":
+                raise RuntimeError("something else") from None
+            raise RuntimeError("wrapped")  # noqa: B904
+
+    monkeypatch.setattr(recipes, "run", fail)
+    if link == "hidden":
+        assert vit("recipes").status == 1
+    else:
+        assert vit("recipes") == (2, "", "vit: size=3 is odd\n")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_any_command_with_its_status(
+    number: signal.Signals, status: int, vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vit.cli import recipes
+
+    def stopped(args: list[str]) -> int:
+        signal.raise_signal(number)
+        return 0
+
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.setattr(recipes, "run", stopped)
+    assert vit("recipes") == (status, "", "vit: stopped\n")
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_signal_that_the_parent_ignores_stays_ignored(
+    vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vit.cli import recipes
+
+    def interrupted(args: list[str]) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 7
+
+    monkeypatch.setattr(recipes, "run", interrupted)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert vit("recipes").status == 7
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_process_ends_with_the_status_and_all_of_its_output(tmp_path: Path) -> None:
+    """Although Python's own clearing up is left out."""
+    code = (
+        "import atexit, sys; from vit.cli import main, recipes\n"
+        "atexit.register(print, 'at exit')\n"
+        "recipes.run = lambda args: print('x' * 100_000) or 5\n"
+        "sys.argv = ['vit', 'recipes']; main.entry()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (5, "x" * 100_000 + "\nat exit\n")
+    done = subprocess.run([sys.executable, "-m", "vit", "nonsense"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("vit: unknown command")
 
 
 def test_a_terminal_without_the_letters_gets_escapes(photos: Path) -> None:

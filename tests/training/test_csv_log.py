@@ -1,6 +1,8 @@
 import csv
 from pathlib import Path
 
+import pytest
+
 from vit.training.csv_log import MetricsCsv
 
 
@@ -69,3 +71,28 @@ def test_seconds_go_on_where_the_first_run_stopped(tmp_path: Path) -> None:
     with (tmp_path / "metrics.csv").open(newline="") as file:
         seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
     assert seconds[0] == 5000 and 5000 <= seconds[1] < 5100
+
+
+def test_a_run_that_logs_nothing_changes_nothing(tmp_path: Path) -> None:
+    """Such as a resume that fails while the checkpoint is read."""
+    log(MetricsCsv(tmp_path), *((step, {"loss": float(step)}) for step in range(5)))
+    before = (tmp_path / "metrics.csv").read_bytes()
+    MetricsCsv(tmp_path, 2).finalize("failed")
+    assert (tmp_path / "metrics.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "damage", [b"a,b\n1,2\n", b"step,a\nx,2\n", b"step,a\n1,2,3\n", b"step\n1\n\xff\xfe\n", b"\0\n"]
+)
+def test_a_damaged_file_is_set_aside_when_the_first_row_comes(
+    damage: bytes, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = tmp_path / "metrics.csv"
+    for name in ("metrics.csv.damaged", "metrics.csv.damaged-2"):
+        path.write_bytes(damage)
+        logger = MetricsCsv(tmp_path, 3)
+        assert path.read_bytes() == damage
+        log(logger, (3, {"loss": 1.0}))
+        assert (tmp_path / name).read_bytes() == damage
+        assert rows(tmp_path) == [{"step": "3", "loss": "1.0"}]
+        assert f"it is {name} now, and a new file was started" in capsys.readouterr().err

@@ -3,12 +3,20 @@
 import json
 import shlex
 import sys
+import tempfile
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 from vit.cli.messages import OneLineParser
+from vit.cli.processes import start, together
 from vit.cli.run_directory import find_checkpoint, is_first_process, writable
+from vit.cli.scored_config import scored_config
 from vit.cli.yaml_reader import read_options
 from vit.errors import UserError
+
+# Classes of an image that are printed.
+TOP = 5
 
 HELP = """\
 usage: vit {command} RUN [--split SPLIT] [--json] [OPTIONS]
@@ -19,7 +27,7 @@ RUN is a run directory: its configuration, class names and best weights are used
 options:
   --split SPLIT       train, val or test (default: {split})
   --data.root PATH    other images: a folder a class, named as the classes of the run
-  --json              print the figures as JSON
+  --json              print the figures as JSON{predictions}
 {more}  and every option of `vit fit`, such as --data.batch_size or --trainer.devices"""
 
 WHAT = {
@@ -43,6 +51,7 @@ def run(command: str, args: list[str]) -> int:
                 what=WHAT[command],
                 split=split,
                 more=more if command == "predict" else "",
+                predictions=", with the predictions" if command == "predict" else "",
             )
         )
         return 0
@@ -54,79 +63,121 @@ def run(command: str, args: list[str]) -> int:
         parser.add_argument("--out")
         parser.add_argument("--spreadsheet", action="store_true")
     options, rest = parser.parse_known_args(args)
-    folder = Path(options.run).expanduser()
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} is not a run directory: it has no config.yaml")
-    if command == "predict":
-        _check_classes(folder)
-    weights = folder / "model"
-    if not (weights / "config.json").is_file():
-        weights = find_checkpoint(folder)  # an unfinished run
+    options.command, options.out = command, getattr(options, "out", None)
+    with start():
+        return _evaluate(Path(options.run).expanduser(), options, rest)
 
-    import torch
 
-    from vit.checkpoints.pretrained import inspect_pretrained
-    from vit.cli.lightning_cli import TrainingCLI
-    from vit.cli.results import headline, score
-    from vit.inspection.results import write_csv
+def _evaluate(folder: Path, options: Namespace, rest: list[str]) -> int:
+    from vit.cli.results import score
 
-    classes = inspect_pretrained(str(weights)).classes
-    arguments = ["-c", str(folder / "config.yaml"), "--model.pretrained", str(weights)]
-    # The weights know what they are; the recipe's changes to a named model are in them already.
-    arguments += ["--model.name", "null", "--model.architecture", "null"]
-    # Nothing is drawn for training; a run that once balanced twice can still be scored.
-    arguments += ["--data.sampling.balanced", "false", *rest]
-    unlabelled = _task(folder) != "classification"
-    if any(arg.startswith("--data.root") for arg in rest) and (classes or unlabelled):
-        # Other images: labelled by the run's classes, however many of them are there.
-        arguments += ["--data.classes", json.dumps(classes or [])]
-    cli = TrainingCLI(arguments)
-    if unlabelled:
-        # What the encoder was trained with stays behind when model/ is written.
-        whole = torch.load(find_checkpoint(folder), map_location="cpu", weights_only=True)
-        cli.model.load_state_dict(whole["state_dict"])
+    cli = _built(folder, options, rest)
     images = cli.datamodule.image_set(options.split)  # an error before anything runs
     out = None
-    if command == "predict":
+    if options.command == "predict":
         out = Path(options.out or folder / f"predictions_{options.split}.csv").expanduser()
         writable(out.parent, "--out")
     if options.split != "train" and not any(arg.startswith("--data.") for arg in rest):
         _warn_of_changes(folder, options.split, len(images))
     trainer = cli.build_trainer(None)
-    metrics, predictions = score(trainer, cli.model, cli.datamodule, options.split)
-    if not is_first_process():
-        return 0
+    with together(trainer):
+        metrics, predictions = score(trainer, cli.model, cli.datamodule, options.split)
+    if is_first_process():
+        _show(options, cli.datamodule.classes, metrics, predictions, out)
+    return 0
+
+
+def _built(folder: Path, options: Namespace, rest: list[str]) -> Any:
+    """Data and model of an evaluation."""
+    file = folder / "config.yaml"
+    if not file.is_file():
+        raise UserError(f"{folder} is not a run directory: it has no config.yaml")
+    config = scored_config(read_options(file), file)
+    unlabelled = config.get("task", "classification") != "classification"
+    if options.command == "predict" and unlabelled:
+        raise UserError(
+            f"{folder} was trained without labels and names no classes; fine-tune it first: vit "
+            f"fit -c finetune --data.root LABELLED --model.pretrained {shlex.quote(str(folder))}"
+        )
+    weights = folder / "model"
+    if not (weights / "config.json").is_file():
+        weights = find_checkpoint(folder)  # an unfinished run
+
+    import torch
+    import yaml
+
+    from vit.checkpoints.pretrained import inspect_pretrained
+    from vit.cli.lightning_cli import TrainingCLI
+
+    classes = inspect_pretrained(str(weights)).classes
+    # The weights know what they are; the recipe's changes to a named model are in them already.
+    arguments = ["--model.pretrained", str(weights)]
+    # Nothing is drawn for training; a run that once balanced twice can still be scored.
+    arguments += ["--data.sampling.balanced", "false", *rest]
+    if any(arg.startswith("--data.root") for arg in rest) and (classes or unlabelled):
+        # Other images: labelled by the run's classes, however many of them are there.
+        arguments += ["--data.classes", json.dumps(classes or [])]
+    with tempfile.TemporaryDirectory() as temporary:
+        recipe = Path(temporary, "config.yaml")
+        recipe.write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
+        cli = TrainingCLI(["-c", str(recipe), *arguments])
+    if unlabelled:
+        # What the encoder was trained with stays behind when model/ is written.
+        whole = torch.load(find_checkpoint(folder), map_location="cpu", weights_only=True)
+        cli.model.load_state_dict(whole["state_dict"])
+    return cli
+
+
+def _show(
+    options: Namespace,
+    classes: list[str],
+    metrics: dict[str, float],
+    predictions: Any,
+    out: Path | None,
+) -> None:
+    from vit.cli.results import headline
+    from vit.inspection.results import write_csv
+
     if out is not None:
-        classes = cli.datamodule.classes
         write_csv(out, classes, predictions, spreadsheet=options.spreadsheet)
         print(f"wrote {out}", file=sys.stderr)
     if options.json:
-        print(json.dumps(metrics, indent=2))
+        content: dict[str, Any] = dict(metrics)
+        if options.command == "predict":
+            content["predictions"] = _listed(predictions, classes)
+        print(json.dumps(content, indent=2))
     else:
         print(headline(options.split, metrics, predictions))
         for name, value in metrics.items():
             print(f"{name:16} {value:.4f}")
-    return 0
 
 
-def _task(run: Path) -> str:
-    return read_options(run / "config.yaml").get("task", "classification")
-
-
-def _check_classes(run: Path) -> None:
-    """UserError for a run without classes."""
-    if _task(run) != "classification":
-        raise UserError(
-            f"{run} was trained without labels and names no classes; fine-tune it first: "
-            f"vit fit -c finetune --data.root LABELLED --model.pretrained {shlex.quote(str(run))}"
+def _listed(predictions: Any, classes: list[str]) -> list[dict[str, Any]]:
+    """An object an image: its name, its true class or classes, and the most probable ones."""
+    rows = []
+    for row, (index, name) in enumerate(zip(predictions.indices, predictions.names, strict=True)):
+        ranked = zip(predictions.top_classes[row], predictions.top_probabilities[row], strict=True)
+        rows.append(
+            {
+                "index": int(index),
+                "image": name,
+                "label": [classes[k] for k in predictions.classes_of(row)],
+                "top": [
+                    {"class": classes[int(k)], "probability": float(probability)}
+                    for k, probability in list(ranked)[:TOP]
+                ],
+            }
         )
+    return rows
 
 
 def _warn_of_changes(run: Path, split: str, found: int) -> None:
     """Says so where the data is not what it was: a fresh cut may test on what was trained on."""
-    file = run / "summary.json"
-    before = json.loads(file.read_text(encoding="utf-8"))["images"][split] if file.is_file() else 0
-    if before not in (0, found) and is_first_process():
+    from vit.inspection.results import read_summary
+
+    images = read_summary(run / "summary.json").get("images")
+    before = images.get(split, 0) if isinstance(images, dict) else 0
+    if isinstance(before, int) and before not in (0, found) and is_first_process():
         print(
             f"note: {split} had {before:,} images when the run was made and has {found:,} now; "
             "images that it was trained on may be among them",

@@ -4,12 +4,24 @@ import resource
 import shlex
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from vit.cli.hardware import limit_threads
-from vit.cli.run_directory import is_first_process, new_run_dir, resumed, run_name, writable
+from vit.cli.processes import start, together
+from vit.cli.resuming import check_continues, ineffective, read_checkpoint
+from vit.cli.run_directory import (
+    Claim,
+    claim_new,
+    claim_resumed,
+    is_first_process,
+    kept,
+    resumed,
+    run_name,
+)
 from vit.errors import UserError
+from vit.signals import Stopped
 
 # Below this, training from random weights deserves a word of warning.
 FEW_IMAGES = 20_000
@@ -38,6 +50,7 @@ most used options:
   --seed_everything N          order, augmentation, initial weights and splits
   --run_dir DIR                where to write
   --ckpt_path FILE             continue that run exactly; `last` takes the one in --run_dir
+  --json                       print the summary of the finished run as JSON
   --print_config               print the whole configuration and stop
 
 `vit fit --help-all` lists every option with its type and default."""
@@ -53,61 +66,114 @@ def run(args: list[str]) -> int:
     elif not any(a in ("-c", "--config") or a.startswith("--config=") for a in args):
         args = _recipe_of_resumed_run(args)
 
-    from vit.cli.lightning_cli import TrainingCLI  # heavy: imports lightning
-    from vit.cli.results import budget_option, finish
+    args, as_json = [arg for arg in args if arg != "--json"], "--json" in args
+    claims: list[Claim] = []
+    with start(), ExitStack() as held:
 
-    cli = TrainingCLI(args)
-    config, data, model = cli.config, cli.datamodule, cli.model
+        def claim(config: Any) -> None:
+            """Takes the run directory; called when the options are known and nothing is built."""
+            if not config.trainer.fast_dev_run:
+                claims.append(held.enter_context(kept(_claim(config, args))))
+
+        from vit.cli.lightning_cli import TrainingCLI  # heavy: imports lightning
+
+        cli = TrainingCLI(args, parsed=claim)
+        if not claims:
+            return _fast_dev_run(cli)
+        return _train(cli, claims[0], shlex.join(["vit", "fit", *args]), as_json=as_json)
+
+
+def _claim(config: Any, args: list[str]) -> Claim:
     if config.ckpt_path is not None:
-        checkpoint, run_dir = resumed(config.ckpt_path, config.run_dir)
-        step = _resumed_step(checkpoint)
-    else:
-        checkpoint, step = None, None
-        names = [args[i + 1] for i, a in enumerate(args[:-1]) if a in ("-c", "--config")]
-        name = run_name(names[-1] if names else None, config.data.root, config.data.dataset)
-        run_dir = new_run_dir(config.run_dir, name)
+        return claim_resumed(*resumed(config.ckpt_path, config.run_dir))
+    names = [args[i + 1] for i, a in enumerate(args[:-1]) if a in ("-c", "--config")]
+    name = run_name(names[-1] if names else None, config.data.root, config.data.dataset)
+    return claim_new(config.run_dir, name)
+
+
+def _fast_dev_run(cli: Any) -> int:
+    trainer = cli.build_trainer(None)
+    with together(trainer):
+        trainer.fit(cli.model, cli.datamodule)
+    if is_first_process():
+        print("fast_dev_run: training and validation went through; nothing was kept")
+    return 0
+
+
+def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> int:
+    from lightning.pytorch.callbacks import LambdaCallback
+
+    from vit.cli.results import budget_option, finish, score_best
+
+    config, data, model, run_dir = cli.config, cli.datamodule, cli.model, claim.folder
+    checkpoint, saved = None, None
+    if config.ckpt_path is not None:
+        checkpoint, _ = resumed(config.ckpt_path, config.run_dir)
+        saved = read_checkpoint(checkpoint)
+    step = None if saved is None else int(saved["global_step"])
     trainer = cli.build_trainer(run_dir, step)
     params = sum(parameter.numel() for parameter in model.model.parameters())
     if trainer.strategy.root_device.type == "cpu":
         height, width = data.image_size
         tokens = height * width // model.model.patch_size**2
         limit_threads(params, tokens, data.batch_size)
-    if trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
-        trainer.fit(model, data)
-        if is_first_process():
-            print("fast_dev_run: training and validation went through; nothing was kept")
-        return 0
+    if checkpoint is not None and saved is not None:
+        check_continues(checkpoint, saved, cli, trainer)
+    record = _Record(cli, run_dir)
     if is_first_process():
-        writable(run_dir, "--run_dir")
-        cli.save_config(run_dir / "config.yaml")
+        if checkpoint is None:
+            record()
+        else:
+            for note in ineffective(checkpoint, config):
+                print(f"note: {note}", file=sys.stderr)
         _announce(data, model, params, run_dir)
+    # A resumed run keeps its config.yaml until its checkpoint has been read.
+    trainer.callbacks.insert(0, LambdaCallback(on_train_start=record))
 
-    started, cpu = time.monotonic(), _cpu_seconds()
+    started, cpu, trained = time.monotonic(), _cpu_seconds(), False
     try:
-        trainer.fit(model, data, ckpt_path=None if checkpoint is None else str(checkpoint))
-    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or a SIGTERM that Lightning has handled
+        with together(trainer):
+            trainer.fit(model, data, ckpt_path=None if checkpoint is None else str(checkpoint))
+            record()  # also where nothing was left to train
+            trained = True
+            if trainer.global_step == step and is_first_process():
+                print(
+                    f"note: the run was complete at step {step}, nothing was trained; raise its "
+                    f"limit, {budget_option(trainer)}",
+                    file=sys.stderr,
+                )
+            timing = {
+                "train_seconds": time.monotonic() - started,
+                "train_cpu_seconds": _cpu_seconds() - cpu,
+            }
+            outcome = score_best(cli, trainer, timing)
+        return finish(cli, trainer, run_dir, outcome, command=command, as_json=as_json)
+    except Stopped as stop:
+        stop.announced = True
         if is_first_process():
-            print(_stopped(run_dir), file=sys.stderr)
-        return 1
-    if trainer.global_step == step and is_first_process():
-        print(
-            f"note: the run was complete at step {step}, nothing was trained; raise its limit, "
-            f"{budget_option(trainer)}",
-            file=sys.stderr,
-        )
-    timing = {
-        "train_seconds": time.monotonic() - started,
-        "train_cpu_seconds": _cpu_seconds() - cpu,
-    }
-
-    command = shlex.join(["vit", "fit", *args])
-    return finish(cli, trainer, run_dir, command=command, timing=timing)
+            print(_stopped(run_dir, trained=trained), file=sys.stderr)
+        raise
 
 
-def _stopped(run_dir: Path) -> str:
+class _Record:
+    """Writes config.yaml, once."""
+
+    def __init__(self, cli: Any, run_dir: Path) -> None:
+        self._cli, self._path, self._done = cli, run_dir / "config.yaml", False
+
+    def __call__(self, *_: Any) -> None:
+        if not self._done and is_first_process():
+            self._cli.save_config(self._path)
+        self._done = True
+
+
+def _stopped(run_dir: Path, *, trained: bool) -> str:
     if not (run_dir / "checkpoints" / "last.ckpt").is_file():
-        return f"stopped before a checkpoint was saved; {run_dir} cannot be continued"
-    return f"stopped; vit fit --run_dir {shlex.quote(str(run_dir))} --ckpt_path last continues"
+        return "stopped before the first step: there was nothing to save"
+    command = f"vit fit --run_dir {shlex.quote(str(run_dir))} --ckpt_path last"
+    if trained:
+        return f"stopped after training, while the run was scored; {command} scores it"
+    return f"stopped; {command} continues"
 
 
 def _recipe_of_resumed_run(args: list[str]) -> list[str]:
@@ -130,18 +196,6 @@ def _recipe_of_resumed_run(args: list[str]) -> list[str]:
             "it back, or name its recipe with -c"
         )
     return ["-c", str(config), *args]
-
-
-def _resumed_step(checkpoint: Path) -> int:
-    import torch
-
-    try:
-        return int(torch.load(checkpoint, map_location="meta", weights_only=True)["global_step"])
-    except Exception as error:  # torch.load has no error type of its own for a broken file
-        raise UserError(
-            f"{checkpoint} is not a readable checkpoint ({type(error).__name__}); try best.ckpt "
-            "beside it"
-        ) from error
 
 
 def _cpu_seconds() -> float:

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from vit.training.csv_log import MetricsCsv
 from vit.training.losses import refuse_double_balance
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.progress import RunProgress
+from vit.training.stopping import StopTogether
+from vit.writing import atomic, write_bytes
 
 # What is trained, by the name that a recipe gives it.
 TASKS = {"classification": ImageClassifier, "masked_patches": MaskedPatchPrediction}
@@ -75,8 +78,11 @@ class TrainingCLI(LightningCLI):
     checkpoint's hyperparameters over what the user typed.
     """
 
-    def __init__(self, args: list[str]) -> None:
+    def __init__(
+        self, args: list[str], *, parsed: Callable[[Namespace], None] | None = None
+    ) -> None:
         quiet_lightning()
+        self._parsed = parsed  # called before anything is built, which takes time
         args = resolve_recipes(args)
         self.task = task_of(args, TASKS)
         help_texts("--help" in args)
@@ -171,6 +177,8 @@ class TrainingCLI(LightningCLI):
             pretrained = fill_from_pretrained(config)
         model = configured_model(config, pretrained)
         check_memory(config, model, on_cpu=computes_on_cpu(config.trainer.accelerator or "auto"))
+        if self._parsed is not None:
+            self._parsed(config)
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             config.trainer.precision = precision
@@ -185,7 +193,7 @@ class TrainingCLI(LightningCLI):
 
     def build_trainer(self, run_dir: Path | None, resumed_step: int | None = None) -> Trainer:
         """The Trainer of a run that writes into `run_dir`; without one it writes nothing."""
-        progress = self._progress()
+        progress = [*self._progress(), StopTogether()]
         own: dict[str, Any] = {"logger": False, "callbacks": progress}
         if run_dir is not None:
             own = {
@@ -227,7 +235,10 @@ class TrainingCLI(LightningCLI):
         return [BestCheckpoint(folder, monitor), last]
 
     def save_config(self, path: Path) -> None:
-        """The resolved configuration without what belongs to one start: the run it resumed."""
+        """The resolved configuration without what belongs to one start: the run it resumed.
+
+        A file that is there and says something else is kept as config.yaml.1, config.yaml.2, ...
+        """
         config = self.config.clone()
         config.ckpt_path = None
         config.run_dir = None
@@ -239,7 +250,13 @@ class TrainingCLI(LightningCLI):
             place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
             if place and os.path.exists(place):  # not the address of a hub
                 group[name] = place  # so that the run can be scored from any directory
-        self.parser.save(config, path, skip_unset=False, overwrite=True, multifile=False)
+        with atomic(path) as temporary:
+            self.parser.save(config, temporary, skip_unset=False, multifile=False)
+            if path.is_file() and path.read_bytes() != temporary.read_bytes():
+                number = 1
+                while (older := path.with_name(f"{path.name}.{number}")).exists():
+                    number += 1
+                write_bytes(older, path.read_bytes())
 
     def _explain(self, error: BaseException) -> UserError:
         """One line for a bad configuration, with the nearest known key."""

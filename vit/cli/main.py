@@ -3,12 +3,19 @@
 Nothing heavy is imported here, so that `vit --help` answers at once.
 """
 
+import atexit
 import os
 import sys
+import threading
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
+from typing import NoReturn
 
+from vit import signals
 from vit.cli.hardware import keep_memory
+from vit.cli.run_directory import claimed, release_all
+from vit.cli.unexpected import report, user_error
 from vit.errors import UserError, did_you_mean
 
 # name -> (module, what it does). Each module has run(args) -> exit status.
@@ -83,7 +90,11 @@ def suggestion(name: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command. 0: done; 2: a mistake of the user's, told in one line; 1: anything else."""
+    """Runs one command and returns its exit status.
+
+    0: done. 2: a mistake of the user's, in one line. 130 and 143: ended by SIGINT and SIGTERM.
+    1: anything else, such as a full disk.
+    """
     args = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack the letters of a file name
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -96,28 +107,67 @@ def main(argv: list[str] | None = None) -> int:
         print(f"vit {version('vit')}")
         return 0
     try:
-        name = args[0]
-        if name not in COMMANDS:
-            hint = suggestion(name) or "; `vit --help` lists the commands"
-            raise UserError(f"unknown command {name!r}{hint}")
-        keep_memory()
-        module = import_module(COMMANDS[name][0])
-        if COMMANDS[name][0] == "vit.cli.evaluate":
-            return module.run(name, args[1:])
-        return module.run(args[1:])
-    except UserError as error:
-        print(f"vit: {error}", file=sys.stderr)
+        with signals.handled():
+            return _run(args[0], args[1:])
+    except BaseException as error:
+        return _status(error)
+
+
+def _run(name: str, args: list[str]) -> int:
+    if name not in COMMANDS:
+        hint = suggestion(name) or "; `vit --help` lists the commands"
+        raise UserError(f"unknown command {name!r}{hint}")
+    keep_memory()
+    module = import_module(COMMANDS[name][0])
+    if COMMANDS[name][0] == "vit.cli.evaluate":
+        return module.run(name, args)
+    return module.run(args)
+
+
+def _status(error: BaseException) -> int:
+    """Says in one line what has ended a command, and gives the exit status."""
+    if isinstance(error, signals.Stopped):
+        if not error.announced:
+            print("vit: stopped", file=sys.stderr)
+        return 128 + error.number
+    if isinstance(error, KeyboardInterrupt):
+        print("vit: stopped", file=sys.stderr)
+        return 130
+    if not isinstance(error, Exception):  # a parser's SystemExit has said what there is to say
+        raise error
+    mistake = user_error(error)
+    if mistake is not None:
+        print(f"vit: {mistake}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
+    if isinstance(error, BrokenPipeError):
         # The reader, such as `head`, has seen enough; Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
-        if error.strerror is None:
-            raise
+    if isinstance(error, OSError) and error.strerror is not None:
         where = "" if error.filename is None else f": {error.filename}"
         print(f"vit: {error.strerror}{where}", file=sys.stderr)  # a full disk, a lost share
         return 1
-    except KeyboardInterrupt:
-        print("vit: stopped", file=sys.stderr)
-        return 1
+    print(f"vit: {report(error, claimed())}", file=sys.stderr)
+    release_all()
+    return 1
+
+
+def entry() -> NoReturn:
+    """The process of `vit`: runs one command, and ends without Python's own clearing up.
+
+    That takes seconds once torch and Lightning are imported, and minutes on a busy machine.
+    """
+    try:
+        status = main()
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # its reader has gone
+            stream.flush()
+    os._exit(status)

@@ -2,7 +2,9 @@
 
 import json
 import shlex
+import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from vit.inspection.pretraining import Examples, pretraining_headline, write_pre
 from vit.inspection.results import Predictions, write_results
 from vit.ranking import top_classes
 from vit.training.budget import time_limit
+from vit.writing import write_text
 
 TOP = 5
 # Images whose masked patches are shown.
@@ -128,12 +131,29 @@ def score(trainer: Trainer, model: Any, data: Any, split: str) -> tuple[dict[str
     return metrics, collect.gathered(data.image_set(split).names) if data.labelled else None
 
 
-def finish(
-    cli: Any, trainer: Trainer, run_dir: Path, *, command: str, timing: dict[str, float]
-) -> int:
-    """Scores the best weights and writes model/, summary.json, pictures and report."""
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What is known of a run when all its processes have done their part."""
+
+    split: str
+    metrics: dict[str, float]
+    """Of the best weights, on `split`."""
+    validation: dict[str, float]
+    """Of the same weights, when they were saved."""
+    predictions: Predictions | None
+    checkpoint: dict[str, Any]
+    progress: dict[str, int]
+    timing: dict[str, float]
+
+
+def score_best(cli: Any, trainer: Trainer, timing: dict[str, float]) -> Outcome:
+    """Scores the best weights of a finished training; every process calls it."""
     model, data = cli.model, cli.datamodule
-    images_seen, steps, epochs = data.consumed_samples, trainer.global_step, trainer.current_epoch
+    progress = {
+        "images_seen": data.consumed_samples,
+        "steps": trainer.global_step,
+        "epochs": trainer.current_epoch,
+    }
     checkpoint = load_best(trainer, model)
     validation = checkpoint.pop("metrics")  # of these weights, not of the last ones
     split = cli.config.final_split
@@ -142,20 +162,40 @@ def finish(
     metrics, predictions = {}, None
     if split != "none" and data.splits.get(split) is not None:
         metrics, predictions = score(trainer, model, data, split)
+    return Outcome(
+        split=split,
+        metrics=metrics,
+        validation=validation,
+        predictions=predictions,
+        checkpoint=checkpoint,
+        progress=progress,
+        timing=timing,
+    )
+
+
+def finish(
+    cli: Any,
+    trainer: Trainer,
+    run_dir: Path,
+    outcome: Outcome,
+    *,
+    command: str,
+    as_json: bool = False,
+) -> int:
+    """Writes model/, summary.json, pictures and report, and prints what came out."""
     if not is_first_process():
         return 0
+    model, data, split = cli.model, cli.datamodule, outcome.split
     summary = {
         "command": command,
-        "metrics": {**validation, **metrics},
+        "metrics": {**outcome.validation, **outcome.metrics},
         "split": split,
         "images": {s: len(data.splits.get(s) or ()) for s in ("train", "val", "test")},
-        **{name: round(seconds, 2) for name, seconds in timing.items()},
-        "images_seen": images_seen,
-        "steps": steps,
-        "epochs": epochs,
+        **{name: round(seconds, 2) for name, seconds in outcome.timing.items()},
+        **outcome.progress,
         "parameters": sum(p.numel() for p in model.model.parameters()),
         "model": model.model.config.to_dict(),
-        "checkpoint": checkpoint,
+        "checkpoint": outcome.checkpoint,
         "classes": data.classes,
         "precision": trainer.precision,
         "processes": trainer.world_size,
@@ -171,23 +211,30 @@ def finish(
             "multilabel": data.multilabel,
             "recipe": json.loads(json.dumps(cli.config.as_dict(), default=str)),
             "metrics": summary["metrics"],
-            "checkpoint": checkpoint,
+            "checkpoint": outcome.checkpoint,
         },
     )
     text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
     # A file name that is not Unicode comes out as JSON's own escape for it.
-    (run_dir / "summary.json").write_text(text, encoding="utf-8", errors="backslashreplace")
-    if predictions is not None:
+    write_text(run_dir / "summary.json", text, errors="backslashreplace")
+    if outcome.predictions is not None:
         write_results(
             run_dir,
             split=split,
             classes=data.classes,
-            predictions=predictions,
+            predictions=outcome.predictions,
             open_image=lambda index: data.open_image(split, index),
         )
     if not data.labelled:
-        write_pretraining(run_dir, split, _examples(model, data, split) if metrics else None)
-    print(closing(run_dir, split, metrics, predictions, data, budget_option(trainer)))
+        examples = _examples(model, data, split) if outcome.metrics else None
+        write_pretraining(run_dir, split, examples)
+    longer = budget_option(trainer)
+    last_words = closing(run_dir, split, outcome.metrics, outcome.predictions, data, longer)
+    if as_json:
+        print(text, end="")
+        print(last_words, file=sys.stderr)
+    else:
+        print(last_words)
     return 0
 
 

@@ -5,6 +5,7 @@ import shlex
 import sys
 from argparse import Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
+from signal import SIGINT
 
 from vit.cli.messages import OneLineParser
 from vit.cli.run_directory import is_first_process, writable
@@ -12,6 +13,7 @@ from vit.cli.transfer_cells import CellFailed, alone_in
 from vit.cli.transfer_plan import COMMAND, Arguments, check_plan, parse_grid, parse_sources
 from vit.cli.transfer_table import Row, to_csv, to_json, to_markdown
 from vit.errors import UserError
+from vit.signals import Stopped
 
 DESCRIPTION = """\
 Fine-tunes MODEL to each data set: every learning rate of a small grid on train without a slice,
@@ -55,9 +57,10 @@ def run(args: list[str]) -> int:
         with alone_in(out) as lock:
             check_plan(out / "plan.json", COMMAND, arguments.document())
             return _transfer(arguments, out, lock, options)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped) as stop:
         print(f"stopped; this continues: {_command(args, options, out)}", file=sys.stderr)
-        return 1
+        number = stop.number if isinstance(stop, Stopped) else next(iter(stop.args), SIGINT)
+        return 128 + number
     except CellFailed as error:
         print(f"vit: {error}", file=sys.stderr)
         print(f"this continues: {_command(args, options, out)}", file=sys.stderr)

@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from vit.errors import UserError
+from vit.signals import on_signal
 
 LOG = "log.txt"
 DIVERGED = "diverged.txt"
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FIT = (sys.executable, "-m", "vit", "fit")
 
 
@@ -102,20 +104,25 @@ def start(arguments: list[str], log: Any, lock: int | None) -> subprocess.Popen[
 
 
 def wait(process: subprocess.Popen[bytes]) -> int:
-    """The exit status; KeyboardInterrupt if that, or SIGTERM, came meanwhile, once it has saved."""
-    asked = 0
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    """The exit status. If SIGINT, SIGTERM or SIGHUP came meanwhile, KeyboardInterrupt with its
+    number, once the cell has saved."""
+    asked: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    handlers = {number: signal.getsignal(number) for number in ENDING}
     for number, handler in handlers.items():
-        if handler == signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
+        if handler in (signal.SIG_DFL, signal.default_int_handler, on_signal):
+            signal.signal(number, interrupt)
     try:
         while True:
             try:
                 code = process.wait()
                 break
             except KeyboardInterrupt:
-                asked += 1
-                if asked == 1:
+                if len(asked) == 1:
                     process.send_signal(signal.SIGTERM)
                 elif process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
@@ -123,7 +130,7 @@ def wait(process: subprocess.Popen[bytes]) -> int:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if asked:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(asked[0])
     return code
 
 

@@ -53,7 +53,14 @@ def make_loader(
 def start_worker(worker: int) -> None:
     """First thing in a worker process. (torch itself has set it to one thread.)
 
-    Ctrl-C reaches all processes of a terminal; the main process ends the workers in its own time,
+    Ctrl-C reaches all processes of a terminal, and a scheduler's SIGTERM all of a job; the main
+    process needs the workers until it has finished its step, and then ends them in its own time,
     without a traceback of each.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_at_second)
+
+
+def _end_at_second(*_: object) -> None:
+    """The main process ends a worker that does not stop by a SIGTERM of its own, or by two."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

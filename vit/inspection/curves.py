@@ -45,8 +45,9 @@ def read_history(path: Path) -> list[Row]:
     """
     if not path.is_file():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [_numbers(line) for line in csv.DictReader(file)]
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        # A damaged file costs its rows, not the report.
+        rows = [_numbers(line) for line in csv.DictReader(text.replace("\0", "") for text in file)]
     history: list[Row] = []
     newest = -1.0
     for row in rows:

@@ -22,6 +22,7 @@ from vit.inspection.report import (
     training_curves,
 )
 from vit.inspection.wording import percent
+from vit.writing import write_bytes, write_text
 
 COLUMNS = ("image", "seen", "predicted", "true")
 
@@ -59,11 +60,11 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> N
     config = (run_dir / "config.yaml").read_text("utf-8")
     history = curves.read_history(run_dir / "metrics.csv")
     if panels := list(curves.panels_of(history)):
-        (run_dir / "curves.png").write_bytes(png(curves.curves(history, panels)))
+        write_bytes(run_dir / "curves.png", png(curves.curves(history, panels)))
     pictures = ""
     if examples is not None:
         light, dark = (png(mosaic(examples, theme), crop=True) for theme in (LIGHT, DARK))
-        (run_dir / "masked_patches.png").write_bytes(light)
+        write_bytes(run_dir / "masked_patches.png", light)
         pictures = picture(light, dark, "Predicted and true colours")
     name, run = run_dir.resolve().name, shlex.quote(str(run_dir))
     found = page(
@@ -84,7 +85,7 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> N
             section("How it was made", *origin(summary, config)),
         ],
     )
-    (run_dir / "report.html").write_bytes(found.encode("utf-8", "backslashreplace"))
+    write_text(run_dir / "report.html", found, errors="backslashreplace")
 
 
 _EXPLAINED = (

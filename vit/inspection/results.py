@@ -6,10 +6,12 @@ config.yaml where they are there; needs none of them.
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -26,7 +28,7 @@ from vit.inspection.scores import (
     confusion_matrix,
 )
 from vit.reading import special
-from vit.writing import atomic, spreadsheet_text
+from vit.writing import atomic, spreadsheet_text, write_bytes, write_text
 
 NUM_WORST = 20
 CSV_TOP = 5
@@ -159,7 +161,7 @@ def examine(
         split=split,
         classes=classes,
         multilabel=predictions.multilabel,
-        summary=json.loads(_text_of(run_dir / "summary.json") or "{}"),
+        summary=read_summary(run_dir / "summary.json"),
         config=_text_of(run_dir / "config.yaml"),
         history=curves.read_history(run_dir / "metrics.csv"),
         num_images=len(predictions),
@@ -209,6 +211,21 @@ def _worst_title(num_wrong: int, num_images: int, split: str) -> str:
     if num_wrong <= NUM_WORST:
         return f"All {num_wrong} errors in {images}"
     return f"The {NUM_WORST} most confident of {num_wrong:,} errors in {images}"
+
+
+def read_summary(file: Path) -> dict[str, Any]:
+    """The content of a summary.json; empty, with a note where it is damaged, if there is none."""
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text("utf-8"))
+        if isinstance(content, dict):
+            return content
+        reason = "no JSON object"
+    except (OSError, ValueError, RecursionError) as error:
+        reason = str(error)
+    print(f"note: {file} cannot be read and is left out: {reason}", file=sys.stderr)
+    return {}
 
 
 def _text_of(file: Path) -> str:
@@ -292,8 +309,7 @@ def write_results(
         values, label = found.class_bars
         pictures["per_class.png"] = png(figures.class_bars(values, classes, label))
     for name, content in pictures.items():
-        (run_dir / name).write_bytes(content)
+        write_bytes(run_dir / name, content)
     # A file name need not be valid Unicode; a page that is not would not open.
-    page = render(found).encode("utf-8", "backslashreplace")
-    (run_dir / "report.html").write_bytes(page)
+    write_text(run_dir / "report.html", render(found), errors="backslashreplace")
     return [run_dir / name for name in ("predictions.csv", *pictures, "report.html")]

@@ -1,12 +1,13 @@
 """Checkpoint files that are whole or absent."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from typing_extensions import override
+
+from vit.writing import atomic
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -24,20 +25,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             raise TypeError("storage_options have no meaning for a local file")
         if "://" in str(path):  # a remote store: only Lightning's own way of writing reaches it
             return super().save_checkpoint(checkpoint, path)
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            with temporary.open("wb") as file:
+            with atomic(Path(path)) as temporary, temporary.open("wb") as file:
                 torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
         except RuntimeError as error:
             # On a full disk torch fails once more while it closes the file, and hides the reason.
             reason = error.__context__
             if isinstance(reason, OSError):
                 raise OSError(reason.errno, reason.strerror, str(path)) from error
             raise
-        finally:
-            temporary.unlink(missing_ok=True)

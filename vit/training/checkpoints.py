@@ -1,16 +1,16 @@
 """best.ckpt, which a finished run is, and last.ckpt, where an interrupted run continues."""
 
-import os
-import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
-from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
+
+from vit.training.callbacks import counting_data
+from vit.training.stopping import StopTogether
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -40,15 +40,15 @@ class BestCheckpoint(ModelCheckpoint):
         return bool(equal) or super().check_monitor_top_k(trainer, current)
 
 
-class LastCheckpoint(Checkpoint):
+class LastCheckpoint(StopTogether):
     """Saves `last.ckpt` when the run ends, at ends of epochs, and now and then in long epochs.
 
     Lightning's ModelCheckpoint saves at a fixed count of epochs or steps: on thirty photos that is
     a file of the model's size every second, on ImageNet one an hour. Here the clock decides, but
     only between steps of the optimizer, so that nothing accumulated is lost.
 
-    Ctrl-C and SIGTERM, too, let a run of one process finish its step and save; a second Ctrl-C does
-    not wait. Several processes would each stop at another step: they stop at once.
+    Ctrl-C and SIGTERM, at any of a run's processes, let all of them finish the step and save; a
+    second Ctrl-C does not wait.
 
     Args:
         directory: Where the file goes.
@@ -61,48 +61,44 @@ class LastCheckpoint(Checkpoint):
     def __init__(
         self, directory: str | Path, *, epoch_seconds: float = 60, step_seconds: float = 900
     ) -> None:
+        super().__init__()
         self.path = Path(directory) / "last.ckpt"
         self.epoch_seconds = epoch_seconds
         self.step_seconds = step_seconds
         self._saved_at = 0.0
         self._saved_step = -1
-        self._interrupted = False
+        self._global_batch: int | None = None
+
+    def state_dict(self) -> dict[str, int]:
+        """Images in a step of all processes; a run that goes on must have as many."""
+        return {} if self._global_batch is None else {"global_batch": self._global_batch}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        data = counting_data(trainer)
+        if data is not None:
+            accumulated = trainer.accumulate_grad_batches
+            self._global_batch = data.batch_size * trainer.world_size * accumulated
+        # Only the first process knows the run's directory.
+        self.path = trainer.strategy.broadcast(self.path)
+        super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at = time.monotonic()
-        self._interrupted = False
-        alone = trainer.world_size == 1 and threading.current_thread() is threading.main_thread()
-        if alone and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._interrupt)
-
-    def _interrupt(self, *signal_and_frame: Any) -> None:
-        self._interrupted = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        # Not by print, whose buffer the signal may have come in the middle of.
-        os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
-
-    def _stop_if_asked(self, trainer: Trainer) -> None:
-        if self._interrupted or (trainer.received_sigterm and trainer.world_size == 1):
-            self._save(trainer)
-        if self._interrupted:
-            raise KeyboardInterrupt
+        self._saved_step = trainer.global_step  # a run that has just been read needs no saving
+        super().on_train_start(trainer, pl_module)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        # Lightning looks for the signal in more places than have a hook, all between two steps.
-        if isinstance(exception, SIGTERMException) and trainer.world_size == 1:
+        # Only a stop that was agreed on falls between two steps, on all processes.
+        if self.agreed and trainer.state.fn == TrainerFn.FITTING and self._saved_step >= 0:
             self._save(trainer)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if signal.getsignal(signal.SIGINT) == self._interrupt:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        super().on_exception(trainer, pl_module, exception)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            self._stop_if_asked(trainer)
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         due = (batch_idx + 1) % (self.CHECK_EVERY * trainer.accumulate_grad_batches) == 0
         if due and not trainer.is_last_batch and self._waited(trainer, self.step_seconds):
             self._save(trainer)
@@ -116,7 +112,7 @@ class LastCheckpoint(Checkpoint):
         )
         if ends or self._waited(trainer, self.epoch_seconds):
             self._save(trainer)
-        self._stop_if_asked(trainer)  # of a signal during the validation
+        super().on_train_epoch_end(trainer, pl_module)  # a signal during the validation
 
     def _waited(self, trainer: Trainer, seconds: float) -> bool:
         """Whether that much time has passed, by the first process's clock."""

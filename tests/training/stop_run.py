@@ -1,0 +1,111 @@
+"""What test_stopping.py starts: pairs of processes, one of which gets a signal at a chosen place.
+
+Arguments: folder of photos, folder to write to, seconds to wait for a pair. Prints a list of
+[place, rank, signal, exit statuses, step of last.ckpt] as JSON.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback
+
+from tests.training import ddp_run
+from vit.cli.processes import together
+from vit.data.module import ImageData, InputFormat
+from vit.data.transforms import TrainTransform
+from vit.training.checkpoints import LastCheckpoint
+
+CASES = [
+    ("on_train_batch_start", 0, signal.SIGTERM),
+    ("on_train_batch_start", 1, signal.SIGTERM),
+    ("on_train_batch_start", 1, signal.SIGINT),
+    ("setup", 1, signal.SIGTERM),
+    ("on_validation_batch_start", 0, signal.SIGTERM),
+    ("on_train_epoch_end", 1, signal.SIGTERM),
+    ("on_test_batch_start", 1, signal.SIGTERM),
+    ("nowhere", 0, signal.SIGTERM),
+]
+
+
+class SignalAt(Callback):
+    """Sends a signal to its own process, once, in a hook."""
+
+    def __init__(self, place: str, number: signal.Signals) -> None:
+        self.place, self.number = place, number
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == object.__getattribute__(self, "place"):
+            object.__setattr__(self, "place", "")
+            signal.raise_signal(self.number)
+        return super().__getattribute__(name)
+
+
+def work(rank: int, place: str, target: int, number: int, photos: str, folder: str) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    data = ImageData(
+        root=photos,
+        image_size=8,
+        batch_size=4,
+        num_workers=0,
+        augment=TrainTransform(crop="none", flip=False),
+        inputs=InputFormat(crop_fraction=1.0),
+    )
+    callbacks: list[Callback] = [LastCheckpoint(folder)]
+    if rank == target:
+        callbacks.insert(0, SignalAt(place, signal.Signals(number)))
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=2,
+        callbacks=callbacks,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    model = ddp_run.make_model()
+    with together(trainer):
+        trainer.fit(model, data)
+        trainer.test(model, datamodule=data, verbose=False)
+
+
+def pair(photos: str, folder: Path, seconds: float, case: Any) -> list[Any]:
+    place, target, number = case
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ.update(
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]),
+            WORLD_SIZE="2", NODE_RANK="0",
+        )  # fmt: skip
+    processes = [
+        multiprocessing.get_context("fork").Process(
+            target=work, args=(rank, place, target, int(number), photos, str(folder))
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    end = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(end - time.monotonic(), 0.1))
+        if process.is_alive():
+            process.kill()
+    last = folder / "last.ckpt"
+    step = torch.load(last, weights_only=True)["global_step"] if last.is_file() else None
+    return [place, target, int(number), [process.exitcode for process in processes], step]
+
+
+if __name__ == "__main__":
+    photos, out, seconds = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
+    print(json.dumps([pair(photos, out / str(i), seconds, c) for i, c in enumerate(CASES)]))

@@ -1,0 +1,45 @@
+"""A signal to any process of a run ends all of them at one step, saved, with one status."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training import stop_run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def results(photos: Path, tmp_path_factory: pytest.TempPathFactory, deadline) -> list[Any]:
+    folder = tmp_path_factory.mktemp("stop")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.stop_run", str(photos), str(folder),
+         str(deadline(60))],
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("number", range(len(stop_run.CASES)))
+def test_both_processes_end_saved_by_a_signal_to_one(number: int, results: list[Any]) -> None:
+    place, _, sent, statuses, step = results[number]
+    # 44 images in batches of 4 on two processes are 5 steps an epoch.
+    expected = {
+        "on_train_batch_start": 1,
+        "setup": None,
+        "on_validation_batch_start": 5,
+        "on_train_epoch_end": 5,
+        "on_test_batch_start": 10,
+        "nowhere": 10,
+    }
+    status = 0 if place == "nowhere" else {signal.SIGINT: 130, signal.SIGTERM: 143}[sent]
+    assert statuses == [status, status]
+    assert step == expected[place]

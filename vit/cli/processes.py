@@ -1,0 +1,55 @@
+"""The processes of a run, from where Lightning starts them to where all have ended."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from vit.signals import deferred
+
+# How long a process may take to save and end, after the first one has.
+GRACE_SECONDS = 30.0
+
+
+def start() -> AbstractContextManager[None]:
+    """The whole of a command that a launcher may have started as one of several processes.
+
+    A signal then waits until the others can be told, else they would wait for this process.
+    """
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if "SLURM_PROCID" in os.environ:
+        several = several or int(os.environ.get("SLURM_NTASKS", "1")) > 1
+    return deferred(several=True) if several else nullcontext()
+
+
+@contextmanager
+def together(trainer: Any) -> Iterator[None]:
+    """Work of all processes of a trainer.
+
+    In it a signal to one of several processes waits until all agree to stop (StopTogether), and
+    when the work fails here the processes that Lightning has started from here end, too.
+    """
+    with deferred(several=True) if trainer.world_size > 1 else nullcontext():
+        try:
+            yield
+        except BaseException:
+            _end_children(trainer)
+            raise
+
+
+def _end_children(trainer: Any) -> None:
+    procs: Any = getattr(trainer.strategy.launcher, "procs", None)
+    children: list[subprocess.Popen[bytes]] = list(procs or ())
+    if not children:
+        return
+    # Lightning's observer shares this list, and kills this process when a child has ended first.
+    procs.clear()
+    deadline = time.monotonic() + GRACE_SECONDS
+    for child in children:
+        try:
+            child.wait(max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            child.kill()  # it waits for this process
+            child.wait()

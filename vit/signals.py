@@ -1,0 +1,106 @@
+"""SIGINT and SIGTERM end a command at once, or where the work asks for it, at its next good moment.
+
+The exit statuses are those of a shell: 130 after SIGINT, 143 after SIGTERM. A signal that the
+parent process ignores (nohup, a background job) stays ignored.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+HANDLED = (signal.SIGINT, signal.SIGTERM)
+STATUSES = tuple(128 + number for number in HANDLED)
+
+
+class Stopped(SystemExit):
+    """A signal has ended the work; `code`, the exit status, is 128 + `number`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+        self.announced = False
+        """Whether a message about it has been printed."""
+
+
+class _Requests:
+    """What has arrived. One for the process, as signals are."""
+
+    pid = 0
+    deferrals = 0
+    received = 0
+    several = False
+
+
+_requests = _Requests()
+
+
+@contextmanager
+def handled() -> Iterator[None]:
+    """Inside, SIGINT and SIGTERM raise Stopped in the main thread, unless they are `deferred`.
+
+    Handlers that somebody else has set stay. In another thread nothing happens, as Python sets
+    handlers in the main thread only.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _requests.pid = os.getpid()
+    before = {}
+    for number in HANDLED:
+        handler = signal.getsignal(number)
+        if handler in (signal.SIG_DFL, signal.default_int_handler):
+            before[number] = handler
+            signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def deferred(*, several: bool = False) -> Iterator[None]:
+    """Inside, the first signal is only noted; `received` tells which. A second SIGINT acts at once.
+
+    On the way out a signal that has been noted raises Stopped, unless something else is raised.
+
+    Args:
+        several: The work is that of several processes. A process that waits for another one cannot
+            run a handler, so the second SIGINT is left to the system, which ends the process.
+    """
+    _requests.deferrals += 1
+    _requests.several = _requests.several or several
+    try:
+        yield
+        if _requests.deferrals == 1 and _requests.received:
+            raise Stopped(_requests.received)
+    finally:
+        _requests.deferrals -= 1
+        if _requests.deferrals == 0:
+            _requests.received = 0
+            _requests.several = False
+
+
+def received() -> int:
+    """The number of the signal that came while signals were deferred, or 0."""
+    return _requests.received
+
+
+def on_signal(number: int, frame: FrameType | None) -> None:
+    """The handler."""
+    if os.getpid() != _requests.pid:  # a forked worker that has not set its own yet
+        os._exit(128 + number)
+    if not _requests.deferrals:
+        raise Stopped(number)
+    if not _requests.received:
+        _requests.received = number
+        if _requests.several and signal.getsignal(signal.SIGINT) is on_signal:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if number == signal.SIGINT:
+            # Not by print, whose buffer the signal may have come in the middle of.
+            os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
+    elif number == signal.SIGINT:
+        raise Stopped(number)
