@@ -260,7 +260,9 @@ def _preprocess(data: ImageData) -> dict[str, Any]:
 
 def fill_from_pretrained(config: Namespace) -> None:
     """Lets the weights decide image size and normalisation where the user has not."""
-    found = inspect_pretrained(config.model.pretrained).preprocess
+    # What the file does not record, the user's changes to the architecture may say.
+    facts = dict(config.model.get("architecture") or {})
+    found = inspect_pretrained(config.model.pretrained, **facts).preprocess
     if not found:
         return
     for group, names in (
