@@ -68,6 +68,12 @@ def recognise(file: WeightFile) -> Recognised:
     config, register_slots = _config(file, shapes, known, notes)
     if known is None:
         families.check_silent(file, config)
+        if "pos_embed" in shapes and config.class_token and not config.pos_embed_class_slot:
+            rows, columns = config.grid
+            notes.append(
+                f"the table of positions is taken for {rows}x{columns} patches without entries for "
+                "the tokens before them; image_size=(height, width) decides"
+            )
     if register_slots:
         _registers_without_slots(tensors, register_slots, config.num_registers)
     preprocess, assumed = _preprocessing(file, config)

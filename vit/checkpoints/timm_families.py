@@ -113,7 +113,6 @@ _SIGNS = (
     (r"\.(attn|mlp)\.norm\.", "norms inside attention and MLP"),
     (r"^patch_embed\.norm\.", "a norm of the patches"),
     (r"^patch_embed\.backbone\.(?!conv\.|norm\.|stem\.|stages\.)", "another convolutional stem"),
-    (r"^attn_pool\.(qkv|pool)", "pooling by 'prr'"),
     (r"^embeds\.", "patches of NaFlex"),
     (r"\.running_mean$|^stages\..*\.norm1\.(v|tau|eps)$|^stem\.(conv1|norm)\.", "another ResNet"),
 )
