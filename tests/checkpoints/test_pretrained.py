@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tests.checkpoints.checkpoint_peers import scatter
+from vit.checkpoints.convert import convert
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import create_model, inspect_pretrained, load_pretrained
 from vit.checkpoints.report import LoadReport
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
-from vit.models.zoo import build_model
+from vit.models.zoo import build_model, model_config
 
 TINY = ViTConfig(
     image_size=32, patch_size=8, width=32, depth=2, mlp_dim=40, num_heads=4, num_classes=3
@@ -55,6 +57,62 @@ def test_a_head_in_another_order_is_reordered(file: Path) -> None:
     assert torch.equal(model.state_dict()["head.bias"], whole["head.bias"][[2, 0, 1]])
     assert report.classes == ["c", "a", "b"] and not report.reinitialised
     assert any("order" in line for line in report.lines())
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One vit_ti16 of 37 outputs without class names in every layout."""
+    folder = tmp_path_factory.mktemp("published")
+    config = model_config("vit_ti16", num_classes=37, image_size=32, activation="gelu")
+    save_native(
+        folder / "native", scatter(build_model(config)), classes=None, preprocess=None, extra={}
+    )
+    files = {"native": folder / "native"}
+    formats = {"timm": "", "huggingface": "", "torchvision": ".pth", "google": ".npz"}
+    for name, suffix in formats.items():
+        files[name] = folder / f"to_{name}{suffix}"
+        convert(folder / "native", files[name], name)  # pyright: ignore[reportArgumentType]
+    state = load_file(files["timm"] / "model.safetensors")
+    files["bare timm, safetensors"] = folder / "bare" / "model.safetensors"
+    files["bare timm, safetensors"].parent.mkdir()
+    save_file(state, files["bare timm, safetensors"])
+    files["bare timm, pth"] = folder / "bare" / "model.pth"
+    torch.save({"model": state}, files["bare timm, pth"])
+    return files
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_classes": 37}, {"classes": [f"c{i}" for i in range(37)]}]
+)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "native",
+        "timm",
+        "huggingface",
+        "torchvision",
+        "google",
+        "bare timm, safetensors",
+        "bare timm, pth",
+    ],
+)
+def test_a_head_without_class_names_is_kept_where_the_number_agrees(
+    published: dict[str, Path], layout: str, options: dict[str, Any]
+) -> None:
+    whole = load_pretrained(published["native"])[0].state_dict()
+    reports: list[LoadReport] = []
+    model = create_model("vit_ti16", pretrained=published[layout], report=reports.append, **options)
+    state = model.state_dict()
+    assert torch.equal(state["head.weight"], whole["head.weight"])
+    assert torch.equal(state["head.bias"], whole["head.bias"])
+    assert not reports[0].reinitialised and not reports[0].head
+
+
+def test_a_thousand_outputs_of_a_bare_state_dict_are_kept(tmp_path: Path) -> None:
+    model = scatter(build_model(model_config("vit_ti16", depth=1, image_size=32)))
+    torch.save(model.state_dict(), tmp_path / "w.pth")
+    kept = create_model(num_classes=1000, pretrained=tmp_path / "w.pth")
+    assert torch.equal(kept.state_dict()["head.weight"], model.state_dict()["head.weight"])
 
 
 @pytest.mark.parametrize("options", [{"num_classes": 7}, {"classes": ["a", "b", "x"]}])

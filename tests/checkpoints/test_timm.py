@@ -43,7 +43,12 @@ def saved(model: torch.nn.Module, directory: Path, **description: Any) -> Path:
 def test_logits_equal_timm(kind: str, tmp_path: Path) -> None:
     name, arguments = MODELS[kind]
     peer = scatter(timm.create_model(name, num_classes=5, dynamic_img_size=True, **arguments))
-    saved(peer, tmp_path, pretrained_cfg={"input_size": [3, *[arguments["img_size"]] * 2]})
+    saved(
+        peer,
+        tmp_path,
+        model_args=arguments,
+        pretrained_cfg={"input_size": [3, *[arguments["img_size"]] * 2]},
+    )
     ours, report = load_pretrained(tmp_path, num_heads=2)
     assert report.loaded == len(peer.state_dict())
     assert not report.resized and not report.reinitialised

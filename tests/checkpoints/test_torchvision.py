@@ -66,7 +66,7 @@ def test_positions_resize_as_torchvision_resizes_them(tmp_path: Path) -> None:
 def test_swag_sizes_get_swag_preprocessing(tmp_path: Path) -> None:
     for size, fraction, filter_ in ((224, 0.875, "bilinear"), (384, 1.0, "bicubic")):
         torch.save(peer(image_size=size).state_dict(), tmp_path / "w.pth")
-        found = inspect_pretrained(tmp_path / "w.pth").preprocess
+        found = inspect_pretrained(tmp_path / "w.pth", num_heads=4).preprocess
         assert found is not None
         assert found["image_size"] == [size, size]
         assert (found["crop_fraction"], found["interpolation"]) == (fraction, filter_)

@@ -93,8 +93,12 @@ def test_class_token_comes_on_request_only() -> None:
     [(patches, cls)] = model.intermediate_layers(images, return_cls=True)
     assert torch.equal(cls, model.features(images)[:, 0])
     assert torch.equal(patches, model.intermediate_layers(images)[0])
-    with pytest.raises(UserError, match="has no class token"):
-        small_vit(class_token=False, pool="gap").intermediate_layers(images, return_cls=True)
+
+
+def test_one_code_serves_backbones_with_and_without_a_class_token() -> None:
+    model, images = small_vit(class_token=False, pool="gap"), random_images(1, 3, 32, 32)
+    [(patches, cls)] = model.intermediate_layers(images, return_cls=True)
+    assert cls is None and torch.equal(patches, model.intermediate_layers(images)[0])
 
 
 def test_layers_stop_at_the_last_one_asked_for() -> None:

@@ -223,6 +223,10 @@ def test_attributes_describe_the_maps() -> None:
     assert model.patch_size == 16 and model.head_layers == []
 
 
-def test_a_resnet_has_no_class_token() -> None:
-    with pytest.raises(UserError, match="return_cls=True, but this model has no class token"):
-        small_bit().intermediate_layers(random_images(1, 3, 32, 32), return_cls=True)
+@pytest.mark.parametrize("reshape", [True, False])
+def test_a_resnet_gives_none_for_its_class_token(reshape: bool) -> None:
+    model, images = small_bit(), random_images(1, 3, 32, 32)
+    pairs = model.intermediate_layers(images, 2, reshape=reshape, return_cls=True)
+    maps = model.intermediate_layers(images, 2, reshape=reshape)
+    assert [cls for _, cls in pairs] == [None, None]
+    assert all(torch.equal(a, b) for (a, _), b in zip(pairs, maps, strict=True))

@@ -61,7 +61,7 @@ def _adapt_head(
 ) -> None:
     old = found.config.num_classes
     if old == num_classes:
-        order = _order(found.classes, classes)
+        order = _order(found.classes, classes, num_classes)
         if order is not None:
             if order != list(range(num_classes)):
                 _permute_head(found, order)
@@ -91,13 +91,15 @@ def _adapt_head(
         report.left_out["head"] = "num_classes=0 asks for features"
 
 
-def _order(ours: Sequence[str] | None, wanted: Sequence[str] | None) -> list[int] | None:
+def _order(
+    ours: Sequence[str] | None, wanted: Sequence[str] | None, num_classes: int
+) -> list[int] | None:
     """Rows of the file's head in the wanted order; None where the classes are not the same ones.
 
     Without names the number decides; and so it does for ImageNet's 1000, which go by many names.
     """
     if ours is None or wanted is None:
-        return list(range(len(ours or wanted or ())))
+        return list(range(num_classes))
     if sorted(ours) == sorted(wanted) and len(set(ours)) == len(ours):
         return [list(ours).index(name) for name in wanted]
     return list(range(len(ours))) if len(ours) == IMAGENET_CLASSES else None

@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 from vit.checkpoints import google, huggingface, huggingface_bit, native, timm, torchvision
 from vit.checkpoints.files import WeightFile
+from vit.checkpoints.huggingface_families import check_family
 from vit.checkpoints.layout import Recognised, listed
+from vit.checkpoints.timm_families import architecture_of, refused
 from vit.errors import UserError
 
 
@@ -28,6 +30,11 @@ def recognise(file: WeightFile) -> Recognised:
     for source in SOURCES:
         if source.matches(file):
             return source.recognise(file)
+    # Keys that no source has; where config.json names the model, its reason says more than they do.
+    check_family(file)
+    architecture = architecture_of(file)
+    if architecture is not None:
+        raise UserError(f"{file.path}: {refused(architecture)}")
     raise UserError(
         f"{file.path} holds no model that is known here; it has {len(file.shapes)} tensors such as "
         f"{listed(file.shapes, most=4)}"

@@ -59,8 +59,10 @@ class WeightFile:
     """The preprocessor_config.json beside the file."""
     vit: dict[str, Any] | None = None
     """What a Lightning checkpoint of this package says about its model."""
+    nested: str | None = None
+    """The entry of a torch file that the tensors were in ("model", "state_dict"), None if none."""
     hints: dict[str, Any] = field(default_factory=dict)
-    """num_heads and image_size as the user or a model's name gives them, for files that do not."""
+    """What the user says about the model: image_size, and fields of the configuration."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shapes", Shapes(self.shapes, self.path))
@@ -242,17 +244,15 @@ def _open_torch(path: Path) -> WeightFile:
 
 def _from_state_dict(path: Path, top: Mapping[str, Any]) -> WeightFile:
     described = top.get("vit") if isinstance(top.get("vit"), dict) else None
-    state = top
-    for name in _NESTED:
-        if isinstance(top.get(name), Mapping):
-            state = top[name]
-            break
+    nested = next((name for name in _NESTED if isinstance(top.get(name), Mapping)), None)
+    state = top if nested is None else top[nested]
     tensors = {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
     file = WeightFile(
         path=path,
         shapes={key: tuple(value.shape) for key, value in tensors.items()},
         read=tensors.__getitem__,
         vit=described,
+        nested=nested,
     )
     file = file.renamed(lambda key: None if key == "n_averaged" else _WRAPPERS.sub("", key))
     if described is not None:  # a LightningModule of ours keeps its network in `model`

@@ -11,6 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from vit.checkpoints.files import WeightFile
+from vit.checkpoints.huggingface_families import (
+    activation,
+    check_family,
+    check_pooler,
+    epsilon,
+)
 from vit.checkpoints.layout import (
     ANTIALIASED,
     HALVES,
@@ -24,7 +30,7 @@ from vit.checkpoints.layout import (
 )
 from vit.checkpoints.preprocessing import from_huggingface
 from vit.errors import UserError
-from vit.models.config import Activation, ViTConfig
+from vit.models.config import ViTConfig
 
 _POSITIONS = "embeddings.position_embeddings"
 _V4_ATTENTION = (
@@ -120,6 +126,7 @@ def teacher_rules() -> list[Rule]:
 
 def recognise(file: WeightFile) -> Recognised:
     """A Hugging Face file as one of our models; config.json supplies what shapes cannot say."""
+    check_family(file)
     prefix = _prefix(file)
     keys = file.shapes
     dinov2 = any(key.endswith(".layer_scale1.lambda1") for key in keys)
@@ -172,10 +179,15 @@ def _config(
     file: WeightFile, prefix: str, depth: int, *, dinov2: bool, swiglu: bool, teacher: bool
 ) -> ViTConfig:
     shapes, given = file.shapes, file.config
-    width, in_channels, patch_size, _ = shapes[
-        f"{prefix}embeddings.patch_embeddings.projection.weight"
-    ]
-    heads = given.get("num_attention_heads")
+    projection = f"{prefix}embeddings.patch_embeddings.projection.weight"
+    if projection not in shapes or len(shapes[projection]) != 4:
+        raise UserError(f"{file.path} has no {projection}: its patches are embedded in another way")
+    width, in_channels, patch_size, other_side = shapes[projection]
+    if patch_size != other_side:
+        raise UserError(
+            f"{file.path} has patches of {patch_size}x{other_side} pixels; only squares fit"
+        )
+    heads = file.hints.get("num_heads") or given.get("num_attention_heads")
     if heads is None:
         raise UserError(
             f"{file.path} needs the config.json that Hugging Face saves beside it: the number of "
@@ -189,6 +201,8 @@ def _config(
     grid, _ = grid_of(shapes[f"{prefix}{_POSITIONS}"][1], [slots], known, patch_size)
     head = shapes.get("cls_classifier.weight" if teacher else "classifier.weight")
     pooler = shapes.get(f"{prefix}pooler.dense.weight")
+    if pooler:
+        check_pooler(file)
     mlp = _mlp_dim(shapes, prefix)
     return ViTConfig(
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
@@ -206,8 +220,8 @@ def _config(
         pos_resize=ANTIALIASED if registers else "bicubic",
         representation_size=pooler[0] if pooler and not head else None,
         layer_scale=float(given.get("layerscale_value", 1.0)) if dinov2 else None,
-        activation="swiglu" if swiglu else _activation(given.get("hidden_act", "gelu")),
-        layer_norm_eps=float(given.get("layer_norm_eps", 1e-12)),
+        activation="swiglu" if swiglu else activation(file),
+        layer_norm_eps=epsilon(given, dinov2=dinov2),
     )
 
 
@@ -221,17 +235,6 @@ def _mlp_dim(shapes: Mapping[str, tuple[int, ...]], prefix: str) -> int:
 
 def _separate_gate_dim(shapes: Mapping[str, tuple[int, ...]]) -> int | None:
     return next((s[0] for key, s in shapes.items() if key.endswith(".mlp.gate_proj.weight")), None)
-
-
-def _activation(name: str) -> Activation:
-    known: dict[str, Activation] = {
-        "gelu": "gelu",
-        "gelu_new": "gelu_tanh",
-        "gelu_pytorch_tanh": "gelu_tanh",
-    }
-    if name not in known:
-        raise UserError(f"hidden_act={name!r} is not one of {', '.join(known)}")
-    return known[name]
 
 
 def class_names(config: dict[str, Any], num_classes: int) -> list[str] | None:

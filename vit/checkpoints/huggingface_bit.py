@@ -9,9 +9,9 @@ from torch import Tensor
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.huggingface import class_names, label_kind
 from vit.checkpoints.huggingface_export import labels
+from vit.checkpoints.huggingface_families import check_bit
 from vit.checkpoints.layout import Op, Recognised, Rule, bound, count_layers, exported
 from vit.checkpoints.preprocessing import from_huggingface
-from vit.errors import UserError
 from vit.models.config import ResNetConfig
 
 _ROOT = "embedder.convolution.weight"
@@ -44,10 +44,7 @@ def _our_name(key: str, prefix: str) -> str:
 def recognise(file: WeightFile) -> Recognised:
     """A Hugging Face BiT as our ResNet."""
     prefix = next(key for key in file.shapes if key.endswith(_ROOT)).removesuffix(_ROOT)
-    if file.config.get("layer_type", "preactivation") != "preactivation":
-        raise UserError(f"{file.path}: only layer_type='preactivation' is BiT's architecture")
-    if file.config.get("global_padding") is not None:
-        raise UserError(f"{file.path}: BiT pads by fixed amounts; global_padding must be null")
+    check_bit(file)
     names = [_our_name(key, prefix) for key in file.shapes]
     stages = count_layers(names, "stages.")
     root, in_channels, _, _ = file.shapes[prefix + _ROOT]

@@ -67,6 +67,8 @@ class Recognised:
     """Keys that are knowingly not used -> why."""
     unexpected: list[str] = field(default_factory=list)
     """Keys that no rule knows: an error when the model is built."""
+    foreign: str = ""
+    """A part that our models do not have, in words, for the refusal of missing or extra keys."""
     classes: list[str] | None = None
     preprocess: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
@@ -148,15 +150,38 @@ def grid_of(
     )
 
 
-def guess_heads(width: int) -> int:
-    """Heads of a published model of this width, for files that do not record them.
+# Width -> attention heads of every published model of that width.
+_HEADS = {
+    192: 3,
+    256: 4,
+    320: 5,
+    384: 6,
+    512: 8,
+    640: 10,
+    768: 12,
+    832: 13,
+    896: 14,
+    1024: 16,
+    1152: 16,
+    1280: 16,
+    1408: 16,
+    1664: 16,
+}
 
-    64 channels a head, but for the widths of ViT-H (80) and of the giants of arXiv:2106.04560.
+
+def heads_of_width(file: WeightFile, width: int, notes: list[str], *, scaled: bool = False) -> int:
+    """Heads of the published models of this width, for files that do not record them.
+
+    At width 1536 they differ: DINOv2's ViT-g, which has LayerScale (`scaled`), has 24. Adds a note.
+    UserError where no published model, or more than one number, has this width.
     """
-    known = {1280: 16, 1408: 16, 1664: 16}
-    if width not in known and width % 64:
+    number = 24 if width == 1536 and scaled else _HEADS.get(width)
+    if number is None:
         raise UserError(
-            f"the file does not say how many attention heads its width of {width} is divided into; "
-            "give num_heads=..."
+            f"{file.path} does not say how many attention heads its width of {width} is divided "
+            "into; give num_heads=..."
         )
-    return known.get(width, width // 64)
+    notes.append(
+        f"nor does it say the number of heads: {number}, as the published models of width {width}"
+    )
+    return number

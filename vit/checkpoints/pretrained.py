@@ -87,7 +87,9 @@ def load_pretrained(
 
     `pretrained`: an address (hf://org/repo, gs://bucket/file, https://...; see
     vit/checkpoints/hub.py), a run or model directory, or a file (.safetensors, .npz, .pth, ...) of
-    Google, timm, torchvision, Hugging Face, DINOv2 or ours; what it is, its contents say.
+    Google, timm, torchvision, Hugging Face, DINOv2 or ours; what it is, its contents say. Facts
+    that change the logits and that it does not record are taken from `overrides` (num_heads,
+    activation, pos_embed), or it is refused.
     `classes`: names of the classes wanted; the head is kept where they are the file's, else zero.
     Raises UserError for a file that is damaged, needs code to be executed, or does not fit.
     """
@@ -118,12 +120,13 @@ def load_pretrained(
     return model, report
 
 
-def inspect_pretrained(pretrained: str | Path, *, num_heads: int | None = None) -> PretrainedInfo:
+def inspect_pretrained(pretrained: str | Path, **facts: Any) -> PretrainedInfo:
     """Architecture, classes and preprocessing of a file; no tensor is read.
 
-    `num_heads`: for files of unusual width that do not record it.
+    `facts`: fields of the configuration that the file does not record, such as num_heads.
     """
-    found = _open(pretrained, None, {} if num_heads is None else {"num_heads": num_heads})
+    given = {name: value for name, value in facts.items() if value is not None}
+    found = _open(pretrained, given.pop("image_size", None), given)
     return PretrainedInfo(
         source=str(pretrained),
         format=found.format,
@@ -139,7 +142,7 @@ def _open(
     image_size: int | tuple[int, int] | None,
     overrides: dict[str, Any],
 ) -> Recognised:
-    hints = {key: value for key, value in overrides.items() if key == "num_heads"}
+    hints = dict(overrides)
     if image_size is not None:
         side = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
         hints["image_size"] = side
@@ -164,7 +167,8 @@ def _filled(found: Recognised, target: ModelConfig, report: LoadReport, source: 
             for keys, what, sign in ((missing, "missing", "-"), (extra, "unexpected", "+"))
             if keys
         ]
-        raise UserError(f"{source} does not fit: {'; '.join(parts)}")
+        reason = f"it has {found.foreign}; " if found.foreign else ""
+        raise UserError(f"{source} does not fit: {reason}{'; '.join(parts)}")
     found.check()
     state = {key: torch.zeros(wanted[key].shape) for key in fresh}
     misfits = []

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from vit.checkpoints import timm_families as families
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.layout import (
     ANTIALIASED,
@@ -19,9 +20,11 @@ from vit.checkpoints.layout import (
     bound,
     count_layers,
     grid_of,
-    guess_heads,
+    heads_of_width,
 )
 from vit.checkpoints.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, described, from_timm
+from vit.checkpoints.timm_families import Family
+from vit.errors import UserError
 from vit.models.config import PosResize, ResNetConfig, ViTConfig
 
 _OFFICIAL_NAMES = (
@@ -42,36 +45,38 @@ def matches(file: WeightFile) -> bool:
 
 
 def recognise(file: WeightFile) -> Recognised:
-    """A timm or official Facebook file as one of our models."""
+    """A timm or official Facebook file as one of our models.
+
+    UserError for an architecture that is not known to give the same logits, and where neither
+    tensors nor description say something that changes them.
+    """
     if PREACTIVATION in file.shapes:
         return _recognise_resnet(file)
     names = {key: _our_name(key) for key in file.shapes}
     shapes = {names[key]: shape for key, shape in file.shapes.items()}
+    known = _family(file)
+    foreign = families.foreign_part(file, shapes)
+    families.check_arguments(
+        file, known, has_prefix=not {"cls_token", "reg_token"}.isdisjoint(shapes)
+    )
     left_out = {}
     if "mask_token" in shapes:
         left_out["mask_token"] = "used in pre-training only"
     rules = [Rule(ours, (key,)) for key, ours in names.items() if ours != "mask_token"]
     tensors, used = bound(file, rules)
-    config, register_slots = _config(file, shapes)
+    notes: list[str] = []
+    config, register_slots = _config(file, shapes, known, notes)
+    if known is None:
+        families.check_silent(file, config)
+        if "pos_embed" in shapes and config.class_token and not config.pos_embed_class_slot:
+            rows, columns = config.grid
+            notes.append(
+                f"the table of positions is taken for {rows}x{columns} patches without entries for "
+                "the tokens before them; image_size=(height, width) decides"
+            )
     if register_slots:
         _registers_without_slots(tensors, register_slots, config.num_registers)
-    given = file.config.get("pretrained_cfg", {})
-    preprocess = from_timm(given)
-    notes = []
-    if not given:
-        notes.append(
-            "the file has no description: exact GELU and epsilon 1e-6 are assumed, as in timm"
-        )
-        if config.layer_scale is not None or config.distillation_token:
-            preprocess = described(
-                config.size,
-                mean=IMAGENET_MEAN,
-                std=IMAGENET_STD,
-                interpolation="bicubic",
-                crop_fraction=1.0 if config.layer_scale is not None else 0.875,
-            )
-        else:
-            notes.append("nor does it say how images were normalised")
+    preprocess, assumed = _preprocessing(file, config)
     return Recognised(
         format="DINOv2" if left_out else "timm",
         config=config,
@@ -80,8 +85,39 @@ def recognise(file: WeightFile) -> Recognised:
         left_out=left_out,
         classes=_classes(file.config, config.num_classes),
         preprocess=preprocess,
-        notes=notes,
+        notes=assumed + notes,
+        foreign=foreign,
     )
+
+
+def _family(file: WeightFile) -> Family | None:
+    """What the description's architecture says; None without one. UserError for an unknown one."""
+    architecture = families.architecture_of(file)
+    if architecture is None:
+        return None
+    known = families.family(architecture)
+    if known is None:
+        raise UserError(f"{file.path}: {families.refused(architecture)}")
+    return known
+
+
+def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any] | None, list[str]]:
+    """How images are brought to the model, where known, and what had to be assumed."""
+    given = families.described(file)
+    if given:
+        return from_timm(given), []
+    notes = ["the file has no description: exact GELU and epsilon 1e-6 are assumed, as in timm"]
+    if config.layer_scale is None and not config.distillation_token:
+        return None, [*notes, "nor does it say how images were normalised"]
+    scaled = config.layer_scale is not None
+    preprocess = described(
+        config.size,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        interpolation="bicubic",
+        crop_fraction=1.0 if scaled else 0.875,
+    )
+    return preprocess, notes
 
 
 def _our_name(key: str) -> str:
@@ -90,22 +126,30 @@ def _our_name(key: str) -> str:
     return key
 
 
-def _config(file: WeightFile, shapes: dict[str, tuple[int, ...]]) -> tuple[ViTConfig, int]:
+def _config(
+    file: WeightFile, shapes: dict[str, tuple[int, ...]], known: Family | None, notes: list[str]
+) -> tuple[ViTConfig, int]:
     """The architecture, and where the registers' entries of the position table start, or 0."""
-    width, _, side, _ = shapes["patch_embed.proj.weight"]
+    width, _, side, other_side = shapes["patch_embed.proj.weight"]
+    if side != other_side:
+        raise UserError(f"{file.path} has patches of {side}x{other_side} pixels; only squares fit")
     stem_depths = _stem_depths(shapes)
     stride = 1 if stem_depths is None else 4 * 2 ** max(len(stem_depths) - 1, 0)
     patch_size = side * stride
     first = {None: "patch_embed.proj", (): f"{_STEM}conv"}.get(stem_depths, f"{_STEM}stem.conv")
+    if f"{first}.weight" not in shapes:
+        raise UserError(f"{file.path} has another convolutional stem, which is not supported here")
     fc1, fc2 = shapes["blocks.0.mlp.fc1.weight"], shapes["blocks.0.mlp.fc2.weight"]
-    swiglu = fc1[0] == 2 * fc2[1]
+    gated = fc1[0] == 2 * fc2[1]
+    layer_scale = 1e-5 if "blocks.0.ls1.gamma" in shapes else None
+    num_heads = families.heads(file, known, width)
+    if num_heads is None:
+        num_heads = heads_of_width(file, width, notes, scaled=layer_scale is not None)
     registers = shapes.get("reg_token", (1, 0))[1]
     learned = sum(name in shapes for name in ("cls_token", "dist_token"))
     grid, slots, resize = _positions(file, shapes, learned, registers, patch_size)
     head = shapes.get("head.weight")
     pre_logits = shapes.get("pre_logits.fc.weight")
-    model_args = file.config.get("model_args", {})
-    heads = file.hints.get("num_heads") or model_args.get("num_heads") or guess_heads(width)
     config = ViTConfig(
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
         patch_size=patch_size,
@@ -114,8 +158,8 @@ def _config(file: WeightFile, shapes: dict[str, tuple[int, ...]]) -> tuple[ViTCo
         width=width,
         depth=count_layers(shapes, "blocks."),
         mlp_dim=fc2[1],
-        num_heads=heads,
-        pool=_pool(file, shapes, width),
+        num_heads=num_heads,
+        pool=_pool(families.pooling(file, known), shapes, width),
         norm_after_pool="fc_norm.weight" in shapes,
         class_token="cls_token" in shapes,
         distillation_token="dist_token" in shapes,
@@ -124,12 +168,8 @@ def _config(file: WeightFile, shapes: dict[str, tuple[int, ...]]) -> tuple[ViTCo
         pos_embed_class_slot=bool(slots),
         pos_resize=resize,
         representation_size=pre_logits[0] if pre_logits else None,
-        layer_scale=1e-5 if "blocks.0.ls1.gamma" in shapes else None,
-        activation="swiglu"
-        if swiglu
-        else "gelu_tanh"
-        if model_args.get("act_layer") == "gelu_tanh"
-        else "gelu",
+        layer_scale=layer_scale,
+        activation=families.activation(file, known, gated=gated),
         layer_norm_eps=1e-6,
         stem_depths=stem_depths,
         ws_mode="timm",
@@ -148,9 +188,9 @@ def _positions(
     resize: PosResize = ANTIALIASED
     if "mask_token" in shapes and not registers:
         resize = "bicubic_offset"  # dinov2's hub models without registers
-    given = file.config.get("pretrained_cfg", {}).get("input_size")
+    given = families.described(file).get("input_size")
     size = tuple(given[1:]) if given else file.hints.get("image_size")
-    img_size = file.config.get("model_args", {}).get("img_size")
+    img_size = families.arguments_of(file).get("img_size")
     if img_size is not None:
         size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
     if "pos_embed" not in shapes:
@@ -176,15 +216,15 @@ def _registers_without_slots(tensors: LazyTensors, start: int, registers: int) -
 
 
 def _pool(
-    file: WeightFile, shapes: dict[str, tuple[int, ...]], width: int
+    said: str | None, shapes: dict[str, tuple[int, ...]], width: int
 ) -> Literal["cls", "gap", "map", "cls_gap"]:
+    """`said`: timm's word from the description, None where there is none."""
     if "attn_pool.latent" in shapes:
         return "map"
     if shapes.get("head.weight", (0, 0))[1] == 2 * width:
         return "cls_gap"
     # fc_norm is timm's sign of average pooling, unless the description says otherwise.
     averaged = "fc_norm.weight" in shapes or "cls_token" not in shapes
-    said = file.config.get("global_pool") or file.config.get("model_args", {}).get("global_pool")
     if said in ("avg", "token"):
         averaged = said == "avg"
     return "gap" if averaged else "cls"
@@ -202,7 +242,7 @@ def _depths(shapes: dict[str, tuple[int, ...]], prefix: str) -> tuple[int, ...]:
 
 
 def _classes(config: dict[str, Any], num_classes: int) -> list[str] | None:
-    names = config.get("label_names") or config.get("pretrained_cfg", {}).get("label_names")
+    names = config.get("label_names") or (config.get("pretrained_cfg") or {}).get("label_names")
     if not isinstance(names, list) or len(names) != num_classes or not names:
         return None
     words = config.get("label_descriptions") or {}
@@ -210,8 +250,13 @@ def _classes(config: dict[str, Any], num_classes: int) -> list[str] | None:
 
 
 def _recognise_resnet(file: WeightFile) -> Recognised:
+    architecture = families.architecture_of(file)
+    if architecture is not None and not families.is_bit(architecture):
+        raise UserError(f"{file.path}: {families.refused(architecture)}")
+    families.check_arguments(file, None, has_prefix=False)
+    families.check_bit(file)
     tensors, used = bound(file, [Rule(key, (key,)) for key in file.shapes])
-    given = file.config.get("pretrained_cfg", {})
+    given = families.described(file)
     root, in_channels, _, _ = file.shapes["stem.conv.weight"]
     size = given.get("input_size", [3, 224, 224])[1:]
     config = ResNetConfig(
@@ -228,6 +273,7 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
         tensors=tensors,
         used=used,
         classes=_classes(file.config, config.num_classes),
+        foreign=families.foreign_sign(file.shapes),
         preprocess=from_timm(given)
         or described(config.size, mean=HALF, std=HALF, interpolation="bilinear", resize="squash"),
     )

@@ -16,7 +16,7 @@ from vit.checkpoints.layout import (
     count_layers,
     exported,
     grid_of,
-    guess_heads,
+    heads_of_width,
 )
 from vit.checkpoints.preprocessing import IMAGENET_MEAN, IMAGENET_STD, described
 from vit.errors import UserError
@@ -66,6 +66,7 @@ def recognise(file: WeightFile) -> Recognised:
     width, in_channels, patch_size, _ = shapes["conv_proj.weight"]
     entries = shapes["encoder.pos_embedding"][1]
     grid, _ = grid_of(entries, [1], file.hints.get("image_size"), patch_size)
+    notes: list[str] = []
     head, pre_logits = shapes.get("heads.head.weight"), shapes.get("heads.pre_logits.weight")
     config = ViTConfig(
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
@@ -75,7 +76,7 @@ def recognise(file: WeightFile) -> Recognised:
         width=width,
         depth=depth,
         mlp_dim=shapes[f"{_LAYER}0.{mlp[0]}.weight"][0],
-        num_heads=file.hints.get("num_heads") or guess_heads(width),
+        num_heads=file.hints.get("num_heads") or heads_of_width(file, width, notes),
         pos_resize="bicubic_corners",
         representation_size=pre_logits[0] if pre_logits else None,
         activation="gelu",
@@ -91,7 +92,12 @@ def recognise(file: WeightFile) -> Recognised:
         crop_fraction=1.0 if swag else 0.875,
     )
     return Recognised(
-        format="torchvision", config=config, tensors=tensors, used=used, preprocess=preprocess
+        format="torchvision",
+        config=config,
+        tensors=tensors,
+        used=used,
+        preprocess=preprocess,
+        notes=notes,
     )
 
 

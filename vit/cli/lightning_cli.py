@@ -288,7 +288,9 @@ def _preprocess(data: ImageData) -> dict[str, Any]:
 
 def fill_from_pretrained(config: Namespace) -> PretrainedInfo:
     """Lets the weights decide image size and normalisation where the user has not."""
-    info = inspect_pretrained(config.model.pretrained)
+    # What the file does not record, the user's changes to the architecture may say.
+    facts = dict(config.model.get("architecture") or {})
+    info = inspect_pretrained(config.model.pretrained, **facts)
     found = info.preprocess
     if not found:
         return info

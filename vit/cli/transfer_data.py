@@ -125,8 +125,9 @@ class _Preview(TrainingCLI):
             raise UserError(
                 f"the task of the recipe is {config.task}; `vit transfer` needs one that classifies"
             )
-        found = inspect_pretrained(config.model.pretrained).config
-        changed = "patch_size" in (config.model.architecture or {})
+        facts = dict(config.model.architecture or {})
+        found = inspect_pretrained(config.model.pretrained, **facts).config
+        changed = "patch_size" in facts
         if isinstance(found, ViTConfig) and not changed and config.data.image_size is not None:
             check_image_size(config.data.image_size, found.patch_size, config.model.pretrained)
 

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.errors import UserError
 from vit.models.backbone import check_channels, layer_indices, run
 from vit.models.config import ResNetConfig, WsMode
 from vit.models.initialization import lecun_normal_, zero_
@@ -264,10 +263,9 @@ class ResNet(nn.Module):
 
         `layers`: the last so many stages, or indices from 0 (negative ones count from the end).
         Channels and strides are `layer_channels` and `layer_strides`. `norm` applies the final norm
-        and ReLU to the last stage, the only one it fits. A ResNet has no class token to return.
+        and ReLU to the last stage, the only one it fits. With `return_cls` each entry is a pair of
+        the map and None, since a ResNet has no class token: one code serves all backbones.
         """
-        if return_cls:
-            raise UserError("return_cls=True, but this model has no class token")
         check_channels(images, self.config.in_channels)
         wanted, last = layer_indices(layers, len(self.stages)), len(self.stages) - 1
         # Zeros, not -inf: maps before the first norm may be negative, and BiT pads like this.
@@ -279,7 +277,8 @@ class ResNet(nn.Module):
             x = stage(x, self.activation_checkpointing)
             if s in wanted:
                 y = F.relu(self.norm(x)) if norm and s == last else x
-                outputs[s] = y if reshape else y.flatten(2).transpose(1, 2)
+                y = y if reshape else y.flatten(2).transpose(1, 2)
+                outputs[s] = (y, None) if return_cls else y
         return [outputs[s] for s in wanted]
 
     @torch.no_grad()

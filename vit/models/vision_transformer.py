@@ -176,11 +176,10 @@ class VisionTransformer(nn.Module):
 
         `layers`: the last so many, or indices from 0 (negative ones count from the end).
         Each entry is `b d gh gw` (rows and columns of patches), or `b n d` without `reshape`; with
-        `return_cls` a pair of that and the class token `b d`. `norm` applies the final LayerNorm.
+        `return_cls` a pair of that and the class token `b d`, or None where the model has none.
+        `norm` applies the final LayerNorm.
         """
         wanted = layer_indices(layers, self.config.depth)
-        if return_cls and self.cls_token is None:
-            raise UserError("return_cls=True, but this model has no class token")
         patches, grid = self.embed(images)
         x = self._with_positions(patches, grid)
         outputs = {}
@@ -191,7 +190,8 @@ class VisionTransformer(nn.Module):
                 patches = tokens[:, self.num_prefix_tokens :]
                 if reshape:
                     patches = patches.transpose(1, 2).unflatten(2, grid)
-                outputs[i] = (patches, tokens[:, 0]) if return_cls else patches
+                cls = None if self.cls_token is None else tokens[:, 0]
+                outputs[i] = (patches, cls) if return_cls else patches
         return [outputs[i] for i in wanted]
 
     def _with_positions(self, x: Tensor, grid: tuple[int, int]) -> Tensor:

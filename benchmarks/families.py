@@ -1,0 +1,254 @@
+"""Which families of ViTs load, and whether each gives the logits that it gives at home.
+
+    python benchmarks/families.py [--only WORD] [--no-page]
+
+Models of timm and transformers are built at depth 1 or 2 with random values in every parameter and
+buffer, saved as their library saves them and as a bare state dict, and loaded by `vit`. Each must
+answer as its library does, or be refused in one line. Writes benchmarks/results/families.json and
+docs/families.md; the last line of the output is a count of the answers.
+"""
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parent))
+
+from family_cases import (  # noqa: E402, F401
+    Case,
+    timm_arguments,
+    timm_cases,
+    timm_names,
+    transformers_cases,
+)
+
+from vit.checkpoints.pretrained import load_pretrained  # noqa: E402
+from vit.errors import UserError  # noqa: E402
+
+EQUAL = 1e-5
+"""Largest relative difference in double precision. Some tokens and their positions are added in
+float32, which leaves 1e-7; another epsilon, GELU or number of heads leaves more than this."""
+MOVES = 1e-2
+"""Each parameter of a model must move its logits by more than this when it is drawn again."""
+
+
+@dataclass(kw_only=True)
+class Row:
+    """What came of loading one file."""
+
+    library: str
+    family: str
+    model: str
+    layout: str
+    arguments: dict[str, Any]
+    answer: str
+    """equal, different, refused, assumed, or the name of an exception that is no refusal."""
+    difference: float | None = None
+    """Largest relative difference of the logits, in float64."""
+    least_moved: float | None = None
+    """Smallest relative change of the logits when one kind of parameter is drawn again; narrow
+    models only."""
+    sentence: str = ""
+    """Why it was refused."""
+    notes: str = ""
+
+
+class NoInit(TorchFunctionMode):
+    """Zeros instead of random numbers, which take long; `scatter` draws all parameters anew."""
+
+    SKIPPED = frozenset(("uniform_", "normal_", "erfinv_", "trunc_normal_", "clamp_"))
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(func, "__name__", "") in self.SKIPPED:
+            return (args[0] if args else kwargs["tensor"]).zero_()
+        return func(*args, **(kwargs or {}))
+
+
+def scatter(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Random values in every parameter and floating-point buffer, small enough to stay finite.
+
+    Patches are embedded with small values, so that the epsilon of the first norm matters.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    with torch.no_grad():
+        for name, tensor in tensors:
+            if tensor.is_floating_point():
+                _draw(name, tensor, generator)
+    return module.eval()
+
+
+def _draw(name: str, tensor: Tensor, generator: torch.Generator) -> None:
+    noise = torch.empty(tensor.shape).normal_(generator=generator)
+    if name.endswith("running_var"):
+        tensor.copy_(0.5 + noise.abs())
+    elif tensor.ndim <= 1:
+        is_scale = name.endswith(("weight", "gamma", "lambda1", "gamma_1", "gamma_2"))
+        tensor.copy_(float(is_scale) + 0.3 * noise)
+    elif name.endswith("weight"):
+        # A mean other than zero, as weight standardisation removes it.
+        small = 0.1 if "patch_embed.proj" in name or "projection" in name else 1.5
+        tensor.copy_(small * (noise + 0.1) / tensor[0].numel() ** 0.5)
+    else:
+        tensor.copy_(0.3 * noise)
+
+
+def saved(case: Case, peer: nn.Module, layout: str, folder: Path) -> Path:
+    """The file or directory a user of the library would have."""
+    if layout == "bare, .pth":
+        torch.save(peer.state_dict(), folder / "model.pth")
+        return folder / "model.pth"
+    if layout == "bare, .safetensors":
+        from safetensors.torch import save_file
+
+        # Tied or overlapping tensors are refused by the format.
+        save_file({k: v.clone().contiguous() for k, v in peer.state_dict().items()}, folder / "w")
+        return (folder / "w").rename(folder / "model.safetensors")
+    case.save(peer, folder)
+    return folder
+
+
+@torch.no_grad()
+def measure(
+    case: Case, layouts: tuple[str, ...] | None = None, moving: bool = True
+) -> Iterator[Row]:
+    """One row for each layout; `moving`: whether the influence of narrow models' parts is too."""
+    with NoInit():
+        peer = case.build()
+    scatter(peer)
+    images = torch.randn(
+        2 if case.narrow else 1,
+        case.channels,
+        *case.size(peer),
+        generator=torch.Generator().manual_seed(1),
+    ).double()
+    theirs: Tensor | None = None
+    moved: float | None = None
+    for layout in layouts or case.layouts:
+        with tempfile.TemporaryDirectory() as name:
+            row, ours = _loaded(case, saved(case, peer.float(), layout, Path(name)), layout)
+        if ours is not None:
+            if theirs is None:
+                theirs = case.answer(peer.double(), images)
+            mine = ours.double().eval()(images)
+            row.difference = _difference(mine, theirs)
+            row.answer = "equal" if row.difference < EQUAL else "different"
+            if row.answer == "different" and layout != "library" and case.unseen:
+                row.answer = "assumed"
+            if moving and case.narrow and moved is None:
+                moved = least_moved(ours, images)
+            row.least_moved = moved
+        yield row
+
+
+def _loaded(case: Case, path: Path, layout: str) -> tuple[Row, nn.Module | None]:
+    row = Row(
+        library=case.library,
+        family=case.family,
+        model=case.model,
+        layout=layout,
+        arguments=case.shown,
+        answer="refused",
+    )
+    try:
+        ours, report = load_pretrained(path)
+    except UserError as error:
+        row.sentence = str(error).replace(str(path), "FILE").replace(str(path.parent), "DIR")
+        return row, None
+    except Exception as error:
+        row.answer, row.sentence = type(error).__name__, str(error)[:200]
+        return row, None
+    row.notes = "; ".join(report.notes)
+    return row, ours
+
+
+def _difference(ours: Tensor, theirs: Tensor) -> float:
+    if ours.shape != theirs.shape:
+        return float("inf")
+    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+def least_moved(model: nn.Module, images: Tensor) -> float:
+    """The smallest relative change of the logits over the kinds of parameters of the model.
+
+    Kinds are names without the numbers of layers; all of one kind are drawn again together.
+    """
+    before = model(images)
+    kinds: dict[str, list[tuple[str, Tensor]]] = {}
+    for name, parameter in model.named_parameters():
+        kind = ".".join(part for part in name.split(".") if not part.isdigit())
+        kinds.setdefault(kind, []).append((name, parameter))
+    least = float("inf")
+    generator = torch.Generator().manual_seed(2)
+    for members in kinds.values():
+        kept = [parameter.clone() for _, parameter in members]
+        for name, parameter in members:
+            _draw(name, parameter, generator)
+        least = min(least, _difference(model(images), before))
+        for (_, parameter), values in zip(members, kept, strict=True):
+            parameter.copy_(values)
+    return least
+
+
+def run(only: str, say: Callable[[str], None]) -> list[Row]:
+    """All rows, said one by one."""
+    rows = []
+    for case in [*timm_cases(), *transformers_cases()]:
+        if only not in str(case):
+            continue
+        for row in measure(case):
+            rows.append(row)
+            number = "" if row.difference is None else f"{row.difference:.1e} "
+            moved = "" if row.least_moved is None else f"(moves {row.least_moved:.1e}) "
+            say(f"{row.model:42} {row.layout:18} {row.answer:9} {number}{moved}{row.sentence}")
+        gc.collect()
+    return rows
+
+
+def main() -> None:
+    """Measures, writes both files, and prints the counts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="cases whose description contains this")
+    parser.add_argument("--rows", type=Path, help="write the rows here as JSON, and no page")
+    args = parser.parse_args()
+    import timm
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    rows = run(args.only, lambda line: print(line, flush=True))
+    versions = {m.__name__: m.__version__ for m in (torch, timm, transformers)}
+    document = {
+        "what": "families",
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": versions,
+        "rows": [asdict(row) for row in rows],
+    }
+    text = json.dumps(document, indent=1, allow_nan=True, default=str) + "\n"
+    if args.rows:
+        args.rows.write_text(text)
+    elif not args.only:
+        from family_page import page
+
+        (ROOT / "benchmarks" / "results" / "families.json").write_text(text)
+        (ROOT / "docs" / "families.md").write_text(page(document), encoding="utf-8")
+    print(json.dumps(Counter(row.answer for row in rows)))
+
+
+if __name__ == "__main__":
+    main()

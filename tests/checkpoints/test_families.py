@@ -1,0 +1,244 @@
+"""Every family of ViTs is equal to its home or refused in one line; none loads and differs.
+
+The cases are those of benchmarks/families.py: models of timm and transformers at depth 1 or 2 with
+random values in every parameter.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from vit.checkpoints import layout, timm_families
+from vit.checkpoints.pretrained import create_model, inspect_pretrained
+from vit.errors import UserError
+from vit.models.config import ViTConfig
+
+pytest.importorskip("timm")
+pytest.importorskip("transformers")
+
+CHUNKS = 8
+LAYOUTS = ("library", "bare, .safetensors")
+# What loaded with equal logits before files were compared with a list of families.
+EQUAL_BEFORE = Path(__file__).with_name("families_equal_before.json")
+# Arguments of timm's entries that tensors show, or that change nothing.
+SHOWN_BY_TENSORS = set(
+    "cls img_size patch_size embed_dim depth mlp_ratio init_values no_embed_class reg_tokens "
+    "class_token fc_norm dynamic_img_size embed_layer pos_embed mlp_layer".split()
+)
+
+
+@dataclass
+class Description:
+    """The part of a file that holds config.json."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.fixture
+def families(load_benchmark: Callable[[str], ModuleType]) -> Iterator[ModuleType]:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    with torch.no_grad():
+        yield load_benchmark("families")
+
+
+def identity(row: Any) -> str:
+    arguments = " ".join(f"{key}={value}" for key, value in row.arguments.items())
+    return f"{row.model} {arguments} | {row.layout.split(',')[0]}"
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_family_is_equal_or_refused_in_one_line(families: ModuleType, chunk: int) -> None:
+    before = set(json.loads(EQUAL_BEFORE.read_text()))
+    cases = [*families.timm_cases(others=False), *families.transformers_cases()]
+    seen, answers = set(), set()
+    for case in cases[chunk::CHUNKS]:
+        for row in families.measure(case, layouts=LAYOUTS, moving=case.narrow):
+            name = identity(row)
+            seen.add(name)
+            answers.add(row.answer)
+            if row.answer == "refused":
+                assert row.sentence and "\n" not in row.sentence, name
+                assert name not in before, f"{name} is refused now: {row.sentence}"
+            elif row.answer == "assumed":  # bare, and built with arguments that no tensor shows
+                assert case.unseen and row.layout != "library" and row.notes, name
+            else:
+                assert row.answer == "equal", (
+                    f"{name}: {row.answer} {row.difference} {row.sentence}"
+                )
+                assert row.difference < 1e-5, name
+                assert row.least_moved is None or row.least_moved > families.MOVES, name
+    assert seen and {"equal", "refused"} <= answers
+
+
+def test_every_family_that_was_equal_is_among_the_cases(families: ModuleType) -> None:
+    cases = [*families.timm_cases(others=False), *families.transformers_cases()]
+    names = {
+        f"{case.model} {' '.join(f'{k}={v}' for k, v in case.shown.items())} | {name.split(',')[0]}"
+        for case in cases
+        for name in LAYOUTS
+    }
+    before = set(json.loads(EQUAL_BEFORE.read_text()))
+    assert before <= names and len(before) > 50
+
+
+def one_case(families: ModuleType, model: str) -> Any:
+    return next(case for case in families.timm_cases() if case.model == model)
+
+
+@pytest.mark.parametrize("model", ["vit_small_patch16_rope_224", "vit_small_patch16_rope_ape_224"])
+def test_rotary_positions_that_were_dropped_would_be_found(
+    families: ModuleType, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both layouts load, and differ, once nothing looks at the description any more."""
+    plain = timm_families.Family(model, 384, 6, "gelu", "token")
+    monkeypatch.setattr(timm_families, "family", lambda _: plain)
+    monkeypatch.setattr(timm_families, "check_silent", lambda *_: None)
+    rows = list(families.measure(one_case(families, model), layouts=LAYOUTS))
+    assert [row.answer for row in rows] == ["different", "different"]
+    assert all(row.difference > 1e-3 for row in rows)
+
+
+def test_another_number_of_heads_would_be_found(
+    families: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(layout._HEADS, 1152, 18)
+    case = one_case(families, "vit_so400m_patch14_siglip_gap_224")
+    assert [row.answer for row in families.measure(case, layouts=LAYOUTS)] == ["equal", "different"]
+
+
+def test_the_list_has_the_arguments_that_timm_builds_with(families: ModuleType) -> None:
+    accepted = 0
+    for name in families.timm_names():
+        arguments = dict(families.timm_arguments(name))
+        if arguments["cls"] == "ResNetV2":
+            assert timm_families.is_bit(name) == name.endswith("_bit")
+            continue
+        known = timm_families.family(name)
+        if known is None:
+            assert "has" in timm_families.refused(name), name  # with a reason of its own
+            continue
+        accepted += 1
+        assert arguments["cls"] in ("VisionTransformer", "VisionTransformerDistilled"), name
+        assert (known.width, known.num_heads) == (
+            arguments.pop("embed_dim"),
+            arguments.pop("num_heads"),
+        ), name
+        assert known.pool == arguments.pop("global_pool", "token"), name
+        gated = "mlp_layer" in arguments
+        activation = arguments.pop("act_layer", "gelu")
+        assert activation == ("SiLU" if gated else known.activation), name
+        assert set(arguments) <= SHOWN_BY_TENSORS, name
+    assert accepted > 100
+
+
+def test_names_of_older_versions_are_understood() -> None:
+    from timm.models import _registry
+
+    for old, new in _registry._deprecated_models.items():
+        stem = new.split(".")[0]
+        if timm_families.family(stem) is not None or timm_families.is_bit(stem):
+            file: Any = Description({"architecture": old})
+            assert timm_families.architecture_of(file) == stem
+
+
+def saved(families: ModuleType, model: str, folder: Path, layout: str) -> Path:
+    case = one_case(families, model)
+    return families.saved(case, families.scatter(case.build()), layout, folder)
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "options"),
+    [
+        ("vit_base_patch16_gap_224", "num_heads", {"num_heads": 16}),
+        ("vit_base_patch32_siglip_256", "activation='gelu_tanh'", {"activation": "gelu_tanh"}),
+        ("test_vit", "num_heads", {"num_heads": 2}),
+    ],
+)
+def test_what_a_bare_file_does_not_say_is_taken_from_the_user(
+    families: ModuleType, model: str, asked: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    case = one_case(families, model)
+    peer = families.scatter(case.build())
+    path = families.saved(case, peer, "bare, .safetensors", tmp_path)
+    with pytest.raises(UserError, match=asked):
+        create_model(pretrained=path)
+    ours = create_model(pretrained=path, report=lambda _: None, **options).double().eval()
+    assert inspect_pretrained(path, **options).config == ours.config
+    images = torch.randn(1, 3, *case.size(peer)).double()
+    assert families._difference(ours(images), peer.double()(images)) < 1e-9
+
+
+def test_a_bare_file_without_positions_needs_the_users_word(
+    families: ModuleType, tmp_path: Path
+) -> None:
+    import timm
+
+    peer = families.scatter(timm.create_model("vit_tiny_patch16_224", depth=1, pos_embed="none"))
+    torch.save(peer.state_dict(), tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"rotary positions.*pos_embed='none'"):
+        create_model(pretrained=tmp_path / "w.pth")
+    ours = create_model(pretrained=tmp_path / "w.pth", pos_embed="none", report=lambda _: None)
+    images = torch.randn(1, 3, 224, 224)
+    assert families._difference(ours.eval()(images), peer(images)) < 1e-5
+
+
+def test_a_description_without_arguments_is_decided_by_the_architecture(
+    families: ModuleType, tmp_path: Path
+) -> None:
+    """As older versions of timm wrote it, with a tag in the name."""
+    path = saved(families, "vit_so400m_patch14_siglip_gap_224", tmp_path, "library")
+    description = {"architecture": "vit_so400m_patch14_siglip_gap_224.webli"}
+    (tmp_path / "config.json").write_text(json.dumps(description))
+    config = inspect_pretrained(path).config
+    assert isinstance(config, ViTConfig) and config.num_heads == 16
+    description = {"architecture": "vit_so400m_patch16_siglip_gap_256.v2_webli"}
+    (tmp_path / "config.json").write_text(json.dumps(description))
+    config = inspect_pretrained(path).config
+    assert isinstance(config, ViTConfig) and config.activation == "gelu_tanh"
+
+
+def test_an_unknown_architecture_is_refused_by_name(families: ModuleType, tmp_path: Path) -> None:
+    path = saved(families, "deit_tiny_patch16_224", tmp_path, "library")
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_next_patch16_224"}))
+    with pytest.raises(UserError, match="vit_next_patch16_224 is no architecture that is known"):
+        create_model(pretrained=path)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("act_layer", "quick_gelu"),
+        ("global_pool", "max"),
+        ("norm_layer", "rmsnorm"),
+        ("attn_layer", "diff"),
+        ("pool_include_prefix", True),
+        ("something_new", 3),
+    ],
+)
+def test_an_argument_that_changes_logits_is_refused_by_name(
+    families: ModuleType, argument: str, value: object, tmp_path: Path
+) -> None:
+    path = saved(families, "deit_tiny_patch16_224", tmp_path, "library")
+    arguments = {"global_pool": "avg", argument: value}
+    description = {"architecture": "deit_tiny_patch16_224", "model_args": arguments}
+    (tmp_path / "config.json").write_text(json.dumps(description))
+    with pytest.raises(UserError, match=f"{argument}={value!r}"):
+        create_model(pretrained=path)
+
+
+def test_the_number_of_heads_that_was_assumed_is_said(families: ModuleType, tmp_path: Path) -> None:
+    path = saved(families, "deit_tiny_patch16_224", tmp_path, "bare, .pth")
+    reports: list[Any] = []
+    create_model(pretrained=path, report=reports.append)
+    assert any("heads: 3" in note for note in reports[0].notes)
+    create_model(pretrained=path, num_heads=3, report=reports.append)
+    assert not any("heads" in note for note in reports[1].notes)

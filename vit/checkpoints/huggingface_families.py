@@ -1,0 +1,112 @@
+"""Which of transformers' models are read, and which fields of their config.json change logits.
+
+`model_type` is compared with the list of families that give the same logits here; every other one
+is refused, with its reason where it has one. Without `model_type` the tensors decide.
+Source: transformers 5.23, models/{vit,deit,dinov2,dinov2_with_registers,vit_msn,bit}.
+"""
+
+from typing import Any
+
+from vit.checkpoints.files import WeightFile
+from vit.errors import UserError
+from vit.models.config import Activation
+
+# Family -> epsilon of its norms where config.json does not give it.
+_EPSILON = {
+    "vit": 1e-12,
+    "deit": 1e-12,
+    "vit_msn": 1e-6,
+    "dinov2": 1e-6,
+    "dinov2_with_registers": 1e-6,
+}
+_REASONS = {
+    "dinov3_vit": "rotary positions",
+    "clip": "a norm before the layers (CLIP)",
+    "clip_vision_model": "a norm before the layers (CLIP)",
+    "metaclip_2": "a norm before the layers (CLIP)",
+    "metaclip_2_vision_model": "a norm before the layers (CLIP)",
+    "mlcd": "rotary positions",
+    "mlcd_vision_model": "rotary positions",
+    "siglip": "key names that are not read; timm's files of SigLIP are",
+    "siglip_vision_model": "key names that are not read; timm's files of SigLIP are",
+    "siglip2": "patches of NaFlex",
+    "siglip2_vision_model": "patches of NaFlex",
+    "beit": "relative positions and queries without biases",
+    "data2vec-vision": "relative positions and queries without biases",
+    "aimv2": "RMS norms and gated MLPs",
+    "aimv2_vision_model": "RMS norms and gated MLPs",
+    "vit_mae": "patches masked at random",
+    "ijepa": "the mean over tokens without a class token",
+    "dpt": "heads for depth and segmentation",
+    "yolos": "tokens for detection",
+    "vit-hybrid": "the ResNet stem of an older version",
+    "audio-spectrogram-transformer": "spectrograms as input",
+    "timesformer": "videos as input",
+    "vivit": "videos as input",
+    "videomae": "videos as input",
+    "timm_wrapper": "tensors of timm under other names; take the library's own file",
+}
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+# Fields of a BiT's config.json and the only value that is BiT's architecture.
+_BIT = {
+    "layer_type": "preactivation",
+    "global_padding": None,
+    "hidden_act": "relu",
+    "num_groups": 32,
+    "embedding_dynamic_padding": False,
+    "output_stride": 32,
+    "width_factor": 1,
+}
+
+
+def check_family(file: WeightFile) -> None:
+    """UserError where config.json names a model that is not known to give the same logits here."""
+    name = file.config.get("model_type")
+    if not isinstance(name, str) or name in (*_EPSILON, "bit"):
+        return
+    if name in _REASONS:
+        raise UserError(
+            f"{file.path}: Hugging Face's {name} has {_REASONS[name]}, which is not supported here"
+        )
+    raise UserError(
+        f"{file.path}: Hugging Face's {name} is no model that is known here to give the same logits"
+    )
+
+
+def epsilon(config: dict[str, Any], *, dinov2: bool) -> float:
+    """Epsilon of the norms; the library's default for the family where config.json is silent."""
+    family = config.get("model_type") or ("dinov2" if dinov2 else "vit")
+    return float(config.get("layer_norm_eps", _EPSILON[family]))
+
+
+def activation(file: WeightFile) -> Activation:
+    """GELU's form by the user's word or config.json. UserError for another activation."""
+    if "activation" in file.hints:
+        return file.hints["activation"]
+    name = file.config.get("hidden_act", "gelu")
+    if name not in _ACTIVATIONS:
+        raise UserError(f"{file.path}: hidden_act={name!r} is not one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def check_pooler(file: WeightFile) -> None:
+    """UserError where the layer behind the class token has another activation than ours."""
+    name = file.config.get("pooler_act", "tanh")
+    if name != "tanh":
+        raise UserError(f"{file.path}: pooler_act={name!r} is not supported here, only 'tanh'")
+
+
+def check_bit(file: WeightFile) -> None:
+    """UserError where config.json describes another ResNet than BiT's."""
+    for name, usual in _BIT.items():
+        value = file.config.get(name, usual)
+        if value != usual:
+            shown = "null" if usual is None else repr(usual)
+            raise UserError(
+                f"{file.path}: {name}={value!r} is not supported here, only {shown}, as in BiT"
+            )

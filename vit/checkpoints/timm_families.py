@@ -1,0 +1,357 @@
+"""What timm's models compute that no tensor shows: heads, GELU, pooling; and what is refused.
+
+timm describes a file by the name of an architecture and the arguments that were changed
+(`architecture` and `model_args` of config.json). The architectures that give the same logits here
+are listed below; every other one is refused, with its reason where it has one. A test compares the
+list with the arguments that timm's own entries build with.
+Source: timm 1.0.31, models/{vision_transformer,vision_transformer_hybrid,deit,resnetv2,eva}.py.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from vit.checkpoints.files import WeightFile
+from vit.errors import UserError
+from vit.models.config import Activation, ViTConfig
+
+# Width and heads of the size that an architecture's name has.
+_SIZES = {
+    "tiny": (192, 3),
+    "wee": (256, 4),
+    "little": (320, 5),
+    "small": (384, 6),
+    "medium": (512, 8),
+    "mediumd": (512, 8),
+    "betwixt": (640, 10),
+    "base": (768, 12),
+    "so150m": (896, 14),
+    "large": (1024, 16),
+    "so400m": (1152, 16),
+    "huge": (1280, 16),
+    "giant": (1408, 16),
+    "giantopt": (1536, 16),
+    "gigantic": (1664, 16),
+}
+# Architectures whose width or heads are not those of the size in their name.
+_EXCEPTIONS = {
+    "test_vit": (64, 2),
+    "test_vit2": (64, 2),
+    "vit_base_patch16_gap": (768, 16),
+    "vit_base_patch16_plus": (896, 14),
+    "vit_base_patch32_plus": (896, 14),
+    "vit_giant_patch14_dinov2": (1536, 24),
+    "vit_giant_patch14_reg4_dinov2": (1536, 24),
+    "vit_giant_patch14_reg1_tipsv2": (1536, 24),
+}
+_TANH = (
+    "base_patch32_siglip",
+    "large_patch16_siglip(_gap)?_512",
+    "so400m_patch16_siglip",
+    "giantopt_patch16_siglip",
+)
+# Pattern of an architecture without its image size -> its pooling. "S" is a name of _SIZES.
+_EQUAL = (
+    (r"deit_S(_distilled)?_patch\d+", "token"),
+    (r"deit3_S_patch\d+", "token"),
+    (r"vit_S_patch\d+(_plus)?", "token"),
+    (r"vit_small_patch16_36x1", "token"),
+    (r"flexivit_S", "token"),
+    (r"eva_large_patch14", "avg"),
+    (r"vit_S_patch14(_reg4)?_dinov2", "token"),
+    (r"vit_S_patch14_reg1_tipsv2", "token"),
+    (r"vit_(base|giant|huge)_patch\d+_gap", "avg"),
+    (r"vit_S_patch16_reg[14]_gap", "avg"),
+    (r"vit_so150m_patch16_reg4_map", "map"),
+    (r"vit_S_patch\d+_siglip", "map"),
+    (r"vit_S_patch\d+_siglip_gap", "avg"),
+    (r"vit_S_(r26|r50)_s\d+", "token"),
+    (r"vit_tiny_r_s16_p8", "token"),
+    (r"test_vit", "token"),
+    (r"test_vit2", "avg"),
+)
+_BIT = re.compile(r"resnetv2_\d+x\d_bit")
+# Names that older versions of timm wrote.
+_RENAMED = (
+    (re.compile(r"^vit_deit_"), "deit_"),
+    (re.compile(r"_bitm$|_bit_(distilled|teacher)(_384)?$"), "_bit"),
+    (re.compile(r"^vit_base_resnet50(?=_(224|384)$)"), "vit_base_r50_s16"),
+)
+_OLD_TAGS = re.compile(r"_(in21k|in21ft1k|in22ft1k|sam|dino)$")
+# The first pattern that is in the name of a refused architecture says why.
+_REASONS = (
+    (r"rope|dinov3|eva02_(?!enormous)|_pe_|lingbot|sapiens2", "rotary positions"),
+    (r"^beit3", "norms inside attention and MLP"),
+    (r"^beit|relpos", "relative positions"),
+    (r"^samvit", "relative positions and attention in windows"),
+    (r"^eva", "biases of queries and values that are stored apart (EVA)"),
+    (r"quickgelu", "QuickGELU and a norm before the blocks (CLIP)"),
+    (r"clip", "a norm before the blocks (CLIP)"),
+    (r"_xp_|pwee", "attention and MLP side by side"),
+    (r"18x2", "two branches side by side in each layer"),
+    (r"dwee|dlittle", "differential attention"),
+    (r"_rpn_", "norms behind the branches"),
+    (r"radio|intern", "no norm after the last block"),
+    (r"aimv2", "RMS norms and gated MLPs without biases"),
+    (r"^naflexvit", "patches of NaFlex"),
+    (r"miil|so150m2|(medium|betwixt)_patch16_gap", "attention without biases of q, k and v"),
+    (r"^vit_.*(mci|resnet\d+d)", "another convolutional stem"),
+    (r"^test_vit3", "attention pooling that sees the registers"),
+    (r"^test_vit4", "RMS norms"),
+    (r"^resnetv2", "another ResNet than BiT's"),
+)
+# Signs in a bare file's keys. Ours are timm's names, so these are parts that are not ours.
+_SIGNS = (
+    (r"^norm_pre\.", "a norm before the blocks (CLIP)"),
+    (r"(^|\.)rope\.", "rotary positions"),
+    (r"\.attn\.[qk]_norm\.", "norms of queries and keys"),
+    (r"\.attn\.(q_bias|v_bias)$", "biases of queries and values that are stored apart (EVA)"),
+    (r"\.attn\.q_proj\.", "queries, keys and values that are stored apart (EVA)"),
+    (r"rel_pos|relative_position", "relative positions"),
+    (r"\.attn\.(lambda|sub_norm)", "differential attention"),
+    (r"\.(attn|mlp)\.norm\.", "norms inside attention and MLP"),
+    (r"^patch_embed\.norm\.", "a norm of the patches"),
+    (r"^patch_embed\.backbone\.(?!conv\.|norm\.|stem\.|stages\.)", "another convolutional stem"),
+    (r"^embeds\.", "patches of NaFlex"),
+    (r"\.running_mean$|^stages\..*\.norm1\.(v|tau|eps)$|^stem\.(conv1|norm)\.", "another ResNet"),
+)
+_NEEDED = (
+    ("patch_embed.proj.weight", "patches that are embedded in another way"),
+    ("blocks.0.mlp.fc1.weight", "an MLP of other layers"),
+    ("blocks.0.mlp.fc2.weight", "an MLP of other layers"),
+    ("blocks.0.attn.qkv.bias", "attention without biases of q, k and v"),
+    ("blocks.0.attn.proj.bias", "attention without a bias behind it"),
+    ("blocks.0.norm1.bias", "norms without biases (RMS norms)"),
+)
+# Arguments that change no logit, whose change the tensors show, or that are read below.
+_KNOWN = frozenset(
+    "num_heads global_pool act_layer img_size patch_size in_chans num_classes embed_dim depth "
+    "mlp_ratio qkv_bias qk_norm scale_attn_norm scale_mlp_norm proj_bias init_values class_token "
+    "pos_embed no_embed_class reg_tokens pre_norm final_norm fc_norm dynamic_img_size "
+    "strict_img_size weight_init fix_init drop_rate pos_drop_rate patch_drop_rate proj_drop_rate "
+    "attn_drop_rate drop_path_rate layers width_factor zero_init_last scriptable exportable "
+    "no_jit".split()
+)
+_GELU: dict[str, Activation] = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
+_GATES = ("silu", "swish")
+
+# Width and patch size of models without a class token that have the tanh form of GELU -> sides of
+# the grids at which only models with the exact form are published.
+_SIGLIP_2 = {(768, 32): (), (1024, 16): (16, 24), (1152, 16): (), (1536, 16): ()}
+# Sides of the grids at which ViT-B/16 without a class token is only published with 12 heads.
+_TWELVE_HEADS = (16, 24, 32)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the name of an architecture says beside its tensors."""
+
+    architecture: str
+    width: int
+    num_heads: int
+    activation: Activation
+    pool: str
+    """timm's word: "token", "avg" or "map"."""
+
+
+def architecture_of(file: WeightFile) -> str | None:
+    """The name that timm's config.json gives, without tag and in today's spelling; None if none."""
+    name = file.config.get("architecture") or described(file).get("architecture")
+    if not isinstance(name, str):
+        return None
+    name = _OLD_TAGS.sub("", name.split(".")[0])
+    for pattern, new in _RENAMED:
+        name = pattern.sub(new, name)
+    return name
+
+
+def described(file: WeightFile) -> dict[str, Any]:
+    """`pretrained_cfg` of config.json, {} where there is none."""
+    values = file.config.get("pretrained_cfg")
+    return values if isinstance(values, dict) else {}
+
+
+def arguments_of(file: WeightFile) -> dict[str, Any]:
+    """`model_args` of config.json, {} where there are none."""
+    values = file.config.get("model_args")
+    return values if isinstance(values, dict) else {}
+
+
+def family(architecture: str) -> Family | None:
+    """The family of an architecture that gives the same logits here; None for any other one."""
+    stem = re.sub(r"_\d+$", "", architecture)
+    sizes = "|".join(_SIZES)
+    for pattern, pool in _EQUAL:
+        if re.fullmatch(pattern.replace("_S", f"_({sizes})"), stem) is None:
+            continue
+        size = next((part for part in stem.split("_") if part in _SIZES), "")
+        if stem not in _EXCEPTIONS and not size:
+            continue
+        width, heads = _EXCEPTIONS.get(stem) or _SIZES[size]
+        tanh = any(re.search(part, architecture) for part in _TANH)
+        return Family(architecture, width, heads, "gelu_tanh" if tanh else "gelu", pool)
+    return None
+
+
+def is_bit(architecture: str) -> bool:
+    """Whether this is one of timm's BiT models."""
+    return _BIT.fullmatch(architecture) is not None
+
+
+def refused(architecture: str) -> str:
+    """Why an architecture that is not on the list is refused."""
+    for pattern, reason in _REASONS:
+        if re.search(pattern, architecture):
+            return f"timm's {architecture} has {reason}, which is not supported here"
+    return f"timm's {architecture} is no architecture that is known here to give the same logits"
+
+
+def foreign_sign(keys: Iterable[str]) -> str:
+    """A part that our models do not have by the name of one of its tensors; '' without such one."""
+    keys = list(keys)
+    return next((why for sign, why in _SIGNS if any(re.search(sign, key) for key in keys)), "")
+
+
+def foreign_part(file: WeightFile, keys: Iterable[str]) -> str:
+    """A part that our models do not have, as the names of the tensors show it; '' where none does.
+
+    `keys`: those of the file in our spelling. UserError where a layer that every model has is
+    missing.
+    """
+    keys = set(keys)
+    reasons = [sign] if (sign := foreign_sign(keys)) else []
+    for name, why in _NEEDED:
+        if name not in keys:
+            reasons.append(why)
+            if name.endswith("weight"):
+                raise UserError(
+                    f"{file.path} has {reasons[0]}, which is not supported here (no {name})"
+                )
+    if not keys & {"norm.weight", "fc_norm.weight"}:
+        reasons.append("no norm after the last block")
+    return reasons[0] if reasons else ""
+
+
+def check_arguments(file: WeightFile, known: Family | None, *, has_prefix: bool) -> None:
+    """UserError for an argument in `model_args` that changes logits in a way that is not known."""
+    given = arguments_of(file)
+    harmless = {
+        "norm_layer": str(given.get("norm_layer")).replace("_", "").lower() == "layernorm",
+        "pool_include_prefix": not (given.get("pool_include_prefix") and has_prefix)
+        or pooling(file, known) == "token",
+        "dynamic_img_pad": not given.get("dynamic_img_pad") or _divides(given, described(file)),
+    }
+    for name, value in given.items():
+        if name not in _KNOWN and value is not None and not harmless.get(name):
+            raise _unsupported(file, name, value)
+
+
+def _divides(given: dict[str, Any], description: dict[str, Any]) -> bool:
+    """Whether images need no padding to fill their patches."""
+    size = given.get("img_size") or description.get("input_size", [0])[1:]
+    sides = [size] if isinstance(size, int) else list(size)
+    patch_size = given.get("patch_size", 0)
+    return (
+        bool(sides)
+        and isinstance(patch_size, int)
+        and patch_size > 0
+        and not any(side % patch_size for side in sides)
+    )
+
+
+def _unsupported(file: WeightFile, name: str, value: object) -> UserError:
+    return UserError(f"{file.path}: timm's {name}={value!r} (config.json) is not supported here")
+
+
+def activation(file: WeightFile, known: Family | None, *, gated: bool) -> Activation:
+    """GELU's form. The user's word is taken first, then the description's, then timm's habit."""
+    if "activation" in file.hints:
+        return file.hints["activation"]
+    name = arguments_of(file).get("act_layer")
+    if gated:
+        if name is not None and name not in _GATES:
+            raise _unsupported(file, "act_layer", name)
+        return "swiglu"
+    if name is None:
+        return known.activation if known else "gelu"
+    if name not in _GELU:
+        raise _unsupported(file, "act_layer", name)
+    return _GELU[name]
+
+
+def heads(file: WeightFile, known: Family | None, width: int) -> int | None:
+    """Number of attention heads by the user's word or the description; None where both are silent.
+
+    An architecture's own number holds at its own width, and where `embed_dim` was changed alone.
+    """
+    given = arguments_of(file)
+    number = file.hints.get("num_heads") or given.get("num_heads")
+    if number is None and known is not None and (width == known.width or "embed_dim" in given):
+        number = known.num_heads
+    return number
+
+
+def pooling(file: WeightFile, known: Family | None) -> str | None:
+    """timm's word for the pooling, None where nothing says it. UserError for one we do not have."""
+    if "pool" in file.hints:
+        return None
+    given = arguments_of(file)
+    name = file.config.get("global_pool")
+    if name is None:
+        name = given.get("global_pool", known.pool if known else None)
+    if name not in (None, "token", "avg", "map"):
+        raise _unsupported(file, "global_pool", name)
+    return name
+
+
+def check_bit(file: WeightFile) -> None:
+    """UserError for a BiT whose description says that it pools or activates in another way."""
+    given = arguments_of(file)
+    for name, usual in (("global_pool", "avg"), ("act_layer", "relu")):
+        value = given.get(name) or file.config.get(name) or usual
+        if value != usual:
+            raise _unsupported(file, name, value)
+
+
+def check_silent(file: WeightFile, config: ViTConfig) -> None:
+    """UserError where a file without an architecture's name leaves open what changes its logits.
+
+    The user's options close the question. What timm's habit decides (exact GELU at most shapes) is
+    said in the report instead.
+    """
+    asked = file.hints
+    if config.pos_embed == "none" and "pos_embed" not in {**asked, **arguments_of(file)}:
+        raise UserError(
+            f"{file.path} has no table of positions and no description of its model: rotary "
+            "positions, which leave no tensors, are not supported here; give pos_embed='none' if "
+            "it has no positions at all"
+        )
+    spelled_gamma = "blocks.0.gamma_1" in file.shapes
+    if spelled_gamma and not file.nested and "pos_embed" not in asked:
+        raise UserError(
+            f"{file.path} may be DeiT-III's or one of timm's ViTs with rotary positions, which are "
+            "not supported here: their tensors are the same; give pos_embed='learned' if it is "
+            "DeiT-III's"
+        )
+    if config.pool == "map" and config.num_registers and config.layer_scale is not None:
+        raise UserError(
+            f"{file.path} does not say whether its attention pooling sees the registers; load it "
+            "with the config.json that timm saves beside it"
+        )
+    if config.class_token or config.num_registers or config.norm_after_pool:
+        return
+    shape, side = (config.width, config.patch_size), config.grid[0]
+    if shape in _SIGLIP_2 and side not in _SIGLIP_2[shape] and "activation" not in asked:
+        raise UserError(
+            f"{file.path} does not say which form of GELU it has: of SigLIP's models of width "
+            f"{config.width} with patches of {config.patch_size}, some have the tanh form; give "
+            "activation='gelu_tanh' or 'gelu'"
+        )
+    if config.pool == "gap" and shape == (768, 16) and side not in _TWELVE_HEADS:
+        if "num_heads" not in {**asked, **arguments_of(file)}:
+            raise UserError(
+                f"{file.path} does not say how many attention heads it has: of timm's models of "
+                "width 768 without a class token, SigLIP's have 12 and vit_base_patch16_gap_224 "
+                "has 16; give num_heads=..."
+            )
