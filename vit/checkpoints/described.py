@@ -26,6 +26,8 @@ MAX_PIXELS = 1 << 26
 them is damaged. Without a limit it could make the reader fill its memory."""
 _POSITIONS = 1 << 24
 """Numbers that any model may have, however few its file holds: fixed positions are in no file."""
+_LONGEST = 400
+"""Characters of a message: it repeats values, which may be of any length."""
 _LARGEST = 1e4
 """Of the mean and std of images in [0, 1]: beyond it float32 could not hold what comes out."""
 
@@ -70,7 +72,9 @@ def checked(
             sha256=sha256,
         )
     except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+        text = str(error)
+        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+        raise UserError(f"{path}: {text}") from error
 
 
 def _check_version(version: Any) -> None:

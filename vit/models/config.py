@@ -4,7 +4,6 @@ Whatever differs between the published weights of one architecture (GELU form, e
 rule, where the final norm sits) is a field, so that a file's own arithmetic travels with it.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -255,7 +254,7 @@ def _check_fields(config: Any, positive: Sequence[str], not_negative: Sequence[s
             raise UserError(f"{name}={value!r} must be true or false")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if float in (hint, *get_args(hint)) and not (
-            (is_number and math.isfinite(value)) or (value is None and hint is not float)
+            (is_number and abs(value) < 1e38) or (value is None and hint is not float)
         ):
             raise UserError(f"{name}={value!r} must be a finite number")
 
