@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFile, ImageOps, ImageSequence
+from PIL import Image, ImageCms, ImageFile, ImageOps, ImageSequence
 
 from vit.data.decode import MAX_PIXELS, ImageError, open_image
 from vit.data.photo import Photo
@@ -399,3 +399,11 @@ def test_pipes_and_devices_are_refused_before_they_are_opened(reader, tmp_path):
         reader(tmp_path / "pipe.jpg")
     with pytest.raises(ImageError, match="/dev/zero: it is a device, not an image file"):
         reader("/dev/zero")
+
+
+def test_an_icc_profile_changes_no_pixel(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
+    data = encode(Image.fromarray(pixels), "PNG", icc_profile=profile)
+    assert Image.open(io.BytesIO(data)).info["icc_profile"] == profile
+    np.testing.assert_array_equal(np.asarray(open_image(data)), pixels)
