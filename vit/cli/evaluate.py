@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.cli.messages import OneLineParser
-from vit.cli.processes import start, together
+from vit.cli.processes import forget_route, start, together
 from vit.cli.run_directory import find_checkpoint, is_first_process, writable
 from vit.cli.scored_config import scored_config
 from vit.cli.yaml_reader import read_options
@@ -64,8 +64,11 @@ def run(command: str, args: list[str]) -> int:
         parser.add_argument("--spreadsheet", action="store_true")
     options, rest = parser.parse_known_args(args)
     options.command, options.out = command, getattr(options, "out", None)
-    with start():
-        return _evaluate(Path(options.run).expanduser(), options, rest)
+    try:
+        with start():
+            return _evaluate(Path(options.run).expanduser(), options, rest)
+    finally:
+        forget_route()
 
 
 def _evaluate(folder: Path, options: Namespace, rest: list[str]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.cli.hardware import limit_threads
-from vit.cli.processes import start, together
+from vit.cli.processes import forget_route, start, together
 from vit.cli.resuming import check_continues, ineffective, read_checkpoint
 from vit.cli.run_directory import (
     Claim,
@@ -69,6 +69,7 @@ def run(args: list[str]) -> int:
     args, as_json = [arg for arg in args if arg != "--json"], "--json" in args
     claims: list[Claim] = []
     with start(), ExitStack() as held:
+        held.callback(forget_route)
 
         def claim(config: Any) -> None:
             """Takes the run directory; called when the options are known and nothing is built."""
@@ -119,6 +120,7 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> int:
         limit_threads(params, tokens, data.batch_size)
     if checkpoint is not None and saved is not None:
         check_continues(checkpoint, saved, cli, trainer)
+    _fix_route(config, saved)
     record = _Record(cli, run_dir)
     if is_first_process():
         if checkpoint is None:
@@ -153,6 +155,18 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> int:
         if is_first_process():
             print(_stopped(run_dir, trained=trained), file=sys.stderr)
         raise
+
+
+def _fix_route(config: Any, saved: dict[str, Any] | None) -> None:
+    """Fixes the library of float32 products, which config.yaml and every checkpoint record."""
+    from vit.models.matmul import current_float32_route
+    from vit.models.routes import use_float32_route
+
+    recorded = None if saved is None else (saved.get("vit") or {}).get("float32_route")
+    if config.float32_route == "auto" and recorded is not None:
+        use_float32_route(recorded)
+    config.float32_route = current_float32_route()
+    use_float32_route(config.float32_route)
 
 
 class _Record:

@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jsonargparse
 import yaml
@@ -27,6 +27,7 @@ from vit.cli.trial_builds import try_callbacks, try_optimizer
 from vit.cli.yaml_reader import check_yaml
 from vit.data.module import ImageData
 from vit.errors import UserError
+from vit.models.routes import Float32Route, use_float32_route
 from vit.training.atomic_io import AtomicCheckpointIO
 from vit.training.checkpoints import BestCheckpoint, LastCheckpoint
 from vit.training.classifier import ImageClassifier, Labels
@@ -141,6 +142,14 @@ class TrainingCLI(LightningCLI):
         )
         for name in ("optimizer", "lr_scheduler"):  # which config.yaml of runs have, always null
             parser.add_argument(f"--{name}", type=Any, default=None, help=argparse.SUPPRESS)
+        parser.add_argument(
+            "--float32_route",
+            type=Literal["auto", *get_args(Float32Route)],
+            default="auto",
+            help="Library of float32 products on CPUs: aten (PyTorch's default), onednn, or auto: "
+            "the one that was measured to be faster on this machine. A run keeps its library, since "
+            "the last bits depend on it.",
+        )
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.link_arguments("task", "data.labelled", compute_fn=_needs_labels)
         links: list[tuple[str, str, Any]] = [
@@ -179,6 +188,8 @@ class TrainingCLI(LightningCLI):
         check_memory(config, model, on_cpu=computes_on_cpu(config.trainer.accelerator or "auto"))
         if self._parsed is not None:
             self._parsed(config)
+        if config.float32_route != "auto":
+            use_float32_route(config.float32_route)
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             config.trainer.precision = precision

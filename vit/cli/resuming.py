@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vit.cli.yaml_reader import read_options
 from vit.errors import UserError
 
 # Fields of an architecture that no weights and no outputs in evaluation depend on.
@@ -35,15 +36,12 @@ def read_checkpoint(checkpoint: Path) -> dict[str, Any]:
 
 def config_beside(checkpoint: Path) -> dict[str, Any]:
     """The configuration of the run that has written the checkpoint; empty where it is not there."""
-    import yaml
-
     inside = checkpoint.resolve().parent
     file = (inside.parent if inside.name == "checkpoints" else inside) / "config.yaml"
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        return read_options(file)
+    except UserError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def check_continues(checkpoint: Path, saved: dict[str, Any], cli: Any, trainer: Any) -> None:

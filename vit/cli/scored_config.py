@@ -35,7 +35,11 @@ def scored_config(content: dict[str, Any], file: Path) -> dict[str, Any]:
     Raises UserError where it names a class of another package; `file` is named in the message.
     """
     trainer, model = _mapping(content, "trainer"), _mapping(content, "model")
-    config = {name: content[name] for name in ("task", "seed_everything") if name in content}
+    config = {
+        name: content[name]
+        for name in ("task", "seed_everything", "float32_route")
+        if name in content
+    }
     config["data"] = _mapping(content, "data")
     config["trainer"] = {
         name: trainer[name]

@@ -24,6 +24,7 @@ from vit.training.fitting import (
     log_scores,
     log_training,
     optimizer_with_schedule,
+    share_route,
 )
 from vit.training.losses import Loss, balanced_weights, refuse_double_balance
 from vit.training.metrics import EvaluationMetrics
@@ -168,6 +169,7 @@ class ImageClassifier(LightningModule):
             )
 
     def on_fit_start(self) -> None:
+        share_route(self.trainer)
         if self.teacher is not None:
             self.teacher.to(self.device, next(self.model.parameters()).dtype)
 

@@ -14,6 +14,7 @@ from torch import nn
 from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import UserError
 from vit.models.matmul import continue_on_route, current_float32_route
+from vit.models.routes import use_float32_route
 from vit.models.zoo import Model
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
 from vit.training.optim import param_groups
@@ -123,6 +124,12 @@ def check_resumed(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
     note = continue_on_route(checkpoint.get("vit", {}).get("float32_route"))
     if note is not None and trainer.is_global_zero:
         print(f"note: {note}", file=sys.stderr)
+
+
+def share_route(trainer: Trainer) -> None:
+    """Has all processes compute float32 products by the library of the first one."""
+    if trainer.world_size > 1:
+        use_float32_route(trainer.strategy.broadcast(current_float32_route()))
 
 
 def averages(trainer: Trainer) -> bool:

@@ -33,6 +33,7 @@ from vit.training.fitting import (
     log_scores,
     log_training,
     optimizer_with_schedule,
+    share_route,
 )
 from vit.training.masking import (
     DRAWS,
@@ -144,6 +145,9 @@ class MaskedPatchPrediction(LightningModule):
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
             for block in self.model.blocks:
                 block.compile()  # in place, so that the keys of the checkpoint stay clean
+
+    def on_fit_start(self) -> None:
+        share_route(self.trainer)
 
     def configure_optimizers(self) -> Any:
         """The optimizer over named groups, and its schedule, stepped with it."""
