@@ -227,8 +227,9 @@ def _built(kind: type, values: Namespace) -> Any:
         if value is None and type(None) not in get_args(hints.get(name)):
             raise UserError(f"{name} is null; give a value, or leave the option out")
         inner = dataclass_of(hints.get(name))
-        nested = inner is not None and isinstance(value, Namespace)
-        arguments[name] = _built(inner, value) if inner is not None and nested else value
+        if inner is not None and isinstance(value, Namespace):
+            value = _built(inner, value)
+        arguments[name] = value
     return kind(**arguments)
 
 
