@@ -208,7 +208,7 @@ def _check_devices(value: Any) -> None:
         raise wrong
 
 
-def check_constructors(group: Namespace, owner: type) -> None:
+def check_constructors(group: Any, owner: type) -> None:
     """Builds the dataclasses among the arguments of `owner`, whose constructors check them.
 
     `group`: the parsed arguments. Raises their UserError.
