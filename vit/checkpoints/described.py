@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vit.checkpoints.files import reason
 from vit.checkpoints.preprocessing import HALF, INTERPOLATIONS, RESIZES, described
 from vit.errors import UserError, did_you_mean
 from vit.models.config import ResNetConfig, ViTConfig
@@ -26,8 +27,6 @@ MAX_PIXELS = 1 << 26
 them is damaged. Without a limit it could make the reader fill its memory."""
 _POSITIONS = 1 << 24
 """Numbers that any model may have, however few its file holds: fixed positions are in no file."""
-_LONGEST = 400
-"""Characters of a message: it repeats values, which may be of any length."""
 _LARGEST = 1e4
 """Of the mean and std of images in [0, 1]: beyond it float32 could not hold what comes out."""
 
@@ -72,9 +71,7 @@ def checked(
             sha256=sha256,
         )
     except UserError as error:
-        text = str(error)
-        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-        raise UserError(f"{path}: {text}") from error
+        raise UserError(f"{path}: {reason(error, longest=400)}") from error
 
 
 def _check_version(version: Any) -> None:

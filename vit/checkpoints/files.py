@@ -140,7 +140,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         return parse_json(path.read_text(encoding="utf-8"), path)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is damaged or no JSON ({error})") from error
+        raise UserError(f"{path} is damaged or no JSON ({reason(error)})") from error
 
 
 def parse_json(text: str, path: Path) -> dict[str, Any]:
@@ -148,10 +148,16 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged or no JSON ({error})") from error
+        raise UserError(f"{path} is damaged or no JSON ({reason(error)})") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} is damaged: it holds a JSON {type(values).__name__}, no object")
     return values
+
+
+def reason(error: BaseException, longest: int = 300) -> str:
+    """The first line of a library's message, which may repeat values of any length."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def _what_it_is(start: bytes, size: int) -> str:
@@ -170,7 +176,7 @@ def _open_safetensors(path: Path) -> WeightFile:
         shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}
         header = dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged or incomplete ({error})") from error
+        raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
     return WeightFile(path=path, shapes=shapes, read=file.get_tensor, header=header)
 
 
@@ -183,7 +189,7 @@ def _open_zip(path: Path) -> WeightFile:
     except UserError:
         raise
     except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
-        raise UserError(f"{path} is damaged or incomplete ({error})") from error
+        raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
     return _open_torch(path)
 
 
@@ -215,7 +221,7 @@ def _read_npy(path: Path, key: str) -> Tensor:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
             array = np.lib.format.read_array(stream, allow_pickle=False)
     except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
-        raise UserError(f"{path} is damaged or incomplete at {key!r} ({error})") from error
+        raise UserError(f"{path} is damaged or incomplete at {key!r} ({reason(error)})") from error
     if array.dtype.str == "|V2":  # numpy has no bfloat16: such arrays are saved as raw two bytes
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(np.ascontiguousarray(array))
@@ -234,9 +240,7 @@ def _open_torch(path: Path) -> WeightFile:
             "like, and load that"
         ) from error
     except (RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
-        raise UserError(
-            f"{path} is damaged or incomplete ({str(error).splitlines()[0]})"
-        ) from error
+        raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
     if not isinstance(top, Mapping):
         raise UserError(f"{path} holds a {type(top).__name__}, not a state dict")
     return _from_state_dict(path, top)
