@@ -63,6 +63,7 @@ def test_the_options_in_the_help_exist() -> None:
     }
     named = set(re.findall(r"--[a-z_]+(?:\.[a-z_]+)*", HELP)) - {
         "--help-all",
+        "--json",
         "--model.optimizer.lr",
     }
     assert len(named) > 12

@@ -22,6 +22,7 @@ from tests.training import ddp_run
 from vit.cli.processes import together
 from vit.data.module import ImageData, InputFormat
 from vit.data.transforms import TrainTransform
+from vit.signals import handled
 from vit.training.checkpoints import LastCheckpoint
 
 CASES = [
@@ -75,7 +76,7 @@ def work(rank: int, place: str, target: int, number: int, photos: str, folder: s
         enable_model_summary=False,
     )
     model = ddp_run.make_model()
-    with together(trainer):
+    with handled(), together(trainer):  # as the command line does
         trainer.fit(model, data)
         trainer.test(model, datamodule=data, verbose=False)
 

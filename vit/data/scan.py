@@ -7,7 +7,6 @@ are laid: real entries first, then links, and a link to a folder that holds the 
 import contextlib
 import json
 import os
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from vit.errors import UserError
+from vit.writing import write_text
 
 EXTENSIONS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
@@ -208,15 +208,7 @@ def _read_index(path: Path) -> Tree | None:
 def _write_index(path: Path, tree: Tree) -> None:
     """Atomically; an index that cannot be written costs a scan the next time, nothing else."""
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(json.dumps(vars(tree), default=vars))
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_text(path, json.dumps(vars(tree), default=vars))
 
 
 class _Counter:

@@ -45,6 +45,8 @@ class MetricsCsv(Logger):
                 # A crash may have cut the last line short.
                 reader = csv.DictReader(line for line in file if line.endswith("\n"))
                 columns = list(reader.fieldnames or ["step"])
+                if "step" not in columns:
+                    raise ValueError("no column 'step'")
                 # Lightning numbers steps from 0: row n is of step n + 1.
                 rows = [row for row in reader if int(row["step"]) < resumed_step]
             if any(None in row or None in row.values() for row in rows):
