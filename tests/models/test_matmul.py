@@ -222,6 +222,7 @@ def test_float32_leaves_mkl_where_onednn_is_as_fast(
     layer, x = layer_and_input()
     monkeypatch.setattr(routes, "_forced", None)
     monkeypatch.setattr(routes, "_measured", {})
+    monkeypatch.setenv("VIT_CACHE", str(tmp_path))
     monkeypatch.setattr(matmul, "float32_gain", lambda: 0.5)
     dense(layer, x)
     assert calls == []
