@@ -26,7 +26,17 @@ MAY_IMPORT = {
     "compute": {"models"},
 }
 # Modules of one page beside the rooms, which every room may import.
-ONE_PAGE = {"cache", "errors", "hardware", "locking", "reading", "shapes", "writing"}
+ONE_PAGE = {
+    "cache",
+    "errors",
+    "hardware",
+    "locking",
+    "progress",
+    "reading",
+    "recipes",
+    "shapes",
+    "writing",
+}
 HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
     "inspection": {"lightning", "torchvision"},
