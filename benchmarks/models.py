@@ -120,7 +120,7 @@ def compiled(model: nn.Module, setting: Setting) -> nn.Module:
         return model
     # On its own: models of one class would share what is compiled for a few of them, and fall back
     # to eager mode beyond; attention kernels chosen from outside would be those of the first.
-    compile_: Callable[..., nn.Module] = torch.compile
+    compile_: Any = torch.compile
     return compile_(model, mode=setting.compile, dynamic=False, isolate_recompiles=True)
 
 
