@@ -13,14 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vit.cli.compare import parser
-from vit.cli.compare_figures import compute_figure
-from vit.cli.compare_rows import model_rows, training_rows
-from vit.cli.compare_table import amount
 from vit.compute.candidate import candidate
-from vit.compute.table6 import JFT_CLASSES, TABLE6, Point
+from vit.compute.comparison import Comparison, model_rows, training_rows
+from vit.compute.table6 import JFT_CLASSES, TABLE6, Point, column_title
+from vit.compute.tables import amount
 from vit.inspection.drawing import png
-from vit.models.config import ResNetConfig
+from vit.inspection.scaling import compute_figure
+from vit.models.config import ROOT_CHANNELS, ResNetConfig
 from vit.models.zoo import ZOO
 
 ROOT = Path(__file__).parents[1]
@@ -32,9 +31,9 @@ MISPRINT = next(point for point in TABLE6 if point.exaflops == 859)
 Rows = list[dict[str, Any]]
 
 
-def jft(*options: str) -> Rows:
+def jft(**options: Any) -> Rows:
     """The rows of `vit compare --recipe jft`."""
-    return training_rows(parser().parse_args(["--recipe", "jft", *options]))[0]
+    return training_rows(Comparison(recipe="jft", **options))[0]
 
 
 def saved_by_early_stride(point: Point) -> float:
@@ -44,9 +43,9 @@ def saved_by_early_stride(point: Point) -> float:
     """
     config = ZOO[point.model].config
     if isinstance(config, ResNetConfig):
-        depths, root = config.depths, 64 * config.width_factor
+        depths, root = config.depths, config.root_channels
     else:
-        depths, root = config.stem_depths or (), 64
+        depths, root = config.stem_depths or (), ROOT_CHANNELS
     macs = 0.0
     for s in range(1, len(depths)):
         side, inputs, mid = 56 // 2 ** (s - 1), 4 * root * 2 ** (s - 1), root * 2**s
@@ -56,8 +55,8 @@ def saved_by_early_stride(point: Point) -> float:
 
 def hypotheses() -> list[tuple[str, list[float]]]:
     """Ways of counting, and ours over the paper's exaFLOPs by each, row by row."""
-    own, jft_head = jft(), jft("--classes", str(JFT_CLASSES))
-    fewer = jft("--images", "300e6")
+    own, jft_head = jft(), jft(classes=JFT_CLASSES)
+    fewer = jft(images=300e6)
     xla = json.loads((RESULTS / "compute_xla.json").read_text())["exaflops"]
 
     def ratios(value: Callable[[int], float]) -> list[float]:
@@ -125,13 +124,12 @@ def explanations() -> str:
 
 def models() -> str:
     """Every model at 224 pixels."""
-    options = parser().parse_args([*ZOO, "--device", "a100"])
     lines = [
         "| model | parameters, M | multiply-adds, G | training step, GFLOP | activations, MiB "
         "| checkpointed, MiB | largest batch in 80 GiB | checkpointed |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in model_rows(options)[0]:
+    for row in model_rows(Comparison(models=list(ZOO), device="a100"))[0]:
         cells = (
             f"`{row['model']}`",
             amount(row["params"] / 1e6),
@@ -184,7 +182,7 @@ def main() -> int:
         return int(not same or page != PAGE.read_text(encoding="utf-8") or not FIGURE.is_file())
     file.write_text(results)
     PAGE.write_text(page, encoding="utf-8")
-    FIGURE.write_bytes(png(compute_figure(rows, "imagenet")))
+    FIGURE.write_bytes(png(compute_figure(rows, TABLE6, "imagenet", column_title("imagenet"))))
     return 0
 
 

@@ -17,6 +17,7 @@ resize of the whole image. The last line of the output is one JSON document.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -35,7 +36,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
-from vit.cli.hardware import hardware, versions
+from vit.compute.timing import Call, in_turns, num_turns
 from vit.data.dataset import ImageDataset
 from vit.data.decode import open_image
 from vit.data.loaders import make_loader
@@ -45,6 +46,8 @@ from vit.data.preprocess import Preprocess, to_tensor
 from vit.data.sampler import TrainBatchSampler
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform, inception_box
+from vit.hardware import hardware, versions
+from vit.progress import Meter
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 AREA = (0.08, 1.0)
@@ -106,19 +109,29 @@ def make_sizes(source: Path, target: Path) -> None:
 
 def measure(variants: Variants, rounds: int) -> dict[str, Any]:
     """Images per second of each variant, and its ratio to the first one, round by round."""
-    rates: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(rounds + 1):
-        for name, run in variants.items():
-            torch.manual_seed(number)
-            start = time.process_time()
-            count = run()
-            if number:
-                rates[name].append(count / (time.process_time() - start))
-    base = next(iter(rates.values()))
+    counts: dict[str, int] = {}
+
+    def seeded(name: str, run: Callable[[], int]) -> Call:
+        """A pass with the seed of its round, so that all variants crop by the same numbers."""
+        seeds = itertools.count()
+
+        def call() -> None:
+            torch.manual_seed(next(seeds))
+            counts[name] = run()
+
+        return call
+
+    calls = {name: seeded(name, run) for name, run in variants.items()}
+    with Meter("passes", num_turns(len(calls), rounds), "turns") as meter:
+        times = in_turns(calls, rounds=rounds, clock="cpu", shortest=0, meter=meter)
+    base = next(iter(times.values()))
+    # Variants may go through different numbers of images.
+    first = next(iter(counts.values()))
     results = {}
-    for name, found in rates.items():
-        ratios = [rate / other for rate, other in zip(found, base, strict=True)]
-        results[name] = {"images_per_second": spread(found), "ratio": spread(ratios)}
+    for name, each in times.items():
+        rates = [counts[name] / seconds for seconds in each.values]
+        ratios = [ratio * counts[name] / first for ratio in each.ratios(base)]
+        results[name] = {"images_per_second": spread(rates), "ratio": spread(ratios)}
         low, middle, high = (results[name]["ratio"][key] for key in ("min", "median", "max"))
         rate = results[name]["images_per_second"]["median"]
         print(f"  {name:28} {rate:10,.0f}   x {middle:.2f} ({low:.2f} to {high:.2f})", flush=True)

@@ -35,13 +35,15 @@ from collect import commit
 from model_peers import BUILDERS, CIFAR, Setting, configuration, fill, settings
 from torch import Tensor, nn
 
-from vit.cli.compare_measure import Progress
-from vit.cli.hardware import hardware, keep_memory, versions
 from vit.compute.flops import work
-from vit.compute.timing import Call, Limit, Times, finisher, in_turns, limit, products
+from vit.compute.limits import Limit, limit, products
+from vit.compute.steps import training
+from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
+from vit.hardware import hardware, keep_memory, versions
 from vit.models.config import ViTConfig
 from vit.models.matmul import pack
 from vit.models.zoo import ModelConfig
+from vit.progress import Meter
 
 ROOT = Path(__file__).parents[1]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -102,34 +104,27 @@ def prepare(job: Job, setting: Setting) -> Call:
                 return run(images)
 
         return infer
-    model.train()
-    run = compiled(model, setting)
     fused = True if setting.fused_optimizer else None  # None is AdamW as it comes
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=fused)
-    labels = torch.zeros(job.batch, dtype=torch.long, device=job.device)
+    step = training(compiled(model.train(), setting), setting.precision, fused=fused)
 
     def train() -> object:
-        mixed = setting.precision == "bf16"
-        with torch.autocast(job.device.type, torch.bfloat16, enabled=mixed), setting.attention():
-            loss = nn.functional.cross_entropy(run(images).float(), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss
+        with setting.attention():
+            return step(images)
 
     return train
 
 
-def compiled(model: nn.Module, setting: Setting) -> Callable[..., Any]:
+def compiled(model: nn.Module, setting: Setting) -> nn.Module:
     """The model by torch.compile, where the setting has it."""
     if setting.compile is None:
         return model
     # On its own: models of one class would share what is compiled for a few of them, and fall back
     # to eager mode beyond; attention kernels chosen from outside would be those of the first.
-    return torch.compile(model, mode=setting.compile, dynamic=False, isolate_recompiles=True)
+    compile_: Any = torch.compile
+    return compile_(model, mode=setting.compile, dynamic=False, isolate_recompiles=True)
 
 
-def measure(job: Job, progress: Progress) -> list[dict[str, Any]]:
+def measure(job: Job) -> list[dict[str, Any]]:
     """A row a setting, measured in groups that all have the base in them."""
     rows: list[dict[str, Any]] = []
     names = {str(s): s for s in settings(job.config, job.device.type, job.what)}
@@ -150,22 +145,25 @@ def measure(job: Job, progress: Progress) -> list[dict[str, Any]]:
         calls: dict[str, Call] = {f"products in {p}": limits[p].call for p in DTYPES}
         peaks = {}
         errors = {}
-        for name in group:
-            progress.show(f"{job.model} {job.what}: building {name}")
-            before = torch.cuda.memory_allocated() if job.device.type == "cuda" else 0
-            calls[name] = prepare(job, names[name])
-            peaks[name] = peak(calls[name], job.device, before)
-            errors[name] = None
-            if exact is not None and names[name].library in ("timm", "vit"):  # same weights
-                errors[name] = logit_error(calls[name], exact)
-        times = in_turns(
-            calls,
-            rounds=job.rounds,
-            shortest=SHORTEST,
-            clock=job.clock,
-            finish=finisher(job.device),
-            report=lambda line: progress.show(f"{job.model} {job.what}: {line}"),
-        )
+        title = f"{job.model} {job.what}: "
+        with Meter(title, num_turns(len(group) + len(calls), job.rounds), "turns") as meter:
+            for name in group:
+                meter.show(f"{title}building {name}")
+                before = torch.cuda.memory_allocated() if job.device.type == "cuda" else 0
+                calls[name] = prepare(job, names[name])
+                peaks[name] = peak(calls[name], job.device, before)
+                errors[name] = None
+                if exact is not None and names[name].library in ("timm", "vit"):  # same weights
+                    errors[name] = logit_error(calls[name], exact)
+            times = in_turns(
+                calls,
+                rounds=job.rounds,
+                shortest=SHORTEST,
+                clock=job.clock,
+                finish=finisher(job.device),
+                meter=meter,
+                name=title,
+            )
         for name in group[1 if rows else 0 :]:
             rows.append(row(job, names[name], times, base, limits))
             rows[-1] |= {"logit_error": errors[name], "peak_bytes": peaks[name]}
@@ -180,7 +178,7 @@ def row(
     flops = work(job.config)
     each = job.batch * (flops.flops if job.what == "inference" else flops.training_flops)
     products_ = times[f"products in {precision}"]
-    ratios = [b / a for a, b in zip(own.values, times[base].values, strict=True)]
+    ratios = own.ratios(times[base])
     return {
         "model": job.model,
         "what": job.what,
@@ -229,14 +227,14 @@ def peak(call: Call, device: torch.device, before: int) -> int | None:
     return torch.cuda.max_memory_allocated() - before
 
 
-def alone(job: Job, progress: Progress) -> list[dict[str, Any]]:
+def alone(job: Job) -> list[dict[str, Any]]:
     """CPU seconds, page faults and peak memory of processes that do nothing else."""
     names = [str(s) for s in settings(job.config, "cpu", job.what) if s.library in ("timm", "vit")]
     cases = [(name, False) for name in names] + [(name, True) for name in names if "vit" in name]
     found: dict[tuple[str, bool], list[dict[str, float]]] = {case: [] for case in cases}
-    for turn in range(3):
-        for name, keep in cases:
-            progress.show(f"{job.model} {job.what} in its own process {turn + 1}/3: {name}")
+    with Meter(f"{job.model} {job.what}", 3 * len(cases), "processes") as meter:
+        for name, keep in 3 * cases:
+            meter.show(f"{job.model} {job.what} in its own process: {name}")
             command = [sys.executable, __file__, "--alone", name, "--models", job.model]
             command += ["--what", job.what, "--batch-size", str(job.batch)]
             done = subprocess.run(
@@ -246,6 +244,7 @@ def alone(job: Job, progress: Progress) -> list[dict[str, Any]]:
                 check=True,
             )
             found[name, keep].append(json.loads(done.stdout.splitlines()[-1]))
+            meter.advance()
     first = next(iter(found.values()))
     return [
         {
@@ -352,24 +351,21 @@ def main() -> None:
     keep_memory()  # for all alike; the second table shows what it does
     rows: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
-    with Progress() as progress:
-        for job in todo:
-            found = measure(job, progress)
-            progress.show("")
-            print("\n".join(map(line, found)), flush=True)
-            rows += found
-        small = [j for j in todo if j.what == "training" and j.model in ALONE]
-        for job in [] if options.no_processes or options.device == "cuda" else small:
-            found = alone(job, progress)
-            progress.show("")
-            for r in found:
-                print(
-                    f"{r['model']:10} {r['what']:9} {r['setting']:58} "
-                    f"{r['images_per_cpu_second']:8.2f}/s  x{r['ratio']:.2f}  "
-                    f"{r['page_faults']:7.0f} faults  {r['peak_bytes'] / 2**20:6.0f} MiB",
-                    flush=True,
-                )
-            others += found
+    for job in todo:
+        found = measure(job)
+        print("\n".join(map(line, found)), flush=True)
+        rows += found
+    small = [j for j in todo if j.what == "training" and j.model in ALONE]
+    for job in [] if options.no_processes or options.device == "cuda" else small:
+        found = alone(job)
+        for r in found:
+            print(
+                f"{r['model']:10} {r['what']:9} {r['setting']:58} "
+                f"{r['images_per_cpu_second']:8.2f}/s  x{r['ratio']:.2f}  "
+                f"{r['page_faults']:7.0f} faults  {r['peak_bytes'] / 2**20:6.0f} MiB",
+                flush=True,
+            )
+        others += found
     import timm
     import torchvision
     import transformers

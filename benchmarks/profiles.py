@@ -16,6 +16,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,9 +26,9 @@ from collect import commit
 from model_peers import CIFAR, configuration
 from torch.profiler import ProfilerActivity, profile
 
-from vit.cli.hardware import hardware, keep_memory, versions
-from vit.compute.memory import training_loss
-from vit.compute.timing import Call, in_turns, inference
+from vit.compute.steps import inference, training
+from vit.compute.timing import Call, in_turns
+from vit.hardware import hardware, keep_memory, versions
 from vit.models import attention, matmul
 from vit.models.zoo import build_model
 
@@ -75,12 +76,7 @@ def step(name: str, what: str, batch: int, before: bool) -> Call:
     if what == "inference":
         inner = inference(model.bfloat16(), images)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=None if before else True)
-
-        def inner() -> object:
-            training_loss(model.train(), images, "bf16").backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        inner = partial(training(model, "bf16", fused=None if before else True), images)
 
     def call() -> object:
         if not before:
@@ -109,8 +105,7 @@ def row(name: str, what: str, batch: int, rounds: int) -> dict[str, Any]:
     """Both ways of one step."""
     calls = {way: step(name, what, batch, way == "before") for way in ("before", "after")}
     times = in_turns(calls, rounds=rounds, clock="cpu")
-    pairs = zip(times["before"].values, times["after"].values, strict=True)
-    ratios = [old / new for old, new in pairs]
+    ratios = times["after"].ratios(times["before"])
     return {
         "model": name,
         "what": what,

@@ -17,6 +17,7 @@ import os
 import socket
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ import torch
 from collect import commit
 from torch import nn
 
-from vit.cli.compare_measure import Progress
-from vit.cli.hardware import hardware, keep_memory, versions
 from vit.compute.flops import work
-from vit.compute.timing import Call, Times, finisher, in_turns, inference, training
+from vit.compute.steps import inference, training
+from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
+from vit.hardware import hardware, keep_memory, versions
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
+from vit.progress import Meter
 
 ROOT = Path(__file__).parents[1]
 BASE = {"image_size": 224, "patch_size": 16, "width": 192, "depth": 6, "batch": 8}
@@ -62,7 +64,7 @@ def config(values: dict[str, int]) -> ViTConfig:
 
 
 def measure_axis(
-    axis: str, points: tuple[int, ...], device: torch.device, rounds: int, progress: Progress
+    axis: str, points: tuple[int, ...], device: torch.device, rounds: int
 ) -> list[dict[str, Any]]:
     """A row a value and way (inference in bf16 and fp32, training in bf16)."""
     ways = ("inference fp32", "inference bf16", "training bf16")
@@ -79,15 +81,17 @@ def measure_axis(
                 dtype = torch.bfloat16 if precision == "bf16" else torch.float32
                 calls[f"{way} {point}"] = inference(model.to(dtype), images)
             else:
-                calls[f"{way} {point}"] = training(model, images, precision)
+                calls[f"{way} {point}"] = partial(training(model, precision), images)
         flops[point], batches[point] = work(made), values["batch"]
-    times = in_turns(
-        calls,
-        rounds=rounds,
-        clock="cpu" if device.type == "cpu" else "wall",
-        finish=finisher(device),
-        report=lambda line: progress.show(f"{NAMES[axis]}: {line}"),
-    )
+    with Meter(NAMES[axis], num_turns(len(calls), rounds), "turns") as meter:
+        times = in_turns(
+            calls,
+            rounds=rounds,
+            clock="cpu" if device.type == "cpu" else "wall",
+            finish=finisher(device),
+            meter=meter,
+            name=f"{NAMES[axis]}: ",
+        )
     rows = []
     for way in ways:
         found = {point: times[f"{way} {point}"] for point in points}
@@ -120,7 +124,7 @@ def measure_axis(
 
 def tokens(image_size: int) -> int:
     """Patches and the class token."""
-    return (image_size // BASE["patch_size"]) ** 2 + 1
+    return config({**BASE, "image_size": image_size}).num_tokens
 
 
 def exponents(axis: str, found: dict[int, Times], batches: dict[int, int]) -> list[float]:
@@ -149,32 +153,29 @@ def rank_process(rank: int, world: int, port: int, device: str, steps: int, queu
     if world > 1:
         model = nn.parallel.DistributedDataParallel(model)
     images = torch.randn(BASE["batch"], 3, 224, 224, device=place)
-    step, finish = training(model, images, "bf16"), finisher(place)
-    for _ in range(2):
-        step()
-    rates = []
-    for _ in range(steps):
+    wait = finisher(place)
+
+    def finish() -> None:
+        wait()
         torch.distributed.barrier()
-        finish()
-        start = time.perf_counter()
-        step()
-        finish()
-        torch.distributed.barrier()
-        rates.append(world * BASE["batch"] / (time.perf_counter() - start))
+
+    # A turn is one step, so that all processes take the same number.
+    call = partial(training(model, "bf16"), images)
+    times = in_turns({rank: call}, rounds=steps, shortest=0, finish=finish)[rank]
     if rank == 0:
-        queue.put(rates)
+        queue.put([world * BASE["batch"] / seconds for seconds in times.values])
     torch.distributed.destroy_process_group()
 
 
-def measure_ranks(device: str, steps: int, progress: Progress) -> list[dict[str, Any]]:
+def measure_ranks(device: str, steps: int) -> list[dict[str, Any]]:
     """A row a number of processes, up to one a core or GPU; the numbers take turns."""
     most = torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
     counts = [n for n in (1, 2, 4, 8) if n <= most]
     found: dict[int, list[float]] = {n: [] for n in counts}
     context = torch.multiprocessing.get_context("spawn")
-    for turn in range(2):
-        for n in counts:
-            progress.show(f"processes, turn {turn + 1}/2: {n}")
+    with Meter("processes", 2 * len(counts), "turns") as meter:
+        for n in 2 * counts:
+            meter.show(f"processes: {n}")
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 port = free.getsockname()[1]
@@ -183,6 +184,7 @@ def measure_ranks(device: str, steps: int, progress: Progress) -> list[dict[str,
                 rank_process, args=(n, port, device, steps, queue), nprocs=n, join=True
             )
             found[n] += queue.get()
+            meter.advance()
     alone = statistics.median(found[1])
     return [
         {
@@ -241,14 +243,12 @@ def main() -> None:
     keep_memory()
     device = torch.device(options.device)
     rows: list[dict[str, Any]] = []
-    with Progress() as progress:
-        for axis in options.axes:
-            if axis == "ranks":
-                rows += measure_ranks(options.device, 2 if options.quick else 8, progress)
-                continue
-            points = AXES[axis][:2] if options.quick else AXES[axis]
-            rounds = 2 if options.quick else options.rounds
-            rows += measure_axis(axis, points, device, rounds, progress)
+    for axis in options.axes:
+        if axis == "ranks":
+            rows += measure_ranks(options.device, 2 if options.quick else 8)
+            continue
+        points = AXES[axis][:2] if options.quick else AXES[axis]
+        rows += measure_axis(axis, points, device, 2 if options.quick else options.rounds)
     for r in rows:
         more = f"exponent {r['exponent']:.2f}" if "exponent" in r else f"{r['efficiency']:.0%}"
         print(

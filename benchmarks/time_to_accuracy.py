@@ -43,7 +43,7 @@ import statistics
 import subprocess
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentError, ArgumentParser, Namespace
 from dataclasses import asdict, replace
 from datetime import date, timedelta
 from importlib.metadata import version
@@ -60,11 +60,10 @@ from lightning.pytorch.callbacks import Timer  # noqa: E402
 from PIL import Image  # noqa: E402
 from time_peers import RECIPE, SIZE, Job  # noqa: E402
 
-from vit.cli.hardware import hardware, versions  # noqa: E402
-from vit.cli.messages import OneLineParser  # noqa: E402
 from vit.cli.transfer_cells import CellFailed, Diverged  # noqa: E402
 from vit.compute.timing import finisher  # noqa: E402
 from vit.errors import UserError  # noqa: E402
+from vit.hardware import hardware, versions  # noqa: E402
 
 ARMS = {
     "vit": "vit",
@@ -279,7 +278,7 @@ def parsed(args: list[str]) -> Namespace:
     """The command line, checked."""
     at = args.index("--") if "--" in args else len(args)
     summary = (__doc__ or "").split("\n\n")[0]
-    parser = OneLineParser(prog="time_to_accuracy.py", description=summary)
+    parser = ArgumentParser("time_to_accuracy.py", description=summary, exit_on_error=False)
     parser.add_argument("--data.root", dest="root", type=Path, help="folder with train/ and test/")
     parser.add_argument("--seconds", type=int, default=600, help="of training (default 600)")
     parser.add_argument("--seeds", type=int, default=3, help="default 3")
@@ -288,7 +287,10 @@ def parsed(args: list[str]) -> Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--runs", type=Path, default=Path("runs/time_to_accuracy"))
     parser.add_argument("--results", type=Path)
-    options = parser.parse_args(args[:at])
+    try:
+        options = parser.parse_args(args[:at])
+    except ArgumentError as error:
+        raise UserError(f"{error}; see `time_to_accuracy.py --help`") from error
     options.rest = args[at + 1 :]
     for name in ("seconds", "seeds"):
         if getattr(options, name) < 1:

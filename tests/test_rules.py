@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "inference": {"models", "checkpoints", "data"},
     "training": {"models", "checkpoints"},
     "evaluation": {"models", "checkpoints", "data", "inference"},
-    "compute": {"models"},
+    # A model may be named by a file of weights, whose configuration `checkpoints` reads.
+    "compute": {"models", "checkpoints"},
 }
 # Modules of one page beside the rooms, which every room may import.
 ONE_PAGE = {
@@ -31,11 +32,14 @@ ONE_PAGE = {
     "errors",
     "hardware",
     "locking",
+    "progress",
     "ranges",
     "ranking",
     "reading",
+    "recipes",
     "shapes",
     "signals",
+    "yaml_reader",
     "writing",
 }
 HEAVY = {

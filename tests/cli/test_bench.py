@@ -3,10 +3,8 @@
 import json
 
 import pytest
-import torch
 
 from tests.cli.conftest import Vit
-from vit.compute.timing import Times, in_turns
 
 # One round: of several, the middle share is not quite the share at the middle time.
 QUICK = ("--image-size=32", "--rounds=1", "--precision=fp32", "--device=cpu", "--json")
@@ -37,6 +35,32 @@ def test_the_table_names_the_best(vit: Vit) -> None:
     assert "best here: fp32 with batches of 2" in done.out
 
 
+def test_several_models_share_the_rounds_and_one_table(vit: Vit) -> None:
+    models = ("vit_ti16", "torchvision/resnet18")
+    found = json.loads(vit("bench", *models, "--batch-size", 1, 2, *QUICK).out)
+    assert [report["model"] for report in found] == list(models)
+    [alone] = [json.loads(vit("bench", models[0], "--batch-size", 1, *QUICK).out)]
+    assert set(alone) == set(found[0]) == set(found[1])
+    assert [row["batch_size"] for row in found[1]["rows"]] == [1, 2]
+    for report in found:
+        assert 0 < report["limit_flops_per_second"]["fp32"]
+        assert report["suggestion"] in report["rows"]
+    done = vit("bench", *models, "--batch-size", 1, 2, *QUICK[:-1])
+    lines = done.out.splitlines()
+    assert lines[0].startswith("2 models in turns, inference, on ")
+    assert lines[2].split()[:3] == ["model", "precision", "batch"]
+    assert [line.split(",")[0] for line in lines[3:7]] == [m for m in models for _ in range(2)]
+    assert len({len(line) for line in lines[2:7]}) == 1
+    assert done.out.count("best here: fp32 with batches of") == 2
+
+
+def test_models_may_stand_on_both_sides_of_the_options(vit: Vit) -> None:
+    args = ("vit_ti16", *QUICK[:-1], "--batch-size=1", "--json", "vit_s32")
+    assert [report["model"] for report in json.loads(vit("bench", *args).out)] == [
+        "vit_ti16", "vit_s32"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -51,19 +75,3 @@ def test_a_mistake_gets_one_line(vit: Vit, arguments: list[str], message: str) -
     assert done.status == 2
     assert message in done.err
     assert done.err.count("\n") == 1
-
-
-def test_calls_take_turns_and_the_first_turn_does_not_count() -> None:
-    order: list[str] = []
-    calls = {name: (lambda name=name: order.append(name)) for name in "ab"}
-    times = in_turns(calls, rounds=3, shortest=0.0)
-    assert {name: len(found.values) for name, found in times.items()} == {"a": 3, "b": 3}
-    assert order.index("b") < len(order) - order[::-1].index("a") - 1  # a again after b
-
-
-def test_ratios_are_taken_round_by_round() -> None:
-    ours, theirs = Times((1.0, 2.0, 4.0)), Times((2.0, 6.0, 8.0))
-    assert ours.faster_than(theirs) == 2.0
-    assert theirs.median == 6.0
-    assert ours.spread == pytest.approx(0.75)
-    assert not torch.is_inference_mode_enabled()

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,14 @@ import pytest
 from PIL import Image
 
 from tests.cli.conftest import Vit
-from vit.cli import compare_measure
-from vit.cli.compare import parser
-from vit.cli.compare_inputs import PUBLISHED, UNNAMED, Length, describe, recipe_trainings
-from vit.cli.compare_measure import Machine
-from vit.cli.compare_rows import model_rows, training_rows
-from vit.cli.compare_table import amount
-from vit.cli.recipes import list_recipes
+from tests.compute.test_machine import machine
+from vit import progress
+from vit.compute.comparison import Comparison, training_rows
 from vit.compute.cost import DEVICES
+from vit.compute.machine import Machine
 from vit.compute.memory import GIB
 from vit.compute.table6 import TABLE6
-from vit.errors import UserError
 from vit.models.config import ViTConfig
-from vit.models.zoo import model_config
 
 TINY = ViTConfig(
     image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=1, num_classes=3
@@ -82,16 +77,6 @@ def test_precision_classes_and_memory_change_the_row(vit: Vit) -> None:
     assert "largest_batch" not in rows(vit, "vit_s16")[0]
 
 
-def test_pytorchs_counter_and_torchvision_stand_beside_the_formula() -> None:
-    args = ["vit_ti16", "torchvision/resnet18", "--image-size", "32", "--count"]
-    (ours, theirs), notes = model_rows(parser().parse_args(args))
-    assert ours["counted_flops"] == ours["flops"]
-    assert ours["counted_training_flops"] == ours["training_flops"]
-    assert theirs["model"] == "torchvision/resnet18" and theirs["params"] == 11_689_512
-    assert "torch.utils.flop_counter counts exactly these operations." in notes
-    assert theirs["activation_bytes_checkpointing"] is None
-
-
 def test_the_table_is_aligned_and_has_units(vit: Vit) -> None:
     lines = vit("compare", "vit_b16", "bit_r50x1").out.splitlines()
     names, units, first, second = lines[:4]
@@ -100,12 +85,6 @@ def test_the_table_is_aligned_and_has_units(vit: Vit) -> None:
     assert len(names) == len(first) == len(second)
     assert "35.13" in first and "8.178" in second
     assert max(map(len, lines)) <= 100
-
-
-def test_amounts_have_four_digits() -> None:
-    values = (0.0000442, 0.00597, 0.1642, 4.4092, 17.564, 632.05, 4256.4, 0)
-    shown = ["4.42e-05", "0.00597", "0.164", "4.409", "17.56", "632.0", "4,256", "0"]
-    assert [amount(value) for value in values] == shown
 
 
 # Table 6
@@ -169,33 +148,6 @@ def test_a_recipe_of_steps_counts_its_processes(vit: Vit, tmp_path: Path) -> Non
     assert (longer["images"], longer["epochs"]) == (90_000, 2)
 
 
-@pytest.mark.parametrize("name", list_recipes())
-def test_every_shipped_recipe_is_counted_or_says_what_it_lacks(name: str) -> None:
-    try:
-        [training], _ = recipe_trainings(name, [], None, None, Length())
-    except UserError as error:
-        assert str(error).startswith(f"recipe {name!r}")
-        [training], _ = recipe_trainings(name, ["vit_s16"], None, None, Length(images=1e6))
-    assert training.flops > 0
-
-
-def test_published_sizes_fit_the_catalog() -> None:
-    from vit.data.catalog import CATALOG, load_dataset
-
-    assert set(PUBLISHED) <= set(CATALOG)
-    assert all(PUBLISHED[name].train < CATALOG[name].num_images for name in PUBLISHED)
-    digits = load_dataset("digits")
-    assert digits.val is not None
-    assert len(digits.train) + len(digits.val) == PUBLISHED["digits"].train
-    assert len(digits.classes) == PUBLISHED["digits"].num_classes
-
-
-def test_a_recipe_without_a_name_trains_what_vit_fit_trains() -> None:
-    from vit.training.classifier import ImageClassifier
-
-    assert ImageClassifier().model.config == model_config(UNNAMED)
-
-
 def test_days_and_price_follow_from_the_device(vit: Vit) -> None:
     args = ("--recipe", "jft", "vit_h14", "--device", "h100", "--utilisation", "0.5")
     [row] = rows(vit, *args, "--price-per-hour", "2.5")
@@ -244,12 +196,14 @@ def test_accuracy_is_drawn_against_compute(vit: Vit, tmp_path: Path) -> None:
 
 
 def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
-    from vit.cli.compare_figures import compute_figure
+    from vit.compute.table6 import column_of, column_title
+    from vit.inspection.scaling import compute_figure
 
     run = str(a_run(tmp_path / "mine", data={"dataset": "cifar10"}))
-    found, _ = training_rows(parser().parse_args(["--runs", run]))
+    found, _ = training_rows(Comparison(runs=[run]))
     for accuracy, label in ((None, "CIFAR-10"), ("pets", "Oxford-IIIT Pets"), ("average", "mean")):
-        axes = compute_figure(found, accuracy).axes[0]
+        column = accuracy or column_of(row["dataset"] for row in found)
+        axes = compute_figure(found, TABLE6, column, column_title(column)).axes[0]
         assert axes.get_ylabel().startswith(label)
     values = [y for line in axes.lines for y in line.get_ydata()]
     assert 87.5 in values and len(values) == 19
@@ -274,7 +228,10 @@ def test_speed_is_measured_in_turns_and_drawn(vit: Vit, tmp_path: Path) -> None:
     assert Image.open(tmp_path / "speed.png").size[0] > 1000
 
 
-def test_a_recipe_takes_the_days_that_this_machine_would(vit: Vit) -> None:
+def test_a_recipe_takes_the_days_that_this_machine_would(
+    vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", inf)  # or a slow machine gets lines on stderr
     args = ("--recipe", "quickstart", "--measure", "--batch-size", "4", "--repetitions", "1")
     [row] = rows(vit, *args, "--price-per-hour", "1")
     seconds = row["images"] / row["training_images_per_second"]["median"]
@@ -282,18 +239,10 @@ def test_a_recipe_takes_the_days_that_this_machine_would(vit: Vit) -> None:
     assert row["cost"] == pytest.approx(seconds / 3600)
 
 
-def machine(**changes: Any) -> Machine:
-    here = Machine(
-        type="cpu", name="a toy", memory=8 * GIB, limit=None, precision="fp32", batch_size=8,
-        repetitions=1, known=None,
-    )  # fmt: skip
-    return replace(here, **changes)
-
-
 def test_what_does_not_fit_is_refused_before_it_starts(
     vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare_measure, "available_memory", lambda: int(0.6 * GIB))
+    monkeypatch.setattr("vit.compute.machine.available_memory", lambda: int(0.6 * GIB))
     done = vit("compare", "vit_h14", "--measure", "--batch-size", "64")
     assert done.status == 2 and done.err.count("\n") == 1
     assert "vit_h14 at 224x224 pixels and --batch-size 64 needs about" in done.err
@@ -306,17 +255,12 @@ def test_a_machines_share_of_its_peak_carries_over_to_another(
 ) -> None:
     known = machine(known=DEVICES["a100"], batch_size=2)
     monkeypatch.setattr(Machine, "here", classmethod(lambda cls, *options: known))
+    monkeypatch.setattr(progress, "PATIENCE", inf)
     [row] = rows(vit, "--recipe", "quickstart", "--measure", "--device", "h100")
     assert row["device"] == "h100"
     used = row["training_flops"] * row["training_images_per_second"]["median"] / 312e12
     assert row["utilisation"] == pytest.approx(used)
     assert row["device_days"] == pytest.approx(row["exaflops"] * 1e18 / (used * 989.4e12) / 86_400)
-
-
-def test_autocast_differs_between_a_cpu_and_a_gpu() -> None:
-    assert machine(precision="bf16").rule == "bf16-cpu"
-    assert machine(precision="bf16", type="cuda").rule == "bf16"
-    assert [machine(type=kind).tries for kind in ("cpu", "cuda")] == [False, True]
 
 
 # Mistakes
@@ -388,10 +332,3 @@ def test_a_broken_recipe_is_one_line(vit: Vit, tmp_path: Path) -> None:
         (tmp_path / "r.yaml").write_text(text)
         done = vit("compare", "--recipe", tmp_path / "r.yaml")
         assert done.status == 2 and done.err.count("\n") == 1 and message in done.err
-
-
-def test_architectures_are_described_by_name_or_shape() -> None:
-    assert describe(model_config("vit_l16", image_size=384, num_classes=3)) == "vit_l16"
-    assert describe(model_config("r26_vit_s32")) == "r26_vit_s32"
-    assert describe(TINY) == "vit 16x1 /8"
-    assert describe(model_config("bit_r50x1", depths=(1, 2))) == "bit 1-2 x1"

@@ -16,8 +16,11 @@ from vit.compute.memory import (
     available_memory,
     counted_activations,
     kept_bytes,
-    training_loss,
+    largest,
+    measured_activations,
+    measured_peak,
 )
+from vit.compute.steps import training_loss
 
 TOLERANCE = 0.005
 
@@ -144,3 +147,31 @@ def test_available_memory_is_that_of_the_machine() -> None:
 
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < available_memory() <= total
+
+
+@pytest.mark.parametrize("start", [1, 50, 100, 101, 1000])
+@pytest.mark.parametrize("most", [0, 1, 7, 100])
+def test_the_largest_batch_is_found_from_any_prediction(start: int, most: int) -> None:
+    tried = []
+
+    def fits(batch_size: int) -> bool:
+        tried.append(batch_size)
+        return batch_size <= most
+
+    found = largest(fits, start)
+    assert found <= most <= found + max(1, found // 32)
+    assert len(tried) < 25
+
+
+def test_what_is_kept_is_measured_per_image() -> None:
+    model = shallow_candidate("vit_ti16", (64, 64))
+    assert model.config is not None
+    for batch_size in (1, 3):
+        kept = measured_activations(model.build(), torch.randn(batch_size, 3, 64, 64), "fp32")
+        assert kept == pytest.approx(activations(model.config, "fp32").kept, rel=0.005)
+
+
+def test_a_cpu_has_no_peak_and_runs_no_step_for_it() -> None:
+    model = shallow_candidate("vit_ti16", (64, 64)).build()
+    step = lambda: pytest.fail("a step was run")  # noqa: E731
+    assert measured_peak(step, model, torch.device("cpu")) is None

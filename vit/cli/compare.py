@@ -3,13 +3,15 @@
 import argparse
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from vit.cli.arguments import number, pixels, share, whole_number
 from vit.cli.messages import OneLineParser
 from vit.compute.cost import DEVICES, UTILISATION
-from vit.compute.table6 import ACCURACIES
+from vit.compute.table6 import ACCURACIES, AVERAGE
 from vit.errors import UserError
 
 EPILOG = f"""\
@@ -68,7 +70,7 @@ def parser() -> OneLineParser:
     add("--figure", type=Path, metavar="FILE.png",
         help="draws accuracy against compute (--recipe jft, --runs), or else speed against image "
         "size (--measure with several sizes)")
-    add("--accuracy", choices=[*ACCURACIES, "average"], help="of the paper's points in the figure")
+    add("--accuracy", choices=[*ACCURACIES, AVERAGE], help="of the paper's points in the figure")
     add("--json", action="store_true", help="print a list of objects")
     return made
 # fmt: on
@@ -81,14 +83,15 @@ def run(args: list[str]) -> int:
     if options.figure is not None:
         _check_figure(options)
 
-    from vit.cli.compare_rows import model_rows, training_rows
-    from vit.cli.compare_table import model_table, training_table
+    from vit.compute.comparison import Comparison, model_rows, training_rows
+    from vit.compute.tables import model_table, training_table
 
+    comparison = Comparison(**{f.name: getattr(options, f.name) for f in fields(Comparison)})
     if options.recipe is None and not options.runs:
-        rows, notes = model_rows(options)
+        rows, notes = model_rows(comparison)
         text = model_table(rows)
     else:
-        rows, notes = training_rows(options)
+        rows, notes = training_rows(comparison)
         text = training_table(rows)
     if options.json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
@@ -153,48 +156,15 @@ def _check_figure(options: argparse.Namespace) -> None:
 
 
 def _draw(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    from vit.cli.compare_figures import compute_figure, speed_figure
+    from vit.compute.table6 import TABLE6, column_of, column_title
     from vit.inspection.drawing import png
+    from vit.inspection.scaling import compute_figure, speed_figure
 
     if options.recipe == "jft" or options.runs:
-        figure = compute_figure(rows, options.accuracy)
+        scored = [row for row in rows if row.get("accuracy") is not None]
+        column = options.accuracy or column_of(row["dataset"] for row in scored)
+        figure = compute_figure(rows, TABLE6, column, column_title(column))
     else:
         figure = speed_figure(rows)
     options.figure.expanduser().write_bytes(png(figure))
     print(f"figure: {options.figure}", file=sys.stderr)
-
-
-def pixels(text: str) -> tuple[int, int]:
-    """'224' or '192x256' (height first) as (height, width)."""
-    sides = text.lower().split("x")
-    if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
-        raise argparse.ArgumentTypeError(
-            f"{text} is no number of pixels such as 224, or 192x256 (height first); models go "
-            "before it"
-        )
-    return int(sides[0]), int(sides[-1])
-
-
-def number(text: str) -> float:
-    """A number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
-def whole_number(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
-    return int(text)
-
-
-def share(text: str) -> float:
-    """A share in (0, 1]."""
-    if number(text) > 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a share in (0, 1], such as 0.4")
-    return float(text)

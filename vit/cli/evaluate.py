@@ -12,8 +12,8 @@ from vit.cli.messages import OneLineParser
 from vit.cli.processes import forget_route, start, together
 from vit.cli.run_directory import find_checkpoint, is_first_process, writable
 from vit.cli.scored_config import scored_config
-from vit.cli.yaml_reader import read_options
 from vit.errors import UserError
+from vit.yaml_reader import read_options
 
 # Classes of an image that are printed.
 TOP = 5

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from vit.cli.hardware import limit_threads
 from vit.cli.processes import forget_route, start, together
 from vit.cli.resuming import check_continues, ineffective, read_checkpoint
 from vit.cli.run_directory import (
@@ -21,6 +20,7 @@ from vit.cli.run_directory import (
     run_name,
 )
 from vit.errors import UserError
+from vit.hardware import limit_threads
 from vit.signals import Stopped
 
 # Below this, training from random weights deserves a word of warning.

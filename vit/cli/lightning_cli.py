@@ -17,16 +17,15 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from vit.checkpoints.pretrained import PretrainedInfo, inspect_pretrained
-from vit.cli.hardware import computes_on_cpu, default_precision
 from vit.cli.memory_check import check_memory, configured_model
 from vit.cli.messages import explain, is_refusal, shorten
 from vit.cli.option_ranges import check_constructors, check_options
 from vit.cli.recipes import resolve_recipes, task_of
 from vit.cli.run_directory import is_first_process
 from vit.cli.trial_builds import try_callbacks, try_optimizer
-from vit.cli.yaml_reader import check_yaml
 from vit.data.module import ImageData
 from vit.errors import UserError
+from vit.hardware import computes_on_cpu, default_precision
 from vit.models.routes import Float32Route, use_float32_route
 from vit.training.atomic_io import AtomicCheckpointIO
 from vit.training.checkpoints import BestCheckpoint, LastCheckpoint
@@ -37,6 +36,7 @@ from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.progress import RunProgress
 from vit.training.stopping import StopTogether
 from vit.writing import atomic, write_bytes
+from vit.yaml_reader import check_yaml
 
 # What is trained, by the name that a recipe gives it.
 TASKS = {"classification": ImageClassifier, "masked_patches": MaskedPatchPrediction}
@@ -147,8 +147,8 @@ class TrainingCLI(LightningCLI):
             type=Literal["auto", *get_args(Float32Route)],
             default="auto",
             help="Library of float32 products on CPUs: aten (PyTorch's default), onednn, or auto: "
-            "the one that was measured to be faster on this machine. A run keeps its library, since "
-            "the last bits depend on it.",
+            "the one that was measured to be faster on this machine. A run keeps its library: the "
+            "last bits depend on it.",
         )
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.link_arguments("task", "data.labelled", compute_fn=_needs_labels)

@@ -13,10 +13,10 @@ from io import TextIOWrapper
 from typing import NoReturn
 
 from vit import signals
-from vit.cli.hardware import keep_memory
 from vit.cli.run_directory import claimed, release_all
 from vit.cli.unexpected import report, user_error
 from vit.errors import UserError, did_you_mean
+from vit.hardware import keep_memory
 
 # name -> (module, what it does). Each module has run(args) -> exit status.
 COMMANDS = {

@@ -1,48 +1,18 @@
-"""`vit recipes`, and where a recipe's name leads."""
+"""`vit recipes`: the list of shipped recipes, or the text of one."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import vit
 from vit.cli.messages import OneLineParser
-from vit.cli.yaml_reader import read_options
 from vit.errors import UserError, did_you_mean
 from vit.ranges import shown
-from vit.reading import irregular
+from vit.recipes import find_recipe, list_recipes
+from vit.yaml_reader import read_options
 
 SECTIONS = {"trainer": "max_epochs: 9", "data": "batch_size: 64", "model": "name: vit_ti16"}
 """Sections of a recipe that hold options by name, with an example of one."""
-
-
-def recipe_folder() -> Path:
-    """The shipped recipes: inside the installed package, or beside it in a checkout."""
-    package = Path(vit.__file__).parent
-    inside = package / "configs"
-    return inside if inside.is_dir() else package.parent / "configs"
-
-
-def list_recipes() -> dict[str, Path]:
-    """Name to file, such as 'imagenet1k/vit_b16'."""
-    folder = recipe_folder()
-    found = sorted(folder.rglob("*.yaml"))
-    return {str(path.relative_to(folder).with_suffix("")): path for path in found}
-
-
-def find_recipe(name: str) -> Path:
-    """A path as it stands, else the shipped recipe of that name. UserError lists the nearest."""
-    path = Path(name).expanduser()
-    kind = irregular(path)
-    if kind is None:
-        return path
-    if kind not in ("missing", "a directory"):
-        raise UserError(f"{name} is not a recipe: it is {kind}")
-    recipes = list_recipes()
-    if name not in recipes:
-        hint = did_you_mean(name, recipes) or "; `vit recipes` lists them"
-        raise UserError(f"no recipe or file named {name!r}{hint}")
-    return recipes[name]
 
 
 def config_arguments(args: list[str]) -> Iterator[tuple[int, str]]:

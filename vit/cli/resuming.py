@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vit.cli.yaml_reader import read_options
 from vit.errors import UserError
+from vit.yaml_reader import read_options
 
 # Fields of an architecture that no weights and no outputs in evaluation depend on.
 _FREE = {"dropout", "drop_path", "drop_path_uniform"}

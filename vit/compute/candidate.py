@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vit.compute.baselines import build_baseline, is_baseline, native_size
 from vit.compute.flops import Work, counted, sized, work
 from vit.compute.memory import Activations, TrainingMemory, activations, counted_activations
 from vit.errors import UserError
-from vit.models.zoo import ModelConfig, build_model, canonical_name, model_config
+from vit.models.config import ResNetConfig
+from vit.models.zoo import ZOO, ModelConfig, build_model, canonical_name, model_config
 
 if TYPE_CHECKING:
     from torch import nn
@@ -92,3 +94,34 @@ def from_config(
     return Candidate(
         name=name, config=config, image_size=config.size, num_classes=config.num_classes
     )
+
+
+def find_model(
+    name: str, size: tuple[int, int] | None = None, num_classes: int | None = None
+) -> Candidate:
+    """A model by name, or the one in a run, a directory or a file of weights, or at an address."""
+    if "://" not in name and not Path(name).expanduser().exists():
+        return candidate(name, size, num_classes)
+    from vit.checkpoints.pretrained import inspect_pretrained
+
+    config = inspect_pretrained(str(Path(name).expanduser()) if "://" not in name else name).config
+    return from_config(name, config, size, num_classes)
+
+
+SHAPE = ("width", "depth", "mlp_dim", "num_heads", "patch_size", "stem_depths")
+RESNET_SHAPE = ("depths", "width_factor")
+
+
+def describe(config: ModelConfig) -> str:
+    """The name of an architecture, or its sizes: 'vit 128x6 /4' is width 128, depth 6, patch 4."""
+    shape = RESNET_SHAPE if isinstance(config, ResNetConfig) else SHAPE
+    for name, entry in ZOO.items():
+        known = entry.config
+        if isinstance(known, type(config)) and all(
+            getattr(known, field) == getattr(config, field) for field in shape
+        ):
+            return name
+    if isinstance(config, ResNetConfig):
+        return f"bit {'-'.join(map(str, config.depths))} x{config.width_factor}"
+    kind = "vit" if config.stem_depths is None else "hybrid"
+    return f"{kind} {config.width}x{config.depth} /{config.patch_size}"

@@ -1,4 +1,4 @@
-"""Memory of a training step: predicted from the configuration, and counted from what is kept.
+"""Memory of a training step: predicted from the configuration, counted, measured and tried.
 
 Bytes throughout; GiB is 2^30. Attention is predicted as fused kernels compute it, which keep no
 attention weights, and precisions are those of vit/compute/units.py.
@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vit.compute.flops import units
+from vit.compute.steps import training, training_loss
 from vit.compute.units import PRECISIONS
 from vit.models.zoo import ModelConfig
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
+
+    from vit.compute.candidate import Candidate
 
 GIB = 2**30
 
@@ -124,16 +128,6 @@ def kept_bytes(step: "Callable[[], Tensor]", model: "nn.Module") -> int:
     return total
 
 
-def training_loss(model: "nn.Module", images: "Tensor", precision: str) -> "Tensor":
-    """The loss of a step on `images` (b c h w) whose labels are all 0, in this precision."""
-    import torch
-
-    labels = torch.zeros(len(images), dtype=torch.long, device=images.device)
-    mixed = PRECISIONS[precision].weights > 0
-    with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=mixed):
-        return torch.nn.functional.cross_entropy(model(images), labels)
-
-
 def counted_activations(
     model: "nn.Module", image_size: tuple[int, int], precision: str, channels: int = 3
 ) -> Activations:
@@ -154,3 +148,64 @@ def counted_activations(
     per_image = (counts[1] - counts[0]) // 2
     casts = PRECISIONS[precision].weights * sum(p.numel() for p in model.parameters())
     return Activations(kept=per_image, once=max(0, counts[0] - 2 * per_image - casts))
+
+
+def measured_activations(model: "nn.Module", images: "Tensor", precision: str) -> int:
+    """Bytes per image that the forward pass of a training step on `images` keeps."""
+    batch = len(images)
+    counts = [
+        kept_bytes(partial(training_loss, model.train(), images[:n].clone(), precision), model)
+        for n in sorted({1, batch})
+    ]
+    # What does not grow with the batch, such as standardised kernels, falls out of the difference.
+    return (counts[-1] - counts[0]) // (batch - 1) if batch > 1 else counts[0]
+
+
+def measured_peak(
+    step: Callable[[], object], model: "nn.Module", device: "torch.device"
+) -> int | None:
+    """Bytes at the worst moment of a training step with AdamW; None where the device does not tell.
+
+    `step` is a whole training step of `model`; it runs twice.
+    """
+    import torch
+
+    if device.type != "cuda":
+        return None
+    step()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    step()
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    return torch.cuda.max_memory_allocated(device) - before + 3 * weights  # with two moments
+
+
+def largest(fits: Callable[[int], bool], start: int) -> int:
+    """The largest batch that `fits`, to one part in 32, searched from a prediction; 0 for none."""
+    low, high = 0, max(1, start)
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > max(1, low // 32):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def trainable(model: "Candidate", device: "torch.device", precision: str) -> Callable[[int], bool]:
+    """Whether a training step with so many images goes through on a CUDA device."""
+    import torch
+
+    step = training(model.build().to(device), precision)
+
+    def fits(batch_size: int) -> bool:
+        shape = (batch_size, model.channels, *model.image_size)
+        try:
+            for _ in range(2):  # the optimizer's state is there from the second on
+                step(torch.randn(shape, device=device))
+        except torch.OutOfMemoryError:
+            return False
+        finally:
+            torch.cuda.empty_cache()
+        return True
+
+    return fits

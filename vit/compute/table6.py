@@ -3,6 +3,7 @@
 Top-1 accuracy in per cent after transfer, and the compute of pre-training on JFT-300M.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 JFT_IMAGES = 303_000_000
@@ -21,6 +22,17 @@ ACCURACIES = {
     "flowers": "Oxford Flowers-102",
 }
 """Columns of the table, in its order, and their full names."""
+AVERAGE = "average"
+"""Beside the columns: the mean that Figure 5 of the paper draws."""
+
+# Our names of data sets -> columns.
+COLUMNS = {
+    "imagenet": "imagenet",
+    "cifar10": "cifar10",
+    "cifar100": "cifar100",
+    "oxford_iiit_pet": "pets",
+    "flowers102": "flowers",
+}
 
 
 @dataclass(frozen=True)
@@ -44,8 +56,17 @@ class Point:
             return "ViT"
         return "ResNet" if self.model.startswith("bit_") else "hybrid"
 
+    @property
+    def label(self) -> str:
+        """Short, and with the epochs where the table has the model twice."""
+        name = self.paper_name.replace("ResNet", "R").replace("R50x1+ViT-", "R50+")
+        twice = sum(other.model == self.model for other in TABLE6) > 1
+        return f"{name}, {self.epochs} ep." if twice else name
+
     def score(self, name: str) -> float:
-        """Accuracy on one of ACCURACIES, in per cent."""
+        """Accuracy on one of ACCURACIES, or their AVERAGE, in per cent."""
+        if name == AVERAGE:
+            return self.average
         return self.accuracy[list(ACCURACIES).index(name)]
 
     @property
@@ -80,3 +101,17 @@ TABLE6 = (
     Point("R50x1+ViT-L/16", "r50_vit_l16", 14, (87.12, 89.76, 99.31, 93.89, 97.36, 99.11), 1668),
 )
 # fmt: on
+
+
+def column_of(datasets: Iterable[str | None]) -> str:
+    """The column with the data set of the user's runs; ImageNet's where they have none or several.
+
+    `datasets`: our names, one per run.
+    """
+    columns = {COLUMNS.get(name or "") for name in datasets}
+    return (columns.pop() if len(columns) == 1 else None) or "imagenet"
+
+
+def column_title(name: str) -> str:
+    """One of ACCURACIES, or their AVERAGE, for the axis of a figure."""
+    return "mean of five data sets" if name == AVERAGE else ACCURACIES[name]

@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from math import sqrt
+from typing import Any, Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
+from vit.errors import UserError
 from vit.inspection.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
 from vit.inspection.lettering import nearest_legible, shorten, text_style
 
@@ -18,6 +21,10 @@ PLACES = ((7, 0, "left"), (-7, 0, "right"), (0, 8, "center"), (0, -8, "center"),
           (6, 7, "left"), (-6, 7, "right"), (6, -7, "left"), (-6, -7, "right"),
           (3, 12, "left"), (-3, 12, "right"), (3, -12, "left"), (-3, -12, "right"))  # fmt: skip
 """Where a label may stand, in points from its marker, in order of preference."""
+
+
+Row = dict[str, Any]
+"""A row of `vit compare`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,3 +166,75 @@ def speed_against_size(curves: Sequence[SpeedCurve], title: str, theme: Theme = 
     right.legend(frameon=False, fontsize=8.5, labelcolor=theme.ink)
     figure.supxlabel(title, color=theme.muted, fontsize=8)
     return figure
+
+
+class Published(Protocol):
+    """A published training, such as a row of Table 6 of the ViT paper."""
+
+    @property
+    def exaflops(self) -> float: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def family(self) -> str: ...
+
+    def score(self, name: str, /) -> float: ...
+
+
+def compute_figure(
+    rows: Sequence[Row], published: Sequence[Published], accuracy: str, title: str
+) -> Figure:
+    """All published points, and the runs among `rows`.
+
+    `accuracy` is what the published points are asked for, `title` its name on the axis. UserError
+    where no run has an accuracy.
+    """
+    runs = [row for row in rows if "run" in row and row["accuracy"] is not None]
+    if any("run" in row for row in rows) and not runs:
+        raise UserError("--figure: none of the runs has a top-1 accuracy to draw")
+    points = [
+        ScalingPoint(
+            label=point.label,
+            exaflops=point.exaflops,
+            accuracy=point.score(accuracy),
+            family=point.family,
+        )
+        for point in published
+    ]
+    points += [
+        ScalingPoint(label=row["run"], exaflops=row["exaflops"], accuracy=row["accuracy"])
+        for row in runs
+    ]
+    datasets = {row["dataset"] for row in runs}
+    single = datasets.pop() if len(datasets) == 1 else None
+    label = "your runs" + (f" ({single})" if single else "")
+    return accuracy_against_compute(points, f"{title} top-1 after transfer", label)
+
+
+def speed_figure(rows: Sequence[Row]) -> Figure:
+    """Images per second by image size, a curve per model."""
+    curves = []
+    for name in dict.fromkeys(row["model"] for row in rows):
+        by_size = sorted((r for r in rows if r["model"] == name), key=_side)
+        curves.append(
+            SpeedCurve(
+                label=name,
+                sizes=[_side(row) for row in by_size],
+                inference=[_reach(row["inference_images_per_second"]) for row in by_size],
+                training=[_reach(row["training_images_per_second"]) for row in by_size],
+            )
+        )
+    first = rows[0]
+    where = f"{first['measured_on']}, {first['precision']}, batch {first['batch_size']}"
+    return speed_against_size(curves, where)
+
+
+def _side(row: Row) -> int:
+    height, width = row["image_size"]
+    return round(sqrt(height * width))
+
+
+def _reach(rate: dict[str, float]) -> tuple[float, float, float]:
+    return rate["median"], rate["min"], rate["max"]

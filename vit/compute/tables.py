@@ -1,4 +1,4 @@
-"""The rows of `vit compare` as aligned text: a line of names, a line of units, a line a row."""
+"""The rows of `vit compare` and `vit bench` as aligned text."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -140,3 +140,53 @@ def _table(columns: Sequence[tuple[str, str, Cell]], rows: Sequence[Row]) -> str
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def bench_table(reports: Sequence[Row]) -> str:
+    """What `vit bench` measured: a table of all models, their limits, and what suits each best."""
+    first, several = reports[0], len(reports) > 1
+    machine = first["device"]
+    if machine == "cpu":
+        count, facts = first["threads"], first["hardware"]
+        machine = f"{count} thread{'s' if count > 1 else ''}, {facts['cores']} cores {facts['cpu']}"
+    names = [_sized_name(report) for report in reports]
+    width = max(map(len, names)) + 2 if several else 0
+    subject = f"{len(reports)} models in turns" if several else names[0]
+    lines = [
+        f"{subject}, {first['what']}, on {machine}",
+        "",
+        f"{'model' if several else '':{width}}{'precision':28} {'batch':>5} {'images/s':>10} "
+        f"{'ms/batch':>10} {'±':>5} {'of limit':>9}",
+    ]
+    for name, report in zip(names, reports, strict=True):
+        for row in report["rows"]:
+            way = row["precision"] + (f", compiled ({row['compile']})" if row["compile"] else "")
+            lines.append(
+                f"{name if several else '':{width}}{way:28} {row['batch_size']:5} "
+                f"{row['images_per_second']:10.2f} {row['milliseconds_per_batch']:10.1f} "
+                f"{row['spread']:5.0%} {row['utilisation']:9.0%}"
+            )
+    for name, report in zip(names, reports, strict=True):
+        lines += ["", *([f"{name}:"] if several else []), *_bench_advice(report)]
+    return "\n".join(lines)
+
+
+def _sized_name(report: Row) -> str:
+    return f"{report['model']}, {'x'.join(map(str, report['image_size']))} pixels"
+
+
+def _bench_advice(report: Row) -> list[str]:
+    """The limits of a model, its best precision and batch, and `vit fit`'s options for these."""
+    limits, best = report["limit_flops_per_second"].items(), report["suggestion"]
+    name = best["precision"] + (f" compiled ({best['compile']})" if best["compile"] else "")
+    lines = [
+        "limit, GFLOP/s: " + ", ".join(f"{name} {value / 1e9:,.0f}" for name, value in limits),
+        f"best here: {name} with batches of {best['batch_size']}, "
+        f"{best['images_per_second']:.2f} images/s",
+    ]
+    if report["what"] == "training step":
+        trainer = "bf16-mixed" if best["precision"] == "bf16" else "32-true"
+        lines.append(
+            f"vit fit ... --trainer.precision {trainer} --data.batch_size {best['batch_size']}"
+        )
+    return lines

@@ -1,19 +1,10 @@
 """The rows of `vit compare` as plain JSON types, and the notes below its tables."""
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from vit.cli.compare_inputs import (
-    Length,
-    Run,
-    find_model,
-    jft_trainings,
-    read_run,
-    recipe_trainings,
-)
-from vit.cli.compare_measure import Machine, Measured
-from vit.compute.candidate import Candidate
+from vit.compute.candidate import Candidate, find_model
 from vit.compute.cost import (
     DAY,
     UTILISATION,
@@ -22,15 +13,52 @@ from vit.compute.cost import (
     device_days,
     find_device,
 )
+from vit.compute.machine import Machine, Measured
 from vit.compute.memory import GIB, TrainingMemory
 from vit.compute.table6 import ACCURACIES, JFT_CLASSES, JFT_IMAGES, Point
+from vit.compute.trainings import Length, Run, jft_trainings, read_run, recipe_trainings
 from vit.compute.units import precision_name
 from vit.errors import UserError
 
 Row = dict[str, Any]
 
 
-def model_rows(options: argparse.Namespace) -> tuple[list[Row], list[str]]:
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What is compared, and how; None leaves a choice to the model, the recipe or the machine."""
+
+    models: Sequence[str] = ()
+    """Names, torchvision/NAME, runs, or files of weights."""
+    image_size: Sequence[tuple[int, int]] = ()
+    """(height, width) in pixels; models are compared at each."""
+    classes: int | None = None
+    precision: str | None = None
+    """fp32 or bf16."""
+    count: bool = False
+    """Whether PyTorch's counter counts the operations too."""
+    memory: float | None = None
+    """GiB for the largest batch."""
+    measure: bool = False
+    """Whether images per second are measured on this machine."""
+    batch_size: int | None = None
+    """Of the measurement."""
+    repetitions: int | None = None
+    recipe: str | None = None
+    """jft (Table 6 of the paper), a recipe of `vit fit`, or a file."""
+    images: float | None = None
+    """Training images per epoch."""
+    epochs: float | None = None
+    processes: int | None = None
+    device: str | None = None
+    """A key of DEVICES."""
+    utilisation: float | None = None
+    """Share of the device's peak that is reached."""
+    price_per_hour: float | None = None
+    runs: Sequence[str] = ()
+    """Directories of finished runs."""
+
+
+def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
     """One row a model and image size."""
     device = None if options.device is None else find_device(options.device)
     sizes = options.image_size or [None]
@@ -57,7 +85,7 @@ def model_rows(options: argparse.Namespace) -> tuple[list[Row], list[str]]:
     return rows, _model_notes(rows, precision, where, machine)
 
 
-def training_rows(options: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def training_rows(options: Comparison) -> tuple[list[Row], list[str]]:
     """One row a training of the recipe, then one a run."""
     device = None if options.device is None else find_device(options.device)
     size = options.image_size[0] if options.image_size else None
@@ -118,14 +146,14 @@ def _memory_fields(memory: TrainingMemory | None, suffix: str, budget: int | Non
     return fields
 
 
-def _machine(options: argparse.Namespace) -> Machine | None:
+def _machine(options: Comparison) -> Machine | None:
     if not options.measure:
         return None
     return Machine.here(options.precision, options.batch_size, options.repetitions, options.memory)
 
 
 def _budget(
-    options: argparse.Namespace, device: Device | None, machine: Machine | None
+    options: Comparison, device: Device | None, machine: Machine | None
 ) -> tuple[int | None, str]:
     """(bytes that a training step may take, whose they are)."""
     if options.memory is not None:
@@ -179,7 +207,7 @@ def _run(run: Run) -> Row:
 
 
 def _bill(
-    options: argparse.Namespace,
+    options: Comparison,
     training: Training,
     device: Device | None,
     machine: Machine | None,
@@ -272,9 +300,7 @@ def _jft_notes(trainings: list[tuple[Training, Point | None]]) -> list[str]:
     return [*notes, "docs/compute.md explains every difference."]
 
 
-def _bill_notes(
-    options: argparse.Namespace, device: Device | None, machine: Machine | None
-) -> list[str]:
+def _bill_notes(options: Comparison, device: Device | None, machine: Machine | None) -> list[str]:
     notes = machine.notes() if machine is not None else []
     if device is None:
         return notes

@@ -1,20 +1,28 @@
-"""What `vit compare` is asked about: models, recipes and runs, as things with a known cost."""
+"""Whole trainings with a known cost: of the paper's Table 6, of a recipe, and finished runs."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vit.cli.recipes import find_recipe
-from vit.cli.yaml_reader import read_options
 from vit.compute.baselines import is_baseline
-from vit.compute.candidate import Candidate, candidate, from_config
+from vit.compute.candidate import (
+    RESNET_SHAPE,
+    SHAPE,
+    Candidate,
+    candidate,
+    describe,
+    find_model,
+    from_config,
+)
 from vit.compute.cost import Training
 from vit.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
 from vit.errors import UserError
-from vit.models.config import ResNetConfig
-from vit.models.zoo import ZOO, ModelConfig, canonical_name, config_from_dict, model_config
+from vit.models.zoo import canonical_name, config_from_dict, model_config
 from vit.reading import regular_file
+from vit.recipes import find_recipe
+from vit.yaml_reader import read_options
 
 Size = tuple[int, int]
 
@@ -61,37 +69,8 @@ class Length:
     processes: int | None = None
 
 
-def find_model(name: str, size: Size | None, num_classes: int | None) -> Candidate:
-    """A model by name, or the one in a run, a directory or a file of weights, or at an address."""
-    if "://" not in name and not Path(name).expanduser().exists():
-        return candidate(name, size, num_classes)
-    from vit.checkpoints.pretrained import inspect_pretrained
-
-    config = inspect_pretrained(str(Path(name).expanduser()) if "://" not in name else name).config
-    return from_config(name, config, size, num_classes)
-
-
-SHAPE = ("width", "depth", "mlp_dim", "num_heads", "patch_size", "stem_depths")
-RESNET_SHAPE = ("depths", "width_factor")
-
-
-def describe(config: ModelConfig) -> str:
-    """The name of an architecture, or its sizes: 'vit 128x6 /4' is width 128, depth 6, patch 4."""
-    shape = RESNET_SHAPE if isinstance(config, ResNetConfig) else SHAPE
-    for name, entry in ZOO.items():
-        known = entry.config
-        if isinstance(known, type(config)) and all(
-            getattr(known, field) == getattr(config, field) for field in shape
-        ):
-            return name
-    if isinstance(config, ResNetConfig):
-        return f"bit {'-'.join(map(str, config.depths))} x{config.width_factor}"
-    kind = "vit" if config.stem_depths is None else "hybrid"
-    return f"{kind} {config.width}x{config.depth} /{config.patch_size}"
-
-
 def jft_trainings(
-    models: list[str], images: float | None, epochs: float | None, num_classes: int | None
+    models: Sequence[str], images: float | None, epochs: float | None, num_classes: int | None
 ) -> list[tuple[Training, Point | None]]:
     """The rows of Table 6, all or those of some models; with its row where it is the paper's own.
 
@@ -116,7 +95,7 @@ def jft_trainings(
 
 def recipe_trainings(
     recipe: str,
-    models: list[str],
+    models: Sequence[str],
     size: Size | None,
     num_classes: int | None,
     length: Length,

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vit.cli.recipes import list_recipes
-from vit.cli.yaml_reader import MAX_DEPTH, MAX_NODES, load_yaml, read_options, read_yaml
 from vit.errors import UserError
+from vit.recipes import list_recipes
+from vit.yaml_reader import MAX_DEPTH, MAX_NODES, load_yaml, read_options, read_yaml
 
 REFUSED = [
     ("a: 1\nb: 2\na: 3", "f, line 3: 'a' is given twice, first in line 1"),

@@ -125,7 +125,7 @@ def test_the_second_table_is_of_processes_of_their_own(
         return SimpleNamespace(stdout="noise\n" + json.dumps(figures))
 
     monkeypatch.setattr(models.subprocess, "run", process)
-    rows = models.alone(job, SimpleNamespace(show=lambda line: None))
+    rows = models.alone(job)
     assert len(commands) == 3 * len(rows)
     assert {r["setting"]: r["ratio"] for r in rows if "command" in r["setting"]} == {
         "vit, fp32, as the vit command runs it": 2.0,

@@ -1,18 +1,27 @@
 """The machine that `vit compare --measure` runs on: its memory, its speed, what fits."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vit.cli.hardware import default_precision, hardware
 from vit.compute.candidate import Candidate
 from vit.compute.cost import Device, recognise_device
 from vit.compute.flops import Work
-from vit.compute.memory import GIB, TrainingMemory, available_memory
-from vit.compute.throughput import REPETITIONS, Rate, Subject, largest, measure, trainable
+from vit.compute.memory import (
+    GIB,
+    TrainingMemory,
+    available_memory,
+    largest,
+    measured_activations,
+    measured_peak,
+    trainable,
+)
+from vit.compute.throughput import ROUNDS, Way, Workbench, measure, out_of_memory
+from vit.compute.timing import Times, num_turns
 from vit.compute.units import precision_name
 from vit.errors import UserError
+from vit.hardware import default_precision, hardware
+from vit.progress import Meter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,30 +29,34 @@ class Measured:
     """What was measured of one model."""
 
     machine: "Machine"
-    inference: Rate
-    training: Rate
+    inference: Times
+    """Of a batch."""
+    training: Times
     kept: int
     """Bytes per image kept for the backward pass."""
-    peak: int
-    """Bytes of a training step; 0 where the device does not tell."""
+    peak: int | None
+    """Bytes of a training step; None where the device does not tell."""
     largest_batch: int | None
     """Found by trying; None where only a prediction is safe."""
 
     def to_row(self, work: Work) -> dict[str, Any]:
         """Plain JSON types."""
-        speed = work.training_flops * self.training.median
+        inference, training = (
+            times.per_second(self.machine.batch_size) for times in (self.inference, self.training)
+        )
+        speed = work.training_flops * training["median"]
         row: dict[str, Any] = {
             "measured_on": self.machine.name,
             "precision": self.machine.precision,
             "batch_size": self.machine.batch_size,
-            "inference_images_per_second": self.inference.to_dict(),
-            "training_images_per_second": self.training.to_dict(),
+            "inference_images_per_second": inference,
+            "training_images_per_second": training,
             "flops_per_second": speed,
             "measured_activation_bytes": self.kept,
         }
         if self.machine.known is not None:
             row["utilisation"] = self.machine.utilisation(speed)
-        if self.peak:
+        if self.peak is not None:
             row["measured_peak_bytes"] = self.peak
         if self.largest_batch is not None:
             row["largest_batch_found"] = self.largest_batch
@@ -91,7 +104,7 @@ class Machine:
             limit=None if gib is None else int(gib * GIB),
             precision=precision_name(precision or default_precision(kind)[0]),
             batch_size=batch_size or (64 if cuda else 8),
-            repetitions=repetitions or REPETITIONS,
+            repetitions=repetitions or ROUNDS,
             known=recognise_device(name) if cuda else None,
         )
 
@@ -126,41 +139,50 @@ class Machine:
         import torch
 
         self._check_memory(models, memories)
-        device = torch.device(self.type)
-        subjects = [Subject(model=model, batch_size=self.batch_size) for model in models]
-        with Progress() as progress:
-            batches: list[int | None] = [None] * len(models)
-            if self.tries:
-                batches = [
-                    self._largest(s, m, device, progress)
-                    for s, m in zip(subjects, memories, strict=True)
-                ]
-            try:
-                measure(
-                    subjects,
-                    device,
-                    self.precision,
-                    repetitions=self.repetitions,
-                    report=progress.show,
-                )
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                if "memory" not in str(error):
-                    raise
-                raise UserError(
-                    f"{self.name} ran out of memory with --batch-size {self.batch_size}: choose a "
-                    "smaller one, or measure fewer models at a time"
-                ) from error
+        device, total = torch.device(self.type), num_turns(2 * len(models), self.repetitions)
+        with (
+            Meter("building models", total, "turns") as meter,
+            out_of_memory(self.name, self.batch_size),
+        ):
+            return self._measure(models, memories, device, meter)
+
+    def _measure(
+        self,
+        models: Sequence[Candidate],
+        memories: Sequence[TrainingMemory | None],
+        device: Any,
+        meter: Meter,
+    ) -> list[Measured]:
+        batches: list[int | None] = [None] * len(models)
+        if self.tries:
+            pairs = zip(models, memories, strict=True)
+            batches = [self._largest(model, memory, device, meter) for model, memory in pairs]
+        bench, calls, memory = Workbench(device), {}, {}
+        for place, model in enumerate(models):
+            meter.show(f"building {model.name}")
+            infer, train = self._ways(model, place)
+            network = bench.network(train)
+            kept = measured_activations(network, bench.images(train), self.precision)
+            memory[place] = kept, measured_peak(bench.call(train), network, device)
+            calls |= {way: bench.call(way) for way in (infer, train)}
+        times = measure(calls, device, rounds=self.repetitions, meter=meter)
         return [
             Measured(
                 machine=self,
-                inference=subject.inference,
-                training=subject.training,
-                kept=subject.kept,
-                peak=subject.peak,
-                largest_batch=batch,
+                inference=times[self._ways(model, place)[0]],
+                training=times[self._ways(model, place)[1]],
+                kept=memory[place][0],
+                peak=memory[place][1],
+                largest_batch=batches[place],
             )
-            for subject, batch in zip(subjects, batches, strict=True)
+            for place, model in enumerate(models)
         ]
+
+    def _ways(self, model: Candidate, place: int) -> tuple[Way, Way]:
+        """Inference and training of one network."""
+        options: dict[str, Any] = {"batch_size": self.batch_size, "precision": self.precision}
+        options |= {"model": model, "place": place, "in_training": True}
+        return Way(what="inference", **options), Way(what="training", **options)
 
     def _check_memory(
         self, models: Sequence[Candidate], memories: Sequence[TrainingMemory | None]
@@ -184,17 +206,17 @@ class Machine:
             )
 
     def _largest(
-        self, subject: Subject, memory: TrainingMemory | None, device: Any, progress: "Progress"
+        self, model: Candidate, memory: TrainingMemory | None, device: Any, meter: Meter
     ) -> int:
         import torch
 
-        progress.show(f"largest batch of {subject.model.name}")
+        meter.show(f"largest batch of {model.name}")
         total = torch.cuda.get_device_properties(device).total_memory
         allowed = self.memory if self.limit is None else min(self.memory, self.limit)
         torch.cuda.set_per_process_memory_fraction(allowed / total, device)
         predicted = 1 if memory is None else memory.largest_batch(allowed)
         try:
-            return largest(trainable(subject, device, self.precision), predicted)
+            return largest(trainable(model, device, self.precision), predicted)
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0, device)
 
@@ -209,19 +231,3 @@ class Machine:
 
 def _size(model: Candidate) -> str:
     return "x".join(map(str, model.image_size))
-
-
-class Progress:
-    """One line on standard error that is rewritten; in a file or pipe, nothing."""
-
-    def __enter__(self) -> "Progress":
-        self._terminal = sys.stderr.isatty()
-        return self
-
-    def show(self, line: str) -> None:
-        """Replaces the line."""
-        if self._terminal:
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-
-    def __exit__(self, *exception: object) -> None:
-        self.show("")

@@ -1,0 +1,80 @@
+"""Calls in turns: their order, what does not count, and what is read from their times."""
+
+import time
+
+import pytest
+import torch
+
+from vit.compute.timing import Times, in_turns, num_turns
+from vit.progress import Meter
+
+
+def test_calls_take_turns_and_the_first_turn_does_not_count() -> None:
+    order: list[str] = []
+    calls = {name: (lambda name=name: order.append(name)) for name in "ab"}
+    times = in_turns(calls, rounds=3, shortest=0.0)
+    assert {name: len(found.values) for name, found in times.items()} == {"a": 3, "b": 3}
+    assert order.index("b") < len(order) - order[::-1].index("a") - 1  # a again after b
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    ours, theirs = Times((1.0, 2.0, 4.0)), Times((2.0, 6.0, 8.0))
+    assert ours.faster_than(theirs) == 2.0
+    assert theirs.median == 6.0
+    assert ours.spread == pytest.approx(0.75)
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_rates_are_the_middle_round_with_its_reach() -> None:
+    times = Times((4.0, 1.0, 2.0))
+    assert times.per_second(4) == {"median": 2.0, "min": 1.0, "max": 4.0, "n": 3}
+
+
+def test_ratios_have_a_value_per_round() -> None:
+    assert Times((1.0, 2.0)).ratios(Times((2.0, 6.0))) == [2.0, 3.0]
+
+
+def test_the_device_is_waited_for_before_and_after_every_turn() -> None:
+    events: list[str] = []
+    in_turns(
+        {"a": lambda: events.append("a")},
+        rounds=2,
+        shortest=0,
+        finish=lambda: events.append("wait"),
+    )
+    assert events == ["wait", "a", "wait"] * 3
+
+
+def test_short_calls_are_repeated_within_a_turn_and_seconds_are_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def call() -> None:
+        now[0] += 0.25
+
+    times = in_turns({"a": call}, rounds=3, shortest=1.0)
+    assert times["a"].values == (0.25,) * 3
+    assert now[0] == 0.25 * (1 + 1 + 3 * 4)
+
+
+def test_the_cpu_clock_does_not_count_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, cpu = [0.0], [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: wall[0])
+    monkeypatch.setattr(time, "process_time", lambda: cpu[0])
+
+    def sleepy() -> None:
+        wall[0] += 8.0
+        cpu[0] += 2.0
+
+    for clock, seconds in (("wall", 8.0), ("cpu", 2.0)):
+        times = in_turns({"a": sleepy}, rounds=1, clock=clock, shortest=0)  # pyright: ignore
+        assert times["a"].median == seconds
+
+
+def test_the_meter_counts_every_turn() -> None:
+    with Meter("turns", num_turns(2, 3), "turns") as meter:
+        in_turns({"a": int, "b": int}, rounds=3, shortest=0, meter=meter)
+    assert meter.done == meter.total == 8
+    assert meter.name == "round 3/3: b"

@@ -1,0 +1,39 @@
+"""Types of arguments that several commands take, for argparse's `type`."""
+
+import argparse
+
+
+def pixels(text: str) -> tuple[int, int]:
+    """'224' or '192x256' (height first) as (height, width)."""
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
+        raise argparse.ArgumentTypeError(
+            f"{text} is no number of pixels such as 224, or 192x256 (height first); models go "
+            "before it"
+        )
+    return int(sides[0]), int(sides[-1])
+
+
+def number(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value
+
+
+def whole_number(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """A share in (0, 1]."""
+    if number(text) > 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share in (0, 1], such as 0.4")
+    return float(text)

@@ -1,0 +1,164 @@
+"""Images per second of models on this machine, and how close that is to the machine's limit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vit.compute.candidate import Candidate, find_model
+from vit.compute.limits import Limit, limit, products
+from vit.compute.throughput import ROUNDS, Way, What, Workbench, measure, out_of_memory
+from vit.compute.timing import Times, num_turns
+from vit.errors import UserError
+from vit.hardware import default_precision, hardware, versions
+from vit.progress import Meter
+
+if TYPE_CHECKING:
+    import torch
+
+BATCHES = {"cpu": (1, 8), "cuda": (1, 32, 128)}
+NEARLY = 0.95
+"""Share of the highest rate that a smaller batch must reach to be the one suggested."""
+
+
+class Products(NamedTuple):
+    """The limit of one model in one precision, which takes turns like a way of running it."""
+
+    place: int
+    """Position among the models."""
+    precision: str
+
+    def __str__(self) -> str:
+        return f"matrix products in {self.precision}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What `vit bench` measures of each model."""
+
+    models: Sequence[str]
+    """Names, torchvision/NAME, runs, or files of weights."""
+    image_size: tuple[int, int] | None = None
+    """(height, width) in pixels; None is each model's own."""
+    device: str | None = None
+    """cpu or cuda; None is the GPU where there is one."""
+    what: What = "inference"
+    batch_sizes: tuple[int, ...] = ()
+    """Images at a time; the device's usual ones where none is given."""
+    precisions: tuple[str, ...] = ()
+    """fp32, bf16; what the device is fast in where none is given."""
+    compile: str | None = None
+    """Mode of torch.compile in which all is measured a second time."""
+    rounds: int = ROUNDS
+
+    def run(self) -> list[dict[str, Any]]:
+        """A report per model, of plain JSON types. All ways of all models take turns.
+
+        UserError for a GPU that is not there, and where the memory does not suffice.
+        """
+        import torch
+
+        has_gpu = torch.cuda.is_available()
+        if self.device == "cuda" and not has_gpu:
+            raise UserError(
+                "--device cuda: PyTorch finds no GPU here; leave it out to measure the CPU"
+            )
+        device = torch.device(self.device or ("cuda" if has_gpu else "cpu"))
+        models = [find_model(name, self.image_size) for name in self.models]
+        batches = sorted(set(self.batch_sizes or BATCHES[device.type]))
+        precisions = list(dict.fromkeys(self.precisions))
+        if not precisions:
+            fast = default_precision(device.type)[0] == "bf16-mixed"
+            precisions = ["fp32", "bf16"] if fast else ["fp32"]
+        modes = (None,) if self.compile is None else (None, self.compile)
+        ways = [
+            Way(
+                model=model, what=self.what, batch_size=batch, precision=precision, compile=mode,
+                place=place,
+            )
+            for place, model in enumerate(models)
+            for precision in precisions
+            for mode in modes
+            for batch in batches
+        ]  # fmt: skip
+        with out_of_memory(device.type, batches[-1]):
+            times, limits = self._measure(ways, device, batches[-1])
+        return [
+            self._report(model, place, device, times, limits) for place, model in enumerate(models)
+        ]
+
+    def _measure(
+        self, ways: Sequence[Way], device: "torch.device", largest: int
+    ) -> tuple[dict[Any, Times], dict[Products, Limit]]:
+        """Times of each way, and of each limit by place and precision; and those limits."""
+        import torch
+
+        dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
+        bench, limits, calls = Workbench(device), {}, {}
+        models = {Products(way.place, way.precision): way.model for way in ways}
+        total = num_turns(len(ways) + len(models), self.rounds)
+        with Meter("building models", total, "turns") as meter:
+            for key, model in models.items():
+                shapes = products(model.config, largest, device)
+                packed = self.what == "inference"
+                limits[key] = limit(shapes, dtypes[key.precision], device, packed=packed)
+                calls[key] = limits[key].call
+            for way in ways:
+                meter.show(f"building {way}")
+                calls[way] = bench.call(way)
+            return measure(calls, device, rounds=self.rounds, meter=meter), limits
+
+    def _report(
+        self,
+        model: Candidate,
+        place: int,
+        device: "torch.device",
+        times: Mapping[Any, Times],
+        limits: Mapping[Products, Limit],
+    ) -> dict[str, Any]:
+        import torch
+
+        work = model.work.training_flops if self.what == "training" else model.work.flops
+        rows = []
+        for way in (key for key in times if isinstance(key, Way) and key.place == place):
+            key, each = Products(place, way.precision), times[way]
+            rows.append(
+                {
+                    "precision": way.precision,
+                    "compile": way.compile,
+                    "batch_size": way.batch_size,
+                    "images_per_second": way.batch_size / each.median,
+                    "milliseconds_per_batch": 1000 * each.median,
+                    "spread": each.spread,
+                    "rounds": self.rounds,
+                    "utilisation": limits[key].share(way.batch_size * work, each, times[key]),
+                }
+            )
+        return {
+            "model": model.name,
+            "image_size": list(model.image_size),
+            "params": model.work.params,
+            "what": "training step" if self.what == "training" else "inference",
+            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            "threads": torch.get_num_threads(),
+            "limit_flops_per_second": {
+                key.precision: product.flops / times[key].median
+                for key, product in limits.items()
+                if key.place == place
+            },
+            "rows": rows,
+            "suggestion": suggestion(rows),
+            "hardware": hardware(),
+            "versions": versions(),
+        }
+
+
+def suggestion(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The fastest way, and of its batches the smallest that is nearly as fast."""
+    best = max(rows, key=lambda row: row["images_per_second"])
+    enough = NEARLY * best["images_per_second"]
+    same = [row for row in rows if (row["precision"], row["compile"]) ==
+            (best["precision"], best["compile"])]  # fmt: skip
+    return min(
+        (row for row in same if row["images_per_second"] >= enough),
+        key=lambda row: row["batch_size"],
+    )

@@ -1,0 +1,70 @@
+"""What is timed and weighed: a forward pass, and one training step with AdamW, on random images."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vit.compute.units import PRECISIONS
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Step = Callable[["Tensor"], object]
+"""What is done with a batch of images `b c h w`."""
+
+
+def training_loss(model: "nn.Module", images: "Tensor", precision: str) -> "Tensor":
+    """The loss of a step on `images` (b c h w) whose labels are all 0, in this precision."""
+    import torch
+
+    labels = torch.zeros(len(images), dtype=torch.long, device=images.device)
+    mixed = PRECISIONS[precision].weights > 0
+    with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=mixed):
+        return torch.nn.functional.cross_entropy(model(images), labels)
+
+
+def training(model: "nn.Module", precision: str, *, fused: bool | None = True) -> Step:
+    """A training step with AdamW: forward, backward, update, gradients dropped.
+
+    `precision` is fp32 or bf16 (mixed); `fused` is AdamW's own option. Batches of several sizes
+    share the moments. The learning rate is so small that the weights stay finite.
+    """
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=fused)
+
+    def step(images: "Tensor") -> None:
+        if not model.training:
+            model.train()
+        try:
+            training_loss(model, images, precision).backward()
+            optimizer.step()
+        finally:  # after a batch too large for the memory, too
+            optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def inference(
+    model: "nn.Module", images: "Tensor", precision: str | None = None
+) -> Callable[[], object]:
+    """A forward pass for the model's logits.
+
+    Without a precision, as a finished model is used: in the dtype of its weights, which are packed
+    on a CPU. With one, as a model in training is scored: float32 weights, in autocast for bf16.
+    """
+    import torch
+
+    from vit.models.matmul import pack
+
+    if precision is None:
+        pack(model.eval())
+        images = images.to(next(model.parameters()).dtype)
+    mixed = precision is not None and PRECISIONS[precision].weights > 0
+
+    def call() -> object:
+        if model.training:
+            model.eval()
+        with torch.inference_mode(), torch.autocast(images.device.type, torch.bfloat16, mixed):
+            return model(images)
+
+    return call
