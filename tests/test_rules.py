@@ -26,7 +26,17 @@ MAY_IMPORT = {
     "compute": {"models"},
 }
 # Modules of one page beside the rooms, which every room may import.
-ONE_PAGE = {"cache", "errors", "hardware", "locking", "reading", "shapes", "writing"}
+ONE_PAGE = {
+    "cache",
+    "errors",
+    "hardware",
+    "locking",
+    "logistic",  # a head before fine-tuning and a probe of frozen features are one minimum
+    "reading",
+    "seeds",  # of training's steps and of the data's samples
+    "shapes",
+    "writing",
+}
 HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
     "inspection": {"lightning", "torchvision"},

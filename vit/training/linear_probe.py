@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 import torch.distributed
-import torch.nn.functional as F
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from vit.errors import UserError
+from vit.logistic import minimise, total_loss
 from vit.training.callbacks import counting_data
 
 STRENGTHS = (0.003, 0.01, 0.03, 0.1)
@@ -145,7 +145,7 @@ def _cross_validate(
         out[order[fold::FOLDS]] = True
         weight, bias = logistic_regression(z[~out], labels[~out], num_classes, strength)
         logits = z[out] @ weight.T + bias
-        loss += float(_loss(logits, labels[out])) * int(out.sum())
+        loss += float(total_loss(logits, labels[out]))
         if labels.dim() == 1:
             right += float((logits.argmax(1) == labels[out]).sum())
         else:
@@ -158,31 +158,18 @@ def logistic_regression(
 ) -> tuple[Tensor, Tensor]:
     """Weight `k d` and bias `k` that minimise mean cross-entropy + strength * |weight|^2.
 
-    The bias is free. Binary cross-entropy, summed over classes, for labels `n k`. L-BFGS from zero.
+    Binary cross-entropy, summed over classes, for labels `n k`. Starts from zero.
     """
-    weight = features.new_zeros(num_classes, features.shape[1], requires_grad=True)
-    bias = features.new_zeros(num_classes, requires_grad=True)
-    optimizer = torch.optim.LBFGS(
-        [weight, bias],
+    weight = features.new_zeros(num_classes, features.shape[1])
+    bias = features.new_zeros(num_classes)
+    fit = minimise(
+        features,
+        labels,
+        weight,
+        bias,
+        strength,
         max_iter=300,
         tolerance_grad=1e-7,
         tolerance_change=1e-13,
-        line_search_fn="strong_wolfe",
     )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = _loss(features @ weight.T + bias, labels) + strength * weight.square().sum()
-        loss.backward()
-        return loss
-
-    with torch.inference_mode(False), torch.enable_grad():
-        optimizer.step(closure)
-    return weight.detach(), bias.detach()
-
-
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
-    if labels.dim() == 1:
-        return F.cross_entropy(logits, labels)
-    losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none")
-    return losses.sum(1).mean()
+    return fit.weight, fit.bias
