@@ -35,7 +35,6 @@ from torchvision.datasets import ImageFolder
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
-from vit.cli.hardware import hardware, versions
 from vit.data.dataset import ImageDataset
 from vit.data.decode import open_image
 from vit.data.loaders import make_loader
@@ -45,6 +44,7 @@ from vit.data.preprocess import Preprocess, to_tensor
 from vit.data.sampler import TrainBatchSampler
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform, inception_box
+from vit.hardware import hardware, versions
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 AREA = (0.08, 1.0)

@@ -36,9 +36,9 @@ from model_peers import BUILDERS, CIFAR, Setting, configuration, fill, settings
 from torch import Tensor, nn
 
 from vit.cli.compare_measure import Progress
-from vit.cli.hardware import hardware, keep_memory, versions
 from vit.compute.flops import work
 from vit.compute.timing import Call, Limit, Times, finisher, in_turns, limit, products
+from vit.hardware import hardware, keep_memory, versions
 from vit.models.config import ViTConfig
 from vit.models.matmul import pack
 from vit.models.zoo import ModelConfig

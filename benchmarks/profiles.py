@@ -25,9 +25,9 @@ from collect import commit
 from model_peers import CIFAR, configuration
 from torch.profiler import ProfilerActivity, profile
 
-from vit.cli.hardware import hardware, keep_memory, versions
 from vit.compute.memory import training_loss
 from vit.compute.timing import Call, in_turns, inference
+from vit.hardware import hardware, keep_memory, versions
 from vit.models import attention, matmul
 from vit.models.zoo import build_model
 

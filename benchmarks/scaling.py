@@ -25,9 +25,9 @@ from collect import commit
 from torch import nn
 
 from vit.cli.compare_measure import Progress
-from vit.cli.hardware import hardware, keep_memory, versions
 from vit.compute.flops import work
 from vit.compute.timing import Call, Times, finisher, in_turns, inference, training
+from vit.hardware import hardware, keep_memory, versions
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
 

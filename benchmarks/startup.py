@@ -119,7 +119,7 @@ def main() -> None:
         )
         print(f"{case:36} {statistics.median(used):6.2f} s CPU  {above:+6.2f} above import torch")
 
-    from vit.cli.hardware import hardware, versions
+    from vit.hardware import hardware, versions
 
     document = {
         "what": "startup",

@@ -21,9 +21,9 @@ from model_peers import CIFAR, Setting, build_timm, configuration
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit.cli.hardware import default_precision, keep_memory
 from vit.compute.timing import finisher
 from vit.data.scan import user_cache
+from vit.hardware import default_precision, keep_memory
 from vit.training.optim import param_groups
 from vit.training.schedules import Schedule
 

@@ -28,7 +28,7 @@ def test_every_command_in_it_exists() -> None:
 
 
 def test_every_recipe_in_it_exists() -> None:
-    from vit.cli.recipes import list_recipes
+    from vit.recipes import list_recipes
 
     used = set(re.findall(r"vit fit -c ([a-z0-9_/]+)(?![\w./])", README))
     assert used

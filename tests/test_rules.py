@@ -32,7 +32,9 @@ ONE_PAGE = {
     "hardware",
     "locking",
     "logistic",  # a head before fine-tuning and a probe of frozen features are one minimum
+    "progress",
     "reading",
+    "recipes",
     "seeds",  # of training's steps and of the data's samples
     "shapes",
     "writing",

@@ -17,13 +17,13 @@ from vit.cli.compare_inputs import PUBLISHED, UNNAMED, Length, describe, recipe_
 from vit.cli.compare_measure import Machine
 from vit.cli.compare_rows import model_rows, training_rows
 from vit.cli.compare_table import amount
-from vit.cli.recipes import list_recipes
 from vit.compute.cost import DEVICES
 from vit.compute.memory import GIB
 from vit.compute.table6 import TABLE6
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import model_config
+from vit.recipes import list_recipes
 
 TINY = ViTConfig(
     image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=1, num_classes=3

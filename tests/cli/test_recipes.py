@@ -18,8 +18,8 @@ from tests.training.recipe_reading import builder, devices, header, read, varian
 from vit.checkpoints.building import build_empty
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import create_model
-from vit.cli.recipes import find_recipe, list_recipes
 from vit.errors import UserError
+from vit.recipes import find_recipe, list_recipes
 
 RECIPES = list_recipes()
 

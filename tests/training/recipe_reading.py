@@ -8,9 +8,9 @@ import torch
 
 from tests.training.published import Published
 from vit.cli.lightning_cli import TrainingCLI, resolve_recipes
-from vit.cli.recipes import find_recipe
 from vit.models.config import ResNetConfig
 from vit.models.zoo import model_config
+from vit.recipes import find_recipe
 
 
 class Builder(TrainingCLI):

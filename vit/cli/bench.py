@@ -64,7 +64,7 @@ def run(args: list[str]) -> int:
 
     from vit.cli.compare_inputs import find_model
     from vit.cli.compare_measure import Progress
-    from vit.cli.hardware import default_precision, hardware, versions
+    from vit.hardware import default_precision, hardware, versions
 
     has_gpu = torch.cuda.is_available()
     if options.device == "cuda" and not has_gpu:

@@ -7,7 +7,6 @@ from typing import Any
 
 import yaml
 
-from vit.cli.recipes import find_recipe
 from vit.compute.baselines import is_baseline
 from vit.compute.candidate import Candidate, candidate, from_config
 from vit.compute.cost import Training
@@ -15,6 +14,7 @@ from vit.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
 from vit.errors import UserError
 from vit.models.config import ResNetConfig
 from vit.models.zoo import ZOO, ModelConfig, canonical_name, config_from_dict, model_config
+from vit.recipes import find_recipe
 
 Size = tuple[int, int]
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vit.cli.hardware import default_precision, hardware
 from vit.compute.candidate import Candidate
 from vit.compute.cost import Device, recognise_device
 from vit.compute.flops import Work
@@ -13,6 +12,7 @@ from vit.compute.memory import GIB, TrainingMemory, available_memory
 from vit.compute.throughput import REPETITIONS, Rate, Subject, largest, measure, trainable
 from vit.compute.units import precision_name
 from vit.errors import UserError
+from vit.hardware import default_precision, hardware
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vit.cli.hardware import limit_threads
 from vit.cli.run_directory import is_first_process, new_run_dir, resumed, run_name, writable
 from vit.errors import UserError
+from vit.hardware import limit_threads
 
 # Below this, training from random weights deserves a word of warning.
 FEW_IMAGES = 20_000

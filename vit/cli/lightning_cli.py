@@ -15,12 +15,12 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from vit.checkpoints.pretrained import inspect_pretrained
-from vit.cli.hardware import default_precision
 from vit.cli.messages import explain, shorten
-from vit.cli.recipes import find_recipe
 from vit.cli.run_directory import is_first_process
 from vit.data.module import ImageData
 from vit.errors import UserError, did_you_mean
+from vit.hardware import default_precision
+from vit.recipes import find_recipe
 from vit.training.atomic_io import AtomicCheckpointIO
 from vit.training.checkpoints import BestCheckpoint, LastCheckpoint
 from vit.training.classifier import ImageClassifier, Labels

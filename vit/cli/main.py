@@ -8,8 +8,8 @@ import sys
 from importlib import import_module
 from io import TextIOWrapper
 
-from vit.cli.hardware import keep_memory
 from vit.errors import UserError, did_you_mean
+from vit.hardware import keep_memory
 
 # name -> (module, what it does). Each module has run(args) -> exit status.
 COMMANDS = {

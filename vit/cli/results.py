@@ -13,10 +13,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from vit.checkpoints.native import save_native
-from vit.cli.hardware import hardware, versions
 from vit.cli.run_directory import is_first_process
 from vit.data.decode import ImageError
 from vit.data.sources import PathList
+from vit.hardware import hardware, versions
 from vit.inspection.pretraining import Examples, pretraining_headline, write_pretraining
 from vit.inspection.results import Predictions, write_results
 from vit.training.budget import time_limit

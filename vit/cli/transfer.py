@@ -114,9 +114,9 @@ def _command(args: list[str], options: Namespace, out: Path) -> str:
 
 
 def _transfer(arguments: Arguments, out: Path, lock: int | None, options: Namespace) -> int:
-    from vit.cli.hardware import hardware, versions
     from vit.cli.transfer_data import prepare  # heavy: imports lightning
     from vit.cli.transfer_run import Cells
+    from vit.hardware import hardware, versions
 
     tasks = []
     for source in arguments.sources:

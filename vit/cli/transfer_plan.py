@@ -8,8 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from vit.cli.recipes import find_recipe
 from vit.errors import UserError, did_you_mean
+from vit.recipes import find_recipe
 
 CELLS_OWN = {
     "--model.pretrained": "the MODEL in front",

@@ -7,12 +7,12 @@ import sys
 import pytest
 import torch
 
-from vit.cli import hardware
-from vit.cli.hardware import default_precision, keep_memory, limit_threads
+from vit import hardware
+from vit.hardware import default_precision, keep_memory, limit_threads
 
 FAULTS = """
 import os, resource, sys
-from vit.cli.hardware import keep_memory
+from vit.hardware import keep_memory
 print(keep_memory())
 def step():
     for _ in range(4):

@@ -1,0 +1,32 @@
+"""The recipes that ship with the package, and where a recipe's name leads."""
+
+from pathlib import Path
+
+import vit
+from vit.errors import UserError, did_you_mean
+
+
+def recipe_folder() -> Path:
+    """The shipped recipes: inside the installed package, or beside it in a checkout."""
+    package = Path(vit.__file__).parent
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def list_recipes() -> dict[str, Path]:
+    """Name to file, such as 'imagenet1k/vit_b16'."""
+    folder = recipe_folder()
+    found = sorted(folder.rglob("*.yaml"))
+    return {str(path.relative_to(folder).with_suffix("")): path for path in found}
+
+
+def find_recipe(name: str) -> Path:
+    """A path as it stands, else the shipped recipe of that name. UserError lists the nearest."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    recipes = list_recipes()
+    if name not in recipes:
+        hint = did_you_mean(name, recipes) or "; `vit recipes` lists them"
+        raise UserError(f"no recipe or file named {name!r}{hint}")
+    return recipes[name]
