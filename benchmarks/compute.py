@@ -20,7 +20,7 @@ from vit.cli.compare_table import amount
 from vit.compute.candidate import candidate
 from vit.compute.table6 import JFT_CLASSES, TABLE6, Point
 from vit.inspection.drawing import png
-from vit.models.config import ResNetConfig
+from vit.models.config import ROOT_CHANNELS, ResNetConfig
 from vit.models.zoo import ZOO
 
 ROOT = Path(__file__).parents[1]
@@ -44,9 +44,9 @@ def saved_by_early_stride(point: Point) -> float:
     """
     config = ZOO[point.model].config
     if isinstance(config, ResNetConfig):
-        depths, root = config.depths, 64 * config.width_factor
+        depths, root = config.depths, config.root_channels
     else:
-        depths, root = config.stem_depths or (), 64
+        depths, root = config.stem_depths or (), ROOT_CHANNELS
     macs = 0.0
     for s in range(1, len(depths)):
         side, inputs, mid = 56 // 2 ** (s - 1), 4 * root * 2 ** (s - 1), root * 2**s

@@ -5,10 +5,8 @@ Sources: BiT (arXiv:1912.11370, section 3.1); ViT (arXiv:2010.11929, section 4.1
 """
 
 from vit.compute.units import FLOAT, Precision, Unit
-from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.config import ROOT_CHANNELS, ResNetConfig, ViTConfig
 
-ROOT = 64
-"""Channels of the first convolution, times the width factor."""
 INDEX = 8
 """Bytes of the place that max pooling remembers."""
 
@@ -18,7 +16,7 @@ Size = tuple[int, int]
 def resnet_units(config: ResNetConfig, precision: Precision) -> list[Unit]:
     """Root, residual units, and head with loss, of a BiT ResNet-v2 for images of `config.size`."""
     root = Unit(name="root", precision=precision)
-    (height, width), channels = config.size, ROOT * config.width_factor
+    (height, width), channels = config.size, config.root_channels
     root.keep(height * width * config.in_channels)
     size = root.conv((height, width), (config.in_channels, channels), 7, 2, same=False)
     root.reads_pixels = True
@@ -27,7 +25,7 @@ def resnet_units(config: ResNetConfig, precision: Precision) -> list[Unit]:
     root.kept += size[0] * size[1] * channels * INDEX
     units = [root]
     for s, depth in enumerate(config.depths):
-        mid = ROOT * config.width_factor * 2**s
+        mid = config.root_channels * 2**s
         for b in range(depth):
             name = f"stage {s + 1} unit {b + 1}"
             unit = Unit(name=name, precision=precision)
@@ -76,11 +74,13 @@ def hybrid_stem(config: ViTConfig, precision: Precision) -> list[Unit]:
     height, width = config.size
     root.input_kept = height * width * config.in_channels * FLOAT
     root.keep((height + 5) * (width + 5) * config.in_channels)  # padded
-    size = root.conv((height, width), (config.in_channels, ROOT), 7, 2, same=True)
+    size = root.conv((height, width), (config.in_channels, ROOT_CHANNELS), 7, 2, same=True)
     root.reads_pixels = True
-    _norm_relu(root, size, ROOT)
-    root.kept += (size[0] + 1) * (size[1] + 1) * ROOT * precision.norm  # padded for the pooling
-    size, channels = _half(size), ROOT
+    _norm_relu(root, size, ROOT_CHANNELS)
+    root.kept += (
+        (size[0] + 1) * (size[1] + 1) * ROOT_CHANNELS * precision.norm
+    )  # padded for the pooling
+    size, channels = _half(size), ROOT_CHANNELS
     root.kept += size[0] * size[1] * channels * INDEX
     units = [root]
     for s, depth in enumerate(config.stem_depths):
@@ -89,8 +89,10 @@ def hybrid_stem(config: ViTConfig, precision: Precision) -> list[Unit]:
             unit = Unit(name=name, precision=precision, keeps_centred=centred)
             if not s and not b and not precision.mixed:
                 unit.keep(size[0] * size[1] * channels)  # later inputs are outputs of a ReLU
-            size = _post_activation(unit, size, channels, ROOT * 2**s, 2 if s and not b else 1)
-            channels = 4 * ROOT * 2**s
+            size = _post_activation(
+                unit, size, channels, ROOT_CHANNELS * 2**s, 2 if s and not b else 1
+            )
+            channels = 4 * ROOT_CHANNELS * 2**s
             units.append(unit)
     return units
 

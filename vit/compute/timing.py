@@ -104,11 +104,8 @@ def products(
     if not isinstance(config, ViTConfig):
         side = SQUARE[device.type]
         return [(side, side, side)]
-    learned = int(config.class_token) + int(config.distillation_token) + config.num_registers
-    m = batch_size * (config.grid[0] * config.grid[1] + learned)
-    d, hidden = config.width, config.mlp_dim
-    gates = 2 if config.activation == "swiglu" else 1
-    return [(m, d, 3 * d), (m, d, d), (m, d, gates * hidden), (m, hidden, d)]
+    m, d = batch_size * config.num_tokens, config.width
+    return [(m, d, 3 * d), (m, d, d), (m, d, config.mlp_hidden_width), (m, config.mlp_dim, d)]
 
 
 @dataclass(frozen=True)

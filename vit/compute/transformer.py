@@ -12,29 +12,26 @@ from vit.models.config import ViTConfig
 def transformer_units(config: ViTConfig, precision: Precision) -> list[Unit]:
     """Stem, embedding, layers, and head with loss, for images of `config.size`."""
     d = config.width
-    learned = int(config.class_token) + int(config.distillation_token)
-    patches = config.grid[0] * config.grid[1]
-    n = patches + learned + config.num_registers
+    n, patches = config.num_tokens, config.num_patches
 
     stem, embed = [], Unit(name="embedding", precision=precision)
     height, width = config.size
-    channels, side = config.in_channels, config.patch_size // config.stem_stride
+    side = config.patch_size // config.stem_stride
     if config.stem_depths is None:
-        embed.keep(height * width * channels)
+        embed.keep(height * width * config.in_channels)
     else:
         stem = hybrid_stem(config, precision)
-        channels = 64 if not config.stem_depths else 4 * 64 * 2 ** (len(config.stem_depths) - 1)
-        count = patches * side**2 * channels
+        count = patches * side**2 * config.stem_channels
         embed.cast(count)
         if not precision.mixed:
             # The ReLU of the last residual unit keeps it already; pooling keeps only its input.
             embed.shared = count * precision.product if config.stem_depths else 0
             embed.keep(0 if config.stem_depths else count)
-    embed.linear(patches, side**2 * channels, d)
+    embed.linear(patches, side**2 * config.stem_channels, d)
     embed.reads_pixels = config.stem_depths is None
-    embed.params += (learned + config.num_registers) * d
+    embed.params += config.num_prefix_tokens * d
     if config.pos_embed == "learned":
-        embed.params += (patches + (learned if config.pos_embed_class_slot else 0)) * d
+        embed.params += config.num_positions * d
     embed.kept += _dropped(config, n * d)
 
     layers = [_layer(config, precision, n, i) for i in range(config.depth)]
@@ -74,12 +71,9 @@ def _stream(config: ViTConfig, precision: Precision, sums: int) -> int:
 def _mlp(unit: Unit, config: ViTConfig, n: int) -> None:
     """Two dense layers; kept are the input of the activation and the input of the second."""
     d, m = config.width, config.mlp_dim
-    if config.activation == "swiglu":
-        unit.linear(n, d, 2 * m)
-        unit.keep(n * m, copies=4)  # gate, value, SiLU of the gate, and the product
-    else:
-        unit.linear(n, d, m)
-        unit.keep(n * m, copies=2)
+    unit.linear(n, d, config.mlp_hidden_width)
+    # Gate, value, SiLU of the gate, and the product; or what goes into the GELU, and comes out.
+    unit.keep(n * m, copies=4 if config.activation == "swiglu" else 2)
     unit.linear(n, m, d)
 
 
@@ -92,7 +86,7 @@ def _head(config: ViTConfig, precision: Precision, n: int, patches: int) -> Unit
     """Final norm, pooling, and what gives the logits."""
     d, k = config.width, config.num_classes
     unit = Unit(name="head", precision=precision)
-    norms = 1 + int(config.distillation_token) if config.norm_after_pool else n
+    norms = config.num_logit_layers if config.norm_after_pool else n
     stream = _stream(config, precision, sums=2 * config.depth)
     unit.layer_norm(norms, d, stream)
     cast = max(stream, precision.norm) != precision.product  # the head reads a copy of its own
@@ -102,20 +96,17 @@ def _head(config: ViTConfig, precision: Precision, n: int, patches: int) -> Unit
         unit.keep(n * d)  # of all tokens, though the head reads only one
     else:
         unit.keep(d)
-    features = d
     if config.pool == "map":
         _attention_pool(unit, config, patches)
     if config.pool == "cls_gap":
-        features = 2 * d
-        unit.keep(features)
+        unit.keep(config.pooled_width)
     if config.representation_size is not None:
-        unit.linear(1, features, config.representation_size)
-        features = config.representation_size
-        unit.keep(features)
+        unit.linear(1, config.pooled_width, config.representation_size)
+        unit.keep(config.representation_size)
     if k:
-        for _ in range(1 + int(config.distillation_token)):
-            unit.linear(1, features, k)
-        unit.classifier_macs = (1 + int(config.distillation_token)) * features * k
+        for _ in range(config.num_logit_layers):
+            unit.linear(1, config.num_features, k)
+        unit.classifier_macs = config.num_logit_layers * config.num_features * k
         unit.kept += k * FLOAT  # the loss keeps the logarithms of the probabilities
     return unit
 

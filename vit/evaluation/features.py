@@ -26,10 +26,10 @@ from vit.checkpoints.native import fingerprint
 from vit.checkpoints.writing import write_safetensors
 from vit.data.sources import ImageSet, PathList, SplitName
 from vit.errors import UserError
-from vit.evaluation.progress import Meter
 from vit.models.config import ViTConfig
 from vit.models.matmul import pack
 from vit.models.zoo import Model
+from vit.progress import Meter
 from vit.writing import atomic
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from vit.data.sources import held_out
 from vit.errors import UserError
-from vit.evaluation.progress import Meter
 from vit.logistic import minimise, two_columns
+from vit.progress import Meter
 
 NUM_C = 12
 """C from 1e-6 to 1e5 in steps of ten: every fourth of DINOv2's 45 values, for a CPU. Around the

@@ -37,6 +37,16 @@ timm: w / sqrt(var + 1e-8), GroupNorm epsilon 1e-5 (timm, and Hugging Face's BiT
 """
 
 
+ROOT_CHANNELS = 64
+"""Channels of the first convolution of every ResNet, before a width factor (arXiv:1512.03385,
+table 1)."""
+
+
+def gated_width(mlp_dim: int, activation: Activation) -> int:
+    """Outputs of an MLP's first layer: a gated one gives gate and value (arXiv:2002.05202)."""
+    return 2 * mlp_dim if activation == "swiglu" else mlp_dim
+
+
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig:
     """Architecture of a Vision Transformer or hybrid. Defaults are the paper's ViT-B/16 at 224."""
@@ -154,6 +164,74 @@ class ViTConfig:
             return 1
         return 4 * 2 ** max(len(self.stem_depths) - 1, 0)
 
+    @property
+    def stem_channels(self) -> int:
+        """Channels of the map that is cut into patches: the image's, or those of the ResNet stem.
+
+        Every stage ends in 4 times the channels of its 3x3 convolutions, which double from stage
+        to stage (arXiv:1512.03385, table 1).
+        """
+        if self.stem_depths is None:
+            return self.in_channels
+        if not self.stem_depths:
+            return ROOT_CHANNELS
+        return 4 * ROOT_CHANNELS * 2 ** (len(self.stem_depths) - 1)
+
+    @property
+    def num_patches(self) -> int:
+        """Patches of an image of `size`: N in the paper (arXiv:2010.11929, section 3.1)."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Learned tokens before the patches: class, distillation, registers."""
+        return self._num_slot_tokens + self.num_registers
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of an image of `size`, prefix tokens included: n of every attention product."""
+        return self.num_prefix_tokens + self.num_patches
+
+    @property
+    def num_position_slots(self) -> int:
+        """Entries of a learned position table before those of the patches.
+
+        One for each class and distillation token (arXiv:2010.11929, equation 1), or none (DeiT-III,
+        arXiv:2204.07118); registers have no positions (arXiv:2309.16588).
+        """
+        return self._num_slot_tokens if self.pos_embed_class_slot else 0
+
+    @property
+    def num_positions(self) -> int:
+        """Entries of a learned position table."""
+        return self.num_position_slots + self.num_patches
+
+    @property
+    def mlp_hidden_width(self) -> int:
+        """Outputs of the first layer of each MLP: twice `mlp_dim` where it is gated."""
+        return gated_width(self.mlp_dim, self.activation)
+
+    @property
+    def num_features(self) -> int:
+        """Numbers per image that the head receives, after pooling and the tanh layer."""
+        if self.representation_size is not None:
+            return self.representation_size
+        return self.pooled_width
+
+    @property
+    def pooled_width(self) -> int:
+        """Numbers per image after pooling: class token and mean stand side by side in "cls_gap"."""
+        return 2 * self.width if self.pool == "cls_gap" else self.width
+
+    @property
+    def num_logit_layers(self) -> int:
+        """Layers that give logits: two when distilled, which pool a token each."""
+        return 1 + int(self.distillation_token)
+
+    @property
+    def _num_slot_tokens(self) -> int:
+        return int(self.class_token) + int(self.distillation_token)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, with the architecture's name."""
         stem = None if self.stem_depths is None else list(self.stem_depths)
@@ -191,6 +269,16 @@ class ResNetConfig:
     def size(self) -> tuple[int, int]:
         """`image_size` as (height, width) in pixels."""
         return _as_size(self.image_size)
+
+    @property
+    def root_channels(self) -> int:
+        """Channels of the first convolution, and of the 3x3 convolutions of the first stage."""
+        return ROOT_CHANNELS * self.width_factor
+
+    @property
+    def stage_channels(self) -> list[int]:
+        """Channels of each stage's output."""
+        return [4 * self.root_channels * 2**s for s in range(len(self.depths))]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, with the architecture's name."""

@@ -31,9 +31,8 @@ class PatchEmbed(nn.Module):
                 self.backbone = HybridStem(channels, config.stem_depths, config.ws_mode)
             else:
                 self.backbone = HybridRoot(channels, config.ws_mode)
-            channels = self.backbone.out_channels
         side = config.patch_size // config.stem_stride
-        self.proj = nn.Conv2d(channels, config.width, side, stride=side)
+        self.proj = nn.Conv2d(config.stem_channels, config.width, side, stride=side)
 
     def forward(
         self, images: Float[Tensor, "b c h w"], recompute: bool = False

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.models.attention import attend
-from vit.models.config import Activation
+from vit.models.config import Activation, gated_width
 from vit.models.initialization import mlp_, xavier_
 from vit.models.matmul import dense
 from vit.shapes import Float
@@ -48,7 +48,7 @@ class Mlp(nn.Module):
     ) -> None:
         super().__init__()
         self.activation: Activation = activation
-        self.fc1 = nn.Linear(width, 2 * mlp_dim if activation == "swiglu" else mlp_dim)
+        self.fc1 = nn.Linear(width, gated_width(mlp_dim, activation))
         self.fc2 = nn.Linear(mlp_dim, width)
         self.drop = nn.Dropout(dropout)
 

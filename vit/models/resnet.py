@@ -15,11 +15,9 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.models.backbone import check_channels, layer_indices, run
-from vit.models.config import ResNetConfig, WsMode
+from vit.models.config import ROOT_CHANNELS, ResNetConfig, WsMode
 from vit.models.initialization import lecun_normal_, zero_
 from vit.shapes import Float
-
-ROOT_CHANNELS = 64
 
 
 def group_norm(channels: int, ws_mode: WsMode) -> nn.GroupNorm:
@@ -162,8 +160,6 @@ def stages(
 class HybridRoot(nn.Module):
     """Convolution, norm, ReLU and pooling, of stride 4 together; R+ViT-Ti/16 has nothing more."""
 
-    out_channels = ROOT_CHANNELS
-
     def __init__(self, in_channels: int, ws_mode: WsMode) -> None:
         super().__init__()
         self.conv = StdConv2d(in_channels, ROOT_CHANNELS, 7, 2, ws_mode=ws_mode, same=True)
@@ -186,7 +182,6 @@ class HybridStem(nn.Module):
         super().__init__()
         self.stem = HybridRoot(in_channels, ws_mode)
         self.stages = stages(PostActBottleneck, depths, ROOT_CHANNELS, ws_mode)
-        self.out_channels = 4 * ROOT_CHANNELS * 2 ** (len(depths) - 1)
 
     def forward(
         self, images: Float[Tensor, "b c h w"], recompute: bool
@@ -216,8 +211,8 @@ class ResNet(nn.Module):
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
         self.config = config
-        root, mode = ROOT_CHANNELS * config.width_factor, config.ws_mode
-        self.layer_channels = [4 * root * 2**s for s in range(len(config.depths))]
+        root, mode = config.root_channels, config.ws_mode
+        self.layer_channels = config.stage_channels
         self.layer_strides = [4 * 2**s for s in range(len(config.depths))]
         self.num_features = self.layer_channels[-1]
         self.patch_size = self.layer_strides[-1]

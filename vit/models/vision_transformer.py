@@ -4,7 +4,6 @@ Shapes: b batch, c channels, h w pixels, n tokens (prefix tokens first, then pat
 d width, k classes. Parameter names are timm's and DINOv2's, so that their files load unrenamed.
 """
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -39,10 +38,7 @@ class VisionTransformer(nn.Module):
         self.layer_channels = [d] * config.depth
         self.layer_strides = [config.patch_size] * config.depth
         self.activation_checkpointing = False
-        learned = int(config.class_token) + int(config.distillation_token)
-        self.num_prefix_tokens = learned + config.num_registers
-        # Entries of a learned position table before those of the patches.
-        self.pos_slots = learned if config.pos_embed_class_slot else 0
+        self.num_prefix_tokens = config.num_prefix_tokens
 
         self.patch_embed = PatchEmbed(config)
         self.cls_token = _token(1, d) if config.class_token else None
@@ -50,7 +46,7 @@ class VisionTransformer(nn.Module):
         self.reg_token = _token(config.num_registers, d) if config.num_registers else None
         self.pos_embed = None
         if config.pos_embed == "learned":
-            self.pos_embed = _token(self.pos_slots + math.prod(config.grid), d)
+            self.pos_embed = _token(config.num_positions, d)
         # Not in the state dict: the configuration says all about them.
         self.fixed_positions: Tensor | None
         fixed = sincos2d(config.grid, d) if config.pos_embed == "sincos2d" else None
@@ -83,13 +79,11 @@ class VisionTransformer(nn.Module):
                 d, config.num_heads, config.mlp_dim, norm(d), config.activation
             )
         self.fc_norm = norm(d) if config.norm_after_pool else nn.Identity()
-        features = 2 * d if config.pool == "cls_gap" else d
         self.pre_logits = nn.Sequential()
+        self.num_features = features = config.num_features
         if config.representation_size is not None:
-            self.pre_logits.add_module("fc", nn.Linear(features, config.representation_size))
+            self.pre_logits.add_module("fc", nn.Linear(config.pooled_width, features))
             self.pre_logits.add_module("act", nn.Tanh())
-            features = config.representation_size
-        self.num_features = features
 
         def head() -> nn.Module:
             return nn.Linear(features, config.num_classes) if config.num_classes else nn.Identity()
@@ -219,7 +213,7 @@ class VisionTransformer(nn.Module):
             return sincos2d(grid, config.width).to(self.fixed_positions)
         if self.pos_embed is None or grid == config.grid:
             return self.pos_embed
-        slots, patches = self.pos_embed.tensor_split([self.pos_slots], dim=1)
+        slots, patches = self.pos_embed.tensor_split([config.num_position_slots], dim=1)
         return torch.cat([slots, resize_grid(patches, config.grid, grid, config.pos_resize)], dim=1)
 
     @torch.no_grad()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vit.evaluation import progress
-from vit.evaluation.progress import Meter
+from vit import progress
+from vit.progress import Meter
 
 
 def test_a_log_file_gets_ten_lines(
@@ -37,3 +37,15 @@ def test_a_terminal_gets_a_bar_with_rate_and_time_left(
     assert captured.out == ""
     assert "features of test" in captured.err
     assert "100%" in captured.err and "img/s" in captured.err and "0:00:00" in captured.err
+
+
+def test_work_that_changes_its_name_keeps_its_count(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    with Meter("first", 2, "turns") as meter:
+        meter.advance()
+        meter.show("second")
+        meter.advance()
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("first   50%") and second.startswith("second  100%")

@@ -1,15 +1,18 @@
-"""A bar on stderr with rate and time left; a plain line every tenth where that is no terminal."""
+"""Progress of long work on stderr: a bar on a terminal, a line per tenth of the work elsewhere."""
 
 import sys
 import time
 from types import TracebackType
 
 PATIENCE = 2.0
-"""Seconds before a log file gets its first line: short work passes without a word."""
+"""Seconds before a log file gets its first line, so that short work writes nothing."""
 
 
 class Meter:
-    """Counts `total` things under a name. A terminal gets a bar; a file or a pipe gets lines."""
+    """Counts `total` things, in units such as "img", with their rate and the remaining time.
+
+    A terminal gets a bar that is redrawn; a file or a pipe gets at most ten lines.
+    """
 
     def __init__(self, name: str, total: int, unit: str) -> None:
         self.name, self.total, self.unit = name, total, unit
@@ -35,7 +38,13 @@ class Meter:
             self._bar.start()
         return self
 
-    def advance(self, count: int) -> None:
+    def show(self, name: str) -> None:
+        """Names what is worked on from now on."""
+        self.name = name
+        if self._bar is not None:
+            self._bar.update(self._task, description=name)
+
+    def advance(self, count: int = 1) -> None:
         """`count` more are done."""
         self.done += count
         elapsed = max(time.monotonic() - self._start, 1e-9)
