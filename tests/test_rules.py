@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "training": {"models", "checkpoints"},
     "evaluation": {"models", "checkpoints", "data", "inference"},
     "compute": {"models"},
+    "transfer": {"data", "training", "evaluation", "checkpoints", "compute", "reports"},
 }
 # Modules of one page beside the rooms, which every room may import.
 ONE_PAGE = {

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vit.cli import transfer_cells
 from vit.errors import UserError
+from vit.transfer import cells
 
 # Stands for `vit fit`: saves and stops on SIGTERM, ends when there is a file called go.
 STAND_IN = """\
@@ -33,9 +33,9 @@ text["command"] = " ".join(sys.argv)
 DRIVER = """\
 import sys
 from pathlib import Path
-from vit.cli import transfer_cells
-from vit.cli.transfer_cells import alone_in, run_cell
-transfer_cells.FIT = (sys.executable, "stand_in.py")
+from vit.transfer import cells
+from vit.transfer.cells import alone_in, run_cell
+cells.FIT = (sys.executable, "stand_in.py")
 try:
     with alone_in(Path(".")) as lock:
         for seed in range(3):
@@ -106,5 +106,5 @@ def test_a_folder_of_someone_else_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "seed-0").mkdir()
     (tmp_path / "seed-0" / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="is in the way"):
-        transfer_cells.run_cell(["-c", "x"], tmp_path / "seed-0")
+        cells.run_cell(["-c", "x"], tmp_path / "seed-0")
     assert (tmp_path / "seed-0" / "thesis.txt").is_file()
