@@ -29,6 +29,7 @@ MAY_IMPORT = {
 # Modules of one page beside the rooms, which every room may import.
 ONE_PAGE = {
     "cache",
+    "calibration",  # one error for training's metric, for evaluation and for a report
     "errors",
     "hardware",
     "locking",

@@ -1,15 +1,12 @@
 """Scores against scikit-learn and torchmetrics, and their sums over processes."""
 
-import numpy as np
 import pytest
 import torch
 from sklearn.metrics import (
     accuracy_score,
     average_precision_score,
-    confusion_matrix,
     f1_score,
     log_loss,
-    recall_score,
     top_k_accuracy_score,
 )
 from torchmetrics.classification import MulticlassCalibrationError
@@ -26,8 +23,8 @@ MANY = (torch.rand(N, K, generator=RANDOM) < 0.3).float()
 SCORES = torch.rand(N, K, generator=RANDOM)
 
 
-def evaluated(probabilities, labels, *, multilabel=False, batch=32, details=True):  # noqa: ANN
-    metrics = EvaluationMetrics(probabilities.shape[1], multilabel=multilabel, details=details)
+def evaluated(probabilities, labels, *, multilabel=False, batch=32):  # noqa: ANN
+    metrics = EvaluationMetrics(probabilities.shape[1], multilabel=multilabel)
     metrics.reset()
     for p, y in zip(probabilities.split(batch), labels.split(batch), strict=True):
         loss = torch.nn.functional.nll_loss(p.log(), y) if y.dim() == 1 else p.mean()
@@ -46,16 +43,6 @@ def test_scores_are_scikit_learns() -> None:
     reference = MulticlassCalibrationError(K, n_bins=15, norm="l1")
     assert scores.pop("ece") == pytest.approx(reference(PROBABILITIES, LABELS).item(), rel=1e-5)
     assert not scores
-
-
-def test_tables_are_scikit_learns() -> None:
-    tables = evaluated(PROBABILITIES, LABELS).tables.compute()
-    y, predicted = LABELS.numpy(), PROBABILITIES.argmax(1).numpy()
-    expected = confusion_matrix(y, predicted, labels=range(K))
-    np.testing.assert_array_equal(tables["confusion"].numpy(), expected)
-    recall = recall_score(y, predicted, labels=range(K), average=None, zero_division=0)
-    assert tables["class_accuracy"].tolist() == pytest.approx(recall.tolist())
-    assert not evaluated(PROBABILITIES, LABELS, details=False).tables
 
 
 def test_scores_of_several_labels_are_scikit_learns() -> None:
@@ -92,16 +79,13 @@ def test_two_processes_give_the_figures_of_one(multilabel: bool) -> None:
     p, y = (SCORES, MANY) if multilabel else (PROBABILITIES, LABELS)
     whole = evaluated(p, y, multilabel=multilabel)
     shares = [evaluated(p[r::2], y[r::2], multilabel=multilabel) for r in range(2)]
-    for group in ("scores", "tables"):
-        for name in getattr(whole, group):
-            add_up([getattr(share, group)[name] for share in shares])
+    for name in whole.scores:
+        add_up([share.scores[name] for share in shares])
     add_up([share.loss for share in shares])
     add_up([share.images for share in shares])
     assert shares[0].images.compute() == N
     for name, value in whole.compute().items():
         torch.testing.assert_close(shares[0].compute()[name], value, rtol=1e-6, atol=0, msg=name)
-    for name, value in whole.tables.compute().items():
-        assert torch.equal(shares[0].tables.compute()[name], value)
 
 
 def add_up(metrics: list) -> None:
@@ -118,8 +102,8 @@ def test_sums_are_kept_in_double_precision() -> None:
     assert metrics.scores["ece"].compute().dtype == torch.float64
 
 
-def test_a_process_without_images_has_tables_to_share() -> None:
-    metrics = EvaluationMetrics(K, multilabel=True, details=True)
+def test_a_process_without_images_has_scores_to_share() -> None:
+    metrics = EvaluationMetrics(K, multilabel=True)
     metrics.reset()
     [shape] = {tuple(t.shape) for t in metrics.scores["map"].preds}
     assert shape[1:] == (K,)

@@ -71,44 +71,6 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     )
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Predictions grouped by confidence; only groups that hold any. Arrays are (groups,)."""
-
-    low: np.ndarray
-    """Least confidence of the group, itself outside of it; `high` belongs to it."""
-    high: np.ndarray
-    count: np.ndarray
-    hits: np.ndarray
-    confidence: np.ndarray
-    """Mean confidence of the group."""
-    error: float
-    """Expected calibration error: the mean over predictions of |share right - confidence|."""
-
-
-def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 15) -> Calibration:
-    """Reliability of probabilities (Guo et al., arXiv:1706.04599, section 2, eq. 3).
-
-    `confidence` (n,) in [0, 1], `correct` (n,) booleans. Bins are equally wide, open below and
-    closed above, as in the paper; 0 belongs to the first.
-    """
-    group = np.clip(np.ceil(confidence.astype(np.float64) * bins).astype(int) - 1, 0, bins - 1)
-    count = np.bincount(group, minlength=bins)
-    hits = np.bincount(group, weights=correct, minlength=bins)
-    total = np.bincount(group, weights=confidence, minlength=bins)
-    held = count > 0
-    error = float(np.abs(hits - total).sum() / len(confidence))
-    at = np.flatnonzero(held)
-    return Calibration(
-        low=at / bins,
-        high=(at + 1) / bins,
-        count=count[held],
-        hits=hits[held].astype(np.int64),
-        confidence=total[held] / count[held],
-        error=error,
-    )
-
-
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Area under the precision-recall steps, one a class (k,), from scores and labels (n k).
 

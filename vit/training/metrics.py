@@ -8,15 +8,13 @@ from torch import Tensor
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import (
     MulticlassAccuracy,
-    MulticlassConfusionMatrix,
     MulticlassF1Score,
     MultilabelAveragePrecision,
     MultilabelExactMatch,
     MultilabelF1Score,
 )
 
-# Above this a confusion matrix takes more memory than anybody reads (k * k integers).
-MAX_CONFUSION_CLASSES = 2000
+from vit.calibration import BINS, BinSums, equal_width
 
 
 class CalibrationError(Metric):
@@ -30,7 +28,7 @@ class CalibrationError(Metric):
     confidence: Tensor
     correct: Tensor
 
-    def __init__(self, num_bins: int = 15) -> None:
+    def __init__(self, num_bins: int = BINS) -> None:
         super().__init__()
         for name in ("count", "confidence", "correct"):
             self.add_state(name, default=torch.zeros(num_bins), dist_reduce_fx="sum")
@@ -38,15 +36,14 @@ class CalibrationError(Metric):
     def update(self, probabilities: Tensor, labels: Tensor) -> None:
         """`probabilities` b k, `labels` b."""
         top, predicted = probabilities.to(self.count.dtype).max(-1)
-        bins = len(self.count)
-        # Bins are open below and closed above, as in the paper.
-        index = (torch.ceil(top * bins).long() - 1).clamp(0, bins - 1)
-        self.count.index_add_(0, index, torch.ones_like(top))
-        self.confidence.index_add_(0, index, top)
-        self.correct.index_add_(0, index, (predicted == labels).to(top.dtype))
+        self._sums.add(top, predicted == labels, equal_width(top, len(self.count)))
 
     def compute(self) -> Tensor:
-        return (self.confidence - self.correct).abs().sum() / self.count.sum().clamp(min=1)
+        return self._sums.error()
+
+    @property
+    def _sums(self) -> BinSums:
+        return BinSums(self.count, self.confidence, self.correct)
 
 
 class ImageCount(Metric):
@@ -69,12 +66,11 @@ class ImageCount(Metric):
 class EvaluationMetrics(torch.nn.Module):
     """Loss, image count and scores of one split.
 
-    One label an image: top-1, top-5 (of more than 5 classes), macro F1, calibration error, and with
-    `details`, in `tables`, accuracy a class and the confusion matrix (of at most 2000 classes).
-    Several labels: mean average precision, macro F1, exact match.
+    One label an image: top-1, top-5 (of more than 5 classes), macro F1, calibration error. Several
+    labels: mean average precision, macro F1, exact match.
     """
 
-    def __init__(self, num_classes: int, *, multilabel: bool, details: bool) -> None:
+    def __init__(self, num_classes: int, *, multilabel: bool) -> None:
         super().__init__()
         self.num_classes = num_classes
         self.loss = MeanMetric()
@@ -96,12 +92,6 @@ class EvaluationMetrics(torch.nn.Module):
             if num_classes > 5:
                 scores["acc5"] = MulticlassAccuracy(num_classes, top_k=5, average="micro", **kwargs)
         self.scores = MetricCollection(scores, compute_groups=False)
-        tables: dict[str, Any] = {}
-        if details and not multilabel:
-            tables["class_accuracy"] = MulticlassAccuracy(num_classes, average="none", **kwargs)
-            if num_classes <= MAX_CONFUSION_CLASSES:
-                tables["confusion"] = MulticlassConfusionMatrix(num_classes, **kwargs)
-        self.tables = MetricCollection(tables, compute_groups=False)
 
     def update(self, probabilities: Tensor, labels: Tensor, loss: Tensor) -> None:
         """`probabilities` b k, `labels` b (or b k of 0 and 1), `loss` their mean."""
@@ -111,8 +101,6 @@ class EvaluationMetrics(torch.nn.Module):
         self.images.update(probabilities, labels)
         labels = labels.long()
         self.scores.update(probabilities, labels)
-        if self.tables:
-            self.tables.update(probabilities, labels)
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars by name: loss and the scores."""
@@ -120,7 +108,7 @@ class EvaluationMetrics(torch.nn.Module):
 
     def reset(self) -> None:
         """Forgets what was seen; to be called before each evaluation, on the device of the run."""
-        for metric in (self.loss, self.images, self.scores, self.tables):
+        for metric in (self.loss, self.images, self.scores):
             metric.reset()
         device = self.loss.device
         if device.type != "mps":  # which has no float64
@@ -128,6 +116,6 @@ class EvaluationMetrics(torch.nn.Module):
                 if isinstance(metric, MeanMetric | CalibrationError):
                     metric.set_dtype(torch.float64)
         if "map" in self.scores:
-            # So that a process that gets no image has tables of the right shape to share.
+            # So that a process that gets no image has scores of the right shape to share.
             nothing = torch.empty(0, self.num_classes, device=device)
             self.scores["map"].update(nothing, nothing.long())
