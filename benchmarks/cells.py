@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vit.cli.transfer_cells import run_cell as run_or_reuse
+from vit.transfer.cells import run_cell as run_or_reuse
 
 
 def run_cell(arguments: list[str], folder: Path) -> dict[str, Any]:

@@ -60,10 +60,10 @@ from lightning.pytorch.callbacks import Timer  # noqa: E402
 from PIL import Image  # noqa: E402
 from time_peers import RECIPE, SIZE, Job  # noqa: E402
 
-from vit.cli.transfer_cells import CellFailed, Diverged  # noqa: E402
 from vit.compute.timing import finisher  # noqa: E402
 from vit.errors import UserError  # noqa: E402
 from vit.hardware import hardware, versions  # noqa: E402
+from vit.transfer.cells import CellFailed, Diverged  # noqa: E402
 
 ARMS = {
     "vit": "vit",

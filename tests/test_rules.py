@@ -25,18 +25,22 @@ MAY_IMPORT = {
     "evaluation": {"models", "checkpoints", "data", "inference"},
     # A model may be named by a file of weights, whose configuration `checkpoints` reads.
     "compute": {"models", "checkpoints"},
+    "transfer": {"data", "training", "evaluation", "checkpoints", "compute", "reports"},
 }
 # Modules of one page beside the rooms, which every room may import.
 ONE_PAGE = {
     "cache",
+    "calibration",  # one error for training's metric, for evaluation and for a report
     "errors",
     "hardware",
     "locking",
+    "logistic",  # a head before fine-tuning and a probe of frozen features are one minimum
     "progress",
     "ranges",
     "ranking",
     "reading",
     "recipes",
+    "seeds",  # of training's steps and of the data's samples
     "shapes",
     "signals",
     "yaml_reader",

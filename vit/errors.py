@@ -1,4 +1,4 @@
-"""The one exception for mistakes that the user can mend; every room may raise it."""
+"""The one exception for mistakes that the user can mend, and help with its wording."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -30,3 +30,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """'; did you mean 'x'?' for the known names nearest to `name`, or an empty string."""
     near = get_close_matches(name, list(known), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+
+
+def some_of(names: Iterable[str], most: int, separator: str = ", ") -> str:
+    """`a, b and 7 more`: the first `most` of the names, and how many there are besides."""
+    names = list(names)
+    left_out = len(names) - most
+    shown = separator.join(names[:most])
+    return f"{shown} and {left_out:,} more" if left_out > 0 else shown

@@ -99,6 +99,21 @@ class FileLock:
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"
 
+    @property
+    def descriptor(self) -> int | None:
+        """What a child process needs to hold the lock, too; None where there is nothing to inherit.
+
+        For pass_fds of subprocess.Popen. Windows locks a file for one process alone.
+        """
+        return None if fcntl is None else self._handle
+
+    def hand_over(self) -> None:
+        """Ends this process's hold; children that have inherited `descriptor` keep the lock."""
+        if self._handle is not None:
+            _held.discard(self._handle)
+            os.close(self._handle)
+            self._handle = None
+
     def __enter__(self) -> "FileLock":
         self.acquire()
         return self

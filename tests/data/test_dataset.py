@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.data.dataset import ImageDataset, UnreadableImage, collate, sample_seed, seeded
+from vit.data.dataset import ImageDataset, UnreadableImage, collate, seeded
 from vit.data.loaders import make_loader
 from vit.data.sources import ImageSet, PathList
 
@@ -94,11 +94,6 @@ def test_the_generators_of_the_main_process_are_untouched(monkeypatch):
         torch.rand(1)
         _ = 1 / 0
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_sample_seeds_of_neighbours_are_distinct():
-    keys = [(s, e, i, r) for s in range(3) for e in range(5) for i in range(200) for r in range(3)]
-    assert len({sample_seed(*key) % 2**32 for key in keys}) == len(keys)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

@@ -143,10 +143,14 @@ def test_other_augmentation_has_no_windows(change):
 
 def test_fields_of_the_transform_reach_the_windows():
     transform = TrainTransform(
-        crop="resize_random", resize_size=12, resize_squash=True, flip=False, interpolation="box"
+        crop="resize_random",
+        resize_size=12,
+        resize_squash=True,
+        flip=False,
+        interpolation="bicubic",
     )
     assert transform.windows((8, 6)) == Windows(
-        size=(8, 6), resized=(12, 12), squash=True, random=True, interpolation="box"
+        size=(8, 6), resized=(12, 12), squash=True, random=True, interpolation="bicubic"
     )
     assert TrainTransform(crop="pad", crop_padding=2).windows((8, 6)) == Windows(
         size=(8, 6), resized=(8, 6), padding=2, random=True, flip=True

@@ -9,7 +9,6 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from vit.evaluation.calibration import (
     expected_calibration_error,
     fit_temperature,
-    reliability,
     temperature_without_minimum,
 )
 from vit.training.metrics import CalibrationError
@@ -35,41 +34,6 @@ def test_error_is_torchmetrics_and_that_of_training(sharpness: float, temperatur
     metric = CalibrationError().set_dtype(torch.float64)
     metric.update(probabilities, truth)
     assert found == pytest.approx(float(metric.compute()), abs=1e-9)
-
-
-def test_bins_of_equal_width_by_hand() -> None:
-    confidence = np.array([0.0, 0.2, 0.5, 0.51, 0.8, 1.0])
-    correct = np.array([False, True, False, True, True, False])
-    found = reliability(confidence, correct, bins=2)
-    assert found.count.tolist() == [3, 3]
-    assert found.confidence == pytest.approx([0.7 / 3, 2.31 / 3])
-    assert found.accuracy == pytest.approx([1 / 3, 2 / 3])
-    assert found.error == pytest.approx((3 * (1 / 3 - 0.7 / 3) + 3 * (2.31 / 3 - 2 / 3)) / 6)
-
-
-def test_empty_bins_are_left_out() -> None:
-    found = reliability(np.array([0.99, 0.98]), np.array([True, True]))
-    assert found.count.tolist() == [2] and found.error == pytest.approx(0.015)
-
-
-def test_bins_of_equal_count_by_hand() -> None:
-    confidence = np.array([0.9, 0.3, 0.8, 0.85, 0.95])
-    correct = np.array([True, False, False, True, True])
-    found = reliability(confidence, correct, bins=2, spacing="count")
-    assert found.count.tolist() == [3, 2]  # 0.3 0.8 0.85 and 0.9 0.95
-    assert found.confidence == pytest.approx([1.95 / 3, 0.925])
-    assert found.accuracy == pytest.approx([1 / 3, 1])
-    assert found.error == pytest.approx((3 * (1.95 - 1) / 3 + 2 * 0.075) / 5)
-
-
-def test_bins_of_equal_count_hold_equally_many() -> None:
-    random = np.random.default_rng(0)
-    confidence = random.random(1003) ** 0.1
-    counts = reliability(confidence, confidence > 0.5, spacing="count").count
-    assert len(counts) == 15 and counts.max() - counts.min() <= 1 and counts.sum() == 1003
-    assert (
-        reliability(confidence[:4], confidence[:4] > 0, spacing="count").count.tolist() == [1] * 4
-    )
 
 
 @pytest.mark.parametrize("sharpness", [0.3, 1.0, 3.0])

@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from vit import logistic
 from vit.data.sources import held_out
 from vit.errors import UserError
-from vit.evaluation import probe
 from vit.evaluation.probe import LogisticProblem, c_values, choose_c, probe_accuracy
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -61,7 +61,7 @@ def test_a_warm_start_ends_at_the_same_minimum_sooner() -> None:
 def test_pieces_of_the_loss_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = tensors(clouds(150, 4, seed=0))
     whole = LogisticProblem(*pair, 4).fit(1.0, tolerance=1e-9)
-    monkeypatch.setattr(probe, "_ROWS", 11)
+    monkeypatch.setattr(logistic, "_ROWS", 11)
     pieces = LogisticProblem(*pair, 4).fit(1.0, tolerance=1e-9)
     torch.testing.assert_close(whole.weight, pieces.weight, rtol=0, atol=1e-6)
 

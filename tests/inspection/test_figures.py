@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 
+from vit.calibration import reliability as curve
 from vit.inspection.drawing import png
 from vit.inspection.figures import (
     SHOWN_CLASSES,
@@ -17,7 +18,7 @@ from vit.inspection.figures import (
     reliability,
     worst,
 )
-from vit.inspection.scores import calibration, wilson_interval
+from vit.inspection.scores import wilson_interval
 
 
 def random_matrix(num_classes: int, num_images: int = 4000) -> np.ndarray:
@@ -110,7 +111,7 @@ def test_bars_of_many_classes_are_the_lowest_and_say_so():
 
 
 def test_reliability_shows_shares_with_wilson_intervals_and_counts():
-    groups = calibration(np.array([0.1, 0.1, 0.9, 0.9, 0.9]), np.array([0, 1, 1, 1, 0]))
+    groups = curve(np.array([0.1, 0.1, 0.9, 0.9, 0.9]), np.array([0, 1, 1, 1, 0]))
     figure = reliability(groups)
     upper, lower = figure.axes
     assert upper.lines[1].get_ydata().tolist() == pytest.approx([1 / 2, 2 / 3])
@@ -123,7 +124,7 @@ def test_reliability_shows_shares_with_wilson_intervals_and_counts():
 
 def test_bars_of_the_reliability_diagram_stand_on_their_bins():
     confidence = np.linspace(0.001, 1, 300)
-    figure = reliability(calibration(confidence, confidence > 0.5))
+    figure = reliability(curve(confidence, confidence > 0.5))
     edges = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in figure.axes[1].patches]
     assert len(edges) == 15
     for i, (left, right) in enumerate(edges):

@@ -5,14 +5,10 @@ import pytest
 import torch
 from scipy.stats import binomtest
 from sklearn import metrics as sk
-from torchmetrics.functional.classification import (
-    multiclass_calibration_error,
-    multilabel_average_precision,
-)
+from torchmetrics.functional.classification import multilabel_average_precision
 
 from vit.inspection.scores import (
     average_precision,
-    calibration,
     class_scores,
     confusion_matrix,
     most_confused,
@@ -80,30 +76,6 @@ def test_most_confused_lists_errors_only_largest_first():
     assert most_confused(matrix) == [(1, 0, 7), (0, 1, 3), (2, 1, 3), (1, 2, 1)]
     assert most_confused(matrix, limit=2) == [(1, 0, 7), (0, 1, 3)]
     assert most_confused(np.diag([4, 5])) == []
-
-
-@pytest.mark.parametrize("bins", [10, 15])
-def test_calibration_error_is_torchmetrics(bins):
-    probabilities = (
-        torch.randn(500, 6, generator=torch.Generator().manual_seed(1)).mul(2).softmax(1)
-    )
-    labels = torch.randint(0, 6, (500,), generator=torch.Generator().manual_seed(2))
-    expected = multiclass_calibration_error(probabilities, labels, num_classes=6, n_bins=bins)
-    confidence, predicted = probabilities.max(1)
-    found = calibration(confidence.numpy(), (predicted == labels).numpy(), bins)
-    assert found.error == pytest.approx(float(expected), abs=1e-6)
-    assert found.count.sum() == 500
-    assert found.hits.sum() == int((predicted == labels).sum())
-
-
-def test_calibration_bins_are_closed_above_and_empty_ones_are_dropped():
-    found = calibration(np.array([0.0, 0.5, 0.51, 1.0]), np.array([1, 0, 1, 1]), bins=2)
-    assert found.count.tolist() == [2, 2]
-    assert found.confidence.tolist() == pytest.approx([0.25, 0.755])
-    assert (found.low.tolist(), found.high.tolist()) == ([0, 0.5], [0.5, 1])
-    empty_below = calibration(np.array([0.95]), np.array([1]), bins=5)
-    assert (empty_below.low.tolist(), empty_below.high.tolist()) == ([0.8], [1.0])
-    assert len(calibration(np.array([1.0, 0.99]), np.array([1, 1])).count) == 1
 
 
 def test_average_precision_is_sklearns_and_torchmetrics_also_with_ties():

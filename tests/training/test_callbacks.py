@@ -7,20 +7,10 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from vit.data.sampler import EvalSampler
 from vit.errors import UserError
-from vit.training.callbacks import EMA, is_whole, step_seed
+from vit.training.callbacks import EMA, is_whole
 from vit.training.mixing import Mixing
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def test_seeds_of_neighbouring_steps_processes_and_runs_differ() -> None:
-    seeds = {
-        step_seed(seed, consumed, rank)
-        for seed in range(3)
-        for consumed in range(0, 64_000, 64)
-        for rank in range(8)
-    }
-    assert len(seeds) == 3 * 1000 * 8
 
 
 # FiniteLoss

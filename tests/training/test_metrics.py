@@ -1,6 +1,5 @@
 """Scores against scikit-learn and torchmetrics, and their sums over processes."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,15 +7,12 @@ from hypothesis import strategies as st
 from sklearn.metrics import (
     accuracy_score,
     average_precision_score,
-    confusion_matrix,
     f1_score,
     log_loss,
-    recall_score,
     top_k_accuracy_score,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchmetrics.classification import (
-    MulticlassAccuracy,
     MulticlassCalibrationError,
     MulticlassF1Score,
     MultilabelAveragePrecision,
@@ -34,8 +30,8 @@ MANY = (torch.rand(N, K, generator=RANDOM) < 0.3).float()
 SCORES = torch.rand(N, K, generator=RANDOM)
 
 
-def evaluated(probabilities, labels, *, multilabel=False, batch=32, details=True):  # noqa: ANN
-    metrics = EvaluationMetrics(probabilities.shape[1], multilabel=multilabel, details=details)
+def evaluated(probabilities, labels, *, multilabel=False, batch=32):  # noqa: ANN
+    metrics = EvaluationMetrics(probabilities.shape[1], multilabel=multilabel)
     metrics.reset()
     for p, y in zip(probabilities.split(batch), labels.split(batch), strict=True):
         loss = torch.nn.functional.nll_loss(p.log(), y) if y.dim() == 1 else p.mean()
@@ -54,16 +50,6 @@ def test_scores_are_scikit_learns() -> None:
     reference = MulticlassCalibrationError(K, n_bins=15, norm="l1")
     assert scores.pop("ece") == pytest.approx(reference(PROBABILITIES, LABELS).item(), rel=1e-5)
     assert not scores
-
-
-def test_tables_are_scikit_learns() -> None:
-    tables = evaluated(PROBABILITIES, LABELS).tables.compute()
-    y, predicted = LABELS.numpy(), PROBABILITIES.argmax(1).numpy()
-    expected = confusion_matrix(y, predicted, labels=range(K))
-    np.testing.assert_array_equal(tables["confusion"].numpy(), expected)
-    recall = recall_score(y, predicted, labels=range(K), average=None, zero_division=0)
-    assert tables["class_accuracy"].tolist() == pytest.approx(recall.tolist())
-    assert not evaluated(PROBABILITIES, LABELS, details=False).tables
 
 
 def test_scores_of_several_labels_are_scikit_learns() -> None:
@@ -100,16 +86,13 @@ def test_two_processes_give_the_figures_of_one(multilabel: bool) -> None:
     p, y = (SCORES, MANY) if multilabel else (PROBABILITIES, LABELS)
     whole = evaluated(p, y, multilabel=multilabel)
     shares = [evaluated(p[r::2], y[r::2], multilabel=multilabel) for r in range(2)]
-    for group in ("scores", "tables"):
-        for name in getattr(whole, group):
-            add_up([getattr(share, group)[name] for share in shares])
+    for name in whole.scores:
+        add_up([share.scores[name] for share in shares])
     add_up([share.loss for share in shares])
     add_up([share.images for share in shares])
     assert shares[0].images.compute() == N
     for name, value in whole.compute().items():
         torch.testing.assert_close(shares[0].compute()[name], value, rtol=1e-6, atol=0, msg=name)
-    for name, value in whole.tables.compute().items():
-        assert torch.equal(shares[0].tables.compute()[name], value)
 
 
 def add_up(metrics: list) -> None:
@@ -126,8 +109,8 @@ def test_sums_are_kept_in_double_precision() -> None:
     assert metrics.scores["ece"].compute().dtype == torch.float64
 
 
-def test_a_process_without_images_has_tables_to_share() -> None:
-    metrics = EvaluationMetrics(K, multilabel=True, details=True)
+def test_a_process_without_images_has_scores_to_share() -> None:
+    metrics = EvaluationMetrics(K, multilabel=True)
     metrics.reset()
     [shape] = {tuple(t.shape) for t in metrics.scores["map"].preds}
     assert shape[1:] == (K,)
@@ -157,9 +140,6 @@ def test_scores_are_torchmetrics(images: int, classes: int, levels: int, seed: i
     ours = evaluated(scores.softmax(-1), labels, batch=7)
     macro = MulticlassF1Score(classes, average="macro")
     torch.testing.assert_close(ours.compute()["f1"], macro(scores.softmax(-1), labels))
-    each = MulticlassAccuracy(classes, average="none")
-    accuracy = each(scores.softmax(-1), labels)
-    torch.testing.assert_close(ours.tables.compute()["class_accuracy"], accuracy)
     many = (torch.rand(images, classes, generator=generator) < 0.3).long()
     reference = MultilabelAveragePrecision(classes)(scores, many)
     ours = evaluated(scores, many, multilabel=True, batch=7)
@@ -173,12 +153,11 @@ def test_the_top_five_of_equal_scores_are_the_first_classes() -> None:
 
 def test_no_state_grows_with_the_square_of_the_classes() -> None:
     classes = 20_000
-    metrics = EvaluationMetrics(classes, multilabel=False, details=True)
+    metrics = EvaluationMetrics(classes, multilabel=False)
     metrics.reset()
-    for group in (metrics.scores, metrics.tables):
-        for metric in group.values():
-            for name in metric._defaults:
-                assert getattr(metric, name).numel() <= classes
+    for metric in metrics.scores.values():
+        for name in metric._defaults:
+            assert getattr(metric, name).numel() <= classes
     probabilities, labels = torch.rand(8, classes).softmax(-1), torch.arange(8)
     with TensorSizes() as sizes:
         metrics.update(probabilities, labels, torch.tensor(0.0))

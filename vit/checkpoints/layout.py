@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.files import WeightFile
-from vit.errors import UserError
+from vit.errors import UserError, some_of
 from vit.models.config import PosResize
 from vit.models.zoo import ModelConfig
 
@@ -110,9 +110,7 @@ def exported(state: Mapping[str, Tensor], rules: Iterable[Rule]) -> dict[str, Te
 
 def listed(keys: Iterable[str], sign: str = "", most: int = 6) -> str:
     """`-a -b and 7 more`: enough keys to see the pattern, on one line."""
-    names = sorted(keys)
-    shown = " ".join(sign + name for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+    return some_of((sign + key for key in sorted(keys)), most, " ")
 
 
 def count_layers(keys: Iterable[str], prefix: str) -> int:

@@ -10,7 +10,7 @@ IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 HALF = [0.5, 0.5, 0.5]
 """Google's weights see pixels in [-1, 1]."""
 
-_PILLOW = {2: "bilinear", 3: "bicubic", 4: "box"}
+_PILLOW = {2: "bilinear", 3: "bicubic"}
 INTERPOLATIONS = tuple(_PILLOW.values())
 RESIZES = ("crop", "squash")
 

@@ -13,7 +13,7 @@ from vit.checkpoints.hub import hub_library
 from vit.checkpoints.local_paths import without_local_paths
 from vit.checkpoints.native import FORMAT, WEIGHTS, load_native, save_native
 from vit.checkpoints.pretrained import inspect_pretrained
-from vit.errors import UserError
+from vit.errors import UserError, some_of
 from vit.writing import write_text
 
 _SHOWN_CLASSES = 50
@@ -54,10 +54,8 @@ def model_card(directory: str | Path, repository: str) -> str:
         lines += [f"| {name} | {_number(value)} |" for name, value in metrics.items()]
         lines.append("")
     if info.classes:
-        shown = ", ".join(info.classes[:_SHOWN_CLASSES])
-        more = len(info.classes) - _SHOWN_CLASSES
-        rest = f" and {more} more" if more > 0 else ""
-        lines += [f"## Classes ({len(info.classes)})", "", shown + rest, ""]
+        shown = some_of(info.classes, _SHOWN_CLASSES)
+        lines += [f"## Classes ({len(info.classes)})", "", shown, ""]
     described = json.dumps(info.config.to_dict(), indent=1)
     return "\n".join([*lines, "## Architecture", "", "```json", described, "```", ""])
 

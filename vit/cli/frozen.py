@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from vit.cli.messages import OneLineParser
 from vit.cli.run_directory import find_checkpoint, writable
-from vit.cli.transfer_plan import parse_sources
 from vit.errors import UserError
+from vit.transfer.plan import parse_sources
 
 if TYPE_CHECKING:
     from vit.data.module import ImageData

@@ -4,14 +4,19 @@ import os
 import shlex
 import sys
 from argparse import Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
 from pathlib import Path
 from signal import SIGINT
+from typing import TYPE_CHECKING, Any
 
 from vit.cli.messages import OneLineParser
 from vit.cli.run_directory import is_first_process, writable
-from vit.cli.transfer_cells import CellFailed, alone_in
-from vit.cli.transfer_plan import COMMAND, Arguments, check_plan, parse_grid, parse_sources
-from vit.cli.transfer_table import Row, to_csv, to_json, to_markdown
+from vit.transfer.cells import CellFailed, alone_in
+from vit.transfer.plan import COMMAND, Arguments, check_plan, parse_grid, parse_sources
+from vit.transfer.table import to_json, to_markdown
+
+if TYPE_CHECKING:
+    from vit.data.sources import Splits
 from vit.errors import UserError
 from vit.signals import Stopped
 
@@ -56,7 +61,7 @@ def run(args: list[str]) -> int:
     try:
         with alone_in(out) as lock:
             check_plan(out / "plan.json", COMMAND, arguments.document())
-            return _transfer(arguments, out, lock, options)
+            _transfer(arguments, out, lock, as_json=options.json)
     except (KeyboardInterrupt, Stopped) as stop:
         print(f"stopped; this continues: {_command(args, options, out)}", file=sys.stderr)
         number = stop.number if isinstance(stop, Stopped) else next(iter(stop.args), SIGINT)
@@ -65,6 +70,7 @@ def run(args: list[str]) -> int:
         print(f"vit: {error}", file=sys.stderr)
         print(f"this continues: {_command(args, options, out)}", file=sys.stderr)
         return 1
+    return 0
 
 
 def _parser() -> OneLineParser:
@@ -116,42 +122,24 @@ def _command(args: list[str], options: Namespace, out: Path) -> str:
     return shlex.join(["vit", "transfer", *own, *(["--", *rest] if rest else [])])
 
 
-def _transfer(arguments: Arguments, out: Path, lock: int | None, options: Namespace) -> int:
-    from vit.cli.transfer_data import prepare  # heavy: imports lightning
-    from vit.cli.transfer_run import Cells
-    from vit.hardware import hardware, versions
+def _preview(arguments: list[str], check: Callable[[Any], None]) -> "Splits":
+    """What a cell would train on: see `vit.transfer.tasks.Preview`."""
+    from vit.cli.lightning_cli import TrainingCLI
 
-    tasks = []
-    for source in arguments.sources:
-        (out / source.name).mkdir(exist_ok=True)
-        task = prepare(arguments, source, out / source.name)
-        settings = {"steps": task.protocol.steps, "images": task.images}
-        check_plan(out / "plan.json", f"data set {task.name}", settings)
-        tasks.append(task)
-        counts = ", ".join(f"{part} {count:,}" for part, count in task.images.items())
-        print(f"{task.name}: {counts}", *task.notes, sep="\nnote: ", file=sys.stderr)
-    print(f"every run leaves its output in {out}/DATA/RUN/log.txt", file=sys.stderr)
-    about = {
-        "model": arguments.model,
-        "recipe": arguments.recipe,
-        "options": arguments.rest,
-        "versions": versions(),
-        "hardware": hardware(),
-    }
-    cells = Cells(arguments, tasks, out, lock)
-    rows: list[Row] = []
-    for task in tasks:
-        rows.append(cells.row(task))
-        # After each data set, so that a kill leaves the tables of those before.
-        for suffix, text in (
-            ("md", to_markdown(rows)),
-            ("csv", to_csv(rows)),
-            ("json", to_json(rows, about)),
-        ):
-            (out / f"results.{suffix}").write_text(text, encoding="utf-8")
-    print(to_json(rows, about) if options.json else to_markdown(rows), end="")
+    class Preview(TrainingCLI):
+        def before_instantiate_classes(self) -> None:
+            super().before_instantiate_classes()
+            check(self.config)
+
+    return Preview(arguments).datamodule.splits
+
+
+def _transfer(arguments: Arguments, out: Path, lock: int | None, *, as_json: bool) -> None:
+    from vit.transfer.run import transfer  # heavy: imports lightning
+
+    rows, about = transfer(arguments, out, _preview, lock)
+    print(to_json(rows, about) if as_json else to_markdown(rows), end="")
     print(f"also in {out}: results.md, results.csv, results.json", file=sys.stderr)
     failed = [row.data for row in rows if row.mean is None]
     if failed:
         raise UserError(f"{', '.join(failed)}: all runs diverged; give lower rates by --lr-grid")
-    return 0

@@ -4,11 +4,9 @@ Whatever is random in a training sample is a function of (seed, epoch, index, re
 the worker, the order, or anything drawn before. Shapes: b batch, c channels, h w pixels, k classes.
 """
 
-import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -21,6 +19,7 @@ from vit.data.decode import ImageError, open_image
 from vit.data.memory import Decoded
 from vit.data.sources import ImageSet
 from vit.data.windows import Windows, key_bits
+from vit.seeds import sample_seed
 
 Key = int | tuple[int, int, int]
 """An index (evaluation), or (epoch, index, repeat): which copy of the image in this epoch."""
@@ -177,12 +176,6 @@ def collate(
     # torch's own: in a worker it stacks straight into shared memory.
     images, labels, indices = default_collate(kept)
     return images, labels, indices
-
-
-def sample_seed(seed: int, epoch: int, index: int, repeat: int) -> int:
-    """64 well mixed bits, the same on every machine."""
-    packed = struct.pack("<4q", seed, epoch, index, repeat)
-    return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
 
 
 @contextmanager

@@ -183,7 +183,7 @@ def _resized(
 ) -> Tensor:
     top, left, height, width = box
     corners = (left, top, left + width, top + height)
-    if interpolation == "box" or height * width > _MAX_COPIED:  # torch has no such filter
+    if height * width > _MAX_COPIED:
         image = image if image.mode == "RGB" else image.convert("RGB")
         resampling = pillow_filter(interpolation)
         return to_tensor(image.resize((size[1], size[0]), resampling, box=corners))

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vit.errors import UserError, did_you_mean
 
-Interpolation = Literal["bilinear", "bicubic", "box"]
-"""Pillow's filters, all of them antialiased; box is the 'area' resize of TensorFlow."""
+Interpolation = Literal["bilinear", "bicubic"]
+"""Pillow's filters, antialiased."""
 
 MAX_ASPECT = 100
 """Of an image that is longer than this many times its other side, only the middle is used: a
@@ -51,7 +51,7 @@ class Preprocess:
     round(image_size / crop_fraction). 0.875 is ImageNet's 256 to 224; 1 loses the least."""
 
     interpolation: Interpolation = "bilinear"
-    """Filter of the resize: bilinear, bicubic or box."""
+    """Filter of the resize: bilinear or bicubic."""
 
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     """Subtracted from red, green and blue in [0, 1]. 0.5 with std 0.5 maps to [-1, 1] as in the
@@ -142,7 +142,7 @@ class InputFormat:
     """Side of the centre crop over the resized side, in (0, 1]; 0.875 (default) is 256 to 224."""
 
     interpolation: Interpolation | None = None
-    """Filter of the resize at evaluation: bilinear (default), bicubic or box."""
+    """Filter of the resize at evaluation: bilinear (default) or bicubic."""
 
     mean: Channels | None = None
     """Subtracted from red, green and blue in [0, 1]; 0.5 by default."""

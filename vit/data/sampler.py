@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from vit.data.dataset import sample_seed
 from vit.errors import UserError
+from vit.seeds import sample_seed
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from vit.errors import UserError, printable
+from vit.errors import UserError, printable, some_of
 
 SplitName = Literal["train", "val", "test"]
 Origin = Literal["given", "cut from train", "none"]
@@ -327,8 +327,7 @@ def check_classes(classes: list[str], where: str, hint: str = "") -> None:
 
 def shorten(names: Sequence[str], limit: int = 5) -> str:
     """'a', 'b' and 7 more."""
-    shown = ", ".join(repr(name) for name in names[:limit])
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"
+    return some_of(map(repr, names), limit)
 
 
 def missing_files(paths: PathList) -> list[int]:

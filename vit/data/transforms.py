@@ -94,7 +94,7 @@ class TrainTransform:
     0.25."""
 
     interpolation: Interpolation = "bilinear"
-    """Filter of the resize: bilinear, bicubic (DeiT) or box."""
+    """Filter of the resize: bilinear, or bicubic (DeiT)."""
 
     def __post_init__(self) -> None:
         check_choice("crop", self.crop, get_args(Crop))
@@ -130,11 +130,6 @@ class TrainTransform:
         if operations < 1 or not 0 <= magnitude <= MAX_MAGNITUDE[variant]:
             rule = f"1 operation or more and a magnitude from 0 to {MAX_MAGNITUDE[variant]}"
             raise UserError(f"randaugment={self.randaugment} must be {rule} ({variant})")
-        if variant == "timm" and self.interpolation == "box":
-            raise UserError(
-                "timm's RandAugment turns images by the filter of the resize, and interpolation="
-                "'box' cannot turn; choose bilinear or bicubic"
-            )
 
     def check_size(self, image_size: tuple[int, int]) -> None:
         """Raises UserError if windows of `image_size` (height, width) cannot be cut."""

@@ -1,66 +1,22 @@
-"""How far stated confidence can be trusted. Shapes: n images, k classes.
+"""Calibration of logits, and temperature scaling (Guo et al., arXiv:1706.04599, section 4.2).
 
-Expected calibration error after Guo et al. (arXiv:1706.04599, eq. 3), the same with bins of equal
-counts (Nguyen and O'Connor, arXiv:1508.05154), and temperature scaling (Guo et al., section 4.2).
+Shapes: n images, k classes.
 """
-
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-BINS = 15
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """Predictions in bins of confidence; those that hold none are left out. Arrays are (bins,)."""
-
-    count: np.ndarray
-    confidence: np.ndarray
-    """Mean confidence of the bin."""
-    accuracy: np.ndarray
-    """Share of the bin that is right."""
-
-    @property
-    def error(self) -> float:
-        """Expected calibration error: mean distance of the two, each bin by its count."""
-        gaps = np.abs(self.accuracy - self.confidence)
-        return float((self.count * gaps).sum() / self.count.sum())
-
-
-def reliability(
-    confidence: np.ndarray,
-    correct: np.ndarray,
-    *,
-    bins: int = BINS,
-    spacing: Literal["width", "count"] = "width",
-) -> Reliability:
-    """The reliability curve of `confidence` (n,) in [0, 1] and `correct` (n,) booleans.
-
-    `spacing="width"`: equally wide bins, open below and closed above. "count": bins of equally many
-    predictions in order of confidence, so that none of them is left to a few.
-    """
-    confidence = confidence.astype(np.float64)
-    if spacing == "count":
-        order = np.argsort(confidence, kind="stable")
-        members = [part for part in np.array_split(order, bins) if len(part)]
-    else:
-        group = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-        members = [np.flatnonzero(group == i) for i in np.unique(group)]
-    return Reliability(
-        count=np.array([len(part) for part in members]),
-        confidence=np.array([confidence[part].mean() for part in members]),
-        accuracy=np.array([correct[part].mean() for part in members]),
-    )
+from vit.calibration import reliability
 
 
 def expected_calibration_error(
     logits: np.ndarray, labels: np.ndarray, *, temperature: float = 1.0
 ) -> float:
-    """Of softmax(logits / temperature), in equally wide bins; `logits` (n, k), `labels` (n,)."""
+    """That of softmax(logits / temperature), in equally wide bins.
+
+    `logits` (n, k), `labels` (n,).
+    """
     probabilities = (torch.from_numpy(logits).double() / temperature).softmax(1)
     confidence, predicted = (part.numpy() for part in probabilities.max(1))
     return reliability(confidence, predicted == labels).error

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vit.data.sources import held_out
 from vit.errors import UserError
+from vit.logistic import minimise, two_columns
 from vit.progress import Meter
 
 NUM_C = 12
@@ -26,9 +27,6 @@ MAX_ITERATIONS = 1000
 TOLERANCE = 1e-5
 HELD_OUT = 0.1
 SEED = 0
-
-_ROWS = 65_536
-"""Images in one piece of the loss, which bounds its memory."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class LogisticFit:
 
     def probabilities(self, features: Tensor) -> Tensor:
         """Probabilities (n, k) of `features` (n, d)."""
-        return _scores(F.linear(features, self.weight, self.bias)).softmax(1)
+        return two_columns(F.linear(features, self.weight, self.bias)).softmax(1)
 
 
 @dataclass(frozen=True)
@@ -106,42 +104,26 @@ class LogisticProblem:
         if start is not None:
             weight = start.weight @ self.axes / scale
             bias = start.bias + start.weight @ self.mean
-        optimizer = torch.optim.LBFGS(
-            [weight.requires_grad_(), bias.requires_grad_()],
+        fit = minimise(
+            self.rotated,
+            self.labels,
+            weight,
+            bias,
+            strength / 2,
+            scale=scale,
             max_iter=max_iterations,
             max_eval=2 * max_iterations,
             tolerance_grad=tolerance,
             tolerance_change=0.0,
             history_size=20,
-            line_search_fn="strong_wolfe",
         )
-
-        def objective() -> Tensor:
-            optimizer.zero_grad()
-            total = (weight * scale).square().sum() * (strength / 2)
-            total.backward()
-            for x, y in zip(self.rotated.split(_ROWS), self.labels.split(_ROWS), strict=True):
-                scores = _scores(F.linear(x, weight * scale, bias))
-                loss = F.cross_entropy(scores, y, reduction="sum") / count
-                loss.backward()
-                total = total + loss
-            return total.detach()
-
-        optimizer.step(objective)  # pyright: ignore[reportArgumentType]
-        objective()
-        steepest = max(float(p.grad.abs().max()) for p in (weight, bias) if p.grad is not None)
-        straight = (weight.detach() * scale) @ self.axes.T
+        straight = (fit.weight * scale) @ self.axes.T
         return LogisticFit(
             weight=straight,
-            bias=bias.detach() - straight @ self.mean,
-            iterations=optimizer.state[weight]["n_iter"],
-            converged=steepest <= tolerance,
+            bias=fit.bias - straight @ self.mean,
+            iterations=fit.iterations,
+            converged=fit.steepest <= tolerance,
         )
-
-
-def _scores(scores: Tensor) -> Tensor:
-    """Scores (n, k); the first of two classes has 0."""
-    return torch.cat([torch.zeros_like(scores), scores], 1) if scores.shape[1] == 1 else scores
 
 
 def choose_c(

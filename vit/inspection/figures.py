@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image
 
+from vit.calibration import Reliability
 from vit.inspection.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
 from vit.inspection.lettering import (
     columns,
@@ -21,7 +22,7 @@ from vit.inspection.lettering import (
     shorten,
     text_style,
 )
-from vit.inspection.scores import Calibration, most_confused, wilson_interval
+from vit.inspection.scores import most_confused, wilson_interval
 
 MAX_CLASSES = 60
 """Above this the confusion matrix shows SHOWN_CLASSES of them, so that names stay readable."""
@@ -131,12 +132,11 @@ def class_bars(
     return figure
 
 
-def reliability(groups: Calibration, theme: Theme = LIGHT) -> Figure:
+def reliability(groups: Reliability, theme: Theme = LIGHT) -> Figure:
     """Share of right predictions against confidence, with 95 % Wilson intervals, above a
     histogram of the confidences. A calibrated model lies on the diagonal."""
     figure = new_figure(4.6, 4.4, theme)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-    share = groups.hits / groups.count
     bounds = np.array(
         [wilson_interval(int(h), int(n)) for h, n in zip(groups.hits, groups.count, strict=True)]
     )
@@ -144,7 +144,7 @@ def reliability(groups: Calibration, theme: Theme = LIGHT) -> Figure:
         style_axes(axes, theme)
     upper.plot([0, 1], [0, 1], color=theme.muted, linewidth=1, linestyle=(0, (4, 3)))
     upper.vlines(groups.confidence, bounds[:, 0], bounds[:, 1], color=theme.first, linewidth=1.2)
-    upper.plot(groups.confidence, share, "o", markersize=5, color=theme.first)
+    upper.plot(groups.confidence, groups.accuracy, "o", markersize=5, color=theme.first)
     upper.set(xlim=(-0.02, 1.02), ylim=(-0.03, 1.03))
     for axis in (upper.xaxis, upper.yaxis):
         axis.set_major_formatter(PercentFormatter(1, symbol=" %"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from vit.calibration import Reliability
 from vit.inspection import figures
 from vit.inspection.curves import Row, curves, panels_of
 from vit.inspection.drawing import DARK, LIGHT, Theme, png
@@ -32,7 +33,7 @@ from vit.inspection.page import (
     text,
     title,
 )
-from vit.inspection.scores import Calibration, ClassScores, most_confused, wilson_interval
+from vit.inspection.scores import ClassScores, most_confused, wilson_interval
 from vit.inspection.wording import commands, flat, percent
 
 WEAKEST = 10
@@ -80,7 +81,7 @@ class Findings:
     """Of a multi-label set: a value in [0, 1] a class, (k,), and what it is."""
     matrix: np.ndarray | None
     """(k, k) counts, true by predicted class, of a single-label set; None of too many classes."""
-    calibration: Calibration | None
+    calibration: Reliability | None
     wrong: Sequence[WrongImage]
     wrong_title: str
 
@@ -262,7 +263,7 @@ def _calibration(found: Findings) -> str:
     )
 
 
-def _groups(groups: Calibration) -> str:
+def _groups(groups: Reliability) -> str:
     """The numbers of the reliability diagram, one row a group that holds predictions."""
     columns = (groups.low, groups.high, groups.count, groups.confidence, groups.hits)
     rows = [

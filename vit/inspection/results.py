@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vit.calibration import reliability
 from vit.errors import UserError
 from vit.inspection import curves, figures
 from vit.inspection.drawing import png
@@ -23,7 +24,6 @@ from vit.inspection.figures import WrongImage
 from vit.inspection.report import Findings, render
 from vit.inspection.scores import (
     average_precision,
-    calibration,
     class_scores,
     confusion_matrix,
 )
@@ -144,12 +144,12 @@ def examine(
         counts = (np.bincount(which, minlength=k) for which in (labels[hits], said, labels))
         scores = class_scores(*counts)
         matrix = confusion_matrix(labels, said, k) if k <= MAX_CONFUSION else None
-        groups = calibration(predictions.top_probabilities[:, 0], hits)
+        groups = reliability(predictions.top_probabilities[:, 0], hits)
     elif (table := predictions.scores()) is not None:
         labels = predictions.labels > 0
         said = table >= THRESHOLD
         scores = class_scores((labels & said).sum(0), said.sum(0), labels.sum(0))
-        groups = calibration(table.ravel(), labels.ravel())
+        groups = reliability(table.ravel(), labels.ravel())
         areas = average_precision(table, labels)
         bars = areas, "average precision"
         mean_precision = float(areas[~np.isnan(areas)].mean()) if labels.any() else float("nan")

@@ -11,9 +11,6 @@ import numpy as np
 Z_95 = 1.959963984540054
 """Standard normal quantile of a two-sided 95 % interval."""
 
-_BLOCK = 2**22
-"""Predictions that are grouped at a time."""
-
 
 def wilson_interval(hits: int, total: int, z: float = Z_95) -> tuple[float, float]:
     """Confidence interval of the proportion hits / total (Wilson, 1927).
@@ -71,48 +68,6 @@ def class_scores(hits: np.ndarray, predicted: np.ndarray, count: np.ndarray) -> 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     return np.divide(
         numerator, denominator, out=np.full(len(denominator), np.nan), where=denominator > 0
-    )
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Predictions grouped by confidence; only groups that hold any. Arrays are (groups,)."""
-
-    low: np.ndarray
-    """Least confidence of the group, itself outside of it; `high` belongs to it."""
-    high: np.ndarray
-    count: np.ndarray
-    hits: np.ndarray
-    confidence: np.ndarray
-    """Mean confidence of the group."""
-    error: float
-    """Expected calibration error: the mean over predictions of |share right - confidence|."""
-
-
-def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 15) -> Calibration:
-    """Reliability of probabilities (Guo et al., arXiv:1706.04599, section 2, eq. 3).
-
-    `confidence` (n,) in [0, 1], `correct` (n,) booleans. Bins are equally wide, open below and
-    closed above, as in the paper; 0 belongs to the first.
-    """
-    count, hits, total = np.zeros(bins, dtype=np.int64), np.zeros(bins), np.zeros(bins)
-    for start in range(0, len(confidence), _BLOCK):  # every class of every image may be many
-        block = slice(start, start + _BLOCK)
-        values = confidence[block].astype(np.float64)
-        group = np.clip(np.ceil(values * bins).astype(int) - 1, 0, bins - 1)
-        count += np.bincount(group, minlength=bins)
-        hits += np.bincount(group, weights=correct[block], minlength=bins)
-        total += np.bincount(group, weights=values, minlength=bins)
-    held = count > 0
-    error = float(np.abs(hits - total).sum() / len(confidence))
-    at = np.flatnonzero(held)
-    return Calibration(
-        low=at / bins,
-        high=(at + 1) / bins,
-        count=count[held],
-        hits=hits[held].astype(np.int64),
-        confidence=total[held] / count[held],
-        error=error,
     )
 
 

@@ -1,8 +1,6 @@
 """What must hold in every run (exact resume, finite weights, every image once), and averaging."""
 
 import math
-import struct
-from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -11,12 +9,7 @@ from lightning.pytorch.callbacks import Callback, WeightAveraging
 from torch import Tensor
 
 from vit.errors import UserError
-
-
-def step_seed(seed: int, consumed_samples: int, rank: int) -> int:
-    """63 well mixed bits from (run seed, position, process), the same on every machine."""
-    packed = struct.pack("<3q", seed, consumed_samples, rank)
-    return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little") >> 1
+from vit.seeds import step_seed
 
 
 class ConsumedSamples(Callback):

@@ -124,8 +124,8 @@ class ImageClassifier(LightningModule):
             weights = balanced_weights(self.labels.counts)
         self.register_buffer("class_weights", weights, persistent=False)
         multilabel = self.labels.multilabel
-        self.val_metrics = EvaluationMetrics(num_classes, multilabel=multilabel, details=False)
-        self.test_metrics = EvaluationMetrics(num_classes, multilabel=multilabel, details=True)
+        self.val_metrics = EvaluationMetrics(num_classes, multilabel=multilabel)
+        self.test_metrics = EvaluationMetrics(num_classes, multilabel=multilabel)
         # The split that the test loop gets; names its metrics.
         self.evaluation_split = "test"
         self.train()  # Lightning trains in the modes that it finds

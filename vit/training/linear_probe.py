@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 import torch.distributed
-import torch.nn.functional as F
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from vit.errors import UserError
+from vit.logistic import minimise, total_loss
 from vit.training.callbacks import counting_data
 
 STRENGTHS = (0.003, 0.01, 0.03, 0.1)
@@ -23,6 +23,9 @@ STRENGTHS = (0.003, 0.01, 0.03, 0.1)
 twenty to a hundred images a class (benchmarks/LOG.md)."""
 
 FOLDS = 3
+
+MAX_IMAGES = 10_000
+"""Training images that are used at most, drawn by the run's seed; all of them in a smaller set."""
 
 
 class LinearProbeFirst(Callback):
@@ -32,16 +35,7 @@ class LinearProbeFirst(Callback):
     logistic regression with a squared norm, whose strength is chosen by cross-validation on these
     images. Nothing happens in a resumed run, with random weights, or where the weights came with a
     head for these classes.
-
-    Args:
-        max_images: Training images that are used at most, drawn by the run's seed; all of them
-            where the set is smaller.
     """
-
-    def __init__(self, max_images: int = 10_000) -> None:
-        if max_images < 1:
-            raise UserError(f"max_images={max_images} must be at least 1")
-        self.max_images = max_images
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         report: Any = getattr(pl_module, "load_report", None)
@@ -82,7 +76,7 @@ class LinearProbeFirst(Callback):
         labels = []
         try:
             with torch.inference_mode(), trainer.precision_plugin.forward_context():
-                for images, label, _ in data.evaluation_loader("train", limit=self.max_images):
+                for images, label, _ in data.evaluation_loader("train", limit=MAX_IMAGES):
                     if not len(images):  # a process without a share, or only unreadable images
                         continue
                     images = data.preprocess.normalize(images.to(trainer.strategy.root_device))
@@ -145,7 +139,7 @@ def _cross_validate(
         out[order[fold::FOLDS]] = True
         weight, bias = logistic_regression(z[~out], labels[~out], num_classes, strength)
         logits = z[out] @ weight.T + bias
-        loss += float(_loss(logits, labels[out])) * int(out.sum())
+        loss += float(total_loss(logits, labels[out]))
         if labels.dim() == 1:
             right += float((logits.argmax(1) == labels[out]).sum())
         else:
@@ -158,31 +152,18 @@ def logistic_regression(
 ) -> tuple[Tensor, Tensor]:
     """Weight `k d` and bias `k` that minimise mean cross-entropy + strength * |weight|^2.
 
-    The bias is free. Binary cross-entropy, summed over classes, for labels `n k`. L-BFGS from zero.
+    Binary cross-entropy, summed over classes, for labels `n k`. Starts from zero.
     """
-    weight = features.new_zeros(num_classes, features.shape[1], requires_grad=True)
-    bias = features.new_zeros(num_classes, requires_grad=True)
-    optimizer = torch.optim.LBFGS(
-        [weight, bias],
+    weight = features.new_zeros(num_classes, features.shape[1])
+    bias = features.new_zeros(num_classes)
+    fit = minimise(
+        features,
+        labels,
+        weight,
+        bias,
+        strength,
         max_iter=300,
         tolerance_grad=1e-7,
         tolerance_change=1e-13,
-        line_search_fn="strong_wolfe",
     )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = _loss(features @ weight.T + bias, labels) + strength * weight.square().sum()
-        loss.backward()
-        return loss
-
-    with torch.inference_mode(False), torch.enable_grad():
-        optimizer.step(closure)
-    return weight.detach(), bias.detach()
-
-
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
-    if labels.dim() == 1:
-        return F.cross_entropy(logits, labels)
-    losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none")
-    return losses.sum(1).mean()
+    return fit.weight, fit.bias

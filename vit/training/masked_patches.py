@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.models.vision_transformer import VisionTransformer
+from vit.seeds import step_seed
 from vit.shapes import Float, Int
 from vit.training.callbacks import (
     ConsumedSamples,
     EveryImageOnce,
     FiniteLoss,
     counting_data,
-    step_seed,
 )
 from vit.training.fitting import (
     build_network,

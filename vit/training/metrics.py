@@ -1,26 +1,23 @@
 """What is measured on an evaluation set. Every state is a sum over images, so any number of
 processes gives the same figures. Shapes: b batch, k classes."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import (
     MulticlassAccuracy,
-    MulticlassConfusionMatrix,
     MultilabelExactMatch,
     MultilabelF1Score,
 )
 from torchmetrics.utilities import dim_zero_cat
 
+from vit.calibration import BINS, BinSums, equal_width
 from vit.ranking import top_classes
 
 # Scores that are sorted at a time for average precision: 2**22 take some 200 MB.
 _SORTED_TOGETHER = 2**22
-
-# Above this a confusion matrix takes more memory than anybody reads (k * k integers).
-MAX_CONFUSION_CLASSES = 2000
 
 
 class CalibrationError(Metric):
@@ -34,7 +31,7 @@ class CalibrationError(Metric):
     confidence: Tensor
     correct: Tensor
 
-    def __init__(self, num_bins: int = 15) -> None:
+    def __init__(self, num_bins: int = BINS) -> None:
         super().__init__()
         for name in ("count", "confidence", "correct"):
             self.add_state(name, default=torch.zeros(num_bins), dist_reduce_fx="sum")
@@ -42,15 +39,14 @@ class CalibrationError(Metric):
     def update(self, probabilities: Tensor, labels: Tensor) -> None:
         """`probabilities` b k, `labels` b."""
         top, predicted = probabilities.to(self.count.dtype).max(-1)
-        bins = len(self.count)
-        # Bins are open below and closed above, as in the paper.
-        index = (torch.ceil(top * bins).long() - 1).clamp(0, bins - 1)
-        self.count.index_add_(0, index, torch.ones_like(top))
-        self.confidence.index_add_(0, index, top)
-        self.correct.index_add_(0, index, (predicted == labels).to(top.dtype))
+        self._sums.add(top, predicted == labels, equal_width(top, len(self.count)))
 
     def compute(self) -> Tensor:
-        return (self.confidence - self.correct).abs().sum() / self.count.sum().clamp(min=1)
+        return self._sums.error()
+
+    @property
+    def _sums(self) -> BinSums:
+        return BinSums(self.count, self.confidence, self.correct)
 
 
 class ImageCount(Metric):
@@ -70,8 +66,8 @@ class ImageCount(Metric):
         return self.count
 
 
-class ClassScore(Metric):
-    """Macro F1, or the accuracy of each class, from three counts a class.
+class MacroF1(Metric):
+    """Mean F1 over the classes that have images or are predicted, from three counts per class.
 
     torchmetrics counts them in a table of k x k, 3 GB for 20,000 classes.
     """
@@ -81,9 +77,8 @@ class ClassScore(Metric):
     predicted: Tensor
     images: Tensor
 
-    def __init__(self, num_classes: int, kind: Literal["f1", "accuracy"]) -> None:
+    def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.kind = kind
         for name in ("hits", "predicted", "images"):
             zeros = torch.zeros(num_classes, dtype=torch.int64)
             self.add_state(name, default=zeros, dist_reduce_fx="sum")
@@ -97,9 +92,6 @@ class ClassScore(Metric):
         self.images.index_add_(0, labels, ones)
 
     def compute(self) -> Tensor:
-        """Mean over the classes that have images or are predicted, or `k` with 0 for no images."""
-        if self.kind == "accuracy":
-            return self.hits / self.images.clamp(min=1)
         occurrences = self.predicted + self.images
         f1 = 2 * self.hits / occurrences.clamp(min=1)
         return f1.sum() / (occurrences > 0).sum().clamp(min=1)
@@ -183,12 +175,11 @@ def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
 class EvaluationMetrics(torch.nn.Module):
     """Loss, image count and scores of one split.
 
-    One label an image: top-1, top-5 (of more than 5 classes), macro F1, calibration error, and with
-    `details`, in `tables`, accuracy a class and the confusion matrix (of at most 2000 classes).
-    Several labels: mean average precision, macro F1, exact match.
+    One label an image: top-1, top-5 (of more than 5 classes), macro F1, calibration error. Several
+    labels: mean average precision, macro F1, exact match.
     """
 
-    def __init__(self, num_classes: int, *, multilabel: bool, details: bool) -> None:
+    def __init__(self, num_classes: int, *, multilabel: bool) -> None:
         super().__init__()
         self.num_classes = num_classes
         self.loss = MeanMetric()
@@ -204,18 +195,12 @@ class EvaluationMetrics(torch.nn.Module):
         else:
             scores = {
                 "acc1": MulticlassAccuracy(num_classes, average="micro", **kwargs),
-                "f1": ClassScore(num_classes, "f1"),
+                "f1": MacroF1(num_classes),
                 "ece": CalibrationError(),
             }
             if num_classes > 5:
                 scores["acc5"] = TopAccuracy(5)
         self.scores = MetricCollection(scores, compute_groups=False)
-        tables: dict[str, Any] = {}
-        if details and not multilabel:
-            tables["class_accuracy"] = ClassScore(num_classes, "accuracy")
-            if num_classes <= MAX_CONFUSION_CLASSES:
-                tables["confusion"] = MulticlassConfusionMatrix(num_classes, **kwargs)
-        self.tables = MetricCollection(tables, compute_groups=False)
 
     def update(self, probabilities: Tensor, labels: Tensor, loss: Tensor) -> None:
         """`probabilities` b k, `labels` b (or b k of 0 and 1), `loss` their mean."""
@@ -225,8 +210,6 @@ class EvaluationMetrics(torch.nn.Module):
         self.images.update(probabilities, labels)
         labels = labels.long()
         self.scores.update(probabilities, labels)
-        if self.tables:
-            self.tables.update(probabilities, labels)
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars by name: loss and the scores."""
@@ -234,7 +217,7 @@ class EvaluationMetrics(torch.nn.Module):
 
     def reset(self) -> None:
         """Forgets what was seen; to be called before each evaluation, on the device of the run."""
-        for metric in (self.loss, self.images, self.scores, self.tables):
+        for metric in (self.loss, self.images, self.scores):
             metric.reset()
         device = self.loss.device
         if device.type != "mps":  # which has no float64
@@ -242,6 +225,6 @@ class EvaluationMetrics(torch.nn.Module):
                 if isinstance(metric, MeanMetric | CalibrationError):
                     metric.set_dtype(torch.float64)
         if "map" in self.scores:
-            # So that a process that gets no image has tables of the right shape to share.
+            # So that a process that gets no image has scores of the right shape to share.
             nothing = torch.empty(0, self.num_classes, device=device)
             self.scores["map"].update(nothing, nothing.long())

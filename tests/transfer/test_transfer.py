@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from tests.cli.conftest import Vit
-from vit.cli import transfer_cells
 from vit.cli.main import main
+from vit.transfer import cells
 
 SMALL = """\
 # Plain SGD in tiny batches.
@@ -73,7 +73,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Calls:
         with open(log.name, "a") as file, redirect_stdout(file), redirect_stderr(file):
             return Done(main(["fit", *arguments]))
 
-    monkeypatch.setattr(transfer_cells, "start", start)
+    monkeypatch.setattr(cells, "start", start)
     return calls
 
 
@@ -111,7 +111,7 @@ def without_training(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
             calls.append(arguments)
             return Done(arguments, log)
 
-        monkeypatch.setattr(transfer_cells, "start", start)
+        monkeypatch.setattr(cells, "start", start)
         return calls
 
     return set_scores
@@ -337,7 +337,7 @@ def test_what_a_run_cannot_do_ends_the_command_and_names_its_log(
     vit: Vit, photos: Path, pretrained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crash = (sys.executable, "-c", "import sys; print('torch.OutOfMemoryError: no'); sys.exit(1)")
-    monkeypatch.setattr(transfer_cells, "FIT", crash)
+    monkeypatch.setattr(cells, "FIT", crash)
     args = ("transfer", pretrained, "--data", f"mine={photos}", *FAST)
     done = vit(*args, "--lr-grid=0.1")
     assert done.status == 1

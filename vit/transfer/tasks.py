@@ -1,4 +1,4 @@
-"""The data of `vit transfer`: which images a learning rate is chosen on, trained on, tested on.
+"""The tasks of `vit transfer`: which images choose a learning rate, are trained on, tested on.
 
 A catalog set or a folder with train/ and test/ is told apart by its names, and its slice is what
 `--data.val_fraction` cuts. Where val is given, or test would be cut by the seed of each run, which
@@ -8,20 +8,23 @@ in which val has become train.
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vit.checkpoints.pretrained import inspect_pretrained
-from vit.cli.lightning_cli import TrainingCLI
-from vit.cli.transfer_plan import Arguments, Protocol, Source
 from vit.data.manifest import SEPARATOR, load_manifest
 from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
-from vit.models.config import ViTConfig
+from vit.transfer.plan import Arguments, Protocol, Source
 from vit.writing import atomic
 
 SMALL_SLICE = 200
+
+Preview = Callable[[list[str], Callable[[Any], None]], Splits]
+"""preview(arguments, check): reads the arguments of a `vit fit` as that does, gives the resolved
+configuration to `check`, builds data and model without training, and returns the data's splits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ class Task:
         return len(self.protocol.lr_grid) > 1
 
 
-def prepare(arguments: Arguments, source: Source, folder: Path) -> Task:
+def prepare(arguments: Arguments, source: Source, folder: Path, preview: Preview) -> Task:
     """Reads data and weights as a cell will, so that mistakes show before any training.
 
     Writes the lists of images, where they are needed, into `folder`. Raises UserError for whatever
@@ -56,8 +59,8 @@ def prepare(arguments: Arguments, source: Source, folder: Path) -> Task:
     searching = len(early.lr_grid) > 1
     fraction = early.val_fraction if searching else 0.0
     options = [*source.options, "--data.val_fraction", repr(fraction)]
-    preview = _Preview(cell_arguments(arguments, early, options, lr=early.lr_grid[0], seed=0))
-    splits: Splits = preview.datamodule.splits
+    first = cell_arguments(arguments, early, options, lr=early.lr_grid[0], seed=0)
+    splits = preview(first, _check_recipe)
     if splits.test is None:
         raise UserError(
             f"{source.root or source.name} has no test images: give it a test folder (or rows), or "
@@ -115,21 +118,18 @@ def cell_arguments(
     ]
 
 
-class _Preview(TrainingCLI):
-    """A cell's configuration, data and model, without its training."""
-
-    def before_instantiate_classes(self) -> None:
-        super().before_instantiate_classes()
-        config = self.config
-        if config.task != "classification":
-            raise UserError(
-                f"the task of the recipe is {config.task}; `vit transfer` needs one that classifies"
-            )
-        facts = dict(config.model.architecture or {})
-        found = inspect_pretrained(config.model.pretrained, **facts).config
-        changed = "patch_size" in facts
-        if isinstance(found, ViTConfig) and not changed and config.data.image_size is not None:
-            check_image_size(config.data.image_size, found.patch_size, config.model.pretrained)
+def _check_recipe(config: Any) -> None:
+    """Refuses a resolved configuration whose task or image size cannot be transferred to."""
+    if config.task != "classification":
+        raise UserError(
+            f"the task of the recipe is {config.task}; `vit transfer` needs one that classifies"
+        )
+    facts = dict(config.model.architecture or {})
+    model = inspect_pretrained(config.model.pretrained, **facts).config
+    patch_size = getattr(model, "patch_size", None)  # ResNets have none
+    changed = "patch_size" in facts
+    if patch_size is not None and not changed and config.data.image_size is not None:
+        check_image_size(config.data.image_size, patch_size, config.model.pretrained)
 
 
 def check_image_size(image_size: int | Sequence[int], patch_size: int, model: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import TINY, Vit
-from tests.cli.test_transfer import FAST, SMALL, Calls, small_model, without_training
+from tests.transfer.test_transfer import FAST, SMALL, Calls, small_model, without_training
 from vit.errors import UserError
 
 
@@ -121,7 +121,7 @@ def test_class_names_that_no_table_can_hold_are_refused(
 
 
 def test_a_fitting_image_size_is_named_not_taken() -> None:
-    from vit.cli.transfer_data import check_image_size
+    from vit.transfer.tasks import check_image_size
 
     check_image_size(518, 14, "H_14.npz")
     check_image_size([32, 64], 16, "B_16.npz")

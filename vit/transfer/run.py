@@ -8,11 +8,54 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vit.cli.transfer_cells import Diverged, run_cell
-from vit.cli.transfer_data import Task, cell_arguments
-from vit.cli.transfer_plan import Arguments
-from vit.cli.transfer_table import Row, Trial
+from vit.hardware import hardware, versions
 from vit.training.progress import clock
+from vit.transfer.cells import Diverged, run_cell
+from vit.transfer.plan import Arguments, check_plan
+from vit.transfer.table import Row, Trial, to_csv, to_json, to_markdown
+from vit.transfer.tasks import Preview, Task, cell_arguments, prepare
+
+
+def transfer(
+    arguments: Arguments, out: Path, preview: Preview, lock: int | None
+) -> tuple[list[Row], dict[str, Any]]:
+    """All rows of the table, and what they were made with, in JSON types.
+
+    Makes all cells that are not there yet, and writes `out`/results.md, .csv and .json after each
+    data set, so that a kill leaves the tables of those before. `lock` is what `alone_in` gives.
+
+    Raises:
+        UserError: A mistake of the user's, before anything is trained where that is possible.
+        CellFailed: A run stopped; called again, this continues it.
+    """
+    tasks = []
+    for source in arguments.sources:
+        (out / source.name).mkdir(exist_ok=True)
+        task = prepare(arguments, source, out / source.name, preview)
+        settings = {"steps": task.protocol.steps, "images": task.images}
+        check_plan(out / "plan.json", f"data set {task.name}", settings)
+        tasks.append(task)
+        counts = ", ".join(f"{part} {count:,}" for part, count in task.images.items())
+        print(f"{task.name}: {counts}", *task.notes, sep="\nnote: ", file=sys.stderr)
+    print(f"every run leaves its output in {out}/DATA/RUN/log.txt", file=sys.stderr)
+    about = {
+        "model": arguments.model,
+        "recipe": arguments.recipe,
+        "options": arguments.rest,
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+    cells = Cells(arguments, tasks, out, lock)
+    rows: list[Row] = []
+    for task in tasks:
+        rows.append(cells.row(task))
+        for suffix, text in (
+            ("md", to_markdown(rows)),
+            ("csv", to_csv(rows)),
+            ("json", to_json(rows, about)),
+        ):
+            (out / f"results.{suffix}").write_text(text, encoding="utf-8")
+    return rows, about
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vit.cli.transfer_table import Row, Trial, to_csv, to_json, to_markdown
+from vit.transfer.table import Row, Trial, to_csv, to_json, to_markdown
 
 
 def row(data: str, tried: dict[float, float | None], scores: list[float | None]) -> Row:

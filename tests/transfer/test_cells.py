@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from vit.cli import transfer_cells
 from vit.errors import UserError
+from vit.locking import FileLock, Locked
+from vit.transfer import cells
 
 # Stands for `vit fit`: saves and stops on SIGTERM, ends when there is a file called go.
 STAND_IN = """\
@@ -33,9 +34,9 @@ text["command"] = " ".join(sys.argv)
 DRIVER = """\
 import sys
 from pathlib import Path
-from vit.cli import transfer_cells
-from vit.cli.transfer_cells import alone_in, run_cell
-transfer_cells.FIT = (sys.executable, "stand_in.py")
+from vit.transfer import cells
+from vit.transfer.cells import alone_in, run_cell
+cells.FIT = (sys.executable, "stand_in.py")
 try:
     with alone_in(Path(".")) as lock:
         for seed in range(3):
@@ -102,9 +103,29 @@ def test_after_a_kill_the_next_call_waits_for_the_cell_that_lives_on(
     assert calls_made(tmp_path) == ["seed-0 False", "seed-1 False", "seed-2 False"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there a lock belongs to one process")
+def test_after_an_error_the_folder_stays_locked_for_as_long_as_the_cell_lives(
+    tmp_path: Path,
+) -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    children: list[subprocess.Popen[bytes]] = []
+    with pytest.raises(ZeroDivisionError), cells.alone_in(tmp_path) as lock:
+        assert lock is not None
+        children.append(subprocess.Popen(sleep, pass_fds=(lock,)))
+        _ = 1 / 0
+    try:
+        with pytest.raises(Locked):
+            FileLock(tmp_path / ".lock").acquire()
+    finally:
+        children[0].kill()
+        children[0].wait()
+    with FileLock(tmp_path / ".lock"):
+        pass
+
+
 def test_a_folder_of_someone_else_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "seed-0").mkdir()
     (tmp_path / "seed-0" / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="is in the way"):
-        transfer_cells.run_cell(["-c", "x"], tmp_path / "seed-0")
+        cells.run_cell(["-c", "x"], tmp_path / "seed-0")
     assert (tmp_path / "seed-0" / "thesis.txt").is_file()

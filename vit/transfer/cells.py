@@ -11,8 +11,8 @@ not take the others along, and `--trainer.devices 2` works, for which Lightning 
 line of the process once more.
 """
 
-import fcntl
 import json
+import math
 import os
 import shutil
 import signal
@@ -24,11 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from vit.errors import UserError
+from vit.locking import FileLock, Locked
 from vit.signals import on_signal
 
 LOG = "log.txt"
 DIVERGED = "diverged.txt"
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = tuple(  # Windows lacks some
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 FIT = (sys.executable, "-m", "vit", "fit")
 
 
@@ -125,7 +128,7 @@ def wait(process: subprocess.Popen[bytes]) -> int:
                 if len(asked) == 1:
                     process.send_signal(signal.SIGTERM)
                 elif process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
+                    _kill(process)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -134,26 +137,37 @@ def wait(process: subprocess.Popen[bytes]) -> int:
     return code
 
 
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process at once, with those that it has started where the system has groups."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+
+
 @contextmanager
 def alone_in(folder: Path) -> Iterator[int | None]:
     """Waits until no other call works in `folder`, nor a cell whose call was killed.
 
     Gives the descriptor to hand to the cells: the lock ends with the last process that has it.
+    On Windows there is none, and the lock ends with this call.
     """
-    with (folder / ".lock").open("a") as file:
-        locked: int | None = file.fileno()
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(
-                f"waiting: another `vit transfer`, or the run of one that was killed, is still at "
-                f"work in {folder}",
-                file=sys.stderr,
-            )
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            locked = None  # a file system without locks
-        yield locked
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire()
+    except Locked:
+        print(
+            f"waiting: another `vit transfer`, or the run of one that was killed, is still at "
+            f"work in {folder}",
+            file=sys.stderr,
+            flush=True,
+        )
+        lock.wait_seconds = math.inf
+        lock.acquire()
+    try:
+        yield lock.descriptor
+    finally:
+        lock.hand_over()
 
 
 def _clear(folder: Path) -> None:

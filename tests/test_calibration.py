@@ -1,0 +1,122 @@
+"""Bins of confidence and their error: against NumPy, torchmetrics, and by hand."""
+
+import numpy as np
+import pytest
+import torch
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from vit.calibration import reliability
+from vit.evaluation.calibration import expected_calibration_error
+from vit.training.metrics import CalibrationError
+
+
+def by_numpy(confidence: np.ndarray, correct: np.ndarray, bins: int) -> float:
+    """arXiv:1706.04599, eq. 3: bin m holds the confidences in ((m - 1) / M, m / M]."""
+    error = 0.0
+    for m in range(1, bins + 1):
+        held = ((m - 1) / bins < confidence) & (confidence <= m / bins)
+        if m == 1:
+            held |= confidence == 0
+        if held.any():
+            gap = abs(correct[held].mean() - confidence[held].mean())
+            error += held.sum() / len(confidence) * gap
+    return error
+
+
+@pytest.mark.parametrize("number", [1, 7, 1000])
+@pytest.mark.parametrize("bins", [1, 10, 15])
+def test_error_is_that_of_the_formula(number: int, bins: int) -> None:
+    random = np.random.default_rng(number)
+    confidence = random.random(number) ** 0.3
+    confidence[0] = 0.0
+    correct = random.random(number) < confidence
+    expected = by_numpy(confidence, correct, bins)
+    assert reliability(confidence, correct, bins=bins).error == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_training_evaluation_and_reports_agree_with_the_formula(precision: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(500, 6, generator=generator, dtype=torch.float64)
+    labels = torch.randint(6, (500,), generator=generator)
+    probabilities = logits.softmax(1)
+    confidence, predicted = probabilities.max(1)
+    expected = by_numpy(confidence.numpy(), (predicted == labels).numpy(), 15)
+    metric = CalibrationError().set_dtype(precision)
+    for part, right in zip(probabilities.split(64), labels.split(64), strict=True):
+        metric.update(part, right)
+    assert float(metric.compute()) == pytest.approx(expected, abs=1e-6)
+    found = expected_calibration_error(logits.numpy(), labels.numpy())
+    assert found == pytest.approx(expected, abs=1e-12)
+    report = reliability(confidence.numpy(), (predicted == labels).numpy())
+    assert report.error == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("bins", [10, 15])
+def test_error_is_torchmetrics(bins: int) -> None:
+    probabilities = (
+        torch.randn(500, 6, generator=torch.Generator().manual_seed(1)).mul(2).softmax(1)
+    )
+    labels = torch.randint(0, 6, (500,), generator=torch.Generator().manual_seed(2))
+    expected = multiclass_calibration_error(probabilities, labels, num_classes=6, n_bins=bins)
+    confidence, predicted = probabilities.max(1)
+    found = reliability(confidence.numpy(), (predicted == labels).numpy(), bins=bins)
+    assert found.error == pytest.approx(float(expected), abs=1e-6)
+    assert found.count.sum() == 500
+    assert found.hits.sum() == int((predicted == labels).sum())
+
+
+def test_bins_are_closed_above_and_empty_ones_are_dropped() -> None:
+    found = reliability(np.array([0.0, 0.5, 0.51, 1.0]), np.array([1, 0, 1, 1]), bins=2)
+    assert found.count.tolist() == [2, 2]
+    assert found.confidence.tolist() == pytest.approx([0.25, 0.755])
+    assert (found.low.tolist(), found.high.tolist()) == ([0, 0.5], [0.5, 1])
+    empty_below = reliability(np.array([0.95]), np.array([1]), bins=5)
+    assert (empty_below.low.tolist(), empty_below.high.tolist()) == ([0.8], [1.0])
+    assert len(reliability(np.array([1.0, 0.99]), np.array([1, 1])).count) == 1
+
+
+def test_bins_of_equal_width_by_hand() -> None:
+    confidence = np.array([0.0, 0.2, 0.5, 0.51, 0.8, 1.0])
+    correct = np.array([False, True, False, True, True, False])
+    found = reliability(confidence, correct, bins=2)
+    assert found.count.tolist() == [3, 3]
+    assert found.confidence == pytest.approx([0.7 / 3, 2.31 / 3])
+    assert found.accuracy == pytest.approx([1 / 3, 2 / 3])
+    assert found.error == pytest.approx((3 * (1 / 3 - 0.7 / 3) + 3 * (2.31 / 3 - 2 / 3)) / 6)
+
+
+def test_empty_bins_are_left_out() -> None:
+    found = reliability(np.array([0.99, 0.98]), np.array([True, True]))
+    assert found.count.tolist() == [2] and found.error == pytest.approx(0.015)
+
+
+def test_bins_of_equal_count_by_hand() -> None:
+    confidence = np.array([0.9, 0.3, 0.8, 0.85, 0.95])
+    correct = np.array([True, False, False, True, True])
+    found = reliability(confidence, correct, bins=2, spacing="count")
+    assert found.count.tolist() == [3, 2]  # 0.3 0.8 0.85 and 0.9 0.95
+    assert found.confidence == pytest.approx([1.95 / 3, 0.925])
+    assert found.accuracy == pytest.approx([1 / 3, 1])
+    assert found.error == pytest.approx((3 * (1.95 - 1) / 3 + 2 * 0.075) / 5)
+
+
+def test_bins_of_equal_count_hold_equally_many() -> None:
+    random = np.random.default_rng(0)
+    confidence = random.random(1003) ** 0.1
+    counts = reliability(confidence, confidence > 0.5, spacing="count").count
+    assert len(counts) == 15 and counts.max() - counts.min() <= 1 and counts.sum() == 1003
+    assert (
+        reliability(confidence[:4], confidence[:4] > 0, spacing="count").count.tolist() == [1] * 4
+    )
+
+
+def test_ends_of_bins_of_equal_count_are_their_largest_confidences() -> None:
+    found = reliability(np.array([0.9, 0.3, 0.8]), np.array([1, 0, 1]), bins=2, spacing="count")
+    assert (found.low.tolist(), found.high.tolist()) == ([0.0, 0.8], [0.8, 0.9])
+    assert found.hits.tolist() == [1, 1]
+
+
+def test_nothing_has_no_error() -> None:
+    found = reliability(np.empty(0), np.empty(0, dtype=bool))
+    assert np.isnan(found.error) and len(found.count) == 0

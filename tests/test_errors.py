@@ -1,0 +1,37 @@
+"""Lists of names in messages."""
+
+from collections.abc import Callable
+
+import pytest
+
+from vit.checkpoints.layout import listed
+from vit.data.sources import shorten
+from vit.errors import some_of
+
+NAMES = [f"n{i:04}" for i in range(1200)]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (0, ""),
+        (1, "n0000"),
+        (2, "n0000, n0001"),
+        (3, "n0000, n0001 and 1 more"),
+        (1200, "n0000, n0001 and 1,198 more"),
+    ],
+)
+def test_a_long_list_of_names_says_how_many_it_leaves_out(count: int, expected: str) -> None:
+    assert some_of(iter(NAMES[:count]), 2) == expected
+
+
+@pytest.mark.parametrize(
+    ("shortened", "expected"),
+    [
+        (lambda: shorten(["b", "a's", "c"], limit=2), "'b', \"a's\" and 1 more"),
+        (lambda: listed({"b", "a", "c"}, "-", most=2), "-a -b and 1 more"),
+    ],
+    ids=["names of users, in their order", "keys of weights, sorted"],
+)
+def test_names_and_keys_are_shortened_alike(shortened: Callable[[], str], expected: str) -> None:
+    assert shortened() == expected

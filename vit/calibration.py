@@ -1,0 +1,117 @@
+"""How far stated confidence can be trusted: reliability in bins, and expected calibration error.
+
+After Guo et al. (arXiv:1706.04599, section 2, eq. 3): the mean over predictions of the distance
+between a bin's confidence and its accuracy. A batch of training, the logits of an evaluation and
+the predictions of a report are counted into bins by the same function.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BINS = 15
+# Predictions that are converted at a time: every class of every image may be many.
+_BLOCK = 2**22
+
+
+@dataclass(frozen=True)
+class BinSums:
+    """Sums over the predictions of each bin, in floating point, each (bins,)."""
+
+    count: Tensor
+    confidence: Tensor
+    correct: Tensor
+
+    def add(self, confidence: Tensor, correct: Tensor, group: Tensor) -> None:
+        """Adds predictions in place: `confidence` and `correct` (n,), and their bins `group`."""
+        self.count.index_add_(0, group, torch.ones_like(confidence))
+        self.confidence.index_add_(0, group, confidence)
+        self.correct.index_add_(0, group, correct.to(confidence.dtype))
+
+    def error(self) -> Tensor:
+        """Expected calibration error; 0 without predictions."""
+        return (self.confidence - self.correct).abs().sum() / self.count.sum().clamp(min=1)
+
+
+def equal_width(confidence: Tensor, bins: int) -> Tensor:
+    """The bin of each `confidence` (n,) in [0, 1]: equally wide, open below and closed above.
+
+    0 belongs to the first bin.
+    """
+    return (torch.ceil(confidence * bins).long() - 1).clamp(0, bins - 1)
+
+
+def equal_count(confidence: Tensor, bins: int) -> Tensor:
+    """The bin of each `confidence` (n,): in ascending order, equally many predictions in each.
+
+    The same as adaptive bins (Nguyen and O'Connor, arXiv:1508.05154), which leave no bin to a few.
+    """
+    group = torch.empty(len(confidence), dtype=torch.int64)
+    for index, part in enumerate(confidence.argsort(stable=True).tensor_split(bins)):
+        group[part] = index
+    return group
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Predictions in bins of confidence; those that hold none are left out. Arrays are (bins,)."""
+
+    low: np.ndarray
+    """Lower end of the bin, itself outside of it; `high` belongs to it. Bins of equal counts end at
+    the largest confidence that they hold."""
+    high: np.ndarray
+    count: np.ndarray
+    hits: np.ndarray
+    """Predictions of the bin that are right."""
+    confidence: np.ndarray
+    """Mean confidence of the bin."""
+    error: float
+    """Expected calibration error; NaN without predictions."""
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """Share of the bin that is right."""
+        return self.hits / self.count
+
+
+def reliability(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    *,
+    bins: int = BINS,
+    spacing: Literal["width", "count"] = "width",
+) -> Reliability:
+    """The reliability curve of `confidence` (n,) in [0, 1] and `correct` (n,) booleans.
+
+    `spacing`: "width" as `equal_width`, "count" as `equal_count`. Computed in float64.
+    """
+    sums = BinSums(*(torch.zeros(bins, dtype=torch.float64) for _ in range(3)))
+    ends = np.zeros(0)
+    block = _BLOCK if spacing == "width" else max(len(confidence), 1)  # counts need all at once
+    for start in range(0, len(confidence), block):
+        stated = torch.from_numpy(confidence[start : start + block].astype(np.float64))
+        right = torch.from_numpy(np.asarray(correct[start : start + block], dtype=np.float64))
+        group = equal_width(stated, bins) if spacing == "width" else equal_count(stated, bins)
+        sums.add(stated, right, group)
+        if spacing == "count":
+            ends = stated.sort().values.numpy()
+    held = sums.count > 0
+    parts = (sums.count, sums.confidence, sums.correct)
+    count, total, hits = (part[held].numpy() for part in parts)
+    if spacing == "width":
+        place = held.nonzero()[:, 0].numpy()
+        low, high = place / bins, (place + 1) / bins
+    else:
+        high = ends[sums.count[held].cumsum(0).long().numpy() - 1]
+        low = np.concatenate([[0.0], high[:-1]])
+    return Reliability(
+        low=low,
+        high=high,
+        count=count.astype(np.int64),
+        hits=hits.astype(np.int64),
+        confidence=total / count,
+        error=float(sums.error()) if len(confidence) else float("nan"),
+    )
