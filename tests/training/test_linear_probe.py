@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from vit.checkpoints.native import save_native
-from vit.training import linear_probe
+from vit.errors import UserError
 from vit.training.callbacks import EMA
 from vit.training.classifier import ImageClassifier, Labels
 from vit.training.linear_probe import LinearProbeFirst, fit_head, logistic_regression
@@ -129,17 +129,14 @@ def test_fewer_images_are_drawn_by_the_seed(make_data: Make) -> None:
     assert drawn(3) == drawn(3) != drawn(4)
 
 
-def test_a_large_set_gives_some_of_its_images_to_the_fit(
-    make_data: Make,
-    make_trainer: Make,
-    backbone: str,
-    capsys: Any,
-    monkeypatch: pytest.MonkeyPatch,
+def test_max_images_limits_the_fit(
+    make_data: Make, make_trainer: Make, backbone: str, capsys: Any
 ) -> None:
-    monkeypatch.setattr(linear_probe, "MAX_IMAGES", 20)
-    trainer = make_trainer(max_steps=0, callbacks=[LinearProbeFirst()])
+    trainer = make_trainer(max_steps=0, callbacks=[LinearProbeFirst(max_images=20)])
     trainer.fit(tuned(backbone), datamodule=make_data())
     assert "features of 20 images" in capsys.readouterr().err
+    with pytest.raises(UserError, match="max_images=0 must be at least 1"):
+        LinearProbeFirst(max_images=0)
 
 
 def test_random_weights_and_given_heads_are_left_alone(

@@ -24,9 +24,6 @@ twenty to a hundred images a class (benchmarks/LOG.md)."""
 
 FOLDS = 3
 
-MAX_IMAGES = 10_000
-"""Training images that are used at most, drawn by the run's seed; all of them in a smaller set."""
-
 
 class LinearProbeFirst(Callback):
     """Fits a fresh head to the features of pretrained weights before the first step.
@@ -35,7 +32,16 @@ class LinearProbeFirst(Callback):
     logistic regression with a squared norm, whose strength is chosen by cross-validation on these
     images. Nothing happens in a resumed run, with random weights, or where the weights came with a
     head for these classes.
+
+    Args:
+        max_images: Training images that are used at most, drawn by the run's seed; all of them
+            where the set is smaller.
     """
+
+    def __init__(self, max_images: int = 10_000) -> None:
+        if max_images < 1:
+            raise UserError(f"max_images={max_images} must be at least 1")
+        self.max_images = max_images
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         report: Any = getattr(pl_module, "load_report", None)
@@ -76,7 +82,7 @@ class LinearProbeFirst(Callback):
         labels = []
         try:
             with torch.inference_mode(), trainer.precision_plugin.forward_context():
-                for images, label, _ in data.evaluation_loader("train", limit=MAX_IMAGES):
+                for images, label, _ in data.evaluation_loader("train", limit=self.max_images):
                     if not len(images):  # a process without a share, or only unreadable images
                         continue
                     images = data.preprocess.normalize(images.to(trainer.strategy.root_device))
