@@ -238,7 +238,8 @@ def test_weights_do_not_go_to_ckpt_path(vit: Vit, tmp_path: Path) -> None:
 
 
 def test_a_run_is_not_overwritten(vit: Vit) -> None:
-    Path("mine").mkdir()
+    Path("mine/checkpoints").mkdir(parents=True)
+    Path("mine/checkpoints/last.ckpt").write_bytes(b"")
     Path("mine/config.yaml").write_text("")
     done = vit("fit", "-c", "quickstart", "--run_dir", "mine")
     assert done.status == 2

@@ -253,7 +253,7 @@ def test_two_runs_that_start_together_never_share_a_directory(
         seeds = set()
         for name in ("cifar10", "cifar10-2"):
             folder = photos.parent / "runs" / name
-            recipe = json.loads((folder / "model" / "config.json").read_text())["recipe"]
+            recipe = json.loads((folder / "model" / "config.json").read_text())["extra"]["recipe"]
             assert (
                 f"seed_everything: {recipe['seed_everything']}\n"
                 in (folder / "config.yaml").read_text()
