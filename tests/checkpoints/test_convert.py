@@ -285,7 +285,7 @@ def test_native_to_native_keeps_all_that_a_model_knows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = scatter(build_model(ViTConfig(**SIZES)))
-    preprocess = {**PREPROCESS, "interpolation": "box"}
+    preprocess = {**PREPROCESS, "interpolation": "bilinear"}
     save_native(tmp_path / "a", model, classes=["a", "b", "c"], preprocess=preprocess, extra=EXTRA)
     assert run([str(tmp_path / "a"), str(tmp_path / "b"), "--to", "native"]) == 0
     (_, before), (_, after) = (load_native(tmp_path / name) for name in "ab")
