@@ -120,3 +120,17 @@ def test_ends_of_bins_of_equal_count_are_their_largest_confidences() -> None:
 def test_nothing_has_no_error() -> None:
     found = reliability(np.empty(0), np.empty(0, dtype=bool))
     assert np.isnan(found.error) and len(found.count) == 0
+
+
+def test_many_predictions_in_blocks_are_those_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    confidence, correct = rng.random(1000), rng.random(1000) < 0.5
+    whole = reliability(confidence, correct)
+    monkeypatch.setattr("vit.calibration._BLOCK", 77)
+    parts = reliability(confidence, correct)
+    assert parts.error == pytest.approx(whole.error)
+    np.testing.assert_array_equal(parts.count, whole.count)
+    np.testing.assert_array_equal(parts.hits, whole.hits)
+    np.testing.assert_allclose(parts.confidence, whole.confidence)

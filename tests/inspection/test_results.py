@@ -10,7 +10,6 @@ from sklearn.metrics import average_precision_score, f1_score
 
 from vit.errors import UserError
 from vit.inspection.results import Predictions, examine, worst_predictions, write_csv, write_results
-from vit.inspection.scores import calibration
 
 CLASSES = [f"class {i}" for i in range(10)]
 
@@ -263,15 +262,3 @@ def test_a_failed_write_keeps_the_predictions_of_before(tmp_path):
         write_csv(tmp_path / "p.csv", ["a"], few())
     assert (tmp_path / "p.csv").read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["p.csv"]
-
-
-def test_figures_of_many_predictions_in_blocks_are_those_of_the_whole(monkeypatch):
-    rng = np.random.default_rng(0)
-    confidence, correct = rng.random(1000), rng.random(1000) < 0.5
-    whole = calibration(confidence, correct)
-    monkeypatch.setattr("vit.inspection.scores._BLOCK", 77)
-    parts = calibration(confidence, correct)
-    assert parts.error == pytest.approx(whole.error)
-    np.testing.assert_array_equal(parts.count, whole.count)
-    np.testing.assert_array_equal(parts.hits, whole.hits)
-    np.testing.assert_allclose(parts.confidence, whole.confidence)
