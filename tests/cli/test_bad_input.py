@@ -79,7 +79,6 @@ MISTAKES = [
     (["fit", "-c", "quickstart", "--trainer.callbacks=Nope"], "is not the name of a class"),
     (["fit", "-c", "quickstart", "--trainer=[1]"], "trainer=[1] holds no options"),
     (["fit", "-c", "quickstart", "--run_dir", "/dev/null/run"], "--run_dir /dev/null/run: cannot"),
-    (["fit", "-c", "quickstart", "--data.root", ""], "root='' names no data"),
     (
         [
             *("fit", "-c", "quickstart", "--data.sampling.balanced=true"),

@@ -117,8 +117,6 @@ class ImageData(LightningDataModule):
         super().__init__()
         # DataHooks.__init__ sets this on every instance. A rank may get no image of a small val.
         self.allow_zero_length_dataloader_with_multiple_devices = True
-        if root == "":
-            raise UserError("root is empty; give a folder, or a CSV or Parquet file")
         if dataset is None and root is None:
             raise UserError(
                 "no data: give --data.root FOLDER (or a CSV), or --data.dataset NAME such as digits"
