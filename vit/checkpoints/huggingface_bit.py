@@ -63,6 +63,9 @@ def recognise(file: WeightFile) -> Recognised:
         used=used,
         classes=class_names(file.config, config.num_classes),
         preprocess=from_huggingface(file.preprocessor, config.size),
+        notes=[]
+        if file.config
+        else ["there is no config.json: BiT's own groups, activation, padding and strides"],
     )
 
 
