@@ -388,7 +388,11 @@ TRANSFORMERS: list[tuple[str, str, dict[str, Any]]] = [
     ("timesformer", "TimesformerModel", {**_MLP, "num_frames": 2}),
     ("vivit", "VivitModel", {**_MLP, "num_frames": 2}),
     ("videomae", "VideoMAEModel", {**_MLP, "num_frames": 2}),
-    ("hiera", "HieraModel", {"embed_dim": 32, "depths": [1, 1], "num_heads": [1, 2]}),
+    (
+        "hiera",
+        "HieraModel",
+        {"embed_dim": 32, "depths": [1, 1], "num_heads": [1, 2], "num_query_pool": 1},
+    ),
     ("bit", "BitForImageClassification", _BIT),
     ("bit, backbone", "BitModel", _BIT),
     ("bit, bottleneck", "BitForImageClassification", {**_BIT, "layer_type": "bottleneck"}),
@@ -437,7 +441,8 @@ def _transformers_case(family: str, model: str, arguments: dict[str, Any]) -> Ca
         save=lambda peer, folder: peer.save_pretrained(folder),  # pyright: ignore
         size=size,
         answer=answer,
-        shown={k: v for k, v in arguments.items() if k not in _MLP or v != _MLP[k]},
+        shown={k: v for k, v in arguments.items() if v not in (_MLP.get(k), _BIT.get(k))},
         layouts=("library", "bare, .safetensors"),
         channels=arguments.get("num_channels", 3),
+        unseen=family.startswith("bit, "),
     )

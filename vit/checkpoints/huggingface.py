@@ -217,7 +217,11 @@ def _config(
         distillation_token=teacher,
         num_registers=registers + int(distillation and not teacher),
         # transformers resizes the tables of its register models with antialiasing, and no others.
-        pos_resize=ANTIALIASED if registers else "bicubic",
+        pos_resize=ANTIALIASED
+        if registers
+        else "bilinear"
+        if given.get("model_type") == "dpt"
+        else "bicubic",
         representation_size=pooler[0] if pooler and not head else None,
         layer_scale=float(given.get("layerscale_value", 1.0)) if dinov2 else None,
         activation="swiglu" if swiglu else activation(file),

@@ -64,6 +64,9 @@ def recognise(file: WeightFile) -> Recognised:
         classes=class_names(file.config, config.num_classes),
         preprocess=from_huggingface(file.preprocessor, config.size),
         extra=label_kind(file.config),
+        notes=[]
+        if file.config
+        else ["there is no config.json: BiT's own groups, activation, padding and strides"],
     )
 
 

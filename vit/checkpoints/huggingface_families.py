@@ -1,8 +1,10 @@
 """Which of transformers' models are read, and which fields of their config.json change logits.
 
 `model_type` is compared with the list of families that give the same logits here; every other one
-is refused, with its reason where it has one. Without `model_type` the tensors decide.
-Source: transformers 5.23, models/{vit,deit,dinov2,dinov2_with_registers,vit_msn,bit}.
+is refused, with its reason where it has one. Without `model_type` the tensors decide. Of vit_mae
+and dpt only the encoder is read, without masking and without heads.
+Source: transformers 5.23, models/: vit, deit, dinov2, dinov2_with_registers, vit_msn, vit_mae, dpt
+and bit.
 """
 
 from typing import Any
@@ -16,6 +18,8 @@ _EPSILON = {
     "vit": 1e-12,
     "deit": 1e-12,
     "vit_msn": 1e-6,
+    "vit_mae": 1e-12,
+    "dpt": 1e-12,
     "dinov2": 1e-6,
     "dinov2_with_registers": 1e-6,
 }
@@ -35,9 +39,7 @@ _REASONS = {
     "data2vec-vision": "relative positions and queries without biases",
     "aimv2": "RMS norms and gated MLPs",
     "aimv2_vision_model": "RMS norms and gated MLPs",
-    "vit_mae": "patches masked at random",
     "ijepa": "the mean over tokens without a class token",
-    "dpt": "heads for depth and segmentation",
     "yolos": "tokens for detection",
     "vit-hybrid": "the ResNet stem of an older version",
     "audio-spectrogram-transformer": "spectrograms as input",

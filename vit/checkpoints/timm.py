@@ -57,7 +57,10 @@ def recognise(file: WeightFile) -> Recognised:
     known = _family(file)
     foreign = families.foreign_part(file, shapes)
     families.check_arguments(
-        file, known, has_prefix=not {"cls_token", "reg_token"}.isdisjoint(shapes)
+        file,
+        known,
+        has_prefix=not {"cls_token", "reg_token"}.isdisjoint(shapes),
+        patch_size=shapes["patch_embed.proj.weight"][-1],
     )
     left_out = {}
     if "mask_token" in shapes:
@@ -74,7 +77,7 @@ def recognise(file: WeightFile) -> Recognised:
                 f"the table of positions is taken for {rows}x{columns} patches without entries for "
                 "the tokens before them; image_size=(height, width) decides"
             )
-    if register_slots:
+    if register_slots is not None:
         _registers_without_slots(tensors, register_slots, config.num_registers)
     preprocess, assumed = _preprocessing(file, config)
     return Recognised(
@@ -128,8 +131,8 @@ def _our_name(key: str) -> str:
 
 def _config(
     file: WeightFile, shapes: dict[str, tuple[int, ...]], known: Family | None, notes: list[str]
-) -> tuple[ViTConfig, int]:
-    """The architecture, and where the registers' entries of the position table start, or 0."""
+) -> tuple[ViTConfig, int | None]:
+    """The architecture, and where the registers' entries of the position table start, if any."""
     width, _, side, other_side = shapes["patch_embed.proj.weight"]
     if side != other_side:
         raise UserError(f"{file.path} has patches of {side}x{other_side} pixels; only squares fit")
@@ -174,7 +177,7 @@ def _config(
         stem_depths=stem_depths,
         ws_mode="timm",
     )
-    return config, learned if slots > learned else 0
+    return config, learned if slots > learned else None
 
 
 def _positions(
@@ -253,7 +256,7 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
     architecture = families.architecture_of(file)
     if architecture is not None and not families.is_bit(architecture):
         raise UserError(f"{file.path}: {families.refused(architecture)}")
-    families.check_arguments(file, None, has_prefix=False)
+    families.check_arguments(file, None, has_prefix=False, patch_size=1)
     families.check_bit(file)
     tensors, used = bound(file, [Rule(key, (key,)) for key in file.shapes])
     given = families.described(file)

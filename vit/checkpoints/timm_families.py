@@ -114,7 +114,8 @@ _SIGNS = (
     (r"^patch_embed\.norm\.", "a norm of the patches"),
     (r"^patch_embed\.backbone\.(?!conv\.|norm\.|stem\.|stages\.)", "another convolutional stem"),
     (r"^embeds\.", "patches of NaFlex"),
-    (r"\.running_mean$|^stages\..*\.norm1\.(v|tau|eps)$|^stem\.(conv1|norm)\.", "another ResNet"),
+    (r"\.running_mean$", "batch norms"),
+    (r"^stages\..*\.norm1\.(v|tau|eps)$|^stem\.(conv1|norm)\.", "another ResNet than BiT's"),
 )
 _NEEDED = (
     ("patch_embed.proj.weight", "patches that are embedded in another way"),
@@ -233,31 +234,27 @@ def foreign_part(file: WeightFile, keys: Iterable[str]) -> str:
     return reasons[0] if reasons else ""
 
 
-def check_arguments(file: WeightFile, known: Family | None, *, has_prefix: bool) -> None:
+def check_arguments(
+    file: WeightFile, known: Family | None, *, has_prefix: bool, patch_size: int
+) -> None:
     """UserError for an argument in `model_args` that changes logits in a way that is not known."""
     given = arguments_of(file)
     harmless = {
         "norm_layer": str(given.get("norm_layer")).replace("_", "").lower() == "layernorm",
         "pool_include_prefix": not (given.get("pool_include_prefix") and has_prefix)
         or pooling(file, known) == "token",
-        "dynamic_img_pad": not given.get("dynamic_img_pad") or _divides(given, described(file)),
+        "dynamic_img_pad": not given.get("dynamic_img_pad") or _divides(file, patch_size),
     }
     for name, value in given.items():
         if name not in _KNOWN and value is not None and not harmless.get(name):
             raise _unsupported(file, name, value)
 
 
-def _divides(given: dict[str, Any], description: dict[str, Any]) -> bool:
-    """Whether images need no padding to fill their patches."""
-    size = given.get("img_size") or description.get("input_size", [0])[1:]
+def _divides(file: WeightFile, patch_size: int) -> bool:
+    """Whether images of the model's own size fill their patches without padding."""
+    size = arguments_of(file).get("img_size") or described(file).get("input_size", [0, 0])[1:]
     sides = [size] if isinstance(size, int) else list(size)
-    patch_size = given.get("patch_size", 0)
-    return (
-        bool(sides)
-        and isinstance(patch_size, int)
-        and patch_size > 0
-        and not any(side % patch_size for side in sides)
-    )
+    return bool(sides) and not any(side % patch_size for side in sides)
 
 
 def _unsupported(file: WeightFile, name: str, value: object) -> UserError:
