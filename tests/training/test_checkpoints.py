@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from vit.training.callbacks import EMA
 from vit.training.checkpoints import BestCheckpoint, LastCheckpoint
+from vit.training.stopping import StopTogether
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -146,6 +147,20 @@ def test_a_stopped_run_has_saved_its_last_step(
     actual = run("stopped", ckpt_path=last)
     for name, value in expected.state_dict().items():
         assert torch.equal(value, actual.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("first", ["StopTogether", "LastCheckpoint"])
+def test_a_stop_that_another_callback_raises_is_saved_too(
+    first: str, make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    other = StopTogether() if first == "StopTogether" else LastCheckpoint(tmp_path / "other")
+    callbacks = [Signal(signal.SIGTERM, 3), other, LastCheckpoint(tmp_path)]
+    trainer = make_trainer(max_epochs=1, callbacks=callbacks)
+    with pytest.raises(SystemExit):
+        trainer.fit(make_model(), make_data(batch_size=8))
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert saved["global_step"] == 4
+    assert saved["callbacks"]["LastCheckpoint"] == {"global_batch": 8}
 
 
 class LateSignalCheckpoint(LastCheckpoint):

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
+from vit.signals import Stopped
 from vit.training.callbacks import counting_data
 from vit.training.stopping import StopTogether
 
@@ -69,9 +70,13 @@ class LastCheckpoint(StopTogether):
         self._saved_step = -1
         self._global_batch: int | None = None
 
-    def state_dict(self) -> dict[str, int]:
-        """Images in a step of all processes; a run that goes on must have as many."""
-        return {} if self._global_batch is None else {"global_batch": self._global_batch}
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        # Images in a step of all processes; a run that goes on must have as many. Not by
+        # `state_dict`, since Lightning takes only one callback of a class that has one.
+        if self._global_batch is not None and "callbacks" in checkpoint:
+            checkpoint["callbacks"]["LastCheckpoint"] = {"global_batch": self._global_batch}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         data = counting_data(trainer)
@@ -90,8 +95,10 @@ class LastCheckpoint(StopTogether):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        # Only a stop that was agreed on falls between two steps, on all processes.
-        if self.agreed and trainer.state.fn == TrainerFn.FITTING and self._saved_step >= 0:
+        # Only a stop that was agreed on falls between two steps, on all processes. Another
+        # callback of the kind may have come first, and raised it.
+        agreed = isinstance(exception, Stopped) and exception.agreed
+        if agreed and trainer.state.fn == TrainerFn.FITTING and self._saved_step >= 0:
             self._save(trainer)
         super().on_exception(trainer, pl_module, exception)
 
