@@ -1,3 +1,4 @@
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,37 @@ def test_of_equal_scores_the_latest_is_the_best(
     trainer.fit(Score(scores), DataLoader([0]), DataLoader([0]))
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == best
     assert [file.name for file in tmp_path.iterdir()] == ["best.ckpt"]
+
+
+@pytest.mark.filterwarnings("error:.*dirpath has changed")
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_run_that_was_moved_keeps_its_best_score(
+    copied: bool, make_trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(folder: Path, scores: list[float], **options: Any) -> BestCheckpoint:
+        keep = BestCheckpoint(folder, "val/acc1")
+        callbacks = [keep, LastCheckpoint(folder)]
+        trainer = make_trainer(max_epochs=len(scores), callbacks=callbacks)
+        trainer.fit(Score(scores), DataLoader([0]), DataLoader([0]), **options)
+        return keep
+
+    old, new = tmp_path / "old", tmp_path / "new"
+    run(old, [0.9, 0.5])
+    if copied:
+        shutil.copytree(old, new)
+        old_best = (old / "best.ckpt").read_bytes()
+    else:
+        old.rename(new)
+    best = run(new, [0, 0, 0.6], ckpt_path=new / "last.ckpt")
+    assert best.best_model_path == str(new / "best.ckpt")
+    assert torch.load(new / "best.ckpt", weights_only=True)["epoch"] == 0
+    if copied:
+        assert (old / "best.ckpt").read_bytes() == old_best
+    (new / "best.ckpt").unlink()
+    capsys.readouterr()
+    best = run(new, [0, 0, 0, 0.4], ckpt_path=new / "last.ckpt")
+    assert "best.ckpt is not there; the best score starts over" in capsys.readouterr().err
+    assert torch.load(best.best_model_path, weights_only=True)["epoch"] == 3
 
 
 def test_the_best_loss_is_the_lowest(make_trainer, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """best.ckpt, which a finished run is, and last.ckpt, where an interrupted run continues."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from vit.signals import Stopped
@@ -36,9 +38,39 @@ class BestCheckpoint(ModelCheckpoint):
             save_on_train_epoch_end=False,
         )
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes up the best score so far, also where the run has been moved or renamed since.
+
+        Lightning records absolute paths, and would read the old folder's file and drop the score.
+        """
+        best = state_dict["best_model_path"]
+        if not best:
+            super().load_state_dict(state_dict)
+            return
+        assert self.dirpath is not None
+        here = Path(self.dirpath) / Path(best).name
+        if not here.is_file():
+            _note_missing(here)
+            return
+        moved = {
+            "dirpath": self.dirpath,
+            "best_model_path": str(here),
+            "kth_best_model_path": str(here),
+            "best_k_models": {str(here): state_dict["best_model_score"]},
+        }
+        super().load_state_dict({**state_dict, **moved})
+
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
         equal = current is not None and self.best_model_score == current
         return bool(equal) or super().check_monitor_top_k(trainer, current)
+
+
+@rank_zero_only
+def _note_missing(best: Path) -> None:
+    print(
+        f"note: {best} is not there; the best score starts over from the next validation",
+        file=sys.stderr,
+    )
 
 
 class LastCheckpoint(StopTogether):
