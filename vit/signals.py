@@ -23,6 +23,8 @@ class Stopped(SystemExit):
         self.number = number
         self.announced = False
         """Whether a message about it has been printed."""
+        self.agreed = False
+        """Whether it was raised at a point that all processes of a run have reached."""
 
 
 class _Requests:

@@ -1,8 +1,10 @@
 """A resume that does not fit is one line, and leaves the run as it was."""
 
 import csv
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +92,19 @@ def test_the_configuration_before_a_resume_is_kept(run: Path, vit: Vit) -> None:
     assert b"max_epochs: 2" in (run / "config.yaml").read_bytes()
     assert resume(vit)[0] == 0  # the same options: nothing to keep
     assert not (run / "config.yaml.2").exists()
+
+
+def test_the_model_of_a_run_that_went_on_does_not_say_how_it_was_started(
+    run: Path, vit: Vit
+) -> None:
+    def recipe() -> dict[str, Any]:
+        return json.loads((run / "model/config.json").read_text())["extra"]["recipe"]
+
+    before = recipe()
+    assert before["ckpt_path"] is None and before["run_dir"] is None and "config" not in before
+    done = vit("fit", "--run_dir", run, "--ckpt_path=last")
+    assert done.status == 0, done.err
+    assert recipe() == before
 
 
 def test_an_option_of_the_optimizer_without_effect_is_noted(run: Path, vit: Vit) -> None:

@@ -69,7 +69,7 @@ def test_a_start_that_fails_leaves_nothing_it_made(here: Path, inside: dict[str,
     elif "log.txt" in inside:
         assert os.listdir(folder) == ["log.txt"]
     else:
-        assert os.listdir(folder) == []
+        assert contents(folder) == {"config.yaml": OLD_CONFIG.encode()}
     claim_new(str(folder), "x").release()
 
 
@@ -81,6 +81,23 @@ def test_a_loss_that_diverged_keeps_its_metrics_and_the_directory_is_free(here: 
     assert Path("run/metrics.csv").is_file()
     claim_new("run", "x").release()
     assert not Path("run/metrics.csv").exists()
+
+
+def test_what_a_killed_start_has_left_is_replaced_but_for_its_config_yaml(here: Path) -> None:
+    folder = here / "run"
+    lock = FileLock(claim_new("run", "x").folder / ".lock")
+    lock.path.unlink()
+    for start in range(2):
+        with pytest.raises(UserError), kept(claim_new("run", "x")):
+            assert not (folder / "metrics.csv").exists()
+            raise UserError("too bad")
+        assert sorted(contents(folder)) == [".lock", "config.yaml", "config.yaml.1"][: 3 * start]
+        # What is there after a SIGKILL.
+        lock.path.parent.mkdir(exist_ok=True)
+        lock.acquire()
+        lock.release()
+        for name in ("config.yaml", "config.yaml.1", "metrics.csv"):
+            (folder / name).write_text(OLD_CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +223,25 @@ def test_a_start_that_failed_can_be_repeated_and_corrected(vit: Vit, photos: Pat
         "vit: run_dir=run already holds a run: add --ckpt_path last to continue it, or choose "
         "another --run_dir\n"
     )
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_recipe_in_its_run_directory_is_not_lost(vit: Vit, photos: Path, wrong: bool) -> None:
+    args = ("fit", "--data.root", photos, *TINY, *SHORT)
+    printed = vit(*args, "-c", "cifar10", "--print_config")
+    assert printed.status == 0
+    recipe = Path("run/config.yaml")
+    recipe.parent.mkdir()
+    recipe.write_text("# mine\n" + printed.out)
+    before = contents(recipe.parent)
+    more = ("--data.image_size=15",) if wrong else ()
+    done = vit(*args, "-c", recipe, "--run_dir=run", *more)
+    if wrong:
+        assert done.status == 2 and contents(recipe.parent) == before
+    else:
+        assert done.status == 0
+        assert Path("run/config.yaml.1").read_bytes() == before["config.yaml"]
+        assert Path("run/model/config.json").is_file()
 
 
 def test_an_optimizer_that_does_not_fit_leaves_no_run(vit: Vit, photos: Path) -> None:

@@ -1,3 +1,4 @@
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from vit.training.callbacks import EMA
 from vit.training.checkpoints import BestCheckpoint, LastCheckpoint
+from vit.training.stopping import StopTogether
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -105,6 +107,37 @@ def test_of_equal_scores_the_latest_is_the_best(
     assert [file.name for file in tmp_path.iterdir()] == ["best.ckpt"]
 
 
+@pytest.mark.filterwarnings("error:.*dirpath has changed")
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_run_that_was_moved_keeps_its_best_score(
+    copied: bool, make_trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(folder: Path, scores: list[float], **options: Any) -> BestCheckpoint:
+        keep = BestCheckpoint(folder, "val/acc1")
+        callbacks = [keep, LastCheckpoint(folder)]
+        trainer = make_trainer(max_epochs=len(scores), callbacks=callbacks)
+        trainer.fit(Score(scores), DataLoader([0]), DataLoader([0]), **options)
+        return keep
+
+    old, new = tmp_path / "old", tmp_path / "new"
+    run(old, [0.9, 0.5])
+    if copied:
+        shutil.copytree(old, new)
+        old_best = (old / "best.ckpt").read_bytes()
+    else:
+        old.rename(new)
+    best = run(new, [0, 0, 0.6], ckpt_path=new / "last.ckpt")
+    assert best.best_model_path == str(new / "best.ckpt")
+    assert torch.load(new / "best.ckpt", weights_only=True)["epoch"] == 0
+    if copied:
+        assert (old / "best.ckpt").read_bytes() == old_best
+    (new / "best.ckpt").unlink()
+    capsys.readouterr()
+    best = run(new, [0, 0, 0, 0.4], ckpt_path=new / "last.ckpt")
+    assert "best.ckpt is not there; the best score starts over" in capsys.readouterr().err
+    assert torch.load(best.best_model_path, weights_only=True)["epoch"] == 3
+
+
 def test_the_best_loss_is_the_lowest(make_trainer, tmp_path: Path) -> None:
     keep = BestCheckpoint(tmp_path, "val/loss")
     model = Score([0.9, 0.2, 0.2, 0.5], "val/loss")
@@ -146,6 +179,20 @@ def test_a_stopped_run_has_saved_its_last_step(
     actual = run("stopped", ckpt_path=last)
     for name, value in expected.state_dict().items():
         assert torch.equal(value, actual.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("first", ["StopTogether", "LastCheckpoint"])
+def test_a_stop_that_another_callback_raises_is_saved_too(
+    first: str, make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    other = StopTogether() if first == "StopTogether" else LastCheckpoint(tmp_path / "other")
+    callbacks = [Signal(signal.SIGTERM, 3), other, LastCheckpoint(tmp_path)]
+    trainer = make_trainer(max_epochs=1, callbacks=callbacks)
+    with pytest.raises(SystemExit):
+        trainer.fit(make_model(), make_data(batch_size=8))
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert saved["global_step"] == 4
+    assert saved["callbacks"]["LastCheckpoint"] == {"global_batch": 8}
 
 
 class LateSignalCheckpoint(LastCheckpoint):

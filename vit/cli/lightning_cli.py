@@ -70,6 +70,7 @@ def bounded_values() -> None:
 
 
 PARSER_MODE = "bounded_yaml"
+_REFUSALS = (ValueError, TypeError, ImportError, RuntimeError)
 
 
 class TrainingCLI(LightningCLI):
@@ -204,12 +205,13 @@ class TrainingCLI(LightningCLI):
 
     def build_trainer(self, run_dir: Path | None, resumed_step: int | None = None) -> Trainer:
         """The Trainer of a run that writes into `run_dir`; without one it writes nothing."""
-        progress = [*self._progress(), StopTogether()]
-        own: dict[str, Any] = {"logger": False, "callbacks": progress}
+        progress = self._progress()
+        own: dict[str, Any] = {"logger": False, "callbacks": [*progress, StopTogether()]}
         if run_dir is not None:
             own = {
                 "default_root_dir": str(run_dir),
                 "logger": [MetricsCsv(run_dir, resumed_step), *self._configured("logger")],
+                # LastCheckpoint is a StopTogether.
                 "callbacks": [*progress, *self._checkpoints(run_dir)],
                 "plugins": [AtomicCheckpointIO(), *self._configured("plugins")],
             }
@@ -218,8 +220,9 @@ class TrainingCLI(LightningCLI):
             self.trainer = self.instantiate_trainer(**own)
         except UserError:
             raise
-        # Such as a GPU or a package that is not there, or a list of devices for a CPU.
-        except (MisconfigurationException, ValueError, TypeError, ImportError) as error:
+        # Such as a GPU or a package that is not there, a list of devices for a CPU, or a callback
+        # that can be there only once.
+        except (MisconfigurationException, *_REFUSALS) as error:
             raise UserError(f"trainer: {shorten(' '.join(str(error).split()))}") from error
         return self.trainer
 

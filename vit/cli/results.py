@@ -209,7 +209,7 @@ def finish(
         preprocess=data.preprocess.to_dict(),
         extra={
             "multilabel": data.multilabel,
-            "recipe": json.loads(json.dumps(cli.config.as_dict(), default=str)),
+            "recipe": _recipe(cli.config.as_dict()),
             "metrics": summary["metrics"],
             "checkpoint": outcome.checkpoint,
         },
@@ -236,6 +236,16 @@ def finish(
     else:
         print(last_words)
     return 0
+
+
+def _recipe(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration as plain types, without what belongs to one start.
+
+    A run that was interrupted and has gone on has the same files in model/ as one that was not.
+    """
+    recipe = json.loads(json.dumps(config, default=str))
+    recipe.pop("config", None)
+    return {**recipe, "ckpt_path": None, "run_dir": None}
 
 
 def _examples(model: Any, data: Any, split: str) -> Examples | None:

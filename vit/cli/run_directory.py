@@ -1,6 +1,7 @@
 """Which directory a run writes to, which checkpoint it continues, and that no other run does."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,12 +10,16 @@ from pathlib import Path
 
 from vit.errors import UserError
 from vit.locking import FileLock, Locked
-from vit.writing import is_temporary, remove_orphans
+from vit.writing import is_temporary, remove_orphans, write_bytes
 
 LOCK = ".lock"
 TRACEBACK = "traceback.txt"
+CONFIG = "config.yaml"
 # What a start leaves that has not come to a checkpoint; the next start takes its place.
-_OF_A_START = {LOCK, TRACEBACK, "config.yaml", "metrics.csv", "checkpoints"}
+_REPLACED = {TRACEBACK, "metrics.csv", "checkpoints"}
+# It leaves these, too. A config.yaml may be the recipe that the user has put there: the next start
+# keeps it, as config.yaml.1 where its own differs.
+_KEPT = re.compile(rf"{re.escape(LOCK)}|{re.escape(CONFIG)}(\.\d+)?")
 # Beside a start: where `vit transfer`, or a shell, puts its output.
 _BESIDE_A_START = {"log.txt"}
 
@@ -46,6 +51,10 @@ class Claim:
     """None in processes that write nothing."""
     made: list[Path] = field(default_factory=list)
     """Directories that did not exist before, outermost first."""
+    earlier_names: frozenset[str] = frozenset()
+    """Names of the files that an earlier start, or the user, has put there."""
+    earlier_config: bytes | None = None
+    """Content of the config.yaml among them."""
 
     def abandon(self) -> None:
         """Removes what a start that came to no checkpoint has written, and gives the lock back."""
@@ -54,9 +63,11 @@ class Claim:
         # What was logged before a loss became infinite is worth a look; the next start replaces it.
         trained = holds_run(self.folder) or (self.folder / "metrics.csv").exists()
         if self.fresh and not trained:
-            for name in _OF_A_START - {LOCK}:
-                _remove(self.folder / name)
-            (self.folder / LOCK).unlink(missing_ok=True)
+            for name in filter(_is_of_a_start, os.listdir(self.folder)):
+                if name not in self.earlier_names:
+                    _remove(self.folder / name)
+            if self.earlier_config is not None:
+                write_bytes(self.folder / CONFIG, self.earlier_config)
             for folder in reversed(self.made):
                 with suppress(OSError):  # somebody else has put something there
                     folder.rmdir()
@@ -140,11 +151,14 @@ def _claim_free(folder: Path, what: str) -> Claim:
     _check_free(folder, what)
     made = [path for path in (*reversed(folder.parents), folder) if not path.exists()]
     writable(folder, "--run_dir")
-    claim = _take(Claim(folder, fresh=True, made=made), what)
+    earlier = frozenset(filter(_KEPT.fullmatch, os.listdir(folder)))
+    claim = _take(Claim(folder, fresh=True, made=made, earlier_names=earlier), what)
     try:
         _check_free(folder, what)  # another run may have come and gone
-        for name in _OF_A_START - {LOCK}:
+        for name in _REPLACED:
             _remove(folder / name)
+        if (folder / CONFIG).is_file():
+            claim.earlier_config = (folder / CONFIG).read_bytes()
     except BaseException:
         claim.release()
         raise
@@ -183,14 +197,18 @@ def _check_free(folder: Path, what: str) -> None:
                 "another --run_dir"
             )
         raise _Occupied(f"{what} already holds a run; choose another --run_dir")
-    others = sorted(names - _OF_A_START - _BESIDE_A_START)
-    started = _is_our_lock(folder / LOCK) or _is_our_config(folder / "config.yaml")
+    others = sorted(name for name in names - _BESIDE_A_START if not _is_of_a_start(name))
+    started = _is_our_lock(folder / LOCK) or _is_our_config(folder / CONFIG)
     if not others and not started:  # these may be anybody's
         others = sorted(names - _BESIDE_A_START)
     if others:
         raise _Occupied(
             f"{what} is not empty and holds no run ({shown(others)}); choose another --run_dir"
         )
+
+
+def _is_of_a_start(name: str) -> bool:
+    return name in _REPLACED or _KEPT.fullmatch(name) is not None
 
 
 def shown(names: list[str]) -> str:
@@ -210,9 +228,7 @@ def holds_run(folder: Path) -> bool:
 
 def _is_run(folder: Path) -> bool:
     return (
-        _is_our_lock(folder / LOCK)
-        or _is_our_config(folder / "config.yaml")
-        or _has_checkpoints(folder)
+        _is_our_lock(folder / LOCK) or _is_our_config(folder / CONFIG) or _has_checkpoints(folder)
     )
 
 

@@ -1,5 +1,6 @@
 """best.ckpt, which a finished run is, and last.ckpt, where an interrupted run continues."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
+from vit.signals import Stopped
 from vit.training.callbacks import counting_data
 from vit.training.stopping import StopTogether
 
@@ -35,9 +38,39 @@ class BestCheckpoint(ModelCheckpoint):
             save_on_train_epoch_end=False,
         )
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes up the best score so far, also where the run has been moved or renamed since.
+
+        Lightning records absolute paths, and would read the old folder's file and drop the score.
+        """
+        best = state_dict["best_model_path"]
+        if not best:
+            super().load_state_dict(state_dict)
+            return
+        assert self.dirpath is not None
+        here = Path(self.dirpath) / Path(best).name
+        if not here.is_file():
+            _note_missing(here)
+            return
+        moved = {
+            "dirpath": self.dirpath,
+            "best_model_path": str(here),
+            "kth_best_model_path": str(here),
+            "best_k_models": {str(here): state_dict["best_model_score"]},
+        }
+        super().load_state_dict({**state_dict, **moved})
+
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
         equal = current is not None and self.best_model_score == current
         return bool(equal) or super().check_monitor_top_k(trainer, current)
+
+
+@rank_zero_only
+def _note_missing(best: Path) -> None:
+    print(
+        f"note: {best} is not there; the best score starts over from the next validation",
+        file=sys.stderr,
+    )
 
 
 class LastCheckpoint(StopTogether):
@@ -69,9 +102,13 @@ class LastCheckpoint(StopTogether):
         self._saved_step = -1
         self._global_batch: int | None = None
 
-    def state_dict(self) -> dict[str, int]:
-        """Images in a step of all processes; a run that goes on must have as many."""
-        return {} if self._global_batch is None else {"global_batch": self._global_batch}
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        # Images in a step of all processes; a run that goes on must have as many. Not by
+        # `state_dict`, since Lightning takes only one callback of a class that has one.
+        if self._global_batch is not None and "callbacks" in checkpoint:
+            checkpoint["callbacks"]["LastCheckpoint"] = {"global_batch": self._global_batch}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         data = counting_data(trainer)
@@ -90,8 +127,10 @@ class LastCheckpoint(StopTogether):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        # Only a stop that was agreed on falls between two steps, on all processes.
-        if self.agreed and trainer.state.fn == TrainerFn.FITTING and self._saved_step >= 0:
+        # Only a stop that was agreed on falls between two steps, on all processes. Another
+        # callback of the kind may have come first, and raised it.
+        agreed = isinstance(exception, Stopped) and exception.agreed
+        if agreed and trainer.state.fn == TrainerFn.FITTING and self._saved_step >= 0:
             self._save(trainer)
         super().on_exception(trainer, pl_module, exception)
 

@@ -36,11 +36,10 @@ class StopTogether(Checkpoint):
         self._group: Any = None
         self._between_steps = True
         self._common_batches = 0
-        self._agreed = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         _take_over(trainer)
-        self._agreed, self._between_steps = False, True
+        self._between_steps = True
         self._held.enter_context(signals.handled())  # before Lightning looks at the handlers
         if trainer.world_size > 1:
             self._listen(several=True)
@@ -110,11 +109,6 @@ class StopTogether(Checkpoint):
         self._listening = False
         self._held.close()
 
-    @property
-    def agreed(self) -> bool:
-        """Whether the run was ended at a point that all processes have reached."""
-        return self._agreed
-
     def _listen(self, *, several: bool) -> None:
         if not self._listening:
             self._listening = True
@@ -126,8 +120,9 @@ class StopTogether(Checkpoint):
             return
         number = self._reduced(signals.received(), dist.ReduceOp.MAX)
         if number:
-            self._agreed = True
-            raise Stopped(number)
+            stop = Stopped(number)
+            stop.agreed = True
+            raise stop
 
     def _count_batches(self, batches: list[int | float]) -> None:
         # Odd sets leave some processes with a batch less; who has more goes on alone.
