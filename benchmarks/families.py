@@ -95,6 +95,8 @@ def scatter(module: nn.Module, seed: int = 0) -> nn.Module:
 
 def _draw(name: str, tensor: Tensor, generator: torch.Generator) -> None:
     noise = torch.empty(tensor.shape).normal_(generator=generator)
+    if "attn_pool.q" in name or "attn_pool.kv" in name:
+        noise *= 3  # else all patches are attended to alike, and the query says little
     if name.endswith("running_var"):
         tensor.copy_(0.5 + noise.abs())
     elif tensor.ndim <= 1:
@@ -105,7 +107,8 @@ def _draw(name: str, tensor: Tensor, generator: torch.Generator) -> None:
         small = 0.1 if "patch_embed.proj" in name or "projection" in name else 1.5
         tensor.copy_(small * (noise + 0.1) / tensor[0].numel() ** 0.5)
     else:
-        tensor.copy_(0.3 * noise)
+        # Registers and the query of attention pooling are a small part of what is pooled.
+        tensor.copy_((1.5 if name.endswith(("reg_token", "latent")) else 0.3) * noise)
 
 
 def saved(case: Case, peer: nn.Module, layout: str, folder: Path) -> Path:

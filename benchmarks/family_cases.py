@@ -135,14 +135,13 @@ def timm_groups() -> dict[str, list[tuple[str, dict[str, Any]]]]:
 def timm_cases(others: bool = True) -> list[Case]:
     """One case for each set of flags, at the smallest size; then SHAPES, OTHERS and VARIATIONS.
 
-    `others`: whether OTHERS are among them, and of SHAPES those wider than 1152.
+    `others`: whether OTHERS are among them.
     """
     cases = []
     for members in timm_groups().values():
         name, arguments = min(members, key=_cost)
         cases.append(_timm_case(_family(members), name, {}, arguments))
-    shapes = [name for name in SHAPES if others or timm_arguments(name)["embed_dim"] <= 1152]
-    cases += [_timm_case(f"{n}, its size", n, {}, timm_arguments(n)) for n in shapes]
+    cases += [_timm_case(f"{n}, its size", n, {}, timm_arguments(n)) for n in SHAPES]
     cases += [_timm_case(name.split("_")[0], name, {}, {}) for name in OTHERS if others]
     return cases + [
         _timm_case(f"vit, {label}", name, arguments, timm_arguments(name), unseen=unseen)

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from vit.checkpoints import layout, timm_families
+from vit.checkpoints import layout as layouts
+from vit.checkpoints import timm_families
 from vit.checkpoints.pretrained import create_model, inspect_pretrained
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -50,9 +51,11 @@ def families(load_benchmark: Callable[[str], ModuleType]) -> Iterator[ModuleType
         yield load_benchmark("families")
 
 
-def identity(row: Any) -> str:
-    arguments = " ".join(f"{key}={value}" for key, value in row.arguments.items())
-    return f"{row.model} {arguments} | {row.layout.split(',')[0]}"
+def identity(model: str, arguments: dict[str, Any], layout: str) -> str:
+    """A name for one file, as it stands in EQUAL_BEFORE."""
+    plain = json.loads(json.dumps(arguments))  # tuples become lists
+    shown = " ".join(f"{key}={value}" for key, value in plain.items())
+    return f"{model} {shown} | {layout.split(',')[0]}"
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -61,8 +64,8 @@ def test_a_family_is_equal_or_refused_in_one_line(families: ModuleType, chunk: i
     cases = [*families.timm_cases(others=False), *families.transformers_cases()]
     seen, answers = set(), set()
     for case in cases[chunk::CHUNKS]:
-        for row in families.measure(case, layouts=LAYOUTS, moving=case.narrow):
-            name = identity(row)
+        for row in families.measure(case, layouts=LAYOUTS, moving=False):
+            name = identity(row.model, row.arguments, row.layout)
             seen.add(name)
             answers.add(row.answer)
             if row.answer == "refused":
@@ -75,19 +78,25 @@ def test_a_family_is_equal_or_refused_in_one_line(families: ModuleType, chunk: i
                     f"{name}: {row.answer} {row.difference} {row.sentence}"
                 )
                 assert row.difference < 1e-5, name
-                assert row.least_moved is None or row.least_moved > families.MOVES, name
     assert seen and {"equal", "refused"} <= answers
 
 
 def test_every_family_that_was_equal_is_among_the_cases(families: ModuleType) -> None:
     cases = [*families.timm_cases(others=False), *families.transformers_cases()]
-    names = {
-        f"{case.model} {' '.join(f'{k}={v}' for k, v in case.shown.items())} | {name.split(',')[0]}"
-        for case in cases
-        for name in LAYOUTS
-    }
+    names = {identity(case.model, case.shown, layout) for case in cases for layout in LAYOUTS}
     before = set(json.loads(EQUAL_BEFORE.read_text()))
     assert before <= names and len(before) > 50
+
+
+def test_the_committed_table_has_no_model_that_loads_and_differs(families: ModuleType) -> None:
+    """And the weights of each equal model are such that every part of it counts."""
+    document = json.loads((families.ROOT / "benchmarks/results/families.json").read_text())
+    rows = document["rows"]
+    assert {row["answer"] for row in rows} == {"equal", "refused", "assumed"}
+    assert not [row for row in rows if row["answer"] == "assumed" and row["layout"] == "library"]
+    moved = [row["least_moved"] for row in rows if row["least_moved"] is not None]
+    assert len(moved) > 100 and min(moved) > families.MOVES
+    assert (families.ROOT / "docs/families.md").read_text().count("| refused") > 100
 
 
 def one_case(families: ModuleType, model: str) -> Any:
@@ -110,7 +119,7 @@ def test_rotary_positions_that_were_dropped_would_be_found(
 def test_another_number_of_heads_would_be_found(
     families: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(layout._HEADS, 1152, 18)
+    monkeypatch.setitem(layouts._HEADS, 1152, 18)
     case = one_case(families, "vit_so400m_patch14_siglip_gap_224")
     assert [row.answer for row in families.measure(case, layouts=LAYOUTS)] == ["equal", "different"]
 

@@ -277,6 +277,9 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
         used=used,
         classes=_classes(file.config, config.num_classes),
         foreign=families.foreign_sign(file.shapes),
+        notes=[]
+        if file.config
+        else ["the file has no description: BiT's own pooling, ReLU and strides are assumed"],
         preprocess=from_timm(given)
         or described(config.size, mean=HALF, std=HALF, interpolation="bilinear", resize="squash"),
     )
