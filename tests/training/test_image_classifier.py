@@ -9,6 +9,7 @@ from torch import nn
 from vit.checkpoints.native import save_native
 from vit.data.module import Sampling
 from vit.errors import UserError
+from vit.models.matmul import current_float32_route
 from vit.training.callbacks import EMA
 from vit.training.classifier import ImageClassifier, Labels
 from vit.training.losses import Loss
@@ -153,6 +154,7 @@ def test_a_checkpoint_says_what_it_is_in_plain_types(
         "config": model.model.config.to_dict(),
         "classes": ["a", "b", "c"],
         "preprocess": data.preprocess.to_dict(),
+        "float32_route": current_float32_route(),
         "weights": "raw",
         "metrics": scores,
         "extra": {"multilabel": False},

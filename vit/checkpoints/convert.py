@@ -107,7 +107,9 @@ def _write(
         write_native(target, config, state, info)
         return _alone(target, [target / "model.safetensors", target / "config.json"]), []
     if to == "timm":
-        preprocess = completed(info.preprocess) if info.preprocess is not None else None
+        preprocess = (
+            completed(info.preprocess, config.size) if info.preprocess is not None else None
+        )
         tensors, values, notes = timm_export.write(config, state, info.classes, preprocess)
         return _save_directory(target, tensors, {"config.json": values}), notes
     if to == "huggingface":
@@ -142,7 +144,9 @@ def _write_huggingface(
     files = {"config.json": values}
     if info.preprocess is not None:
         kind = values["model_type"]
-        files["preprocessor_config.json"] = to_huggingface(completed(info.preprocess), kind)
+        files["preprocessor_config.json"] = to_huggingface(
+            completed(info.preprocess, config.size), kind
+        )
     return _save_directory(target, tensors, files), notes
 
 

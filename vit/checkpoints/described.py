@@ -99,7 +99,7 @@ def _classes(classes: Any, num_classes: int) -> list[str] | None:
 
 
 def _preprocess(values: Any) -> dict[str, Any] | None:
-    """Names, kinds and ranges; what is absent has a default, but for the image size."""
+    """Names, kinds and ranges. What is absent has a default, the image size that of the model."""
     if values is None:
         return None
     if not isinstance(values, dict):
@@ -128,10 +128,8 @@ def _preprocess(values: Any) -> dict[str, Any] | None:
             )
         if not checks[name](value):
             raise UserError(f"preprocess: {name}={_short(value)} is not {expected[name]}")
-    if "image_size" not in values:
-        raise UserError("preprocess has no image_size; give [height, width] in pixels")
-    resized = math.prod(side / values.get("crop_fraction", 1) for side in values["image_size"])
-    if resized > MAX_PIXELS:
+    sides = values.get("image_size", ())
+    if math.prod(side / values.get("crop_fraction", 1) for side in sides) > MAX_PIXELS:
         raise UserError(
             f"preprocess: image_size={values['image_size']} with "
             f"crop_fraction={values.get('crop_fraction', 1)} takes more than {MAX_PIXELS:,} pixels"
@@ -139,9 +137,8 @@ def _preprocess(values: Any) -> dict[str, Any] | None:
     return values
 
 
-def completed(preprocess: Mapping[str, Any]) -> dict[str, Any]:
-    """A checked preprocessing with the defaults of what it leaves out."""
-    size = (preprocess["image_size"][0], preprocess["image_size"][1])
+def completed(preprocess: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any]:
+    """A checked preprocessing with the defaults of what it leaves out; `size` is the model's."""
     return {**described(size, mean=HALF, std=HALF, interpolation="bilinear"), **preprocess}
 
 

@@ -5,6 +5,7 @@ Every function takes the theme, since a page has a light and a dark one. Shapes:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image
 
-from vit.calibration import Reliability
 from vit.inspection.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
 from vit.inspection.lettering import (
     columns,
@@ -23,6 +23,9 @@ from vit.inspection.lettering import (
     text_style,
 )
 from vit.inspection.scores import most_confused, wilson_interval
+
+if TYPE_CHECKING:
+    from vit.calibration import Reliability  # imports torch
 
 MAX_CLASSES = 60
 """Above this the confusion matrix shows SHOWN_CLASSES of them, so that names stay readable."""
@@ -132,7 +135,7 @@ def class_bars(
     return figure
 
 
-def reliability(groups: Reliability, theme: Theme = LIGHT) -> Figure:
+def reliability(groups: "Reliability", theme: Theme = LIGHT) -> Figure:
     """Share of right predictions against confidence, with 95 % Wilson intervals, above a
     histogram of the confidences. A calibrated model lies on the diagonal."""
     figure = new_figure(4.6, 4.4, theme)

@@ -8,11 +8,11 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from vit.calibration import Reliability
 from vit.inspection import figures
 from vit.inspection.curves import Row, curves, panels_of
 from vit.inspection.drawing import DARK, LIGHT, Theme, png
@@ -35,6 +35,9 @@ from vit.inspection.page import (
 )
 from vit.inspection.scores import ClassScores, most_confused, wilson_interval
 from vit.inspection.wording import commands, flat, percent
+
+if TYPE_CHECKING:
+    from vit.calibration import Reliability  # imports torch
 
 WEAKEST = 10
 """Classes in the short table; with more than twice as many the full one is folded away."""
@@ -81,7 +84,7 @@ class Findings:
     """Of a multi-label set: a value in [0, 1] a class, (k,), and what it is."""
     matrix: np.ndarray | None
     """(k, k) counts, true by predicted class, of a single-label set; None of too many classes."""
-    calibration: Reliability | None
+    calibration: "Reliability | None"
     wrong: Sequence[WrongImage]
     wrong_title: str
 
@@ -263,7 +266,7 @@ def _calibration(found: Findings) -> str:
     )
 
 
-def _groups(groups: Reliability) -> str:
+def _groups(groups: "Reliability") -> str:
     """The numbers of the reliability diagram, one row a group that holds predictions."""
     columns = (groups.low, groups.high, groups.count, groups.confidence, groups.hits)
     rows = [

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vit.calibration import reliability
 from vit.errors import UserError
 from vit.inspection import curves, figures
 from vit.inspection.drawing import png
@@ -136,6 +135,8 @@ def examine(
     open_image: Callable[[int], Image.Image],
 ) -> Findings:
     """The numbers behind the report; the arguments are those of `write_results`."""
+    from vit.calibration import reliability  # imports torch, which a report needs nowhere else
+
     k = len(classes)
     hits = predictions.hits()
     matrix = scores = groups = bars = mean_precision = None
