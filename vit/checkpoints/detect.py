@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from vit.checkpoints import google, huggingface, huggingface_bit, native, timm, torchvision
 from vit.checkpoints.files import WeightFile
+from vit.checkpoints.foreign_json import check_types
 from vit.checkpoints.huggingface_families import check_family
 from vit.checkpoints.layout import Recognised, listed
 from vit.checkpoints.timm_families import architecture_of, refused
@@ -27,6 +28,8 @@ SOURCES = tuple(
 
 def recognise(file: WeightFile) -> Recognised:
     """The file as its source understands it. UserError where none does."""
+    if not native.matches(file):
+        check_types(file)
     for source in SOURCES:
         if source.matches(file):
             return source.recognise(file)

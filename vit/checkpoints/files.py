@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import re
+import tokenize
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,15 @@ _WRAPPERS = re.compile(
     r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.|^module\."
 )
 _NESTED = ("state_dict", "model", "model_state_dict", "module", "teacher")
+# What reading a damaged zip archive or the header of an array in it raises.
+_DAMAGED = (
+    zipfile.BadZipFile,
+    tokenize.TokenError,
+    NotImplementedError,
+    EOFError,
+    ValueError,
+    OSError,
+)
 _MOST_JSON = 1 << 26
 """Bytes of a description; the names of ImageNet-21k's classes are a hundredth of that."""
 _IN_DIRECTORY = ("model.safetensors", "pytorch_model.bin")
@@ -84,6 +94,8 @@ def open_weights(path: str | Path) -> WeightFile:
             f"pretrained={path!r}: weights do not come by the model's name here; give a file, a "
             "directory or an address (hf://..., gs://..., https://...), or leave it out"
         )
+    if not os.fspath(path):  # Path("") is the current directory
+        raise UserError("pretrained='' names no file; give a file, a directory or an address")
     try:
         path = find_weights(Path(path))
         with path.open("rb") as stream:
@@ -186,11 +198,24 @@ def _open_zip(path: Path) -> WeightFile:
             members = archive.namelist()
             if any(name.endswith(".npy") for name in members):
                 return _open_npz(path, archive)
+            _check_sums(archive)
     except UserError:
         raise
-    except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
+    except _DAMAGED as error:
         raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
     return _open_torch(path)
+
+
+def _check_sums(archive: zipfile.ZipFile) -> None:
+    """BadZipFile where a member has not its CRC-32. torch.load does not look at it.
+
+    A sum of zero says that the writer left it out (torch.serialization.set_crc32_options).
+    """
+    for member in archive.infolist():
+        if member.CRC:
+            with archive.open(member) as stream:
+                while stream.read(1 << 20):
+                    pass
 
 
 def _open_npz(path: Path, archive: zipfile.ZipFile) -> WeightFile:
@@ -220,7 +245,7 @@ def _read_npy(path: Path, key: str) -> Tensor:
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
             array = np.lib.format.read_array(stream, allow_pickle=False)
-    except (zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
+    except _DAMAGED as error:
         raise UserError(f"{path} is damaged or incomplete at {key!r} ({reason(error)})") from error
     if array.dtype.str == "|V2":  # numpy has no bfloat16: such arrays are saved as raw two bytes
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

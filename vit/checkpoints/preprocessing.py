@@ -95,7 +95,7 @@ def from_timm(values: dict[str, Any]) -> dict[str, Any] | None:
     """A timm pretrained_cfg; None where it is absent or says what we cannot do (padding)."""
     modes = {"center": "crop", "squash": "squash"}
     mode, filter_ = values.get("crop_mode", "center"), values.get("interpolation", "bicubic")
-    if "mean" not in values or "input_size" not in values or mode not in modes:
+    if not {"mean", "std", "input_size"} <= set(values) or mode not in modes:
         return None
     if filter_ not in _PILLOW.values():
         return None

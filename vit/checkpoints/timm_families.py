@@ -229,6 +229,10 @@ def foreign_part(file: WeightFile, keys: Iterable[str]) -> str:
                 raise UserError(
                     f"{file.path} has {reasons[0]}, which is not supported here (no {name})"
                 )
+    if keys >= {"dist_token", "reg_token"}:  # timm has them as parameters and leaves them out
+        raise UserError(
+            f"{file.path} has registers beside a distillation token, which timm does not use"
+        )
     if not keys & {"norm.weight", "fc_norm.weight"}:
         reasons.append("no norm after the last block")
     return reasons[0] if reasons else ""
