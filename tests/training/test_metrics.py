@@ -30,7 +30,7 @@ MANY = (torch.rand(N, K, generator=RANDOM) < 0.3).float()
 SCORES = torch.rand(N, K, generator=RANDOM)
 
 
-def evaluated(probabilities, labels, *, multilabel=False, batch=32):  # noqa: ANN
+def evaluated(probabilities, labels, *, multilabel=False, batch=32):
     metrics = EvaluationMetrics(probabilities.shape[1], multilabel=multilabel)
     metrics.reset()
     for p, y in zip(probabilities.split(batch), labels.split(batch), strict=True):
@@ -175,7 +175,7 @@ class TensorSizes(TorchDispatchMode):
 
     largest = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **kwargs or {})
         for value in result if isinstance(result, tuple) else (result,):
             if isinstance(value, torch.Tensor):

@@ -134,7 +134,6 @@ def test_the_first_twenty_steps_are_those_of_a_plain_loop(
     torch.manual_seed(0)
     cli = builder().build(arguments)
     plain = deepcopy(cli.model.model).double().train()
-    cli.config_init["trainer"]["enable_checkpointing"] = False  # which `vit fit` refuses
     trainer, recorder = cli.build_trainer(None), Recorder()
     trainer.callbacks.append(recorder)
     trainer.fit(cli.model, cli.datamodule)
