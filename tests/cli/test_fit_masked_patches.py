@@ -159,7 +159,7 @@ def test_an_unfinished_run_is_scored_by_its_checkpoint(run: Path, vit: Vit) -> N
     ("args", "message"),
     [
         (("--task=clasification",), "unknown task 'clasification'; did you mean 'classification'?"),
-        (("--model.fraction=2",), "fraction=2.0 is not in (0, 1)"),
+        (("--model.fraction=2",), "fraction=2.0 must be in (0, 1)"),
         (("--model.target=colour",), "target"),
         (("--model.architecture.patch_size=16",), "a single patch of 16 pixels"),
         (("--model.name=bit_r50x1", "--model.architecture=null"), "not a ResNet"),

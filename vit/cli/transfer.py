@@ -128,8 +128,9 @@ def _preview(arguments: list[str], check: Callable[[Any], None]) -> "Splits":
 
     class Preview(TrainingCLI):
         def before_instantiate_classes(self) -> None:
+            self.config.model.pretrained = os.path.expanduser(self.config.model.pretrained)
+            check(self.config)  # first, since it names the options of `vit transfer`
             super().before_instantiate_classes()
-            check(self.config)
 
     return Preview(arguments).datamodule.splits
 
