@@ -115,7 +115,7 @@ def same(value: Any, text: str) -> bool:
     return value == read
 
 
-@cases(250)
+@cases(120)
 @given(name=st.sampled_from(NAMES), text=VALUES)
 def test_a_value_is_refused_in_one_line_or_stands_in_the_configuration(
     name: str, text: str
@@ -146,7 +146,7 @@ RUNS = sorted(
 )
 
 
-@cases(6)
+@cases(4)
 @given(options=st.lists(st.tuples(st.sampled_from(RUNS), SMALL), min_size=1, max_size=3))
 def test_a_short_run_ends_in_one_line_or_with_a_finite_loss(
     vit: Vit, options: list[tuple[str, str]]

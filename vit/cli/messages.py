@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from vit.errors import UserError, did_you_mean
+from vit.ranges import shown
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -86,20 +87,20 @@ def plain_value(keys: list[str], text: str) -> str | None:
     unnamed = re.search(r"Expected a dot import path string: (\S+)", text)
     if unnamed and outer.startswith("trainer."):
         example = "such as lightning.pytorch.callbacks.EarlyStopping"
-        return f"{inner}={unnamed[1]} is not the name of a class, {example}"
+        return f"{inner}={shown(unnamed[1])} is not the name of a class, {example}"
     section = re.search(r"Unable to load config '(.*?)'", text)
     if section:
         return f"{outer}={shorten(section[1], 60)} holds no options, and is no file of options"
     nested = re.search(r"\": Expected a (.+?)\. Got value: (.*?)(?:\. Got| - Expected|$)", text)
     if nested:
-        return f"{inner}={nested[2]} is not {simple(nested[1])}"
+        return f"{inner}={shown(nested[2])} is not {simple(nested[1])}"
     union = re.search(r"Union subtypes Subtypes: \[(.*?)\] Errors.*? Given value: (\S+.*?)$", text)
     if union:
         value = re.sub(r"[. ]+Got value: Namespace.*$", "", union[2])
-        return f"{inner}={value} is none of: {simple(union[1])}"
+        return f"{inner}={shown(value)} is none of: {simple(union[1])}"
     path = re.search(r"Expected a dot import path string: (\S+)", text)
     if path:
-        return f"{inner}={path[1]} is not the name of a class, such as torch.optim.AdamW"
+        return f"{inner}={shown(path[1])} is not the name of a class, such as torch.optim.AdamW"
     return None
 
 
