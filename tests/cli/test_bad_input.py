@@ -50,7 +50,7 @@ MISTAKES = [
     (["fit", "-c", "quickstart", "--trainer.gradient_clip_val=-1"], "must be at least 0"),
     (["fit", "-c", "quickstart", "--trainer.max_epochs=0"], "must be at least 1, or -1"),
     (["fit", "-c", "quickstart", "--trainer.max_time=00:00:00:00"], "is not a time above 0"),
-    (["fit", "-c", "quickstart", "--trainer.limit_train_batches=0"], "must be at least 1"),
+    (["fit", "-c", "quickstart", "--trainer.limit_train_batches=0"], "limit_train_batches=0"),
     (["fit", "-c", "quickstart", "--trainer.limit_train_batches=1.5"], "must be in (0, 1]"),
     (["fit", "-c", "quickstart", "--trainer.limit_test_batches=0"], "--final_split none"),
     (["fit", "-c", "quickstart", "--trainer.log_every_n_steps=-1"], "must be at least 0"),
