@@ -251,7 +251,7 @@ def test_damaged_bytes_are_refused_or_make_sense(
         content[start : start + len(replacement)] = replacement
     if length is not None:
         content = content[: int(length * len(content))]
-    judge({**files, name: bytes(content)})
+    assert judge({**files, name: bytes(content)}) in ("loaded", "refused")
 
 
 @pytest.mark.parametrize(
