@@ -319,10 +319,12 @@ def closing(
             ("vit recipes", "what else there is to train"),
         ]
     width = min(max(len(command) for command, _ in following), 70)
+    contents = ("report.html", "model/", "checkpoints/", "metrics.csv")
+    present = [name for name in contents if (run_dir / name).exists()]
     lines = [
         "",
         headline(split, metrics, predictions),
-        f"run directory  {run_dir}  (report.html, model/, checkpoints/, metrics.csv)",
+        f"run directory  {run_dir}  ({', '.join(present)})",
         "next:",
         *(f"  {command:{width}}  # {why}" for command, why in following),
     ]
