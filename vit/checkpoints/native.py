@@ -105,6 +105,7 @@ def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
         if tensor.dtype not in _DTYPES:
             raise UserError(f"{file.path} does not fit: {name} is of type {tensor.dtype}")
     model.load_state_dict(state, strict=True, assign=True)
+    model.preprocess = found.preprocess or {}
     return model.eval(), NativeInfo(found.classes, found.preprocess, found.extra)
 
 

@@ -117,6 +117,7 @@ def load_pretrained(
     report.preprocess = found.preprocess
     if image_size is not None:
         report.preprocess = with_image_size(found.preprocess, target)
+    model.preprocess = report.preprocess or {}
     return model, report
 
 

@@ -181,10 +181,10 @@ def finish(
     *,
     command: str,
     as_json: bool = False,
-) -> int:
+) -> None:
     """Writes model/, summary.json, pictures and report, and prints what came out."""
     if not is_first_process():
-        return 0
+        return
     model, data, split = cli.model, cli.datamodule, outcome.split
     summary = {
         "command": command,
@@ -235,7 +235,6 @@ def finish(
         print(last_words, file=sys.stderr)
     else:
         print(last_words)
-    return 0
 
 
 def _recipe(config: dict[str, Any]) -> dict[str, Any]:
