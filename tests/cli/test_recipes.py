@@ -69,6 +69,20 @@ def test_a_recipe_parses_and_builds(name: str, folder: Path, no_weights: None) -
     assert cli.model.optimizer(named).param_groups
 
 
+def test_the_variants_of_masked_patches_are_the_papers_other_targets(
+    folder: Path, no_weights: None
+) -> None:
+    from vit.cli.lightning_cli import TrainingCLI
+
+    name = "pretrain/masked_patches"
+    variants = variant_options(name)
+    assert list(variants) == ["colors_4x4", "pixels"]
+    for target, options in variants.items():
+        arguments = ["-c", name, *options, "--data.root", str(folder)]
+        cli = TrainingCLI([*arguments, "--trainer.accelerator=cpu", "--trainer.precision=32-true"])
+        assert cli.model.target == target
+
+
 CASES = [(name, variant) for name, known in PUBLISHED.items() for variant in known]
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from vit.checkpoints.native import save_native
 from vit.errors import UserError
 from vit.training.callbacks import EMA
+from vit.training.callbacks.linear_probe import LinearProbeFirst, fit_head, logistic_regression
 from vit.training.classifier import ImageClassifier, Labels
-from vit.training.linear_probe import LinearProbeFirst, fit_head, logistic_regression
 
 Make = Callable[..., Any]
 
