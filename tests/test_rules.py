@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MAY_IMPORT = {
     "models": set(),
     "data": set(),
-    "inspection": set(),
+    "reports": set(),
     "checkpoints": {"models"},
     "inference": {"models", "checkpoints", "data"},
     "training": {"models", "checkpoints"},
@@ -48,7 +48,7 @@ ONE_PAGE = {
 }
 HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
-    "inspection": {"lightning", "torchvision"},
+    "reports": {"lightning", "torchvision"},
     "inference": {"lightning", "torchvision", "torchmetrics"},
     "compute": {"lightning"},
 }

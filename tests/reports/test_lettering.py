@@ -2,8 +2,8 @@ import warnings
 
 import pytest
 
-from vit.inspection.drawing import LIGHT, new_figure, png
-from vit.inspection.lettering import columns, legible, nearest_legible, shorten, text_style
+from vit.reports.drawing import LIGHT, new_figure, png
+from vit.reports.lettering import columns, legible, nearest_legible, shorten, text_style
 
 UNDRAWABLE = "\U00012000\ue000"  # cuneiform and a private character: in no usual font
 

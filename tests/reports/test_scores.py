@@ -7,7 +7,7 @@ from scipy.stats import binomtest
 from sklearn import metrics as sk
 from torchmetrics.functional.classification import multilabel_average_precision
 
-from vit.inspection.scores import (
+from vit.reports.scores import (
     average_precision,
     class_scores,
     confusion_matrix,

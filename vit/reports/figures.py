@@ -14,15 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image
 
-from vit.inspection.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
-from vit.inspection.lettering import (
+from vit.reports.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
+from vit.reports.lettering import (
     columns,
     legible,
     nearest_legible,
     shorten,
     text_style,
 )
-from vit.inspection.scores import most_confused, wilson_interval
+from vit.reports.scores import most_confused, wilson_interval
 
 if TYPE_CHECKING:
     from vit.calibration import Reliability  # imports torch

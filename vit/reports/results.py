@@ -17,16 +17,16 @@ import numpy as np
 from PIL import Image
 
 from vit.errors import UserError
-from vit.inspection import curves, figures
-from vit.inspection.drawing import png
-from vit.inspection.figures import WrongImage
-from vit.inspection.report import Findings, render
-from vit.inspection.scores import (
+from vit.reading import special
+from vit.reports import curves, figures
+from vit.reports.drawing import png
+from vit.reports.figures import WrongImage
+from vit.reports.report import Findings, render
+from vit.reports.scores import (
     average_precision,
     class_scores,
     confusion_matrix,
 )
-from vit.reading import special
 from vit.writing import atomic, spreadsheet_text, write_bytes, write_text
 
 NUM_WORST = 20
