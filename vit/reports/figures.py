@@ -195,7 +195,6 @@ def worst(
         _picture(axes, item.image, theme)
         said = shorten(legible_name(classes[item.predicted], item.predicted), 19)
         true = ", ".join(legible_name(classes[i], i) for i in item.true) or "no class"
-        true = legible(true, ", ".join(f"#{i}" for i in item.true))  # two scripts, no one font
         name = nearest_legible(item.name)
         share = f"{100 * item.probability:.1f} %"
         axes.text(1, 1.04, share, ha="right", va="top", fontsize=8.5, color=theme.second)

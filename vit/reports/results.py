@@ -77,14 +77,8 @@ class Predictions:
         if (np.diff(self.indices) >= 0).all():
             return self
         order = np.argsort(self.indices, kind="stable")
-        return Predictions(
-            indices=self.indices[order],
-            names=[self.names[i] for i in order],
-            labels=self.labels[order],
-            top_classes=self.top_classes[order],
-            top_probabilities=self.top_probabilities[order],
-            label_probabilities=self.label_probabilities[order],
-        )
+        arrays = {field: held[order] for field, held in vars(self).items() if field != "names"}
+        return Predictions(names=[self.names[i] for i in order], **arrays)
 
     def classes_of(self, row: int) -> tuple[int, ...]:
         """The true class, or classes, of an image."""
