@@ -15,6 +15,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from vit.cache import cache_directory, cached
 from vit.errors import UserError
 from vit.writing import write_text
 
@@ -36,12 +37,6 @@ def image_extensions() -> frozenset[str]:
     from PIL import features
 
     return frozenset(EXTENSIONS) | ({".avif"} if features.check("avif") else set())
-
-
-def user_cache(*parts: str) -> Path:
-    """A path below the user's cache directory of this package; nothing is created."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home, "vit", *parts)
 
 
 @dataclass
@@ -85,7 +80,7 @@ def scan(top: str, *, progress: bool = False) -> Tree:
     """
     real = os.path.realpath(top)
     index = _index_file(real)
-    tree = _read_index(index)
+    tree = _read_index(cached(index))
     if tree is None:
         started = time.time()
         with _Counter(top, shown=progress) as counter:
@@ -190,7 +185,7 @@ def _holds(folder: str, path: str) -> bool:
 
 def _index_file(real: str) -> Path:
     key = json.dumps([_INDEX_VERSION, real, sorted(image_extensions())])
-    return user_cache("index", sha256(key.encode()).hexdigest()[:32] + ".json")
+    return cache_directory() / "index" / f"{sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def _read_index(path: Path) -> Tree | None:
