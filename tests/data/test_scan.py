@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from vit import progress
 from vit.data import scan as scan_module
 from vit.data.scan import Tree, ignored_note, image_extensions, scan
 
@@ -190,17 +191,15 @@ def test_progress_is_shown_only_for_slow_scans(tmp_path, make_tree, capsys, monk
     root = make_tree(tmp_path / "root", {"cat": 2})
     scan(str(root), progress=True)
     assert capsys.readouterr().err == ""
-    init = scan_module._Counter.__init__
-    monkeypatch.setattr(
-        scan_module._Counter,
-        "__init__",
-        lambda self, top, shown: init(self, top, shown=shown, after_seconds=0.0),
-    )
+    monkeypatch.setattr(progress, "BRIEF", -1.0)
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
     scan(str(root), progress=True)
     assert capsys.readouterr().err == "", "not a terminal"
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "300")
     scan(str(root), progress=True)
     captured = capsys.readouterr()
     assert "scanning" in captured.err and captured.out == ""
+    assert "scanning 2 of 2 folders of " in captured.err and "2 images" in captured.err
     scan(str(root), progress=False)
     assert capsys.readouterr().err == ""
