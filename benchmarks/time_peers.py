@@ -21,8 +21,8 @@ from model_peers import CIFAR, Setting, build_timm, configuration
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vit.cache import cache_directory
 from vit.compute.timing import finisher
-from vit.data.scan import user_cache
 from vit.hardware import default_precision, keep_memory
 from vit.training.optimizers.groups import param_groups
 from vit.training.schedules import Schedule
@@ -194,7 +194,7 @@ def as_it_comes(job: Job) -> Learner:
     changed = [transforms.RandomCrop(SIZE, padding=PADDING), transforms.RandomHorizontalFlip()]
     steps = {"train": transforms.Compose(changed + plain), "test": transforms.Compose(plain)}
     if job.root is None:
-        folder = str(user_cache("data"))
+        folder = str(cache_directory() / "data")
         sets: dict[str, Any] = {
             name: CIFAR10(folder, name == "train", transform, download=True)
             for name, transform in steps.items()

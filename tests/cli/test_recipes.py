@@ -171,10 +171,11 @@ def test_weights_of_another_patch_size_get_one_line(vit: Vit, folder: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_recipes(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_recipes_and_the_style_of_the_report(tmp_path: Path) -> None:
     from hatchling.builders.wheel import WheelBuilder
 
     root = Path(__file__).parents[2]
     wheel = next(WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"]))
     held = zipfile.ZipFile(wheel).namelist()
     assert all(f"vit/configs/{name}.yaml" in held for name in RECIPES)
+    assert "vit/reports/page.css" in held

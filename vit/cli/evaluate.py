@@ -139,7 +139,7 @@ def _show(
     out: Path | None,
 ) -> None:
     from vit.cli.results import headline
-    from vit.inspection.results import write_csv
+    from vit.reports.results import write_csv
 
     if out is not None:
         write_csv(out, classes, predictions, spreadsheet=options.spreadsheet)
@@ -176,7 +176,7 @@ def _listed(predictions: Any, classes: list[str]) -> list[dict[str, Any]]:
 
 def _warn_of_changes(run: Path, split: str, found: int) -> None:
     """Says so where the data is not what it was: a fresh cut may test on what was trained on."""
-    from vit.inspection.results import read_summary
+    from vit.reports.results import read_summary
 
     images = read_summary(run / "summary.json").get("images")
     before = images.get(split, 0) if isinstance(images, dict) else 0

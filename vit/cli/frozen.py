@@ -48,7 +48,9 @@ def add_model_arguments(parser: OneLineParser) -> None:
         help="of the model (default float32)",
     )
     machine.add_argument(
-        "--cache", metavar="DIR", help="where features are kept (default ~/.cache/vit/features)"
+        "--cache",
+        metavar="DIR",
+        help="where features are kept (default features in the cache folder)",
     )
     machine.add_argument("--no-cache", action="store_true", help="compute them, and keep nothing")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -96,11 +98,11 @@ def load_frozen(options: Namespace, layer: "Layer") -> Frozen:
 
     import torch
 
+    from vit.cache import cache_directory
     from vit.checkpoints.pretrained import load_pretrained
     from vit.checkpoints.report import print_report
     from vit.data.module import InputFormat
     from vit.data.preprocess import Preprocess
-    from vit.data.scan import user_cache
     from vit.evaluation.features import Extractor
 
     size = _image_size(options.image_size)
@@ -117,7 +119,7 @@ def load_frozen(options: Namespace, layer: "Layer") -> Frozen:
     if options.cache is not None and not options.no_cache:
         cache = writable(Path(options.cache).expanduser(), "--cache")
     elif not options.no_cache:
-        cache = user_cache("features")
+        cache = cache_directory() / "features"
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         extractor = Extractor(model, layer, precision=options.precision, device=device, cache=cache)

@@ -19,9 +19,9 @@ from vit.cli.run_directory import is_first_process
 from vit.data.decode import ImageError
 from vit.data.sources import PathList
 from vit.hardware import hardware, versions
-from vit.inspection.pretraining import Examples, pretraining_headline, write_pretraining
-from vit.inspection.results import Predictions, write_results
 from vit.ranking import top_classes
+from vit.reports.pretraining import Examples, pretraining_headline, write_pretraining
+from vit.reports.results import Predictions, write_results
 from vit.training.budget import time_limit
 from vit.writing import write_text
 

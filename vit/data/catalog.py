@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vit.data.scan import user_cache
+from vit.cache import cache_directory, cached
 from vit.data.sources import (
     ImageSet,
     PathList,
@@ -45,6 +45,8 @@ class Dataset:
     num_images: int
     """Of all splits; fewer on disk means an interrupted download."""
     load: Loader
+    folder: str
+    """What torchvision makes of it below the folder of downloads."""
 
 
 def list_datasets() -> list[str]:
@@ -65,7 +67,7 @@ def load_dataset(
 
     Args:
         name: One of `list_datasets()`.
-        data_dir: Where downloads go; ~/.cache/vit/data by default.
+        data_dir: Where downloads go; `data` in VIT_CACHE or ~/.cache/vit by default.
         val_fraction: Share of train that becomes val if the dataset has no val of its own.
         seed: Of that cut. Test sets do not depend on it.
 
@@ -76,7 +78,10 @@ def load_dataset(
         known = did_you_mean(name, CATALOG) or f"; known are {', '.join(list_datasets())}"
         raise UserError(f"unknown dataset {name!r} (a folder is given by --data.root){known}")
     dataset = CATALOG[name]
-    folder = Path(data_dir).expanduser() if data_dir is not None else user_cache("data")
+    if data_dir is not None:
+        folder = Path(data_dir).expanduser()
+    else:
+        folder = cached(cache_directory() / "data" / dataset.folder).parent
     classes, parts = dataset.load(folder)
     _check_complete(dataset, parts, folder)
     whole = Splits(
@@ -254,20 +259,30 @@ _TRAIN_VAL_TEST: dict[SplitName, str] = {"train": "train", "val": "val", "test":
 _TRAINVAL_TEST: dict[SplitName, str] = {"train": "trainval", "test": "test"}
 
 CATALOG: dict[str, Dataset] = {
-    "digits": Dataset("Digits of scikit-learn", 1_797, _digits),
-    "cifar10": Dataset("CIFAR-10", 60_000, partial(_cifar, "CIFAR10")),
-    "cifar100": Dataset("CIFAR-100", 60_000, partial(_cifar, "CIFAR100")),
-    "svhn": Dataset("SVHN", 99_289, _svhn),
-    "stl10": Dataset("STL-10", 13_000, _stl10),
-    "eurosat": Dataset("EuroSAT", 27_000, _eurosat),
+    "digits": Dataset("Digits of scikit-learn", 1_797, _digits, "digits"),
+    "cifar10": Dataset("CIFAR-10", 60_000, partial(_cifar, "CIFAR10"), "cifar-10-batches-py"),
+    "cifar100": Dataset("CIFAR-100", 60_000, partial(_cifar, "CIFAR100"), "cifar-100-python"),
+    "svhn": Dataset("SVHN", 99_289, _svhn, "svhn"),
+    "stl10": Dataset("STL-10", 13_000, _stl10, "stl10_binary"),
+    "eurosat": Dataset("EuroSAT", 27_000, _eurosat, "eurosat"),
     "oxford_iiit_pet": Dataset(
-        "Oxford-IIIT Pet", 7_349, partial(_listed, "OxfordIIITPet", splits=_TRAINVAL_TEST)
+        "Oxford-IIIT Pet",
+        7_349,
+        partial(_listed, "OxfordIIITPet", splits=_TRAINVAL_TEST),
+        "oxford-iiit-pet",
     ),
     "flowers102": Dataset(
-        "Oxford 102 Flower", 8_189, partial(_listed, "Flowers102", splits=_TRAIN_VAL_TEST)
+        "Oxford 102 Flower",
+        8_189,
+        partial(_listed, "Flowers102", splits=_TRAIN_VAL_TEST),
+        "flowers-102",
     ),
-    "food101": Dataset("Food-101", 101_000, partial(_listed, "Food101", splits=_TRAIN_TEST)),
+    "food101": Dataset(
+        "Food-101", 101_000, partial(_listed, "Food101", splits=_TRAIN_TEST), "food-101"
+    ),
     # The first of its ten official partitions.
-    "dtd": Dataset("Describable Textures", 5_640, partial(_listed, "DTD", splits=_TRAIN_VAL_TEST)),
-    "imagenet": Dataset("ImageNet-1k", 1_331_167, _imagenet),
+    "dtd": Dataset(
+        "Describable Textures", 5_640, partial(_listed, "DTD", splits=_TRAIN_VAL_TEST), "dtd"
+    ),
+    "imagenet": Dataset("ImageNet-1k", 1_331_167, _imagenet, "imagenet"),
 }
