@@ -35,6 +35,7 @@ ONE_PAGE = {
     "hardware",
     "locking",
     "logistic",  # a head before fine-tuning and a probe of frozen features are one minimum
+    "old_names",
     "progress",
     "ranges",
     "ranking",
