@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from vit.compute.timing import finisher
 from vit.data.scan import user_cache
 from vit.hardware import default_precision, keep_memory
-from vit.training.optim import param_groups
+from vit.training.optimizers.groups import param_groups
 from vit.training.schedules import Schedule
 
 RECIPE = "cifar10"

@@ -250,7 +250,7 @@ def test_an_optimizer_that_does_not_fit_leaves_no_run(vit: Vit, photos: Path) ->
     frozen = [arg for arg in args if not str(arg).startswith("--model.")]
     frozen[-1] = "--run_dir=frozen"
     more = ("--model.pretrained=run", "--model.freeze_backbone=true")
-    muon = "--model.optimizer={class_path: vit.training.muon.MuonWithAdamW}"
+    muon = "--model.optimizer={class_path: vit.training.optimizers.MuonWithAdamW}"
     done = vit(*frozen, *more, muon)
     if done.status:  # it may be able to train a head alone
         assert done.status == 2 and "Traceback" not in done.err

@@ -23,7 +23,7 @@ from vit.cli.processes import together
 from vit.data.module import ImageData, InputFormat
 from vit.data.transforms import TrainTransform
 from vit.signals import handled
-from vit.training.checkpoints import LastCheckpoint
+from vit.training.saving import LastCheckpoint
 
 CASES = [
     ("on_train_batch_start", 0, signal.SIGTERM),

@@ -14,7 +14,7 @@ from vit.training.callbacks import EMA
 from vit.training.classifier import ImageClassifier, Labels
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing
-from vit.training.muon import MuonWithAdamW
+from vit.training.optimizers.muon import MuonWithAdamW
 from vit.training.schedules import Schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")

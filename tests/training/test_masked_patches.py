@@ -19,7 +19,7 @@ from vit.errors import UserError
 from vit.training.classifier import ImageClassifier
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.masking import Corruption, color_classes, patch_pixels, rows, to_bytes
-from vit.training.muon import MuonWithAdamW
+from vit.training.optimizers.muon import MuonWithAdamW
 from vit.training.schedules import Schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -13,7 +13,7 @@ from vit.training.callbacks import EMA
 from vit.training.classifier import Labels
 from vit.training.csv_log import MetricsCsv
 from vit.training.mixing import Mixing
-from vit.training.muon import MuonWithAdamW
+from vit.training.optimizers.muon import MuonWithAdamW
 from vit.training.schedules import Schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -27,14 +27,12 @@ from vit.data.module import ImageData
 from vit.errors import UserError
 from vit.hardware import computes_on_cpu, default_precision
 from vit.models.routes import Float32Route, use_float32_route
-from vit.training.atomic_io import AtomicCheckpointIO
-from vit.training.checkpoints import BestCheckpoint, LastCheckpoint
+from vit.training.callbacks import RunProgress, StopTogether
 from vit.training.classifier import ImageClassifier, Labels
 from vit.training.csv_log import MetricsCsv
 from vit.training.losses import refuse_double_balance
 from vit.training.masked_patches import MaskedPatchPrediction
-from vit.training.progress import RunProgress
-from vit.training.stopping import StopTogether
+from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from vit.writing import atomic, write_bytes
 from vit.yaml_reader import check_yaml
 

@@ -16,7 +16,7 @@ from jsonargparse import Namespace
 from vit.errors import UserError
 from vit.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, Range, check_range, shown
 from vit.training.masking import FRACTION
-from vit.training.optim import LAYER_DECAY
+from vit.training.optimizers.groups import LAYER_DECAY
 
 MAX_SEED = 2**32 - 1
 """The largest seed that Lightning and numpy take."""

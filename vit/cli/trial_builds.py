@@ -12,7 +12,7 @@ from jsonargparse import Namespace
 
 from vit.cli.messages import shorten
 from vit.errors import UserError
-from vit.training.optim import check_arguments, param_groups
+from vit.training.optimizers.groups import check_arguments, param_groups
 
 # Names and shapes of parameters as every model has them.
 BACKBONE = {"blocks.0.mlp.fc1.weight": (4, 4), "blocks.0.mlp.fc1.bias": (4,)}

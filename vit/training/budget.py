@@ -6,7 +6,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Timer
 
 from vit.errors import UserError
-from vit.training.callbacks import counting_data
+from vit.training.counted_data import counting_data
 
 
 def steps_per_epoch(trainer: Trainer) -> int | None:

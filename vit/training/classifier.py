@@ -29,7 +29,7 @@ from vit.training.fitting import (
 from vit.training.losses import Loss, balanced_weights, refuse_double_balance
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing
-from vit.training.optim import check_layer_decay
+from vit.training.optimizers.groups import check_layer_decay
 from vit.training.schedules import Schedule
 
 

@@ -17,7 +17,7 @@ from vit.models.matmul import continue_on_route, current_float32_route
 from vit.models.routes import use_float32_route
 from vit.models.zoo import Model
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
-from vit.training.optim import param_groups
+from vit.training.optimizers.groups import param_groups
 from vit.training.schedules import Schedule
 
 # What trains where neither a name nor weights are given: small enough for a CPU.

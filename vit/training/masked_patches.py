@@ -19,12 +19,8 @@ from vit.errors import UserError
 from vit.models.vision_transformer import VisionTransformer
 from vit.seeds import step_seed
 from vit.shapes import Float, Int
-from vit.training.callbacks import (
-    ConsumedSamples,
-    EveryImageOnce,
-    FiniteLoss,
-    counting_data,
-)
+from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
+from vit.training.counted_data import counting_data
 from vit.training.fitting import (
     build_network,
     check_resumed,

@@ -60,7 +60,7 @@ def protocol(name: str, images: int) -> Protocol:
     number of steps (arXiv:1912.11370, section 3.3) and the paper's commonest grid."""
     if name in PAPER:
         return PAPER[name]
-    from vit.training.hyperrule import hyperrule  # heavy: imports lightning
+    from vit.training.callbacks.hyperrule import hyperrule  # heavy: imports lightning
 
     steps = {"small": 500, "medium": 10_000, "large": 20_000}[hyperrule(images)]
     return Protocol(steps, _GRID, 0.1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.hardware import hardware, versions
-from vit.training.progress import clock
+from vit.training.callbacks.progress import clock
 from vit.transfer.cells import Diverged, run_cell
 from vit.transfer.plan import Arguments, check_plan
 from vit.transfer.table import Row, Trial, to_csv, to_json, to_markdown

@@ -3,17 +3,15 @@
 # torch._foreach_* are how torch's own optimizers do this, but have no public name.
 # pyright: reportPrivateImportUsage=false
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from vit.training.optim import check_arguments
+from vit.training.optimizers.foreach import ForeachOptimizer
 
 
-class LAMB(Optimizer):
+class LAMB(ForeachOptimizer):
     """Algorithm 2 of the paper with Adam's bias correction, as NVIDIA's FusedLAMB has it.
 
     The step of a parameter is m / (sqrt(v) + eps) + weight_decay * p, and where it decays, it is
@@ -38,29 +36,11 @@ class LAMB(Optimizer):
         weight_decay: float = 0.01,
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0}
-        check_arguments(defaults)
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                group["step"] += 1
-                torch._foreach_add_(params, self._updates(group, params), alpha=-group["lr"])
-        return loss
-
-    def _updates(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
-        """The steps of the parameters, before the learning rate."""
-        for p in params:
-            if not self.state[p]:
-                self.state[p] = {"mean": torch.zeros_like(p), "square": torch.zeros_like(p)}
-        grads: list[Any] = [p.grad for p in params]
-        means, squares = ([self.state[p][name] for p in params] for name in ("mean", "square"))
+    def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
+        group["step"] += 1
+        means, squares = self._state(params, "mean", "square")
         beta1, beta2 = group["betas"]
         torch._foreach_lerp_(means, grads, 1 - beta1)
         torch._foreach_mul_(squares, beta2)
@@ -77,4 +57,4 @@ class LAMB(Optimizer):
             # A new head is all zeros, and would stay so.
             ratios = torch.where((lengths > 0) & (steps > 0), lengths / steps, 1.0)
             torch._foreach_mul_(updates, list(ratios.unbind()))
-        return list(updates)
+        torch._foreach_add_(params, updates, alpha=-group["lr"])

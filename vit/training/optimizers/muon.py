@@ -9,7 +9,6 @@ Shapes: r rows, c columns, s matrices of one shape.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +18,8 @@ from torch.optim import AdamW, Optimizer
 from vit.errors import UserError
 from vit.models.matmul import HAS_BFLOAT16
 from vit.shapes import Float
-from vit.training.optim import check_arguments
+from vit.training.optimizers.foreach import Closure, evaluate
+from vit.training.optimizers.groups import check_arguments
 
 # The quintic polynomial that the authors iterate: steep at zero, near one from 0.7 to 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -35,7 +35,7 @@ class MuonWithAdamW(Optimizer):
     backbone, there is no matrix for Muon, and AdamW trains alone.
 
     Args:
-        params: Groups with `names`, as vit.training.optim.param_groups makes them.
+        params: Groups with `names`, as vit.training.optimizers.groups.param_groups makes them.
         lr: Learning rate of Muon, in the units of its authors.
         adamw_lr: Learning rate of AdamW.
         weight_decay: Decoupled decay of both, where a group does not say otherwise.
@@ -97,11 +97,8 @@ class MuonWithAdamW(Optimizer):
         self.param_groups = self._groups()
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: Closure | None = None) -> float | None:  # pyright: ignore
+        loss = evaluate(closure)
         for part in self._parts().values():
             part.step()
         return loss

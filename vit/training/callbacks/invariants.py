@@ -1,15 +1,16 @@
-"""What must hold in every run (exact resume, finite weights, every image once), and averaging."""
+"""What must hold in every run: exact resume, finite weights, every image once."""
 
 import math
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from vit.errors import UserError
 from vit.seeds import step_seed
+from vit.training.counted_data import counting_data
 
 
 class ConsumedSamples(Callback):
@@ -37,12 +38,6 @@ class ConsumedSamples(Callback):
             # On the CPU, so that the device is not waited for; float32 would round 16.8 million.
             count = torch.tensor(data.consumed_samples, dtype=torch.float64)
             pl_module.log("images", count, batch_size=1)
-
-
-def counting_data(trainer: Trainer) -> Any | None:
-    """The Trainer's data module if it counts its samples as ImageData does, else None."""
-    data = getattr(trainer, "datamodule", None)
-    return None if getattr(data, "consumed_samples", None) is None else data
 
 
 class FiniteLoss(Callback):
@@ -78,8 +73,7 @@ class FiniteLoss(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._check_losses(trainer)
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check_losses(trainer)
+    on_validation_start = on_train_epoch_end
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -133,80 +127,3 @@ class EveryImageOnce(Callback):
 def is_whole(limit: int | float) -> bool:
     """Whether a limit_..._batches of the Trainer leaves nothing out; 1 is one batch, 1.0 all."""
     return isinstance(limit, float) and limit == 1.0
-
-
-class EMA(WeightAveraging):
-    """Exponential moving average of the weights after every optimizer step.
-
-    Validation, tests and a checkpoint's `state_dict` use the average; the raw weights stay in the
-    checkpoint as `current_model_state`. It starts as the initial weights, and step t (from 1)
-    weighs the old average by min(decay, (1 + t) / (10 + t)), as tf.train.ExponentialMovingAverage
-    does with num_updates, so that early validations do not score the first weights. Buffers are not
-    averaged.
-
-    Args:
-        decay: Weight of the old average in each update, in [0, 1).
-    """
-
-    def __init__(self, decay: float = 0.9999) -> None:
-        if not 0 <= decay < 1:
-            raise UserError(f"decay={decay} is not in [0, 1)")
-        super().__init__(use_buffers=False)
-        self._decay = decay
-        self._swapped = False
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        # At this point the module is still on the CPU, and so would be the average.
-        self._device = trainer.strategy.root_device
-        super().setup(trainer, pl_module, stage)
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_step == 0 and self._average_model is not None:
-            # Another callback may have changed the weights since `setup`, such as the head.
-            self._average_model.module.load_state_dict(pl_module.state_dict())
-
-    @torch.no_grad()
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        # Lightning's own reads a counter on the device, and waits for it, at every step.
-        step = trainer.global_step
-        if step == self._latest_update_step:
-            return  # gradients are being accumulated
-        assert self._average_model is not None
-        decay = min(self._decay, (1 + step) / (10 + step))
-        average: list[Any] = list(self._average_model.module.parameters())
-        # Weights in bfloat16 would round a step of 1e-4 away; their average is in float32.
-        pairs = zip(pl_module.parameters(), average, strict=True)
-        current: list[Any] = [p.to(a.dtype) for p, a in pairs]
-        torch._foreach_lerp_(average, current, 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
-        self._latest_update_step = step
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Nothing: the average moves with the steps."""
-
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_validation_epoch_start(trainer, pl_module)
-        self._swapped = True
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_validation_epoch_end(trainer, pl_module)
-        self._swapped = False
-
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
-        # Else a checkpoint of this moment would have average and raw weights exchanged.
-        if self._swapped:
-            self.on_validation_epoch_end(trainer, pl_module)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Nothing yet: ModelCheckpoint may still save, and needs the raw weights."""
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_end(trainer, pl_module)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        # The module holds the average now; Lightning would swap it out again in a later validation
-        # and load the raw weights of a checkpoint in a later test.
-        self._average_model = None

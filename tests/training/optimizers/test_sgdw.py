@@ -2,9 +2,9 @@ import copy
 
 import torch
 
-from tests.training.test_lamb import train
-from tests.training.test_optim import groups_of, vit
-from vit.training.sgdw import SGDW
+from tests.training.optimizers.test_groups import groups_of, vit
+from tests.training.optimizers.test_lamb import train
+from vit.training.optimizers.sgdw import SGDW
 
 
 def test_without_decay_it_is_torchs_sgd() -> None:

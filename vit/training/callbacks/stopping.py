@@ -62,6 +62,8 @@ class StopTogether(Checkpoint):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._agree()
 
+    on_test_end = on_train_epoch_end
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._agree()
         if trainer.world_size == 1:
@@ -80,24 +82,14 @@ class StopTogether(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self._agree_within_evaluation(batch_idx)
+        # Gradients that wait for more batches would be lost.
+        if self._between_steps and batch_idx < self._common_batches:
+            self._agree()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._count_batches(trainer.num_test_batches)
 
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        self._agree_within_evaluation(batch_idx)
-
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._agree()
+    on_test_batch_end = on_validation_batch_end
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -128,11 +120,6 @@ class StopTogether(Checkpoint):
         # Odd sets leave some processes with a batch less; who has more goes on alone.
         batch_count = int(min(sum(batches), _MOST_BATCHES))
         self._common_batches = self._reduced(batch_count, dist.ReduceOp.MIN)
-
-    def _agree_within_evaluation(self, batch_idx: int) -> None:
-        # Gradients that wait for more batches would be lost.
-        if self._between_steps and batch_idx < self._common_batches:
-            self._agree()
 
     def _reduced(self, value: int, how: Any) -> int:
         if self._group is None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.logistic import minimise, total_loss
-from vit.training.callbacks import counting_data
+from vit.training.counted_data import counting_data
 
 STRENGTHS = (0.003, 0.01, 0.03, 0.1)
 """Weights of the squared norm that are tried; the range in which the best one lies for sets from

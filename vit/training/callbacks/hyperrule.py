@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from vit.training.callbacks import counting_data
+from vit.training.counted_data import counting_data
 
 Case = Literal["small", "medium", "large"]
 

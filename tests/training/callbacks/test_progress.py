@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from lightning.pytorch.callbacks import Callback
 
-from vit.training.progress import RunProgress, clock
+from vit.training.callbacks.progress import RunProgress, clock
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

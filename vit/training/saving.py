@@ -1,19 +1,24 @@
-"""best.ckpt, which a finished run is, and last.ckpt, where an interrupted run continues."""
+"""best.ckpt, which a finished run is, last.ckpt, where an interrupted run continues, and how both
+are written: files that are whole or absent."""
 
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
+from typing_extensions import override
 
 from vit.signals import Stopped
-from vit.training.callbacks import counting_data
-from vit.training.stopping import StopTogether
+from vit.training.callbacks.stopping import StopTogether
+from vit.training.counted_data import counting_data
+from vit.writing import atomic
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -76,9 +81,7 @@ def _note_missing(best: Path) -> None:
 class LastCheckpoint(StopTogether):
     """Saves `last.ckpt` when the run ends, at ends of epochs, and now and then in long epochs.
 
-    Lightning's ModelCheckpoint saves at a fixed count of epochs or steps: on thirty photos that is
-    a file of the model's size every second, on ImageNet one an hour. Here the clock decides, but
-    only between steps of the optimizer, so that nothing accumulated is lost.
+    The clock decides, but only between steps of the optimizer, so that nothing accumulated is lost.
 
     Ctrl-C and SIGTERM, at any of a run's processes, let all of them finish the step and save; a
     second Ctrl-C does not wait.
@@ -88,6 +91,12 @@ class LastCheckpoint(StopTogether):
         epoch_seconds: Time between two saves at ends of epochs.
         step_seconds: Time after which an epoch is interrupted for a save.
     """
+
+    # Why this is not Lightning's ModelCheckpoint. That one saves at a fixed count of epochs or
+    # steps: on thirty photos a file of the model's size every second, on ImageNet one an hour. Its
+    # train_time_interval excludes ends of epochs, broadcasts in every batch, and may save between
+    # batches whose gradients are accumulated. Its save_on_exception knows nothing of a stop that
+    # all processes have agreed on, which is what a StopTogether waits for.
 
     CHECK_EVERY = 50  # steps: all processes must agree on the clock, which takes a broadcast
 
@@ -163,3 +172,29 @@ class LastCheckpoint(StopTogether):
             return
         trainer.save_checkpoint(self.path, weights_only=False)  # optimizer and position too
         self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target, flushes to disk, then renames.
+
+    Lightning's own writes to the system's temporary folder and moves: on another file system that
+    is a copy, and a crash during it leaves half a checkpoint under the final name.
+    """
+
+    @override
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        if storage_options is not None:
+            raise TypeError("storage_options have no meaning for a local file")
+        if "://" in str(path):  # a remote store: only Lightning's own way of writing reaches it
+            return super().save_checkpoint(checkpoint, path)
+        try:
+            with atomic(Path(path)) as temporary, temporary.open("wb") as file:
+                torch.save(checkpoint, file)
+        except RuntimeError as error:
+            # On a full disk torch fails once more while it closes the file, and hides the reason.
+            reason = error.__context__
+            if isinstance(reason, OSError):
+                raise OSError(reason.errno, reason.strerror, str(path)) from error
+            raise

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from vit.checkpoints.native import save_native
 from vit.training.callbacks import EMA
+from vit.training.callbacks.linear_probe import LinearProbeFirst, fit_head, logistic_regression
 from vit.training.classifier import ImageClassifier, Labels
-from vit.training.linear_probe import LinearProbeFirst, fit_head, logistic_regression
 
 Make = Callable[..., Any]
 

@@ -138,7 +138,10 @@ class RunProgress(ProgressBar):
             self._open_evaluation(trainer, "validate")
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        self._advance_evaluation(trainer)
+        if self._progress is not None and trainer.state.fn != "fit":
+            self._progress.advance(self._task)
+
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         now = time.monotonic()
@@ -151,20 +154,13 @@ class RunProgress(ProgressBar):
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._open_evaluation(trainer, "test")
 
-    def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        self._advance_evaluation(trainer)
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._open_evaluation(trainer, "predict")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close()
 
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._open_evaluation(trainer, "predict")
-
-    def on_predict_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        self._advance_evaluation(trainer)
-
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._close()
+    on_predict_end = on_test_end
 
     def _open_evaluation(self, trainer: Trainer, name: str) -> None:
         batches = {
@@ -173,10 +169,6 @@ class RunProgress(ProgressBar):
             "predict": trainer.num_predict_batches,
         }[name]
         self._open(name, total=sum(batches) if isinstance(batches, list) else batches)
-
-    def _advance_evaluation(self, trainer: Trainer) -> None:
-        if self._progress is not None and trainer.state.fn != "fit":
-            self._progress.advance(self._task)
 
     def _open(self, name: str, total: float = 1.0) -> None:
         self._close()

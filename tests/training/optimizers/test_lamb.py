@@ -3,8 +3,8 @@ import copy
 import pytest
 import torch
 
-from tests.training.test_optim import groups_of, vit
-from vit.training.lamb import LAMB
+from tests.training.optimizers.test_groups import groups_of, vit
+from vit.training.optimizers.lamb import LAMB
 
 IMAGES = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])

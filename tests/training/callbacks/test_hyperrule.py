@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from vit.training.hyperrule import BiTHyperRule, hyperrule
+from vit.training.callbacks.hyperrule import BiTHyperRule, hyperrule
 from vit.training.schedules import Schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")

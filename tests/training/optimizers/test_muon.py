@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.optim import AdamW, Muon
 
-from tests.training.test_optim import groups_of, vit
+from tests.training.optimizers.test_groups import groups_of, vit
 from vit.errors import UserError
-from vit.training.muon import MuonWithAdamW, orthogonalize
+from vit.training.optimizers.muon import MuonWithAdamW, orthogonalize
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -74,7 +74,7 @@ def test_layout_and_memory_change_no_result(
     one, two = MuonWithAdamW(groups_of(first)), MuonWithAdamW(groups_of(second))
     backward(first)
     one.step()
-    monkeypatch.setattr("vit.training.muon.AT_ONCE", change.get("at_once", 2**25))
+    monkeypatch.setattr("vit.training.optimizers.muon.AT_ONCE", change.get("at_once", 2**25))
     backward(second)
     two.step()
     for (name, a), b in zip(first.named_parameters(), second.parameters(), strict=True):
@@ -97,7 +97,7 @@ def test_an_update_becomes_its_nearest_orthogonal_matrix() -> None:
 def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     updates = torch.randn(2, 8, 12)
     assert orthogonalize(updates.to("meta")).dtype == torch.bfloat16
-    monkeypatch.setattr("vit.training.muon.HAS_BFLOAT16", False)
+    monkeypatch.setattr("vit.training.optimizers.muon.HAS_BFLOAT16", False)
     assert orthogonalize(updates).dtype == torch.float32
 
 
