@@ -21,7 +21,17 @@ class Removed:
 
 
 OLD_NAMES: dict[str, str | Removed] = {
-    "vit.training.linear_probe.LinearProbeFirst.max_images": Removed(
+    "vit.training.atomic_io.AtomicCheckpointIO": "vit.training.saving.AtomicCheckpointIO",
+    "vit.training.checkpoints.BestCheckpoint": "vit.training.saving.BestCheckpoint",
+    "vit.training.checkpoints.LastCheckpoint": "vit.training.saving.LastCheckpoint",
+    "vit.training.hyperrule.BiTHyperRule": "vit.training.callbacks.BiTHyperRule",
+    "vit.training.lamb.LAMB": "vit.training.optimizers.LAMB",
+    "vit.training.linear_probe.LinearProbeFirst": "vit.training.callbacks.LinearProbeFirst",
+    "vit.training.muon.MuonWithAdamW": "vit.training.optimizers.MuonWithAdamW",
+    "vit.training.progress.RunProgress": "vit.training.callbacks.RunProgress",
+    "vit.training.sgdw.SGDW": "vit.training.optimizers.SGDW",
+    "vit.training.stopping.StopTogether": "vit.training.callbacks.StopTogether",
+    "vit.training.callbacks.LinearProbeFirst.max_images": Removed(
         10_000, "a head is fitted to at most 10,000 training images; leave the option out"
     ),
 }

@@ -135,7 +135,7 @@ def test_max_images_limits_the_fit(
     capsys: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("vit.training.linear_probe.MAX_IMAGES", 20)
+    monkeypatch.setattr("vit.training.callbacks.linear_probe.MAX_IMAGES", 20)
     trainer = make_trainer(max_steps=0, callbacks=[LinearProbeFirst()])
     trainer.fit(tuned(backbone), datamodule=make_data())
     assert "features of 20 images" in capsys.readouterr().err
