@@ -23,8 +23,9 @@ MAY_IMPORT = {
     "inference": {"models", "checkpoints", "data"},
     "training": {"models", "checkpoints"},
     "evaluation": {"models", "checkpoints", "data", "inference"},
-    # A model may be named by a file of weights, whose configuration `checkpoints` reads.
-    "compute": {"models", "checkpoints"},
+    # A model may be named by a file of weights, whose configuration `checkpoints` reads; the
+    # catalog has the size of a data set by name.
+    "compute": {"models", "checkpoints", "data"},
     "transfer": {"data", "training", "evaluation", "checkpoints", "compute", "reports"},
 }
 # Modules of one page beside the rooms, which every room may import.

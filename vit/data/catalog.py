@@ -1,6 +1,7 @@
-"""Datasets by name: one table, scikit-learn's digits and torchvision's downloads.
+"""Data sets by name: one table with all that is known of them, and how each is loaded.
 
-Test figures are made on the official test set; val is cut from train where a dataset has none.
+They are scikit-learn's digits and torchvision's downloads; a new one is a row. Test figures are
+made on the official test set; val is cut from train where a dataset has none.
 Shapes: n images, h w pixels, k classes.
 """
 
@@ -35,16 +36,57 @@ _TEST_SEED = 0
 
 Parts = dict[SplitName, ImageSet]
 Loader = Callable[[Path], tuple[list[str], Parts]]
+Channels = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
+class Protocol:
+    """How one data set is transferred to."""
+
+    steps: int
+    lr_grid: tuple[float, ...]
+    val_fraction: float
+    """Share of train in the slice that the learning rates are compared on."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """500, or a fifth of short runs (google-research/big_vision, configs/transfer.py)."""
+        return min(500, self.steps // 5)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What the ViT paper (arXiv:2010.11929) does with a data set."""
+
+    transfer: Protocol
+    """Table 4 and section B.1.1."""
+    column: str
+    """In Table 6."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """One row of the catalog."""
+    """One row of the catalog: what its authors publish, and what papers do with it."""
 
     title: str
-    num_images: int
-    """Of all splits; fewer on disk means an interrupted download."""
+    images: dict[SplitName, int]
+    """Images of each split, as the loader gives them, before val is cut from a train without it."""
+    num_classes: int
+    mean_std: tuple[Channels, Channels] | None
+    """Of train's red, green and blue in [0, 1], as recipes give them; None where none does."""
+    paper: Paper | None
+    """None where the ViT paper does not transfer to it."""
     load: Loader
+
+    @property
+    def num_images(self) -> int:
+        """Of all splits; fewer on disk means an interrupted download."""
+        return sum(self.images.values())
+
+    @property
+    def own_val(self) -> bool:
+        """Whether val is a split of its own, so that none is cut from train."""
+        return "val" in self.images
 
 
 def list_datasets() -> list[str]:
@@ -253,21 +295,97 @@ _TRAIN_TEST: dict[SplitName, str] = {"train": "train", "test": "test"}
 _TRAIN_VAL_TEST: dict[SplitName, str] = {"train": "train", "val": "val", "test": "test"}
 _TRAINVAL_TEST: dict[SplitName, str] = {"train": "trainval", "test": "test"}
 
+PAPER_GRID = (0.001, 0.003, 0.01, 0.03)
+_CIFAR = Protocol(10_000, PAPER_GRID, 0.02)
+_SMALL = Protocol(500, PAPER_GRID, 0.1)
+
 CATALOG: dict[str, Dataset] = {
-    "digits": Dataset("Digits of scikit-learn", 1_797, _digits),
-    "cifar10": Dataset("CIFAR-10", 60_000, partial(_cifar, "CIFAR10")),
-    "cifar100": Dataset("CIFAR-100", 60_000, partial(_cifar, "CIFAR100")),
-    "svhn": Dataset("SVHN", 99_289, _svhn),
-    "stl10": Dataset("STL-10", 13_000, _stl10),
-    "eurosat": Dataset("EuroSAT", 27_000, _eurosat),
+    "digits": Dataset(
+        title="Digits of scikit-learn",
+        images={"train": 1_438, "test": 359},
+        num_classes=10,
+        mean_std=None,
+        paper=None,
+        load=_digits,
+    ),
+    "cifar10": Dataset(
+        title="CIFAR-10",
+        images={"train": 50_000, "test": 10_000},
+        num_classes=10,
+        mean_std=((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
+        paper=Paper(_CIFAR, "cifar10"),
+        load=partial(_cifar, "CIFAR10"),
+    ),
+    "cifar100": Dataset(
+        title="CIFAR-100",
+        images={"train": 50_000, "test": 10_000},
+        num_classes=100,
+        mean_std=None,
+        paper=Paper(_CIFAR, "cifar100"),
+        load=partial(_cifar, "CIFAR100"),
+    ),
+    "svhn": Dataset(
+        title="SVHN",
+        images={"train": 73_257, "test": 26_032},
+        num_classes=10,
+        mean_std=None,
+        paper=None,
+        load=_svhn,
+    ),
+    "stl10": Dataset(
+        title="STL-10",
+        images={"train": 5_000, "test": 8_000},
+        num_classes=10,
+        mean_std=None,
+        paper=None,
+        load=_stl10,
+    ),
+    "eurosat": Dataset(
+        title="EuroSAT",
+        images={"train": 21_600, "test": 5_400},
+        num_classes=10,
+        mean_std=None,
+        paper=None,
+        load=_eurosat,
+    ),
     "oxford_iiit_pet": Dataset(
-        "Oxford-IIIT Pet", 7_349, partial(_listed, "OxfordIIITPet", splits=_TRAINVAL_TEST)
+        title="Oxford-IIIT Pet",
+        images={"train": 3_680, "test": 3_669},
+        num_classes=37,
+        mean_std=None,
+        paper=Paper(_SMALL, "pets"),
+        load=partial(_listed, "OxfordIIITPet", splits=_TRAINVAL_TEST),
     ),
     "flowers102": Dataset(
-        "Oxford 102 Flower", 8_189, partial(_listed, "Flowers102", splits=_TRAIN_VAL_TEST)
+        title="Oxford 102 Flower",
+        images={"train": 1_020, "val": 1_020, "test": 6_149},
+        num_classes=102,
+        mean_std=None,
+        paper=Paper(_SMALL, "flowers"),
+        load=partial(_listed, "Flowers102", splits=_TRAIN_VAL_TEST),
     ),
-    "food101": Dataset("Food-101", 101_000, partial(_listed, "Food101", splits=_TRAIN_TEST)),
-    # The first of its ten official partitions.
-    "dtd": Dataset("Describable Textures", 5_640, partial(_listed, "DTD", splits=_TRAIN_VAL_TEST)),
-    "imagenet": Dataset("ImageNet-1k", 1_331_167, _imagenet),
+    "food101": Dataset(
+        title="Food-101",
+        images={"train": 75_750, "test": 25_250},
+        num_classes=101,
+        mean_std=None,
+        paper=None,
+        load=partial(_listed, "Food101", splits=_TRAIN_TEST),
+    ),
+    "dtd": Dataset(  # the first of its ten official partitions
+        title="Describable Textures",
+        images={"train": 1_880, "val": 1_880, "test": 1_880},
+        num_classes=47,
+        mean_std=None,
+        paper=None,
+        load=partial(_listed, "DTD", splits=_TRAIN_VAL_TEST),
+    ),
+    "imagenet": Dataset(
+        title="ImageNet-1k",
+        images={"train": 1_281_167, "test": 50_000},
+        num_classes=1_000,
+        mean_std=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        paper=Paper(Protocol(20_000, (0.003, 0.01, 0.03, 0.06), 0.01), "imagenet"),
+        load=_imagenet,
+    ),
 }
