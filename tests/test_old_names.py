@@ -109,6 +109,8 @@ def test_a_section_in_a_file_of_its_own_is_renamed(tmp_path: Path) -> None:
     assert read_options(tmp_path / "recipe.yaml") == {"data": now}
     (tmp_path / "data.yaml").write_text("root: here\n")
     assert read_options(tmp_path / "recipe.yaml") == {"data": "data.yaml"}
+    (tmp_path / "data.yaml").unlink()
+    assert read_options(tmp_path / "recipe.yaml") == {"data": "data.yaml"}
 
 
 def test_the_shipped_recipes_have_the_names_of_now() -> None:

@@ -53,9 +53,9 @@ def current_options(options: Any, where: str = "", folder: Path = Path()) -> Any
         return options
     copy = dict(_renamed(options, "", where))
     for name in SECTIONS:
-        if isinstance(copy.get(name), str):
-            whole = {name: _content(copy[name], folder)}
-            if (now := current_options(whole, where)) != whole:
+        content = copy.get(name)
+        if isinstance(content, str) and isinstance(content := _content(content, folder), dict):
+            if (now := current_options({name: content}, where)) != {name: content}:
                 copy |= now
     for old, new in OLD_NAMES.items():
         if isinstance(new, str) and not _is_class(old):
