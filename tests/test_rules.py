@@ -23,8 +23,9 @@ MAY_IMPORT = {
     "inference": {"data", "models", "checkpoints"},
     "training": {"models", "checkpoints"},
     "evaluation": {"data", "models", "checkpoints", "inference"},
-    # A model may be named by a file of weights, whose configuration `checkpoints` reads.
-    "compute": {"models", "checkpoints"},
+    # A model may be named by a file of weights, whose configuration `checkpoints` reads; the
+    # catalog has the size of a data set by name.
+    "compute": {"data", "models", "checkpoints"},
     "transfer": {"data", "training", "evaluation", "checkpoints", "compute", "reports"},
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
@@ -36,6 +37,7 @@ ONE_PAGE = {
     "hardware",
     "locking",
     "logistic",  # a head before fine-tuning and a probe of frozen features are one minimum
+    "old_names",
     "progress",
     "ranges",
     "ranking",

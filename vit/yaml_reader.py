@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from vit.errors import UserError
+from vit.old_names import current_options
 from vit.reading import regular_file
 
 MAX_DEPTH = 40
@@ -50,13 +51,13 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """The content of a recipe or configuration: options by name. UserError otherwise."""
+    """The content of a recipe or config.yaml, under the names of now. UserError otherwise."""
     options = read_yaml(path)
     if not isinstance(options, dict):
         raise UserError(
             f"{path} has no options; expected lines such as 'trainer: {{max_epochs: 9}}'"
         )
-    return options
+    return current_options(options, f"{path}: ", path.parent)
 
 
 def load_yaml(text: str, source: str) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit.compute.trainings import PUBLISHED, UNNAMED, Length, recipe_trainings
+from vit.compute.trainings import UNNAMED, Length, recipe_trainings
 from vit.errors import UserError
 from vit.models.zoo import model_config
 from vit.recipes import list_recipes
@@ -16,17 +16,6 @@ def test_every_shipped_recipe_is_counted_or_says_what_it_lacks(name: str) -> Non
         assert str(error).startswith(f"recipe {name!r}")
         [training], _ = recipe_trainings(name, ["vit_s16"], None, None, Length(images=1e6))
     assert training.flops > 0
-
-
-def test_published_sizes_fit_the_catalog() -> None:
-    from vit.data.catalog import CATALOG, load_dataset
-
-    assert set(PUBLISHED) <= set(CATALOG)
-    assert all(PUBLISHED[name].train < CATALOG[name].num_images for name in PUBLISHED)
-    digits = load_dataset("digits")
-    assert digits.val is not None
-    assert len(digits.train) + len(digits.val) == PUBLISHED["digits"].train
-    assert len(digits.classes) == PUBLISHED["digits"].num_classes
 
 
 def test_a_recipe_without_a_name_trains_what_vit_fit_trains() -> None:

@@ -1,7 +1,7 @@
 import inspect
 import json
 import pickle
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,15 @@ from scipy.io import savemat
 from sklearn.datasets import load_digits
 from torchvision.datasets import cifar, flowers102, imagenet, stl10, svhn
 
+from vit.compute.table6 import ACCURACIES
 from vit.data import catalog
-from vit.data.catalog import list_datasets, load_dataset
+from vit.data.by_name import load_dataset
+from vit.data.catalog import list_datasets
+from vit.data.module import ImageData
 from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
+from vit.recipes import list_recipes
+from vit.yaml_reader import read_options
 
 RNG = np.random.default_rng(0)
 
@@ -40,7 +45,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path, num_images: int) -> Splits:
-    small = replace(catalog.CATALOG[name], num_images=num_images)
+    small = replace(catalog.CATALOG[name], images={"train": num_images})
     monkeypatch.setitem(catalog.CATALOG, name, small)
     splits = load_dataset(name, data_dir=folder)
     assert (folder / small.folder).is_dir()
@@ -66,6 +71,49 @@ def test_names_are_those_of_the_interface():
         "digits cifar10 cifar100 oxford_iiit_pet flowers102 imagenet food101 dtd eurosat svhn "
         "stl10".split()
     )
+
+
+@pytest.mark.parametrize("name", list_datasets())
+def test_a_row_has_every_column(name: str):
+    row = catalog.CATALOG[name]
+    columns = {field.name: getattr(row, field.name) for field in fields(row)}
+    for missing in columns:
+        rest = {column: value for column, value in columns.items() if column != missing}
+        with pytest.raises(TypeError, match=missing):
+            catalog.Dataset(**rest)
+    assert row.title and row.num_classes > 1 and callable(row.load)
+    assert {"train", "test"} <= set(row.images) <= {"train", "val", "test"}
+    assert min(row.images.values()) > 0
+
+
+def test_every_column_of_the_paper_has_its_data_set():
+    columns = [row.paper.column for row in catalog.CATALOG.values() if row.paper is not None]
+    assert len(columns) == len(set(columns))
+    assert set(columns) == set(ACCURACIES) - {"real"}  # ImageNet's images with other labels
+
+
+def test_the_help_names_every_data_set():
+    assert ImageData.__doc__ is not None
+    assert f"if need be: {', '.join(catalog.CATALOG)}." in ImageData.__doc__
+
+
+def test_recipes_normalise_a_data_set_by_its_row():
+    stated = set()
+    for recipe, path in list_recipes().items():
+        data = read_options(path).get("data") or {}
+        inputs = data.get("inputs") or {}
+        if "dataset" in data and "mean" in inputs:
+            row = catalog.CATALOG[data["dataset"]]
+            assert (tuple(inputs["mean"]), tuple(inputs["std"])) == row.mean_std, recipe
+            stated.add(data["dataset"])
+    assert stated == {name for name, row in catalog.CATALOG.items() if row.mean_std is not None}
+
+
+def test_the_row_of_the_digits_is_what_scikit_learn_has():
+    digits, row = load_dataset("digits", val_fraction=0.0), catalog.CATALOG["digits"]
+    assert digits.test is not None
+    assert {"train": len(digits.train), "test": len(digits.test)} == row.images
+    assert len(digits.classes) == row.num_classes
 
 
 def test_an_unknown_name_lists_the_nearest():
@@ -125,7 +173,7 @@ def test_the_default_folder_is_vit_cache_unless_an_earlier_version_filled_anothe
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     monkeypatch.setenv("VIT_CACHE", str(tmp_path / "chosen"))
-    small = replace(catalog.CATALOG["cifar100"], num_images=40)
+    small = replace(catalog.CATALOG["cifar100"], images={"train": 20, "test": 20})
     monkeypatch.setitem(catalog.CATALOG, "cifar100", small)
     with pytest.raises(UserError, match=r"cannot get CIFAR100 into \S+/chosen/data "):
         load_dataset("cifar100")
@@ -145,7 +193,7 @@ def test_the_default_folder_is_vit_cache_unless_an_earlier_version_filled_anothe
 )
 def test_cifar_has_its_official_test_set(name, kind, classes, num_train, tmp_path, monkeypatch):
     write_cifar(tmp_path, kind, classes)
-    small = replace(catalog.CATALOG[name], num_images=num_train + 20)
+    small = replace(catalog.CATALOG[name], images={"train": num_train, "test": 20})
     monkeypatch.setitem(catalog.CATALOG, name, small)
     fraction = 0.1 if classes == 10 else 0.0
     splits = load_dataset(name, data_dir=tmp_path, val_fraction=fraction)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit.cli.messages import OneLineParser
 from vit.cli.run_directory import is_first_process, writable
+from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
 from vit.transfer.cells import CellFailed, alone_in
 from vit.transfer.plan import COMMAND, Arguments, check_plan, parse_grid, parse_sources
 from vit.transfer.table import to_json, to_markdown
@@ -26,17 +27,33 @@ which it is scored on; the best again on all of train, with several seeds; each 
 test images, once. Prints and writes a table with mean and standard deviation over the seeds.
 Interrupted, the same command goes on, and trains nothing twice."""
 
-DEFAULTS = """\
-by default (ViT, arXiv:2010.11929, Table 4):
-  imagenet                       20,000 steps   lr 0.003,0.01,0.03,0.06    slice 1 %
-  cifar10, cifar100              10,000 steps   lr 0.001,0.003,0.01,0.03   slice 2 %
-  oxford_iiit_pet, flowers102       500 steps   lr 0.001,0.003,0.01,0.03   slice 10 %
-  others, as BiT-HyperRule          500 steps below 20,000 images, 10,000 below 500,000, else
-                                 20,000         lr 0.001,0.003,0.01,0.03   slice 10 %
-
+EXAMPLE = """\
 example:
   vit transfer runs/pretrained --data cifar10,my_photos/,pets=/data/pets --seeds 3
   vit transfer B_16.npz --data cifar10 -- --trainer.callbacks+=vit.training.callbacks.EMA"""
+
+
+def defaults() -> str:
+    """How each data set is transferred to, where the options do not say otherwise."""
+    protocols: dict[Protocol, list[str]] = {}
+    for name, dataset in CATALOG.items():
+        if dataset.paper is not None:
+            protocols.setdefault(dataset.paper.transfer, []).append(name)
+    lines = ["by default (ViT, arXiv:2010.11929, Table 4):"]
+    for protocol in sorted(protocols, key=lambda protocol: -protocol.steps):
+        grid = ",".join(map(str, protocol.lr_grid))
+        names = ", ".join(protocols[protocol])
+        slice_ = f"slice {protocol.val_fraction * 100:g} %"
+        lines.append(f"  {names:29}{protocol.steps:>8,} steps   lr {grid:24}{slice_}")
+    grid = ",".join(map(str, PAPER_GRID))
+    return "\n".join(
+        [
+            *lines,
+            "  others, as BiT-HyperRule          500 steps below 20,000 images, 10,000 below "
+            "500,000, else",
+            f"                                 20,000         lr {grid:24}slice 10 %",
+        ]
+    )
 
 
 def run(args: list[str]) -> int:
@@ -77,7 +94,7 @@ def _parser() -> OneLineParser:
     parser = OneLineParser(
         prog="vit transfer",
         description=DESCRIPTION,
-        epilog=DEFAULTS,
+        epilog=f"{defaults()}\n\n{EXAMPLE}",
         formatter_class=RawDescriptionHelpFormatter,
         usage="vit transfer MODEL --data A,B,... [OPTIONS] [-- OPTIONS OF vit fit]",
     )

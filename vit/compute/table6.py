@@ -25,15 +25,6 @@ ACCURACIES = {
 AVERAGE = "average"
 """Beside the columns: the mean that Figure 5 of the paper draws."""
 
-# Our names of data sets -> columns.
-COLUMNS = {
-    "imagenet": "imagenet",
-    "cifar10": "cifar10",
-    "cifar100": "cifar100",
-    "oxford_iiit_pet": "pets",
-    "flowers102": "flowers",
-}
-
 
 @dataclass(frozen=True)
 class Point:
@@ -108,7 +99,10 @@ def column_of(datasets: Iterable[str | None]) -> str:
 
     `datasets`: our names, one per run.
     """
-    columns = {COLUMNS.get(name or "") for name in datasets}
+    from vit.data.catalog import CATALOG  # not needed for the table itself
+
+    rows = [CATALOG.get(name or "") for name in datasets]
+    columns = {row.paper.column if row and row.paper else None for row in rows}
     return (columns.pop() if len(columns) == 1 else None) or "imagenet"
 
 

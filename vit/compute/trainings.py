@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vit.compute.baselines import is_baseline
 from vit.compute.candidate import (
@@ -24,35 +24,12 @@ from vit.reading import regular_file
 from vit.recipes import find_recipe
 from vit.yaml_reader import read_options
 
+if TYPE_CHECKING:
+    from vit.data.catalog import Dataset
+
 Size = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Published:
-    """The training split of a dataset, as its authors give it."""
-
-    train: int
-    """Images."""
-    num_classes: int
-    own_val: bool = False
-    """Whether val is a split of its own, so that none is cut from train."""
-
-
-# Names of vit/data/catalog.py. Digits and EuroSAT have no official test set; the catalog takes a
-# fifth for one.
-PUBLISHED = {
-    "digits": Published(1_438, 10),
-    "cifar10": Published(50_000, 10),
-    "cifar100": Published(50_000, 100),
-    "svhn": Published(73_257, 10),
-    "stl10": Published(5_000, 10),
-    "eurosat": Published(21_600, 10),
-    "oxford_iiit_pet": Published(3_680, 37),
-    "flowers102": Published(1_020, 102, own_val=True),
-    "food101": Published(75_750, 101),
-    "dtd": Published(1_880, 47, own_val=True),
-    "imagenet": Published(1_281_167, 1000),
-}
 UNNAMED = "vit_ti16"
 """What `vit fit` trains where a recipe names no model."""
 BATCH = 64
@@ -103,7 +80,7 @@ def recipe_trainings(
     """What a `vit fit` recipe trains, or the named models trained by it; and notes about that."""
     options = read_recipe(recipe)
     data, model, trainer = (_group(recipe, options, name) for name in ("data", "model", "trainer"))
-    known = PUBLISHED.get(str(data.get("dataset")))
+    known = _dataset(data)
     if num_classes is None and known is not None:
         num_classes = known.num_classes
     if size is None:
@@ -174,17 +151,24 @@ def _images_seen(
     return seen, epochs, []
 
 
+def _dataset(data: dict[str, Any]) -> "Dataset | None":
+    from vit.data.catalog import CATALOG  # heavy: imports numpy
+
+    return CATALOG.get(str(data.get("dataset")))
+
+
 def _train_images(recipe: str, data: dict[str, Any]) -> float:
-    dataset = data.get("dataset")
-    known = PUBLISHED.get(str(dataset))
+    known = _dataset(data)
     if known is None:
+        dataset = data.get("dataset")
         of = f"the dataset {dataset!r}" if dataset else "its data"
         raise UserError(
             f"recipe {recipe!r}: the size of {of} is not known here: add --images N, training "
             "images an epoch"
         )
     share = 0.0 if known.own_val else data.get("val_fraction", 0.1)
-    return known.train - round(known.train * share)
+    whole = known.images["train"]
+    return whole - round(whole * share)
 
 
 def _whole(value: Any, otherwise: int) -> int:

@@ -1,11 +1,10 @@
-"""Datasets by name: one table, scikit-learn's digits and torchvision's downloads.
+"""Data sets by name: one table with all that is known of them, and how each is loaded.
 
-Test figures are made on the official test set; val is cut from train where a dataset has none.
+They are scikit-learn's digits and torchvision's downloads; a new one is a row. Test figures are
+made on the official test set; vit/data/by_name.py cuts val from train where a dataset has none.
 Shapes: n images, h w pixels, k classes.
 """
 
-import os
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,18 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from vit.cache import cache_directory, cached
 from vit.data.sources import (
     ImageSet,
     PathList,
     SplitName,
-    Splits,
-    cut,
     held_out,
-    missing_files,
-    shorten,
 )
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError
 
 # Sets without an official test split get a fifth of their images, whatever the user's seed, so that
 # test figures of different runs can be compared.
@@ -35,96 +29,64 @@ _TEST_SEED = 0
 
 Parts = dict[SplitName, ImageSet]
 Loader = Callable[[Path], tuple[list[str], Parts]]
+Channels = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
+class Protocol:
+    """How one data set is transferred to."""
+
+    steps: int
+    lr_grid: tuple[float, ...]
+    val_fraction: float
+    """Share of train in the slice that the learning rates are compared on."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """500, or a fifth of short runs (google-research/big_vision, configs/transfer.py)."""
+        return min(500, self.steps // 5)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What the ViT paper (arXiv:2010.11929) does with a data set."""
+
+    transfer: Protocol
+    """Table 4 and section B.1.1."""
+    column: str
+    """In Table 6."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """One row of the catalog."""
+    """One row of the catalog: what its authors publish, and what papers do with it."""
 
     title: str
-    num_images: int
-    """Of all splits; fewer on disk means an interrupted download."""
+    images: dict[SplitName, int]
+    """Images of each split, as the loader gives them, before val is cut from a train without it."""
+    num_classes: int
+    mean_std: tuple[Channels, Channels] | None
+    """Of train's red, green and blue in [0, 1], as recipes give them; None where none does."""
+    paper: Paper | None
+    """None where the ViT paper does not transfer to it."""
     load: Loader
     folder: str
     """What torchvision makes of it below the folder of downloads."""
+
+    @property
+    def num_images(self) -> int:
+        """Of all splits; fewer on disk means an interrupted download."""
+        return sum(self.images.values())
+
+    @property
+    def own_val(self) -> bool:
+        """Whether val is a split of its own, so that none is cut from train."""
+        return "val" in self.images
 
 
 def list_datasets() -> list[str]:
     """The names that `load_dataset` knows, sorted."""
     return sorted(CATALOG)
-
-
-def load_dataset(
-    name: str,
-    *,
-    data_dir: str | os.PathLike[str] | None = None,
-    val_fraction: float = 0.1,
-    seed: int = 0,
-) -> Splits:
-    """The splits of a dataset of the catalog, downloaded to `data_dir` where it is not there yet.
-
-    Several processes may ask at once: one downloads, the others wait at a file lock.
-
-    Args:
-        name: One of `list_datasets()`.
-        data_dir: Where downloads go; `data` in VIT_CACHE or ~/.cache/vit by default.
-        val_fraction: Share of train that becomes val if the dataset has no val of its own.
-        seed: Of that cut. Test sets do not depend on it.
-
-    Raises:
-        UserError: The name is unknown, or the files are neither there nor can be downloaded.
-    """
-    if name not in CATALOG:
-        known = did_you_mean(name, CATALOG) or f"; known are {', '.join(list_datasets())}"
-        raise UserError(f"unknown dataset {name!r} (a folder is given by --data.root){known}")
-    dataset = CATALOG[name]
-    if data_dir is not None:
-        folder = Path(data_dir).expanduser()
-    else:
-        folder = cached(cache_directory() / "data" / dataset.folder).parent
-    classes, parts = dataset.load(folder)
-    _check_complete(dataset, parts, folder)
-    whole = Splits(
-        classes=_unique(classes),
-        train=parts["train"],
-        val=parts.get("val"),
-        test=parts.get("test"),
-        val_origin="given" if "val" in parts else "none",
-        test_origin="given" if "test" in parts else "none",
-    )
-    return cut(
-        whole,
-        list(parts["train"].names),
-        seed=seed,
-        val_fraction=val_fraction,
-        test_fraction=0.0,
-        where=name,
-    )
-
-
-def _check_complete(dataset: Dataset, parts: Parts, folder: Path) -> None:
-    """torchvision takes any folder for complete, also one left by an interrupted unpacking."""
-    title, expected = dataset.title, dataset.num_images
-    advice = f"delete its files in {folder} and run again"
-    count = sum(len(part) for part in parts.values())
-    if count != expected:
-        raise UserError(f"{title} has {count:,} images on disk, not {expected:,}; {advice}")
-    for part in parts.values():
-        if isinstance(part.items, PathList):
-            missing = missing_files(part.items)
-            if missing:
-                files = shorten([part.items[index] for index in missing], limit=1)
-                raise UserError(f"{title} is incomplete, {files} do not exist; {advice}")
-
-
-def _unique(classes: list[str]) -> list[str]:
-    """ImageNet has two cranes: the second of a name gets a number."""
-    total, seen = Counter(classes), Counter()
-    names = []
-    for name in classes:
-        seen[name] += 1
-        names.append(f"{name} ({seen[name]})" if total[name] > 1 else name)
-    return names
 
 
 def _numbered(name: str, pixels: np.ndarray, labels: Any) -> ImageSet:
@@ -258,31 +220,108 @@ _TRAIN_TEST: dict[SplitName, str] = {"train": "train", "test": "test"}
 _TRAIN_VAL_TEST: dict[SplitName, str] = {"train": "train", "val": "val", "test": "test"}
 _TRAINVAL_TEST: dict[SplitName, str] = {"train": "trainval", "test": "test"}
 
+PAPER_GRID = (0.001, 0.003, 0.01, 0.03)
+_CIFAR = Protocol(10_000, PAPER_GRID, 0.02)
+_SMALL = Protocol(500, PAPER_GRID, 0.1)
+
 CATALOG: dict[str, Dataset] = {
-    "digits": Dataset("Digits of scikit-learn", 1_797, _digits, "digits"),
-    "cifar10": Dataset("CIFAR-10", 60_000, partial(_cifar, "CIFAR10"), "cifar-10-batches-py"),
-    "cifar100": Dataset("CIFAR-100", 60_000, partial(_cifar, "CIFAR100"), "cifar-100-python"),
-    "svhn": Dataset("SVHN", 99_289, _svhn, "svhn"),
-    "stl10": Dataset("STL-10", 13_000, _stl10, "stl10_binary"),
-    "eurosat": Dataset("EuroSAT", 27_000, _eurosat, "eurosat"),
+    "digits": Dataset(
+        title="Digits of scikit-learn",
+        images={"train": 1_438, "test": 359},
+        num_classes=10,
+        mean_std=None,
+        paper=None,
+        load=_digits,
+        folder="digits",
+    ),
+    "cifar10": Dataset(
+        title="CIFAR-10",
+        images={"train": 50_000, "test": 10_000},
+        num_classes=10,
+        mean_std=((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
+        paper=Paper(_CIFAR, "cifar10"),
+        load=partial(_cifar, "CIFAR10"),
+        folder="cifar-10-batches-py",
+    ),
+    "cifar100": Dataset(
+        title="CIFAR-100",
+        images={"train": 50_000, "test": 10_000},
+        num_classes=100,
+        mean_std=None,
+        paper=Paper(_CIFAR, "cifar100"),
+        load=partial(_cifar, "CIFAR100"),
+        folder="cifar-100-python",
+    ),
+    "svhn": Dataset(
+        title="SVHN",
+        images={"train": 73_257, "test": 26_032},
+        num_classes=10,
+        mean_std=None,
+        paper=None,
+        load=_svhn,
+        folder="svhn",
+    ),
+    "stl10": Dataset(
+        title="STL-10",
+        images={"train": 5_000, "test": 8_000},
+        num_classes=10,
+        mean_std=None,
+        paper=None,
+        load=_stl10,
+        folder="stl10_binary",
+    ),
+    "eurosat": Dataset(
+        title="EuroSAT",
+        images={"train": 21_600, "test": 5_400},
+        num_classes=10,
+        mean_std=None,
+        paper=None,
+        load=_eurosat,
+        folder="eurosat",
+    ),
     "oxford_iiit_pet": Dataset(
-        "Oxford-IIIT Pet",
-        7_349,
-        partial(_listed, "OxfordIIITPet", splits=_TRAINVAL_TEST),
-        "oxford-iiit-pet",
+        title="Oxford-IIIT Pet",
+        images={"train": 3_680, "test": 3_669},
+        num_classes=37,
+        mean_std=None,
+        paper=Paper(_SMALL, "pets"),
+        load=partial(_listed, "OxfordIIITPet", splits=_TRAINVAL_TEST),
+        folder="oxford-iiit-pet",
     ),
     "flowers102": Dataset(
-        "Oxford 102 Flower",
-        8_189,
-        partial(_listed, "Flowers102", splits=_TRAIN_VAL_TEST),
-        "flowers-102",
+        title="Oxford 102 Flower",
+        images={"train": 1_020, "val": 1_020, "test": 6_149},
+        num_classes=102,
+        mean_std=None,
+        paper=Paper(_SMALL, "flowers"),
+        load=partial(_listed, "Flowers102", splits=_TRAIN_VAL_TEST),
+        folder="flowers-102",
     ),
     "food101": Dataset(
-        "Food-101", 101_000, partial(_listed, "Food101", splits=_TRAIN_TEST), "food-101"
+        title="Food-101",
+        images={"train": 75_750, "test": 25_250},
+        num_classes=101,
+        mean_std=None,
+        paper=None,
+        load=partial(_listed, "Food101", splits=_TRAIN_TEST),
+        folder="food-101",
     ),
-    # The first of its ten official partitions.
-    "dtd": Dataset(
-        "Describable Textures", 5_640, partial(_listed, "DTD", splits=_TRAIN_VAL_TEST), "dtd"
+    "dtd": Dataset(  # the first of its ten official partitions
+        title="Describable Textures",
+        images={"train": 1_880, "val": 1_880, "test": 1_880},
+        num_classes=47,
+        mean_std=None,
+        paper=None,
+        load=partial(_listed, "DTD", splits=_TRAIN_VAL_TEST),
+        folder="dtd",
     ),
-    "imagenet": Dataset("ImageNet-1k", 1_331_167, _imagenet, "imagenet"),
+    "imagenet": Dataset(
+        title="ImageNet-1k",
+        images={"train": 1_281_167, "test": 50_000},
+        num_classes=1_000,
+        mean_std=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        paper=Paper(Protocol(20_000, (0.003, 0.01, 0.03, 0.06), 0.01), "imagenet"),
+        load=_imagenet,
+        folder="imagenet",
+    ),
 }

@@ -19,7 +19,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vit.data.catalog import load_dataset
+from vit.data.by_name import load_dataset
+from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.folder import load_folder, load_held_out, load_unlabelled
 from vit.data.loaders import choose_num_workers, make_loader
@@ -62,8 +63,7 @@ class ImageData(LightningDataModule):
     and `dataset` only says what they are: `vit fit -c cifar10 --data.root my_cifar/`.
 
     Args:
-        dataset: A dataset by name, downloaded if need be: digits, cifar10, cifar100, svhn, stl10,
-            eurosat, oxford_iiit_pet, flowers102, food101, dtd or imagenet.
+        dataset: A dataset by name, downloaded if need be: {datasets}.
         root: A folder of class folders, with or without train/, val/ and test/ above them, or a CSV
             or Parquet file with the columns path, label and, optionally, split. Wins over dataset.
         data_dir: Where downloads go. Default: ~/.cache/vit/data.
@@ -370,6 +370,10 @@ class ImageData(LightningDataModule):
 
     def _on_cuda(self) -> bool:
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+
+
+if ImageData.__doc__ is not None:  # its arguments' help texts
+    ImageData.__doc__ = ImageData.__doc__.replace("{datasets}", ", ".join(CATALOG))
 
 
 def _pair(image_size: int | tuple[int, int] | None) -> tuple[int, int]:

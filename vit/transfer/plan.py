@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from vit.data.catalog import CATALOG, PAPER_GRID, Protocol, list_datasets
 from vit.errors import UserError, did_you_mean
 from vit.recipes import find_recipe
 
@@ -28,42 +29,15 @@ CELLS_OWN = {
 """Options of `vit fit` that this command gives itself, and what to use instead."""
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """How one data set is transferred to."""
-
-    steps: int
-    lr_grid: tuple[float, ...]
-    val_fraction: float
-    """Share of train in the slice that the learning rates are compared on."""
-
-    @property
-    def warmup_steps(self) -> int:
-        """500, or a fifth of short runs (google-research/big_vision, configs/transfer.py)."""
-        return min(500, self.steps // 5)
-
-
-_GRID = (0.001, 0.003, 0.01, 0.03)
-
-PAPER = {
-    "imagenet": Protocol(20_000, (0.003, 0.01, 0.03, 0.06), 0.01),
-    "cifar10": Protocol(10_000, _GRID, 0.02),
-    "cifar100": Protocol(10_000, _GRID, 0.02),
-    "oxford_iiit_pet": Protocol(500, _GRID, 0.1),
-    "flowers102": Protocol(500, _GRID, 0.1),
-}
-"""ViT, arXiv:2010.11929, Table 4 and section B.1.1."""
-
-
 def protocol(name: str, images: int) -> Protocol:
     """The paper's, or for a set of `images` training images that it does not have BiT-HyperRule's
     number of steps (arXiv:1912.11370, section 3.3) and the paper's commonest grid."""
-    if name in PAPER:
-        return PAPER[name]
+    if name in CATALOG and (paper := CATALOG[name].paper) is not None:
+        return paper.transfer
     from vit.training.callbacks.hyperrule import hyperrule  # heavy: imports lightning
 
     steps = {"small": 500, "medium": 10_000, "large": 20_000}[hyperrule(images)]
-    return Protocol(steps, _GRID, 0.1)
+    return Protocol(steps, PAPER_GRID, 0.1)
 
 
 @dataclass(frozen=True)
@@ -154,7 +128,6 @@ def parse_sources(text: str) -> list[Source]:
 
 
 def _source(item: str) -> Source:
-    from vit.data.catalog import list_datasets
     from vit.data.manifest import SUFFIXES
 
     known = list_datasets()

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints.pretrained import inspect_pretrained
+from vit.data.catalog import Protocol
 from vit.data.manifest import SEPARATOR, load_manifest
 from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
-from vit.transfer.plan import Arguments, Protocol, Source
+from vit.transfer.plan import Arguments, Source
 from vit.writing import atomic
 
 SMALL_SLICE = 200

@@ -23,6 +23,8 @@ STRENGTHS = (0.003, 0.01, 0.03, 0.1)
 twenty to a hundred images a class (benchmarks/LOG.md)."""
 
 FOLDS = 3
+MAX_IMAGES = 10_000
+"""Of the training set that are used at most."""
 
 
 class LinearProbeFirst(Callback):
@@ -30,18 +32,9 @@ class LinearProbeFirst(Callback):
 
     The features of the training images come from the evaluation preprocessing. The head is their
     logistic regression with a squared norm, whose strength is chosen by cross-validation on these
-    images. Nothing happens in a resumed run, with random weights, or where the weights came with a
-    head for these classes.
-
-    Args:
-        max_images: Training images that are used at most, drawn by the run's seed; all of them
-            where the set is smaller.
+    images: at most MAX_IMAGES of them, drawn by the run's seed. Nothing happens in a resumed run,
+    with random weights, or where the weights came with a head for these classes.
     """
-
-    def __init__(self, max_images: int = 10_000) -> None:
-        if max_images < 1:
-            raise UserError(f"max_images={max_images} must be at least 1")
-        self.max_images = max_images
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         report: Any = getattr(pl_module, "load_report", None)
@@ -82,7 +75,7 @@ class LinearProbeFirst(Callback):
         labels = []
         try:
             with torch.inference_mode(), trainer.precision_plugin.forward_context():
-                for images, label, _ in data.evaluation_loader("train", limit=self.max_images):
+                for images, label, _ in data.evaluation_loader("train", limit=MAX_IMAGES):
                     if not len(images):  # a process without a share, or only unreadable images
                         continue
                     images = data.preprocess.normalize(images.to(trainer.strategy.root_device))
