@@ -90,6 +90,16 @@ def test_imports_point_one_way(path: Path) -> None:
     assert "timm" not in packages
 
 
+def test_no_command_imports_another() -> None:
+    from vit.cli.main import COMMANDS
+
+    modules = {target.partition(":")[0] for target, _ in COMMANDS.values()}
+    assert len(modules) > 10
+    for module in modules:
+        names = imports(PACKAGE.parent / f"{module.replace('.', '/')}.py")
+        assert not {".".join(name.split(".")[:3]) for name in names} & modules, module
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_file_is_one_room(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400

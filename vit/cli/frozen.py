@@ -56,8 +56,14 @@ def add_model_arguments(parser: OneLineParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def add_data_arguments(parser: OneLineParser) -> None:
-    """--data: images of any classes, to train a classifier on the features and to test it."""
+def bench_parser(command: str, description: str) -> OneLineParser:
+    """Of `vit COMMAND MODEL --data X`, which trains a classifier on the features and tests it."""
+    parser = OneLineParser(
+        prog=f"vit {command}",
+        usage=f"vit {command} MODEL --data X [OPTIONS]",
+        description=description,
+    )
+    add_model_arguments(parser)
     parser.add_argument(
         "--data",
         required=True,
@@ -65,6 +71,16 @@ def add_data_arguments(parser: OneLineParser) -> None:
         help="a data set by name, or a folder, CSV or Parquet file",
     )
     parser.add_argument("--data-dir", metavar="DIR", help="where downloads go")
+    return parser
+
+
+def usual(numbers: tuple[int, ...], most: int, note: str) -> list[int]:
+    """Those of the usual numbers up to `most`, at least 1; `note` says which are left out."""
+    fitting = [number for number in numbers if number <= most]
+    if len(fitting) < len(numbers):
+        left_out = ", ".join(str(number) for number in numbers if number > most)
+        print(f"note: {note} {left_out}", file=sys.stderr)
+    return fitting or [1]
 
 
 @dataclass(frozen=True)
