@@ -21,6 +21,7 @@ from model_peers import CIFAR, Setting, build_timm, configuration
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import vit
 from vit.cache import cache_directory
 from vit.compute.timing import finisher
 from vit.hardware import default_precision, keep_memory
@@ -310,6 +311,14 @@ def best_settings(job: Job) -> Learner:
     )
 
 
+def named(options: list[str]) -> dict[str, str]:
+    """`--name=value` and `--name value` by name."""
+    words = [word for option in options for word in option.split("=", 1)]
+    return {
+        name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)
+    }
+
+
 def our_recipe(job: Job) -> Learner:
     """Our sizes, data, optimizer, schedule, loss and mixing, as `vit fit` with these options has
     them: timm's network differs by its patches, class token and positions.
@@ -317,12 +326,13 @@ def our_recipe(job: Job) -> Learner:
     Not the Trainer's options, such as an average of the weights.
     """
     keep_memory()
-    from vit.cli.lightning_cli import TrainingCLI
-
-    arguments = ["-c", RECIPE, "--trainer.accelerator", job.device, "--data.val_fraction", "0"]
-    arguments += [] if job.root is None else ["--data.root", job.root]
-    cli = TrainingCLI([*arguments, *job.options, "--seed_everything", str(job.seed)])
-    data, recipe = cli.datamodule, cli.model
+    recipe, data = vit.from_recipe(
+        RECIPE,
+        data=job.root,
+        seed_everything=job.seed,
+        **{"trainer.accelerator": job.device, "data.val_fraction": 0, **named(job.options)},
+    )
+    assert isinstance(recipe, vit.ImageClassifier)
     parts = in_memory(job, data)
     model = peer(job, parts["setting"], data.num_classes, like=recipe.model.config)
     groups = param_groups(

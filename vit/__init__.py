@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vit.checkpoints.pretrained import create_model
     from vit.checkpoints.publish import push_to_hub
-    from vit.cli.notebook import Run, fit
+    from vit.cli.notebook import Run, fit, from_recipe
     from vit.data.module import ImageData
     from vit.inference.classifier import Classifier, load
     from vit.inference.transforms import transforms
@@ -23,6 +23,7 @@ __all__ = [
     "VisionTransformer",
     "create_model",
     "fit",
+    "from_recipe",
     "list_models",
     "load",
     "push_to_hub",
@@ -39,6 +40,7 @@ _HOMES = {
     "VisionTransformer": "vit.models.vision_transformer",
     "create_model": "vit.checkpoints.pretrained",
     "fit": "vit.cli.notebook",
+    "from_recipe": "vit.cli.notebook",
     "list_models": "vit.models.zoo",
     "load": "vit.inference.classifier",
     "push_to_hub": "vit.checkpoints.publish",

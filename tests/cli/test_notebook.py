@@ -54,3 +54,11 @@ def test_a_mistake_is_the_one_line_of_the_command_line(vit_command: Vit) -> None
         vit.fit()
     with pytest.raises(UserError, match="fast_dev_run keeps nothing"):
         vit.fit("quickstart", **{"trainer.fast_dev_run": True, "data.batch_size": 400})
+
+
+def test_a_recipe_gives_the_modules_that_a_run_trains(vit_command: Vit, photos: Path) -> None:
+    model, data = vit.from_recipe("finetune", data={"root": photos, **DATA}, **OPTIONS)
+    assert isinstance(model, vit.ImageClassifier) and isinstance(data, vit.ImageData)
+    assert data.classes == ["blue", "grün", "red"] and data.batch_size == 8
+    assert model.model.config.num_classes == 3 and model.model.config.width == 16
+    assert not Path("runs").exists()

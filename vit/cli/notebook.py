@@ -5,12 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vit import signals
 from vit.cli.fit import train
 from vit.errors import UserError
 from vit.inference.classifier import Classifier, load
+
+if TYPE_CHECKING:
+    from vit.data.module import ImageData
+    from vit.training.fitting import NetworkTraining
 
 
 @dataclass(frozen=True)
@@ -50,17 +54,41 @@ def fit(
     Raises UserError for a mistake, and vit.signals.Stopped, which is a SystemExit, after Ctrl-C:
     the run can then be continued by `vit.fit(run_dir=..., ckpt_path="last")`.
     """
+    with signals.handled():
+        folder = train(_arguments(recipe, data, options))
+    if folder is None:
+        raise UserError("trainer.fast_dev_run keeps nothing: leave it out, or type `vit fit`")
+    return Run(folder)
+
+
+def from_recipe(
+    recipe: str | Path | Sequence[str | Path],
+    *,
+    data: str | Path | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> "tuple[NetworkTraining[Any, Any], ImageData]":
+    """The LightningModule and the data module that `fit` would train with, for a loop of your own.
+
+    Arguments and errors are those of `fit`. Nothing is written, and no Trainer is built.
+    """
+    from vit.cli.lightning_cli import TrainingCLI  # heavy: imports lightning
+
+    cli = TrainingCLI(_arguments(recipe, data, options))
+    return cli.model, cli.datamodule
+
+
+def _arguments(
+    recipe: str | Path | Sequence[str | Path] | None,
+    data: str | Path | Mapping[str, Any] | None,
+    options: dict[str, Any],
+) -> list[str]:
     recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
     arguments = [part for name in recipes for part in ("-c", str(name))]
     if isinstance(data, str | Path):
         data = {"root": data}
     for name, value in _flat({"data": data, **options} if data is not None else options):
         arguments.append(f"--{name}={_text(value)}")
-    with signals.handled():
-        folder = train(arguments)
-    if folder is None:
-        raise UserError("trainer.fast_dev_run keeps nothing: leave it out, or type `vit fit`")
-    return Run(folder)
+    return arguments
 
 
 def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
