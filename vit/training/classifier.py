@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vit.errors import UserError
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
+from vit.training.counted_data import counting_data
 from vit.training.distillation import Teacher
 from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.losses import Loss, balanced_weights, refuse_double_balance
@@ -136,8 +137,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
-            sampling = getattr(getattr(self.trainer, "datamodule", None), "sampling", None)
-            balanced = bool(getattr(sampling, "balanced", False))
+            data = counting_data(self.trainer)
+            balanced = data is not None and data.sampling.balanced
             refuse_double_balance(balanced, self.loss.class_weights)
         if stage == "fit" and self.loss.distillation is not None:
             self.teacher = Teacher(
