@@ -176,6 +176,7 @@ def test_build_model_dispatches_on_the_configuration() -> None:
         ("vit_tiny_patch16_384.augreg_in21k_ft_in1k", "vit_ti16"),
         ("google/vit-large-patch32-224-in21k", "vit_l32"),
         ("deit_small_patch16_224", "vit_s16"),
+        ("vit_gigantic_patch14_224", "vit_gigantic14"),
         ("vit_small_r26_s32_224", "r26_vit_s32"),
         ("resnetv2_101x3_bit.goog_in21k", "bit_r101x3"),
     ],

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from vit.errors import UserError
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
+from vit.ranges import check_range
+from vit.training.counted_data import counting_data
 from vit.training.distillation import Teacher
 from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.losses import Loss, balanced_weights, refuse_double_balance
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing
-from vit.training.optimizers.groups import check_layer_decay
+from vit.training.optimizers.groups import LAYER_DECAY
 from vit.training.schedules import Schedule
 
 
@@ -85,7 +87,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         self.layer_decay = layer_decay
         self.freeze_backbone = freeze_backbone
         self.num_classes = num_classes
-        check_layer_decay(layer_decay)
+        check_range("layer_decay", layer_decay, LAYER_DECAY)
         if num_classes < 1:
             raise UserError(f"num_classes={num_classes} must be at least 1, training needs a head")
         if self.labels.multilabel and self.loss.kind == "softmax":
@@ -136,8 +138,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
-            sampling = getattr(getattr(self.trainer, "datamodule", None), "sampling", None)
-            balanced = bool(getattr(sampling, "balanced", False))
+            data = counting_data(self.trainer)
+            balanced = data is not None and data.sampling.balanced
             refuse_double_balance(balanced, self.loss.class_weights)
         if stage == "fit" and self.loss.distillation is not None:
             self.teacher = Teacher(

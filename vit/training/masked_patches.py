@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.models.vision_transformer import VisionTransformer
+from vit.ranges import check_range
 from vit.seeds import step_seed
 from vit.shapes import Float, Int
 from vit.training.counted_data import counting_data
@@ -80,8 +81,7 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         super().__init__(
             preprocess=preprocess, optimizer=optimizer, schedule=schedule, compile=compile
         )
-        if not FRACTION.holds(fraction):
-            raise UserError(f"fraction={fraction} is not in (0, 1)")
+        check_range("fraction", fraction, FRACTION)
         self.target: Target = target
         self.fraction = fraction
         network, self.load_report = build_network(
