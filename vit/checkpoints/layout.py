@@ -152,6 +152,11 @@ def count_layers(keys: Iterable[str], prefix: str) -> int:
     return max(numbers) + 1 if numbers else 0
 
 
+def patch_size_of(side: int, stem_depths: tuple[int, ...] | None) -> int:
+    """Pixels from one token to the next, where `side` positions of the stem's map make a patch."""
+    return side * ViTConfig(stem_depths=stem_depths, patch_size=32).stem_stride
+
+
 def grid_of(
     entries: int, slot_choices: Iterable[int], size: tuple[int, int] | None, patch_size: int
 ) -> tuple[tuple[int, int], int]:

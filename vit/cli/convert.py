@@ -6,21 +6,18 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from vit.checkpoints.formats import FORMATS
 from vit.cli.messages import OneLineParser
 from vit.errors import UserError, did_you_mean
 
 HELP = "translate weights between formats, or compare two files"
-
-# vit.checkpoints.convert.Format, which would bring torch along just to print help.
-FORMATS = ("native", "timm", "torchvision", "huggingface", "google")
 
 EPILOG = """\
 examples:
   vit convert B_16.npz my_model --to native           Google's file as a model directory of ours
   vit convert runs/pets my_model --to huggingface     a run for transformers
   vit convert B_16.npz my_model --compare             largest difference of the logits
-
-native, timm and huggingface write a directory, torchvision a .pth file, google a .npz file."""
+"""
 
 
 def run(args: list[str]) -> int:
@@ -28,7 +25,7 @@ def run(args: list[str]) -> int:
     parser = OneLineParser(
         prog="vit convert",
         description=HELP[0].upper() + HELP[1:] + ".",
-        epilog=EPILOG,
+        epilog=f"{EPILOG}\n{_written()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", help="weights: a run, a directory, a file, or a hub address")
@@ -71,6 +68,13 @@ def run(args: list[str]) -> int:
         return _run(given, options)
     except MissingFact as fact:
         raise UserError(fact.asking(map(_option, fact.options))) from fact
+
+
+def _written() -> str:
+    """What each format writes, for the help."""
+    *names, last = (name for name, suffix in FORMATS.items() if not suffix)
+    files = "".join(f", {name} a {suffix} file" for name, suffix in FORMATS.items() if suffix)
+    return f"{', '.join(names)} and {last} write a directory{files}."
 
 
 def _fields(assignments: list[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.huggingface_families import (
+from vit.checkpoints.huggingface.families import (
     activation,
     check_family,
     check_pooler,
