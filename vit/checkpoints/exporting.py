@@ -77,7 +77,6 @@ def check_expressed(project: str, config: ModelConfig, remedy: str, **expressed:
         "distillation_token": "distillation",
         "num_registers": "registers",
         "layer_scale": "LayerScale",
-        "norm_after_pool": "norm_after_pool",
         "pos_embed_class_slot": "position table without a class slot",
         "representation_size": "tanh layer before the head",
     }

@@ -3,16 +3,8 @@
 Light, so that the command line names them without torch.
 """
 
-from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vit.checkpoints.exporting import Export, NativeInfo
-    from vit.checkpoints.files import WeightFile
-    from vit.checkpoints.layout import ModelConfig, Recognised
+from typing import Any
 
 FORMATS = {
     "native": "",
@@ -22,27 +14,14 @@ FORMATS = {
     "google": ".npz",
 }
 """Name of a format, and of its module in this folder -> suffix of the file that it writes, "" for a
-directory. Files are compared in this order: ours first, since our names are also timm's."""
+directory. Files are compared in this order: ours first, since our names are also timm's.
+
+A module has three functions: `matches(file: WeightFile) -> bool`, whether the names of the tensors
+are this format's; `recognise(file: WeightFile) -> Recognised`; and `write(config: ModelConfig,
+state: Mapping[str, Tensor], info: NativeInfo) -> Export`. The last two raise UserError for a model
+that would not give the same logits."""
 
 
-class Format(Protocol):
-    """What the module of a format defines."""
-
-    def matches(self, file: "WeightFile") -> bool:
-        """Whether the names of the tensors are this format's."""
-        ...
-
-    def recognise(self, file: "WeightFile") -> "Recognised":
-        """The file as one of our models; UserError where it would not give the same logits."""
-        ...
-
-    def write(
-        self, config: "ModelConfig", state: "Mapping[str, Tensor]", info: "NativeInfo"
-    ) -> "Export":
-        """The model in this format; UserError where no model of the project is the same."""
-        ...
-
-
-def format_named(name: str) -> Format:
+def format_named(name: str) -> Any:
     """The module of a format in FORMATS."""
-    return import_module(f"{__package__}.{name}")  # pyright: ignore[reportReturnType]
+    return import_module(f"{__package__}.{name}")

@@ -18,13 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vit.checkpoints.exporting import (
-    ANY,
-    Export,
-    NativeInfo,
-    arithmetic_notes,
-    check_expressed,
-)
+from vit.checkpoints.exporting import ANY, Export, NativeInfo, arithmetic_notes, check_expressed
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.layout import (
     HWIO,

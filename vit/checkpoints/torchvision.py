@@ -9,13 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vit.checkpoints.exporting import (
-    ANY,
-    Export,
-    NativeInfo,
-    arithmetic_notes,
-    check_expressed,
-)
+from vit.checkpoints.exporting import ANY, Export, NativeInfo, arithmetic_notes, check_expressed
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.layout import (
     ModelConfig,
@@ -26,6 +20,7 @@ from vit.checkpoints.layout import (
     exported,
     grid_of,
     heads_of_width,
+    layer,
 )
 from vit.checkpoints.preprocessing import IMAGENET_MEAN, IMAGENET_STD, described
 from vit.errors import UserError
@@ -41,27 +36,27 @@ def matches(file: WeightFile) -> bool:
 
 
 def _rules(depth: int, mlp: tuple[str, str]) -> list[Rule]:
-    rules = [Rule("cls_token", ("class_token",)), Rule("pos_embed", ("encoder.pos_embedding",))]
-    for part in ("weight", "bias"):
-        rules += [
-            Rule(f"patch_embed.proj.{part}", (f"conv_proj.{part}",)),
-            Rule(f"norm.{part}", (f"encoder.ln.{part}",)),
-            Rule(f"pre_logits.fc.{part}", (f"heads.pre_logits.{part}",)),
-            Rule(f"head.{part}", (f"heads.head.{part}",)),
-        ]
-        names = {
-            "norm1": "ln_1.",
-            "attn.qkv": "self_attention.in_proj_",
-            "attn.proj": "self_attention.out_proj.",
-            "norm2": "ln_2.",
-            "mlp.fc1": f"{mlp[0]}.",
-            "mlp.fc2": f"{mlp[1]}.",
-        }
-        for i in range(depth):
-            rules += [
-                Rule(f"blocks.{i}.{ours}.{part}", (f"{_LAYER}{i}.{theirs}{part}",))
-                for ours, theirs in names.items()
-            ]
+    rules = [
+        Rule("cls_token", ("class_token",)),
+        Rule("pos_embed", ("encoder.pos_embedding",)),
+        *layer("patch_embed.proj", "conv_proj"),
+        *layer("norm", "encoder.ln"),
+        *layer("pre_logits.fc", "heads.pre_logits"),
+        *layer("head", "heads.head"),
+    ]
+    names = {
+        "norm1": "ln_1",
+        "attn.proj": "self_attention.out_proj",
+        "norm2": "ln_2",
+        "mlp.fc1": mlp[0],
+        "mlp.fc2": mlp[1],
+    }
+    for i in range(depth):
+        for ours, theirs in names.items():
+            rules += layer(f"blocks.{i}.{ours}", f"{_LAYER}{i}.{theirs}")
+        for part in ("weight", "bias"):
+            qkv = f"{_LAYER}{i}.self_attention.in_proj_{part}"
+            rules.append(Rule(f"blocks.{i}.attn.qkv.{part}", (qkv,)))
     return rules
 
 

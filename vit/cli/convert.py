@@ -33,7 +33,6 @@ def run(args: list[str]) -> int:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--to", choices=FORMATS, help="the library to write for")
     action.add_argument("--compare", action="store_true", help="print the difference of the logits")
-    parser.add_argument("--num-heads", type=int, help="the same as --set num_heads=NUMBER")
     parser.add_argument(
         "--set",
         action="append",
@@ -41,6 +40,13 @@ def run(args: list[str]) -> int:
         metavar="FIELD=VALUE",
         help="a field of the model's configuration that the file does not record, such as "
         "activation=gelu_tanh; may be repeated",
+    )
+    parser.add_argument(
+        "--num-heads",
+        action="append",
+        dest="set",
+        type="num_heads={}".format,
+        help="the same as --set num_heads=NUM_HEADS",
     )
     parser.add_argument(
         "--image-size",
@@ -55,13 +61,10 @@ def run(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     given = parser.parse_args(args)
     options = _fields(given.set)
-    for name, value in (("num_heads", given.num_heads), ("image_size", given.image_size)):
-        if value is not None and name in options:
-            raise UserError(
-                f"{name} is given twice: --set {name}={options[name]} and by its option"
-            )
-        if value is not None:
-            options[name] = tuple(value) if isinstance(value, list) else value
+    if given.image_size and "image_size" in options:
+        raise UserError("image_size is given twice: by --set and by --image-size")
+    if given.image_size:
+        options["image_size"] = tuple(given.image_size)
     from vit.checkpoints.layout import MissingFact
 
     try:

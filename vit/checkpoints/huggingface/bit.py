@@ -11,7 +11,7 @@ from vit.checkpoints.files import WeightFile
 from vit.checkpoints.huggingface.families import check_bit
 from vit.checkpoints.huggingface.reading import class_names, label_kind
 from vit.checkpoints.huggingface.writing import labels
-from vit.checkpoints.layout import Op, Recognised, Rule, bound, count_layers, exported
+from vit.checkpoints.layout import SAME, Op, Recognised, Rule, bound, count_layers, exported
 from vit.checkpoints.preprocessing import from_huggingface
 from vit.models.config import ROOT_CHANNELS, ResNetConfig
 
@@ -30,7 +30,7 @@ def _rule(ours: str, prefix: str) -> Rule:
         return Rule(
             ours,
             (ours.replace("head.fc.", "classifier.1."),),
-            _LINEAR if ours.endswith("weight") else Op(lambda t: t, lambda t: (t,)),
+            _LINEAR if ours.endswith("weight") else SAME,
         )
     theirs = re.sub(r"^stages\.(\d+)\.blocks\.", r"encoder.stages.\1.layers.", ours)
     return Rule(ours, (prefix + theirs.replace("stem.conv.", "embedder.convolution."),))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.exporting import ANY, check_expressed
-from vit.checkpoints.huggingface.reading import swiglu_rules, teacher_rules, vit_rules
+from vit.checkpoints.huggingface.reading import teacher_rules, vit_rules
 from vit.checkpoints.layout import exported
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -34,11 +34,10 @@ def write(
     kind = _kind(config)
     dinov2 = kind.startswith("dinov2")
     prefix = f"{kind}." if config.num_classes else ""
-    stem = f"{prefix}encoder.layer."
-    rules = vit_rules(prefix, stem, config.depth, dinov2=dinov2, v5=False, separate_gate=False)
+    spelling = "dinov2" if dinov2 else "vit"
     if config.activation == "swiglu":
-        rules = [rule for rule in rules if ".mlp." not in rule.ours]
-        rules += swiglu_rules(config.depth, stem)
+        spelling = "dinov2, gated"
+    rules = vit_rules(prefix, f"{prefix}encoder.layer.", config.depth, [spelling])
     if kind == "deit" and config.num_classes:
         rules = [r for r in rules if not r.theirs[0].startswith("classifier.")] + teacher_rules()
     tensors = exported(state, rules)
