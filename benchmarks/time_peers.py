@@ -280,6 +280,7 @@ def in_memory(job: Job, data: Any) -> dict[str, Any]:
 def best_settings(job: Job) -> Learner:
     """The same training by the fastest means we know, but for torch.compile on a CPU."""
     from vit.data.module import ImageData, InputFormat
+    from vit.data.options import Loading, Splitting
     from vit.data.transforms import TrainTransform
 
     keep_memory()
@@ -288,12 +289,10 @@ def best_settings(job: Job) -> Learner:
         job.root,
         image_size=SIZE,
         batch_size=BATCH,
-        num_workers=0,
         augment=TrainTransform(crop="pad", crop_padding=PADDING),
         inputs=InputFormat(crop_fraction=1.0, mean=MEAN, std=STD),
-        val_fraction=0,
-        seed=job.seed,
-        cache="ram",
+        splits=Splitting(val_fraction=0, seed=job.seed),
+        loading=Loading(num_workers=0, cache="ram"),
     )
     parts = in_memory(job, data)
     model = peer(job, parts["setting"], data.num_classes)
@@ -319,7 +318,14 @@ def our_recipe(job: Job) -> Learner:
     keep_memory()
     from vit.cli.lightning_cli import TrainingCLI
 
-    arguments = ["-c", RECIPE, "--trainer.accelerator", job.device, "--data.val_fraction", "0"]
+    arguments = [
+        "-c",
+        RECIPE,
+        "--trainer.accelerator",
+        job.device,
+        "--data.splits.val_fraction",
+        "0",
+    ]
     arguments += [] if job.root is None else ["--data.root", job.root]
     cli = TrainingCLI([*arguments, *job.options, "--seed_everything", str(job.seed)])
     data, recipe = cli.datamodule, cli.model
