@@ -17,10 +17,10 @@ from vit.compute.candidate import candidate
 from vit.compute.comparison import Comparison, model_rows, training_rows
 from vit.compute.table6 import JFT_CLASSES, TABLE6, Point, column_title
 from vit.compute.tables import amount
-from vit.inspection.drawing import png
-from vit.inspection.scaling import compute_figure
 from vit.models.config import ROOT_CHANNELS, ResNetConfig
 from vit.models.zoo import ZOO
+from vit.reports.drawing import png
+from vit.reports.scaling import compute_figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

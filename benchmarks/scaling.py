@@ -204,7 +204,7 @@ def measure_ranks(device: str, steps: int) -> list[dict[str, Any]]:
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Seconds an image over each axis."""
-    from vit.inspection.drawing import LIGHT, label_axes, new_figure, png, style_axes
+    from vit.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
 
     figure = new_figure(9.6, 2.9, LIGHT)
     colours = {

@@ -21,8 +21,9 @@ from model_peers import CIFAR, Setting, build_timm, configuration
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import vit
+from vit.cache import cache_directory
 from vit.compute.timing import finisher
-from vit.data.scan import user_cache
 from vit.hardware import default_precision, keep_memory
 from vit.training.optimizers.groups import param_groups
 from vit.training.schedules import Schedule
@@ -194,7 +195,7 @@ def as_it_comes(job: Job) -> Learner:
     changed = [transforms.RandomCrop(SIZE, padding=PADDING), transforms.RandomHorizontalFlip()]
     steps = {"train": transforms.Compose(changed + plain), "test": transforms.Compose(plain)}
     if job.root is None:
-        folder = str(user_cache("data"))
+        folder = str(cache_directory() / "data")
         sets: dict[str, Any] = {
             name: CIFAR10(folder, name == "train", transform, download=True)
             for name, transform in steps.items()
@@ -309,6 +310,14 @@ def best_settings(job: Job) -> Learner:
     )
 
 
+def named(options: list[str]) -> dict[str, str]:
+    """`--name=value` and `--name value` by name."""
+    words = [word for option in options for word in option.split("=", 1)]
+    return {
+        name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)
+    }
+
+
 def our_recipe(job: Job) -> Learner:
     """Our sizes, data, optimizer, schedule, loss and mixing, as `vit fit` with these options has
     them: timm's network differs by its patches, class token and positions.
@@ -316,19 +325,13 @@ def our_recipe(job: Job) -> Learner:
     Not the Trainer's options, such as an average of the weights.
     """
     keep_memory()
-    from vit.cli.lightning_cli import TrainingCLI
-
-    arguments = [
-        "-c",
+    recipe, data = vit.from_recipe(
         RECIPE,
-        "--trainer.accelerator",
-        job.device,
-        "--data.splits.val_fraction",
-        "0",
-    ]
-    arguments += [] if job.root is None else ["--data.root", job.root]
-    cli = TrainingCLI([*arguments, *job.options, "--seed_everything", str(job.seed)])
-    data, recipe = cli.datamodule, cli.model
+        data=job.root,
+        seed_everything=job.seed,
+        **{"trainer.accelerator": job.device, "data.splits.val_fraction": 0, **named(job.options)},
+    )
+    assert isinstance(recipe, vit.ImageClassifier)
     parts = in_memory(job, data)
     model = peer(job, parts["setting"], data.num_classes, like=recipe.model.config)
     groups = param_groups(

@@ -80,6 +80,7 @@ def own_cache(
     """Indices and downloads of a test go into its own folder."""
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.delenv("VIT_CACHE", raising=False)
     # Every test and process computes float32 by one library, as on a machine that is in use.
     (cache / "vit").mkdir()
     (cache / "vit" / "routes.json").write_text(float32_routes)

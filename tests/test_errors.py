@@ -6,7 +6,7 @@ import pytest
 
 from vit.checkpoints.layout import listed
 from vit.data.sources import shorten
-from vit.errors import some_of
+from vit.errors import UserError, some_of
 
 NAMES = [f"n{i:04}" for i in range(1200)]
 
@@ -35,3 +35,10 @@ def test_a_long_list_of_names_says_how_many_it_leaves_out(count: int, expected: 
 )
 def test_names_and_keys_are_shortened_alike(shortened: Callable[[], str], expected: str) -> None:
     assert shortened() == expected
+
+
+def test_an_overlong_value_is_cut_and_a_long_path_is_not() -> None:
+    path = "/" + "/".join(["folder"] * 50)
+    message = str(UserError(f"depth='{'9' * 5000}' of {path} must be smaller"))
+    assert len(message) < 700 and path in message and message.endswith("must be smaller")
+    assert "more characters" in message and message.startswith("depth='999")

@@ -49,3 +49,42 @@ def test_work_that_changes_its_name_keeps_its_count(
         meter.advance()
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("first   50%") and second.startswith("second  100%")
+
+
+def test_work_that_was_begun_before_has_the_rate_of_what_is_new(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    clock = iter((0.0, 2.0))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with Meter("w.bin", 0, "MB") as meter:
+        meter.begin(60, 100)
+        meter.advance(20)
+    assert capsys.readouterr().err == "w.bin   80%  10 MB/s  ETA 2 s\n"
+
+
+def test_work_of_unknown_length_is_counted_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    with Meter("w.bin", 0, "MB") as meter:
+        meter.advance(1234)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    with Meter("w.bin", 0, "MB") as meter:
+        meter.advance(1234)
+    assert "1,234 MB" in capsys.readouterr().err
+
+
+def test_the_bar_of_brief_work_appears_after_a_second(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Meter("scanning", 8, "images", brief=True) as meter:
+        meter.advance(4)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "BRIEF", -1.0)
+    with Meter("scanning", 8, "images", brief=True) as meter:
+        meter.advance(4)
+    assert "scanning" in capsys.readouterr().err

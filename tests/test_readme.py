@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.test_rules import ONE_PAGE, PACKAGE
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -14,9 +16,14 @@ def test_the_tables_are_generated_from_the_results() -> None:
     assert done.returncode == 0, "run python benchmarks/readme.py"
 
 
-def test_the_map_names_every_room() -> None:
-    rooms = {path.parent.name for path in (ROOT / "vit").glob("*/__init__.py")}
-    assert all(f"{room}/" in README for room in rooms)
+def test_the_map_is_the_tree() -> None:
+    [block] = [block for block in README.split("```") if block.startswith("\nvit/")]
+    folders = re.findall(r"^(\w+)/", block, re.MULTILINE)
+    assert len(folders) == 5 and all((ROOT / folder).is_dir() for folder in folders)
+    rooms = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.glob("*/**/*.py")}
+    assert set(re.findall(r"^  (\w+)/", block, re.MULTILINE)) == rooms
+    modules = re.search(r"\*\.py +([\w\s]+):", block)
+    assert modules is not None and set(modules[1].split()) == ONE_PAGE
 
 
 def test_every_command_in_it_exists() -> None:

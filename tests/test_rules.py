@@ -14,20 +14,21 @@ import vit
 PACKAGE = Path(vit.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# Room -> what its modules may import of this package. `cli` may import everything.
+# Room -> the rooms that its modules may import, besides the modules of one page and itself.
 MAY_IMPORT = {
     "models": set(),
     "data": set(),
-    "inspection": set(),
+    "reports": set(),
     "checkpoints": {"models"},
-    "inference": {"models", "checkpoints", "data"},
+    "inference": {"data", "models", "checkpoints"},
     "training": {"models", "checkpoints"},
-    "evaluation": {"models", "checkpoints", "data", "inference"},
+    "evaluation": {"data", "models", "checkpoints", "inference"},
     # A model may be named by a file of weights, whose configuration `checkpoints` reads; the
     # catalog has the size of a data set by name.
-    "compute": {"models", "checkpoints", "data"},
+    "compute": {"data", "models", "checkpoints"},
     "transfer": {"data", "training", "evaluation", "checkpoints", "compute", "reports"},
 }
+MAY_IMPORT["cli"] = set(MAY_IMPORT)
 # Modules of one page beside the rooms, which every room may import.
 ONE_PAGE = {
     "cache",
@@ -50,32 +51,53 @@ ONE_PAGE = {
 }
 HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
-    "inspection": {"lightning", "torchvision"},
+    "reports": {"lightning", "torchvision"},
     "inference": {"lightning", "torchvision", "torchmetrics"},
     "compute": {"lightning"},
 }
 
 
 def imports(path: Path) -> set[str]:
-    """Dotted names of the modules that a file imports, wherever in the file."""
-    found = set()
+    """Dotted names of what a file imports, wherever in the file."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module and not node.level, f"{path}: a relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_every_folder_and_module_of_the_package_stands_in_the_tables() -> None:
+    places = [path.relative_to(PACKAGE) for path in FILES]
+    assert {path.parts[0] for path in places if len(path.parts) > 1} == set(MAY_IMPORT)
+    modules = {path.stem for path in places if len(path.parts) == 1}
+    assert modules == ONE_PAGE | {"__init__", "__main__"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path: Path) -> None:
-    room = path.relative_to(PACKAGE).parts[0]
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     names = imports(path)
-    if room in MAY_IMPORT:
-        rooms = {name.split(".")[1] for name in names if name.startswith("vit.")}
+    rooms = {name.split(".")[1] for name in names if name.startswith("vit.")}
+    if room in ONE_PAGE:
+        assert rooms <= ONE_PAGE
+    elif room in MAY_IMPORT:
         assert rooms <= MAY_IMPORT[room] | {room, *ONE_PAGE}
-    assert not {name.split(".")[0] for name in names} & HEAVY.get(room, set())
-    assert "timm" not in {name.split(".")[0] for name in names}
+    packages = {name.split(".")[0] for name in names}
+    assert not packages & HEAVY.get(room, set())
+    assert "timm" not in packages
+
+
+def test_no_command_imports_another() -> None:
+    from vit.cli.main import COMMANDS
+
+    modules = {target.partition(":")[0] for target, _ in COMMANDS.values()}
+    assert len(modules) > 10
+    for module in modules:
+        names = imports(PACKAGE.parent / f"{module.replace('.', '/')}.py")
+        assert not {".".join(name.split(".")[:3]) for name in names} & modules, module
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vit.checkpoints.pretrained import create_model
     from vit.checkpoints.publish import push_to_hub
+    from vit.cli.notebook import Run, fit, from_recipe
     from vit.data.module import ImageData
     from vit.inference.classifier import Classifier, load
+    from vit.inference.transforms import transforms
     from vit.models.vision_transformer import VisionTransformer, ViTConfig
     from vit.models.zoo import list_models
     from vit.training.classifier import ImageClassifier
@@ -16,12 +18,16 @@ __all__ = [
     "Classifier",
     "ImageClassifier",
     "ImageData",
+    "Run",
     "ViTConfig",
     "VisionTransformer",
     "create_model",
+    "fit",
+    "from_recipe",
     "list_models",
     "load",
     "push_to_hub",
+    "transforms",
 ]
 
 # Public names load their room on first use, so that `import vit` stays light.
@@ -29,12 +35,16 @@ _HOMES = {
     "Classifier": "vit.inference.classifier",
     "ImageClassifier": "vit.training.classifier",
     "ImageData": "vit.data.module",
+    "Run": "vit.cli.notebook",
     "ViTConfig": "vit.models.config",
     "VisionTransformer": "vit.models.vision_transformer",
     "create_model": "vit.checkpoints.pretrained",
+    "fit": "vit.cli.notebook",
+    "from_recipe": "vit.cli.notebook",
     "list_models": "vit.models.zoo",
     "load": "vit.inference.classifier",
     "push_to_hub": "vit.checkpoints.publish",
+    "transforms": "vit.inference.transforms",
 }
 
 

@@ -1,18 +1,27 @@
 """The one exception for mistakes that the user can mend, and help with its wording."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+# Longer than a path that somebody types; both ends of such a value are enough to know it again.
+_OVERLONG = re.compile(r"\S{400,}")
 
 
 class UserError(ValueError):
     """One line that says what is wrong, with which value, and what to do. The CLI exits with 2.
 
     Values come from files and from their names, so characters that would break the line or control
-    a terminal are replaced by their escapes.
+    a terminal are replaced by their escapes, and a value of hundreds of characters is cut.
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(printable(message))
+        super().__init__(_OVERLONG.sub(_cut, printable(message)))
+
+
+def _cut(value: re.Match[str]) -> str:
+    text = value[0]
+    return f"{text[:100]}...({len(text) - 200:,} more characters)...{text[-100:]}"
 
 
 def printable(text: str) -> str:

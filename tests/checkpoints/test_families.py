@@ -30,7 +30,7 @@ EQUAL_BEFORE = Path(__file__).with_name("families_equal_before.json")
 # Arguments of timm's entries that tensors show, or that change nothing.
 SHOWN_BY_TENSORS = set(
     "cls img_size patch_size embed_dim depth mlp_ratio init_values no_embed_class reg_tokens "
-    "class_token fc_norm dynamic_img_size embed_layer pos_embed mlp_layer".split()
+    "class_token fc_norm qkv_bias dynamic_img_size embed_layer pos_embed mlp_layer".split()
 )
 
 
@@ -146,6 +146,8 @@ def test_the_list_has_the_arguments_that_timm_builds_with(families: ModuleType) 
         activation = arguments.pop("act_layer", "gelu")
         assert activation == ("SiLU" if gated else known.activation), name
         assert set(arguments) <= SHOWN_BY_TENSORS, name
+        file: Any = Description({"architecture": name})
+        assert timm_families.has_qkv_biases(file, known) == arguments.get("qkv_bias", True), name
     assert accepted > 100
 
 

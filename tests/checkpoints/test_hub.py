@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from PIL import Image
 import vit
 from tests.checkpoints.checkpoint_peers import scatter
 from tests.checkpoints.loopback import Server, url
+from vit import progress
 from vit.checkpoints.hub import download, fetch, is_address
 from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import load_pretrained
@@ -35,22 +37,29 @@ CONTENT = bytes(range(256)) * 10_000
 PREPROCESS = {"image_size": [16, 16]}
 
 
-def test_a_download_is_cached_and_asked_for_once(server: Server) -> None:
+def test_a_download_is_cached_and_asked_for_once(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
     server.files["/w.bin"] = CONTENT
-    seen: list[tuple[int, int]] = []
-    path = download(url(server), lambda done, total: seen.append((done, total)))
+    path = download(url(server))
     assert path.read_bytes() == CONTENT and path.name == "w.bin"
-    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    shares = re.findall(r"^w\.bin +(\d+)%  .* MB/s  ETA", capsys.readouterr().err, re.MULTILINE)
+    assert shares == ["41", "82", "100"]  # of 2.56 MB, by the MiB
     assert download(url(server)) == path and len(server.asked) == 1
 
 
-def test_a_broken_transfer_is_continued(server: Server) -> None:
+def test_a_broken_transfer_is_continued(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.files["/w.bin"] = CONTENT
     server.break_after = 1_500_000
     with pytest.raises(UserError, match="continued"):
         download(url(server))
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
     assert download(url(server)).read_bytes() == CONTENT
     assert server.asked[-1][2] == "bytes=1500000-"
+    assert re.findall(r" (\d+)%  ", capsys.readouterr().err) == ["100"]
 
 
 def test_a_file_that_changed_meanwhile_starts_anew(server: Server) -> None:

@@ -24,6 +24,7 @@ SIZES = {
     "patch_size": 8,
 }
 MLP = {**SIZES, "num_labels": 5, "intermediate_size": 96}
+MSN = {**MLP, "layer_norm_eps": 1e-3}
 DINO = {**SIZES, "num_labels": 5, "mlp_ratio": 2}
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "vit": ("ViTConfig", "ViTForImageClassification", MLP),
@@ -31,6 +32,22 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bare vit with pooler": ("ViTConfig", "ViTModel", MLP),
     "deit": ("DeiTConfig", "DeiTForImageClassification", MLP),
     "deit with teacher": ("DeiTConfig", "DeiTForImageClassificationWithTeacher", MLP),
+    "msn": ("ViTMSNConfig", "ViTMSNForImageClassification", MSN),
+    "vit without qkv biases": (
+        "ViTConfig",
+        "ViTForImageClassification",
+        {**MLP, "qkv_bias": False},
+    ),
+    "dinov2 without qkv biases": (
+        "Dinov2Config",
+        "Dinov2ForImageClassification",
+        {**DINO, "qkv_bias": False},
+    ),
+    "dinov2 with 0 registers": (
+        "Dinov2WithRegistersConfig",
+        "Dinov2WithRegistersForImageClassification",
+        {**DINO, "num_register_tokens": 0},
+    ),
     "dinov2": ("Dinov2Config", "Dinov2ForImageClassification", DINO),
     "dinov2 swiglu": (
         "Dinov2Config",
@@ -148,6 +165,80 @@ def test_without_config_json_the_load_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").unlink()
     with pytest.raises(UserError, match=r"config\.json"):
         load_pretrained(tmp_path)
+
+
+# Base models as a state dict alone, in the spelling of transformers 4 and 5.
+BARE = {
+    "ViT": {},
+    "DeiT": {},
+    "ViTMSN": {"layer_norm_eps": 1e-6},
+    "ViTMAE": {"mask_ratio": 0.0},
+    "DPT": {},
+    "Dinov2": {},
+    "Dinov2WithRegisters": {},
+}
+
+
+@pytest.mark.parametrize("names", ["hub", "v5"])
+@pytest.mark.parametrize("family", BARE)
+def test_a_bare_base_model_asks_for_what_no_tensor_says_and_is_equal(
+    family: str, names: str, tmp_path: Path
+) -> None:
+    config = getattr(transformers, f"{family}Config")(**{**MLP, **DINO, **BARE[family]})
+    peer: Any = scatter(getattr(transformers, f"{family}Model")(config))
+    peer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").unlink()
+    path = tmp_path / "model.safetensors"
+    if names == "v5":
+        path = tmp_path / "weights.pth"
+        torch.save(peer.state_dict(), path)
+    options = {"num_heads": 4, "layer_norm_eps": config.layer_norm_eps}
+    if "Dinov2" in family:  # of one epsilon, whichever they are
+        del options["layer_norm_eps"]
+    for name in options:
+        with pytest.raises(UserError, match=rf"give {name}=\.\.\.$"):
+            load_pretrained(path, **{k: v for k, v in options.items() if k != name})
+    ours, report = load_pretrained(path, **options)
+    assert any("GELU" in note for note in report.notes)
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    with torch.no_grad():
+        tokens = ours.double().eval().features(x)
+        expected = peer.double()(x).last_hidden_state
+    tolerance = 1e-6 if family == "DeiT" else 1e-9
+    assert_same(tokens[:, 0], expected[:, 0], tolerance)  # ViTMAE shuffles the others
+
+
+def test_attention_without_biases_is_refused_where_nothing_says_that_it_has_none(
+    tmp_path: Path,
+) -> None:
+    peer_of("dinov2 without qkv biases").save_pretrained(tmp_path)  # pyright: ignore
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(UserError, match="attention without biases of q, k and v"):
+        load_pretrained(tmp_path, num_heads=4)
+
+
+@pytest.mark.parametrize("spelling", ["hub", "v5"])
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "keys without biases .*BEiT"),
+        ({"use_absolute_position_embeddings": True}, "keys without biases .*BEiT"),
+        ({"use_relative_position_bias": True}, "relative positions .*BEiT"),
+        ({"use_shared_relative_position_bias": True}, "relative positions .*BEiT"),
+    ],
+)
+def test_a_bare_beit_is_refused_by_its_own_reason(
+    options: dict[str, Any], reason: str, spelling: str, tmp_path: Path
+) -> None:
+    peer: Any = transformers.BeitModel(transformers.BeitConfig(**MLP, **options))
+    peer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").unlink()
+    path = tmp_path / "model.safetensors"
+    if spelling == "v5":
+        path = tmp_path / "weights.pth"
+        torch.save(peer.state_dict(), path)
+    with pytest.raises(UserError, match=reason):
+        load_pretrained(path)
 
 
 def test_real_dinov2_tokens_equal_another_engine(shared_weights: Path) -> None:

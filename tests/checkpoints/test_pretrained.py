@@ -342,3 +342,14 @@ def test_without_a_name_or_a_file_the_way_out_is_named() -> None:
 def test_a_named_model_takes_overrides() -> None:
     model = create_model("vit_ti16", num_classes=4, image_size=(32, 48), depth=1)
     assert model.config.num_classes == 4 and model.config.size == (32, 48)
+
+
+def test_pretrained_false_means_no_weights() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        expected = create_model("vit_ti16", depth=1, num_classes=3).state_dict()
+        torch.manual_seed(0)
+        state = create_model("vit_ti16", depth=1, num_classes=3, pretrained=False).state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
+    with pytest.raises(UserError, match="needs a name"):
+        create_model(pretrained=False)

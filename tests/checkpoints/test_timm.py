@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
+from vit.errors import UserError
 from vit.models.config import ViTConfig
 
 timm = pytest.importorskip("timm")
@@ -122,9 +123,50 @@ def test_description_gives_classes_and_preprocessing(tmp_path: Path) -> None:
     assert info.preprocess == {
         "image_size": [32, 32],
         "resize": "crop",
-        "crop_fraction": 0.9,
+        "crop_fraction": 32 / 35,  # floor(32 / 0.9) as timm
         "interpolation": "bicubic",
         "mean": [0.1, 0.2, 0.3],
         "std": [0.4, 0.5, 0.6],
     }
     assert isinstance(info.config, ViTConfig) and info.config.num_heads == 4
+
+
+@pytest.mark.parametrize(
+    "architecture", ["vit_medium_patch16_gap_256", "vit_base_patch16_224_miil"]
+)
+@pytest.mark.parametrize("qkv_bias", [None, True, False])
+def test_attention_with_and_without_biases_is_what_the_file_and_its_description_say(
+    architecture: str, qkv_bias: bool | None, tmp_path: Path
+) -> None:
+    arguments = {**SMALL} if qkv_bias is None else {**SMALL, "qkv_bias": qkv_bias}
+    peer = scatter(timm.create_model(architecture, num_classes=5, **arguments))
+    path = saved(peer, tmp_path, architecture=architecture, model_args=arguments)
+    ours, _ = load_pretrained(path)
+    assert_same(
+        outputs(ours.double().eval(), (32, 32)), outputs(peer.double(), (32, 32)), tolerance=1e-9
+    )
+    bare = tmp_path / "weights.pth"
+    torch.save(peer.state_dict(), bare)
+    (tmp_path / "config.json").unlink()
+    if qkv_bias:
+        load_pretrained(bare, num_heads=2)
+    else:  # ViTs with norms behind their branches have the same tensors
+        with pytest.raises(UserError, match="attention without biases of q, k and v"):
+            load_pretrained(bare, num_heads=2)
+
+
+def test_a_file_that_lacks_biases_which_its_description_has_is_refused(tmp_path: Path) -> None:
+    peer = timm.create_model("vit_base_patch16_224", num_classes=5, **SMALL)
+    state = {name: t for name, t in peer.state_dict().items() if not name.endswith("qkv.bias")}
+    save_file(state, tmp_path / "model.safetensors")
+    description = {"architecture": "vit_base_patch16_224", "model_args": SMALL}
+    (tmp_path / "config.json").write_text(json.dumps(description))
+    with pytest.raises(UserError, match="2 missing"):
+        load_pretrained(tmp_path)
+
+
+def test_a_bare_beit_is_refused_for_its_relative_positions(tmp_path: Path) -> None:
+    peer = timm.create_model("beit_base_patch16_224", depth=1, embed_dim=64, num_heads=2)
+    torch.save(peer.state_dict(), tmp_path / "weights.pth")
+    with pytest.raises(UserError, match=r"relative positions .*BEiT"):
+        load_pretrained(tmp_path / "weights.pth", num_heads=2)

@@ -131,7 +131,7 @@ YAML_MISTAKES = [
     (
         "trainer:\n  callbacks:\n  - class_path: vit.training.callbacks.EMA\n"
         "    init_args: {decay: 3}",
-        "trainer.callbacks: EMA: decay=3.0 is not in [0, 1)",
+        "trainer.callbacks: EMA: decay=3.0 must be in [0, 1)",
     ),
     (
         "data: {batch_size: 3}\nmodel: {}\ndata: {}",
@@ -150,7 +150,7 @@ YAML_MISTAKES = [
     ),
     ("data: {val_fraction: .nan}", "data.splits.val_fraction=nan is not a finite number"),
     ("model: {schedule: {warmup_steps: null}}", "warmup_steps is null; give a value"),
-    ("model: {schedule: {warmup_steps: -1}}", "warmup_steps=-1 must not be negative"),
+    ("model: {schedule: {warmup_steps: -1}}", "warmup_steps=-1 must be at least 0"),
 ]
 
 

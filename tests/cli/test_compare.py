@@ -197,7 +197,7 @@ def test_accuracy_is_drawn_against_compute(vit: Vit, tmp_path: Path) -> None:
 
 def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
     from vit.compute.table6 import column_of, column_title
-    from vit.inspection.scaling import compute_figure
+    from vit.reports.scaling import compute_figure
 
     run = str(a_run(tmp_path / "mine", data={"dataset": "cifar10"}))
     found, _ = training_rows(Comparison(runs=[run]))

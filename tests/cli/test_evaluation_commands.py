@@ -12,8 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from tests.cli.conftest import TINY, Vit
 from vit.checkpoints.native import save_native
-from vit.cli.frozen import Bench, add_data_arguments, add_model_arguments, open_bench
-from vit.cli.messages import OneLineParser
+from vit.cli.frozen import Bench, bench_parser, open_bench
 from vit.data.folder import load_folder
 from vit.data.options import Loading
 from vit.inference.classifier import load
@@ -194,9 +193,7 @@ def test_each_option_changes_the_result(
 
 
 def open_with(model: Path, *args: object) -> Bench:
-    parser = OneLineParser()
-    add_model_arguments(parser)
-    add_data_arguments(parser)
+    parser = bench_parser("knn", "")
     return open_bench(parser.parse_args([str(model), *map(str, args)]), "pooled")
 
 

@@ -69,6 +69,20 @@ def test_a_recipe_parses_and_builds(name: str, folder: Path, no_weights: None) -
     assert cli.model.optimizer(named).param_groups
 
 
+def test_the_variants_of_masked_patches_are_the_papers_other_targets(
+    folder: Path, no_weights: None
+) -> None:
+    from vit.cli.lightning_cli import TrainingCLI
+
+    name = "pretrain/masked_patches"
+    variants = variant_options(name)
+    assert list(variants) == ["colors_4x4", "pixels"]
+    for target, options in variants.items():
+        arguments = ["-c", name, *options, "--data.root", str(folder)]
+        cli = TrainingCLI([*arguments, "--trainer.accelerator=cpu", "--trainer.precision=32-true"])
+        assert cli.model.target == target
+
+
 CASES = [(name, variant) for name, known in PUBLISHED.items() for variant in known]
 
 
@@ -157,10 +171,11 @@ def test_weights_of_another_patch_size_get_one_line(vit: Vit, folder: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_recipes(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_recipes_and_the_style_of_the_report(tmp_path: Path) -> None:
     from hatchling.builders.wheel import WheelBuilder
 
     root = Path(__file__).parents[2]
     wheel = next(WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"]))
     held = zipfile.ZipFile(wheel).namelist()
     assert all(f"vit/configs/{name}.yaml" in held for name in RECIPES)
+    assert "vit/reports/page.css" in held

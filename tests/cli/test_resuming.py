@@ -81,7 +81,9 @@ def test_other_classes_are_named_and_the_run_still_works(run: Path, vit: Vit, ph
         (photos / name).mkdir()
         for i in range(12):
             (photos / name / f"{i}.jpg").write_bytes((photos / "00.jpg").read_bytes())
-    assert "classes was 3 (blue, grün, red) and is 5 (again, blue, grün, ...)" in resume(vit)[2]
+    assert (
+        "classes was 3 (blue, grün, red) and is 5 (again, blue, grün and 2 more)" in resume(vit)[2]
+    )
     assert contents(run) == before
 
 

@@ -12,7 +12,9 @@ from vit.compute.candidate import candidate
 from vit.compute.flops import Work, counted, work
 from vit.models.zoo import ZOO, ModelConfig, build_model, model_config
 
-SIZES = {"vit_h14": ((224, 224), (112, 70)), "bit": ((224, 224), (75, 50)), "r50": ((96, 64),)}
+FOURTEENS = ((224, 224), (112, 70))
+SIZES = {"bit": ((224, 224), (75, 50)), "r50": ((96, 64),)}
+SIZES |= dict.fromkeys(("vit_h14", "vit_giant14", "vit_gigantic14"), FOURTEENS)
 """By name or its first part; 224 and 96x64 pixels otherwise."""
 VARIANTS = [
     {"pool": "map"},

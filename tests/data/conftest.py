@@ -13,6 +13,7 @@ MakeTree = Callable[[Path, dict[str, int]], Path]
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cache = tmp_path / "own_cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.delenv("VIT_CACHE", raising=False)
     return cache
 
 

@@ -15,7 +15,8 @@ from torchvision.datasets import cifar, flowers102, imagenet, stl10, svhn
 
 from vit.compute.table6 import ACCURACIES
 from vit.data import catalog
-from vit.data.catalog import list_datasets, load_dataset
+from vit.data.by_name import load_dataset
+from vit.data.catalog import list_datasets
 from vit.data.module import ImageData
 from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
@@ -46,7 +47,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def load(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path, num_images: int) -> Splits:
     small = replace(catalog.CATALOG[name], images={"train": num_images})
     monkeypatch.setitem(catalog.CATALOG, name, small)
-    return load_dataset(name, data_dir=folder)
+    splits = load_dataset(name, data_dir=folder)
+    assert (folder / small.folder).is_dir()
+    return splits
 
 
 def sizes(splits: Splits) -> list[int]:
@@ -165,6 +168,22 @@ def write_cifar(folder: Path, kind: type[torchvision.datasets.CIFAR10], classes:
     (folder / kind.meta["filename"]).write_bytes(pickle.dumps(names))
 
 
+def test_the_default_folder_is_vit_cache_unless_an_earlier_version_filled_another(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "chosen"))
+    small = replace(catalog.CATALOG["cifar100"], images={"train": 20, "test": 20})
+    monkeypatch.setitem(catalog.CATALOG, "cifar100", small)
+    with pytest.raises(UserError, match=r"cannot get CIFAR100 into \S+/chosen/data "):
+        load_dataset("cifar100")
+    write_cifar(tmp_path / "user" / "vit" / "data", torchvision.datasets.CIFAR100, 100)
+    assert sizes(load_dataset("cifar100", val_fraction=0.0)) == [20, 20]
+    assert list((tmp_path / "chosen" / "data").glob("cifar*")) == []
+    with pytest.raises(UserError, match=r"cannot get CIFAR10 into \S+/chosen/data "):
+        load_dataset("cifar10")
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "classes", "num_train"),
     [
@@ -178,6 +197,7 @@ def test_cifar_has_its_official_test_set(name, kind, classes, num_train, tmp_pat
     monkeypatch.setitem(catalog.CATALOG, name, small)
     fraction = 0.1 if classes == 10 else 0.0
     splits = load_dataset(name, data_dir=tmp_path, val_fraction=fraction)
+    assert (tmp_path / small.folder).is_dir()
     assert splits.classes == [f"name {index}" for index in range(classes)]
     assert splits.test is not None and isinstance(splits.test.items, np.ndarray)
     assert splits.test.items.shape == (20, 32, 32, 3) and splits.test_origin == "given"

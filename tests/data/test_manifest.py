@@ -267,6 +267,12 @@ def test_labels_joined_in_some_rows_get_a_note_if_their_parts_are_labels_too(pho
     assert "4 of 12 labels contain ';'" in note
 
 
+def test_joined_labels_that_share_a_part_get_a_note(photos):
+    labels = ["cat;animal", "tree", "zebra;animal", "cat;animal"] * 3
+    [note] = load_manifest(write(photos, rows(labels))).notes
+    assert "9 of 12 labels contain ';'" in note and "write 'cat|animal'" in note
+
+
 def test_single_names_with_a_comma_get_no_note(photos):
     labels = ['"tench, Tinca tinca"', "goldfish", "hen", "cock"] * 3
     assert load_manifest(write(photos, rows(labels))).notes == []

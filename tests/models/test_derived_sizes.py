@@ -36,6 +36,8 @@ TIMM = {
     "vit_l16": "vit_large_patch16_224",
     "vit_l32": "vit_large_patch32_224",
     "vit_h14": "vit_huge_patch14_224",
+    "vit_giant14": "vit_giant_patch14_224",
+    "vit_gigantic14": "vit_gigantic_patch14_224",
     "r_vit_ti16": "vit_tiny_r_s16_p8_224",
     "r26_vit_s32": "vit_small_r26_s32_224",
     "r50_vit_b16": "vit_base_r50_s16_224",

@@ -29,6 +29,8 @@ PUBLISHED = {
 
 TIMM = {
     "vit_s32": "vit_small_patch32_224",
+    "vit_giant14": "vit_giant_patch14_224",
+    "vit_gigantic14": "vit_gigantic_patch14_224",
     "bit_r50x1": "resnetv2_50x1_bit",
     "bit_r50x3": "resnetv2_50x3_bit",
     "bit_r101x1": "resnetv2_101x1_bit",
@@ -36,6 +38,10 @@ TIMM = {
     "bit_r152x2": "resnetv2_152x2_bit",
     "bit_r152x4": "resnetv2_152x4_bit",
 }
+
+
+# arXiv:2106.04560, Table 2, in millions and without a head.
+SCALING = {"vit_giant14": 1011, "vit_gigantic14": 1843}
 
 
 def transformer_count(width: int, depth: int, mlp_dim: int, tokens: int) -> int:
@@ -93,6 +99,12 @@ def test_every_entry_has_its_published_count_and_a_source(name: str) -> None:
     assert re.match(r"arXiv:\d{4}\.\d{5}, ", entry.source)
 
 
+@pytest.mark.parametrize("name", SCALING)
+def test_count_without_a_head_is_that_of_the_table(name: str) -> None:
+    head = 1000 * (model_config(name).width + 1)  # pyright: ignore[reportAttributeAccessIssue]
+    assert round((ZOO[name].num_params - head) / 1e6) == SCALING[name]
+
+
 @pytest.mark.parametrize("name", TIMM)
 def test_count_equals_timms(name: str) -> None:
     timm = pytest.importorskip("timm")
@@ -108,6 +120,7 @@ def test_count_equals_timms(name: str) -> None:
         ("vit_b_16", "vit_b16"),
         ("vit-h/14", "vit_h14"),
         ("ViT-Ti/16", "vit_ti16"),
+        ("ViT-giant/14", "vit_giant14"),
         ("R50+ViT-B/16", "r50_vit_b16"),
         ("R50x1+ViT-L/32", "r50_vit_l32"),
         ("R26+ViT-S/32", "r26_vit_s32"),
@@ -163,6 +176,7 @@ def test_build_model_dispatches_on_the_configuration() -> None:
         ("vit_tiny_patch16_384.augreg_in21k_ft_in1k", "vit_ti16"),
         ("google/vit-large-patch32-224-in21k", "vit_l32"),
         ("deit_small_patch16_224", "vit_s16"),
+        ("vit_gigantic_patch14_224", "vit_gigantic14"),
         ("vit_small_r26_s32_224", "r26_vit_s32"),
         ("resnetv2_101x3_bit.goog_in21k", "bit_r101x3"),
     ],

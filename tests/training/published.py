@@ -55,6 +55,8 @@ class Published:
     steps: int | None = None
     decay: str = "cosine"
     drops: tuple[float, ...] = ()
+    timescale: int | None = None
+    cooldown_steps: int = 0
     warmup_steps: int = 0
     warmup_epochs: int = 0
     first_lr: float = 0.0
@@ -82,6 +84,25 @@ JFT = Published(
 IMAGENET21K = replace(JFT, epochs=90, lr=1e-3, weight_decay=0.03, dropout=0.1)
 IMAGENET1K = replace(
     JFT, epochs=300, lr=3e-3, weight_decay=0.3, dropout=0.1, decay="cosine", clip=1.0
+)
+# big_vision, configs/proj/scaling_laws/train_vit_g.py: lr 8e-4, wd 0.03 * 8e-4. Its optimizer is an
+# Adafactor with momentum 0.9 and beta2 of at most 0.999, and its decay of the head 100 times this.
+SCALING = Published(
+    **ADAM,
+    model="vit_giant14",
+    pool="map",
+    image_size=224,
+    batch=4096 * 4,
+    steps=1_000_000,
+    lr=8e-4,
+    weight_decay=0.03,
+    decay="rsqrt",
+    timescale=10_000,
+    warmup_steps=10_000,
+    cooldown_steps=50_000,
+    clip=1.0,
+    loss="sigmoid",
+    head_bias=-10.0,
 )
 RESNET = {"tanh_layer": False, "pool": "mean"}
 

@@ -27,6 +27,7 @@ from tests.training.published import (
     LEVELS,
     PLAIN,
     RESNET,
+    SCALING,
     SHORT,
     SMALL_IMAGES,
     TORCHVISION,
@@ -78,6 +79,7 @@ PUBLISHED: dict[str, dict[str, Published]] = {
         vit_l32={"model": "vit_l32"},
         vit_l32_30_epochs={"model": "vit_l32", "epochs": 30},
     ),
+    "pretrain/scaling_vit_g": variants(SCALING, vit_gigantic14={"model": "vit_gigantic14"}),
     "imagenet1k/vit_b16": variants(
         IMAGENET1K, **{name: {"model": name} for name in ("vit_b32", "vit_l16", "vit_l32")}
     ),

@@ -1,5 +1,6 @@
 """A recipe as it is built, brought into the terms of tests/training/published.py."""
 
+import math
 import re
 from functools import cache
 from typing import Any
@@ -57,8 +58,8 @@ def variant_options(name: str) -> dict[str, list[str]]:
 def devices(name: str) -> int:
     """The processes that the header's command starts."""
     lines = [line for line in header(name) if not line.startswith("# The batch")]
-    found = re.search(r"# run:.*?--trainer.devices (\d+)", " ".join(lines))
-    return int(found[1]) if found else 1
+    counts = re.findall(r"--trainer.(?:devices|num_nodes) (\d+)", " ".join(lines))
+    return math.prod(int(count) for count in counts)
 
 
 OPTIMIZERS = {"AdamW": "adamw", "SGD": "sgd", "SGDW": "sgdw", "LAMB": "lamb"}
@@ -126,6 +127,10 @@ def read(cli: Any, processes: int) -> Published:
         steps=trainer.max_steps if trainer.max_steps != -1 else None,
         decay=schedule.decay,
         drops=tuple(schedule.drops),
+        timescale=schedule.rsqrt_steps if schedule.decay == "rsqrt" else None,
+        cooldown_steps=round(
+            schedule.cooldown_fraction * (trainer.max_steps - schedule.warmup_steps)
+        ),
         warmup_steps=schedule.warmup_steps,
         warmup_epochs=schedule.warmup_epochs,
         first_lr=settings["lr"] * schedule.warmup_start if warm else 0.0,

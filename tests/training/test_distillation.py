@@ -37,7 +37,7 @@ def test_soft_targets_are_deits() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": 1.5}, r"alpha=1.5 is not in \[0, 1\]"),
+        ({"alpha": 1.5}, r"alpha=1.5 must be in \[0, 1\]"),
         ({"kind": "soft", "temperature": 0.0}, "temperature=0.0 must be more than 0"),
         ({"temperature": 2.0}, "temperature=2.0 has no effect on kind=hard"),
     ],

@@ -82,7 +82,7 @@ def test_balanced_weights_are_scikit_learns() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match="class number 1 has no training image"):
         balanced_weights([3, 0])
-    with pytest.raises(UserError, match=r"label_smoothing=1.5 is not in \[0, 1\)"):
+    with pytest.raises(UserError, match=r"label_smoothing=1.5 must be in \[0, 1\)"):
         Loss(label_smoothing=1.5)
     with pytest.raises(UserError, match=r"label_smoothing=0\.1 would make every target"):
         Loss(kind="bce", label_smoothing=0.1)

@@ -359,8 +359,8 @@ def test_pictures_show_what_the_encoder_saw_and_what_was_there(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fraction": 0.0}, "fraction=0.0 is not in"),
-        ({"fraction": 1.0}, "fraction=1.0 is not in"),
+        ({"fraction": 0.0}, r"fraction=0.0 must be in \(0, 1\)"),
+        ({"fraction": 1.0}, r"fraction=1.0 must be in \(0, 1\)"),
         ({"image_size": 4}, "a single patch of 4 pixels"),
         ({"target": "colors_4x4", "architecture": {"patch_size": 2}}, "multiple of 4, not 2"),
     ],

@@ -85,5 +85,5 @@ def test_several_labels_an_image_are_mixed_too() -> None:
 
 def test_it_is_off_by_default_and_refuses_nonsense() -> None:
     assert not Mixing()
-    with pytest.raises(UserError, match=r"mixup=-1\.0 must not be negative"):
+    with pytest.raises(UserError, match=r"mixup=-1\.0 must be at least 0"):
         Mixing(mixup=-1.0)

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 STEPS, PER_EPOCH = 20, 2
 WARMUP_STEPS, WARMUP_EPOCHS = 4, 3
+TIMESCALE, COOLDOWN_STEPS = 5, 6
 # Of a training set: ImageNet-1k's without one percent, and larger ones, whose warm-up is longer.
 IMAGES = {"default": 1_268_355, "pretrain/vit_jft": 303_000_000}
 SMALL = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
@@ -107,6 +108,10 @@ def options(name: str, published: Published) -> list[str]:
         changed.append(f"--model.schedule.warmup_steps={WARMUP_STEPS}")
     else:
         changed.append(f"--model.schedule.warmup_epochs={WARMUP_EPOCHS}")
+    if published.decay == "rsqrt":
+        share = COOLDOWN_STEPS / (STEPS - WARMUP_STEPS)
+        changed.append(f"--model.schedule.rsqrt_steps={TIMESCALE}")
+        changed.append(f"--model.schedule.cooldown_fraction={share}")
     trainer = {"precision": "64-true", "accelerator": "cpu", "devices": 1}
     trainer |= {"limit_val_batches": 0}
     return ["-c", name, *changed, *(f"--trainer.{key}={value}" for key, value in trainer.items())]
@@ -181,6 +186,8 @@ def learning_rate(
     epoch: int = PER_EPOCH,
     warm_steps: int = WARMUP_STEPS,
     warm_epochs: int = WARMUP_EPOCHS,
+    timescale: int = TIMESCALE,
+    cooldown_steps: int = COOLDOWN_STEPS,
 ) -> float:
     """At a step from 0: linear warm-up, then the decay."""
     lr, last = published.lr, published.last_lr
@@ -194,6 +201,9 @@ def learning_rate(
         return last + (lr - last) * (1 + math.cos(math.pi * done)) / 2
     if published.decay == "linear":
         return last + (lr - last) * (1 - done)
+    if published.decay == "rsqrt":
+        cooled = min(1.0, (total - step) / cooldown_steps)
+        return lr * cooled / math.sqrt((step - warm + timescale) / timescale)
     return lr / 10 ** sum(done > share for share in published.drops)
 
 
@@ -283,6 +293,8 @@ def test_the_learning_rate_of_the_whole_run_is_the_published_one(name: str, fold
     epoch = IMAGES.get(name, IMAGES["default"]) // published.batch
     total = published.steps or (published.epochs or 0) * epoch
     lengths = {"warm_steps": published.warmup_steps, "warm_epochs": published.warmup_epochs}
+    if published.timescale is not None:
+        lengths |= {"timescale": published.timescale, "cooldown_steps": published.cooldown_steps}
     kept = [option for option in options(name, published) if "schedule" not in option]
     arguments = [option for option in kept if "trainer.max" not in option]
     schedule = builder().build([*arguments, f"--data.root={folder}"]).model.schedule

@@ -135,11 +135,11 @@ def test_warmup_takes_at_most_half_of_a_step_budget() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"warmup_steps": -1}, "warmup_steps=-1 must not be negative"),
-        ({"final_factor": 2.0}, r"final_factor=2.0 is not in \[0, 1\]"),
-        ({"warmup_epochs": -1}, "warmup_epochs=-1 must not be negative"),
+        ({"warmup_steps": -1}, "warmup_steps=-1 must be at least 0"),
+        ({"final_factor": 2.0}, r"final_factor=2.0 must be in \[0, 1\]"),
+        ({"warmup_epochs": -1}, "warmup_epochs=-1 must be at least 0"),
         ({"warmup_epochs": 1, "warmup_steps": 1}, "exclude each other"),
-        ({"warmup_start": 1.5}, r"warmup_start=1.5 is not in \[0, 1\]"),
+        ({"warmup_start": 1.5}, r"warmup_start=1.5 must be in \[0, 1\]"),
         ({"decay": "steps"}, r"drops=\(\) must be rising shares"),
         ({"decay": "steps", "drops": (0.6, 0.3)}, r"drops=\(0.6, 0.3\) must be rising shares"),
         ({"decay": "steps", "drops": (0.6, 1.0)}, r"drops=\(0.6, 1.0\) must be rising shares"),

@@ -70,7 +70,7 @@ def convert(
     model, report = load_pretrained(path, **options)
     report.source = str(source)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    known = inspect_pretrained(path, num_heads=options.get("num_heads")).extra
+    known = inspect_pretrained(path, **options).extra
     extra = {"source": str(source), **known}
     info = NativeInfo(report.classes, report.preprocess, extra)
     written, notes = _write(to, target, model.config, state, info)

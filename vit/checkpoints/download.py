@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from http.client import HTTPException, HTTPMessage, HTTPResponse
@@ -26,6 +26,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from vit.cache import cache_directory
 from vit.errors import UserError
 from vit.locking import FileLock, Locked
+from vit.progress import Meter
 from vit.writing import write_json
 
 TIMEOUT_SECONDS = 30
@@ -35,9 +36,7 @@ _WAIT_SECONDS = 24 * 3600
 _SPARE_BYTES = 16 << 20
 """Disk space that a download leaves free."""
 _CHUNK = 1 << 20
-
-Progress = Callable[[int, int], object]
-"""Receives the bytes so far and in all (0 where the server does not state the length)."""
+_MEGABYTE = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +65,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def download(url: str, progress: Progress | None = None, *, name: str | None = None) -> Path:
+def download(url: str, *, name: str | None = None) -> Path:
     """The local file of a URL, from the cache or by http(s).
 
     `#sha256=...` at the end of the URL is compared with the file, also with one in the cache.
@@ -74,7 +73,6 @@ def download(url: str, progress: Progress | None = None, *, name: str | None = N
 
     Args:
         url: Where the file is.
-        progress: Called after every chunk instead of the progress bar.
         name: The address as the user wrote it, for messages.
 
     Raises UserError, in one line, without network, for a server's refusal, for an answer without
@@ -100,7 +98,7 @@ def download(url: str, progress: Progress | None = None, *, name: str | None = N
             return _cached(target, sha256, name)
         say(f"asking {parts.hostname} for {name} ...")
         part = target.with_name(f"{file_name}.part")
-        answer = _received(url, name, part, sha256, progress)
+        answer = _received(url, name, part, sha256)
         # Before the renaming: what has the final name is used by others without this lock.
         _check(part, answer, sha256, name)
         part.replace(target)
@@ -108,13 +106,11 @@ def download(url: str, progress: Progress | None = None, *, name: str | None = N
     return target
 
 
-def _received(
-    url: str, name: str, part: Path, sha256: str | None, progress: Progress | None
-) -> _Answer:
+def _received(url: str, name: str, part: Path, sha256: str | None) -> _Answer:
     """`_fill`, with every failure as one line."""
     try:
-        with _bar(part.stem) as bar:
-            return _fill(url, name, part, sha256, progress or bar)
+        with Meter(part.stem, 0, "MB") as meter:
+            return _fill(url, name, part, sha256, meter)
     except HTTPError as error:
         reason = f"the server says {error.code} {error.reason}"
         raise UserError(f"{name} cannot be fetched: {reason}") from error
@@ -186,16 +182,16 @@ def _read_state(part: Path, url: str) -> _Answer | None:
     return known if whole and is_text and known.url == url else None
 
 
-def _fill(url: str, name: str, part: Path, sha256: str | None, progress: Progress) -> _Answer:
+def _fill(url: str, name: str, part: Path, sha256: str | None, meter: Meter) -> _Answer:
     """Completes `part`, from where it ended if the server still has the same file."""
     known = _read_state(part, url) if part.is_file() else None
     if known is not None and part.stat().st_size:
         try:
-            return _transfer(url, name, part, known, sha256, progress)
+            return _transfer(url, name, part, known, sha256, meter)
         except _Restart:
             pass  # the file has changed, or what is here is not a part of it
     part.unlink(missing_ok=True)
-    return _transfer(url, name, part, None, sha256, progress)
+    return _transfer(url, name, part, None, sha256, meter)
 
 
 def _transfer(
@@ -204,7 +200,7 @@ def _transfer(
     part: Path,
     known: _Answer | None,
     sha256: str | None,
-    progress: Progress,
+    meter: Meter,
 ) -> _Answer:
     """One request. `known`: what was said about the bytes in `part`, which are to be continued."""
     have = part.stat().st_size if known is not None else 0
@@ -240,13 +236,14 @@ def _transfer(
         _check_space(name, answer.size, have, free, part.parent)
         write_json(_state(part), asdict(answer))
         done, limit = have, have + free
+        meter.begin(have / _MEGABYTE, (answer.size or 0) / _MEGABYTE)
         with part.open("ab" if have else "wb") as stream:
             while chunk := response.read(_CHUNK):
                 stream.write(chunk)
                 done += len(chunk)
                 if done > limit:
                     raise UserError(f"{name} does not fit on the disk of {part.parent}")
-                progress(done, answer.size or 0)
+                meter.advance(len(chunk) / _MEGABYTE)
             stream.flush()
             os.fsync(stream.fileno())
     if answer.size is not None and done != answer.size:
@@ -335,19 +332,3 @@ def _check(part: Path, answer: _Answer, sha256: str | None, name: str) -> None:
 def _digest(path: Path, kind: str) -> bytes:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, kind).digest()
-
-
-@contextmanager
-def _bar(name: str) -> Iterator[Progress]:
-    """A progress bar with rate and remaining time, where stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (*Progress.get_default_columns()[:2], DownloadColumn())
-    columns = (*columns, TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)

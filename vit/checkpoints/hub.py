@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vit.checkpoints.download import Progress, download, offline, say
+from vit.checkpoints.download import download, offline, say
 from vit.errors import UserError
 
 _ADDRESS = re.compile(r"^(hf|gs|https)://")
@@ -30,7 +30,7 @@ def is_address(path: str | Path) -> bool:
     return isinstance(path, str) and _ADDRESS.match(path) is not None
 
 
-def fetch(address: str, progress: Progress | None = None) -> Path:
+def fetch(address: str) -> Path:
     """The local file of an address, downloaded where it is not cached yet.
 
     UserError, in one line, without network, for a wrong address, or when the content is damaged.
@@ -40,8 +40,8 @@ def fetch(address: str, progress: Progress | None = None) -> Path:
     if address.startswith("gs://"):
         endpoint = os.environ.get("VIT_GS_ENDPOINT", "https://storage.googleapis.com")
         url = f"{endpoint.rstrip('/')}/{address.removeprefix('gs://')}"
-        return download(url, progress, name=address)
-    return download(address, progress)
+        return download(url, name=address)
+    return download(address)
 
 
 def hub_library() -> Any:

@@ -21,11 +21,14 @@ from vit.checkpoints.layout import (
     ANTIALIASED,
     HALVES,
     JOINED,
+    NO_QKV_BIASES,
     LazyTensors,
+    MissingFact,
     Recognised,
     Rule,
     bound,
     count_layers,
+    fill_qkv_biases,
     grid_of,
 )
 from vit.checkpoints.preprocessing import from_huggingface
@@ -90,10 +93,19 @@ def swiglu_rules(depth: int, stem: str) -> list[Rule]:
     ]
 
 
+def _stem(file: WeightFile, prefix: str) -> str:
+    """What the keys of the layers begin with, before their number.
+
+    transformers 5 saves ViTMSNForImageClassification with layers that have no prefix.
+    """
+    stems = [f"{start}{name}" for start in (prefix, "") for name in ("encoder.layer.", "layers.")]
+    present = [stem for stem in stems if any(key.startswith(f"{stem}0.") for key in file.shapes)]
+    return present[0] if present else stems[0]
+
+
 def vit_rules(
-    prefix: str, depth: int, *, dinov2: bool, v5: bool, separate_gate: bool
+    prefix: str, stem: str, depth: int, *, dinov2: bool, v5: bool, separate_gate: bool
 ) -> list[Rule]:
-    stem = f"{prefix}layers." if v5 and not dinov2 else f"{prefix}encoder.layer."
     rules = [
         Rule("cls_token", (f"{prefix}embeddings.cls_token",)),
         Rule("dist_token", (f"{prefix}embeddings.distillation_token",)),
@@ -133,16 +145,20 @@ def recognise(file: WeightFile) -> Recognised:
     v5 = any(".attention.q_proj." in key for key in keys)
     separate_gate = any(".mlp.gate_proj." in key for key in keys)
     swiglu = separate_gate or any(".mlp.weights_in." in key for key in keys)
-    stem = f"{prefix}layers." if v5 and not dinov2 else f"{prefix}encoder.layer."
+    stem = _stem(file, prefix)
     depth = count_layers(keys, stem)
-    rules = vit_rules(prefix, depth, dinov2=dinov2, v5=v5, separate_gate=separate_gate)
+    rules = vit_rules(prefix, stem, depth, dinov2=dinov2, v5=v5, separate_gate=separate_gate)
     if swiglu and not separate_gate:
         rules += swiglu_rules(depth, stem)
     teacher = "cls_classifier.weight" in keys
     if teacher:
         rules = [r for r in rules if r.theirs[0][:11] != "classifier."] + teacher_rules()
     tensors, used = bound(file, rules)
-    config = _config(file, prefix, depth, dinov2=dinov2, swiglu=swiglu, teacher=teacher)
+    config = _config(file, prefix, stem, depth, dinov2=dinov2, swiglu=swiglu, teacher=teacher)
+    if file.config.get("qkv_bias") is False:
+        fill_qkv_biases(tensors, config)
+    if "reg_token" in tensors and not config.num_registers:
+        del tensors["reg_token"]  # a tensor of 0 tokens
     if "dist_token" in tensors and not teacher:
         _distillation_as_register(tensors)
     left_out = {}
@@ -157,6 +173,8 @@ def recognise(file: WeightFile) -> Recognised:
         classes=class_names(file.config, config.num_classes),
         preprocess=from_huggingface(file.preprocessor, config.size),
         extra=label_kind(file.config),
+        notes=[] if file.config else ["there is no config.json: exact GELU is assumed"],
+        foreign="" if "blocks.0.attn.qkv.bias" in tensors else NO_QKV_BIASES,
     )
 
 
@@ -176,7 +194,14 @@ def _distillation_as_register(tensors: LazyTensors) -> None:
 
 
 def _config(
-    file: WeightFile, prefix: str, depth: int, *, dinov2: bool, swiglu: bool, teacher: bool
+    file: WeightFile,
+    prefix: str,
+    stem: str,
+    depth: int,
+    *,
+    dinov2: bool,
+    swiglu: bool,
+    teacher: bool,
 ) -> ViTConfig:
     shapes, given = file.shapes, file.config
     projection = f"{prefix}embeddings.patch_embeddings.projection.weight"
@@ -188,13 +213,17 @@ def _config(
             f"{file.path} has patches of {patch_size}x{other_side} pixels; only squares fit"
         )
     heads = file.hints.get("num_heads") or given.get("num_attention_heads")
-    if heads is None:
-        raise UserError(
+    norm_epsilon = epsilon(file, dinov2=dinov2)
+    if heads is None or norm_epsilon is None:
+        options = {"num_heads=...": heads, "layer_norm_eps=...": norm_epsilon}
+        raise MissingFact(
             f"{file.path} needs the config.json that Hugging Face saves beside it: the number of "
-            "attention heads and the epsilon of the norms are nowhere else"
+            "attention heads and the epsilon of the norms are nowhere else; put it there, or",
+            *(option for option, value in options.items() if value is None),
         )
     distillation = f"{prefix}embeddings.distillation_token" in shapes
-    registers = shapes.get(f"{prefix}embeddings.register_tokens", (1, 0, 0))[1]
+    register_tokens = shapes.get(f"{prefix}embeddings.register_tokens")
+    registers = register_tokens[1] if register_tokens else 0
     size = given.get("image_size")
     known = (size, size) if isinstance(size, int) else tuple(size) if size else None
     slots = 1 + distillation
@@ -203,7 +232,7 @@ def _config(
     pooler = shapes.get(f"{prefix}pooler.dense.weight")
     if pooler:
         check_pooler(file)
-    mlp = _mlp_dim(shapes, prefix)
+    mlp = _mlp_dim(shapes, stem)
     return ViTConfig(
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
         patch_size=patch_size,
@@ -218,22 +247,21 @@ def _config(
         num_registers=registers + int(distillation and not teacher),
         # transformers resizes the tables of its register models with antialiasing, and no others.
         pos_resize=ANTIALIASED
-        if registers
+        if register_tokens
         else "bilinear"
         if given.get("model_type") == "dpt"
         else "bicubic",
         representation_size=pooler[0] if pooler and not head else None,
         layer_scale=float(given.get("layerscale_value", 1.0)) if dinov2 else None,
         activation="swiglu" if swiglu else activation(file),
-        layer_norm_eps=epsilon(given, dinov2=dinov2),
+        layer_norm_eps=norm_epsilon,
     )
 
 
-def _mlp_dim(shapes: Mapping[str, tuple[int, ...]], prefix: str) -> int:
+def _mlp_dim(shapes: Mapping[str, tuple[int, ...]], stem: str) -> int:
     for name in ("intermediate.dense", "mlp.fc1", "mlp.weights_in", "mlp.gate_proj"):
-        for key, shape in shapes.items():
-            if key.startswith(prefix) and key.endswith(f".0.{name}.weight"):
-                return shape[0]
+        if f"{stem}0.{name}.weight" in shapes:
+            return shapes[f"{stem}0.{name}.weight"][0]
     raise UserError("the file's MLP layers are missing")
 
 

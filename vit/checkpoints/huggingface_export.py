@@ -32,10 +32,11 @@ def write(
     kind = _kind(config)
     dinov2 = kind.startswith("dinov2")
     prefix = f"{kind}." if config.num_classes else ""
-    rules = vit_rules(prefix, config.depth, dinov2=dinov2, v5=False, separate_gate=False)
+    stem = f"{prefix}encoder.layer."
+    rules = vit_rules(prefix, stem, config.depth, dinov2=dinov2, v5=False, separate_gate=False)
     if config.activation == "swiglu":
         rules = [rule for rule in rules if ".mlp." not in rule.ours]
-        rules += swiglu_rules(config.depth, f"{prefix}encoder.layer.")
+        rules += swiglu_rules(config.depth, stem)
     if kind == "deit" and config.num_classes:
         rules = [r for r in rules if not r.theirs[0].startswith("classifier.")] + teacher_rules()
     tensors = exported(state, rules)

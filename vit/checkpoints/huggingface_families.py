@@ -7,8 +7,6 @@ Source: transformers 5.23, models/: vit, deit, dinov2, dinov2_with_registers, vi
 and bit.
 """
 
-from typing import Any
-
 from vit.checkpoints.files import WeightFile
 from vit.errors import UserError
 from vit.models.config import Activation
@@ -35,8 +33,8 @@ _REASONS = {
     "siglip_vision_model": "key names that are not read; timm's files of SigLIP are",
     "siglip2": "patches of NaFlex",
     "siglip2_vision_model": "patches of NaFlex",
-    "beit": "relative positions and queries without biases",
-    "data2vec-vision": "relative positions and queries without biases",
+    "beit": "relative positions and keys without biases",
+    "data2vec-vision": "relative positions and keys without biases",
     "aimv2": "RMS norms and gated MLPs",
     "aimv2_vision_model": "RMS norms and gated MLPs",
     "ijepa": "the mean over tokens without a class token",
@@ -48,6 +46,8 @@ _REASONS = {
     "videomae": "videos as input",
     "timm_wrapper": "tensors of timm under other names; take the library's own file",
 }
+_QUERIES = (".query.bias", ".q_proj.bias")
+_KEYS = (".key.bias", ".k_proj.bias")
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -67,9 +67,17 @@ _BIT = {
 
 
 def check_family(file: WeightFile) -> None:
-    """UserError where config.json names a model that is not known to give the same logits here."""
+    """UserError for a model that is not known to give the same logits here.
+
+    config.json names it; without one, a tensor that none of ours has does.
+    """
     name = file.config.get("model_type")
-    if not isinstance(name, str) or name in (*_EPSILON, "bit"):
+    if not isinstance(name, str):
+        sign = _foreign_sign(file)
+        if sign:
+            raise UserError(f"{file.path} has {sign}, which is not supported here")
+        return
+    if name in (*_EPSILON, "bit"):
         return
     if name in _REASONS:
         raise UserError(
@@ -80,10 +88,26 @@ def check_family(file: WeightFile) -> None:
     )
 
 
-def epsilon(config: dict[str, Any], *, dinov2: bool) -> float:
-    """Epsilon of the norms; the library's default for the family where config.json is silent."""
-    family = config.get("model_type") or ("dinov2" if dinov2 else "vit")
-    return float(config.get("layer_norm_eps", _EPSILON[family]))
+def _foreign_sign(file: WeightFile) -> str:
+    """A part that our models do not have by the names of a bare file's tensors; '' if none."""
+    keys = list(file.shapes)
+    if any("relative_position_bias" in key for key in keys):
+        return "relative positions (as in BEiT)"
+    queries, biases = (any(key.endswith(ends) for key in keys) for ends in (_QUERIES, _KEYS))
+    return (
+        "keys without biases beside queries that have them (as in BEiT)" if queries > biases else ""
+    )
+
+
+def epsilon(file: WeightFile, *, dinov2: bool) -> float | None:
+    """Epsilon of the norms by the user's word or config.json, whose default is its family's.
+
+    None where neither says it: the families with the same tensors have different ones.
+    """
+    family = file.config.get("model_type") or ("dinov2" if dinov2 else None)
+    given = file.hints.get("layer_norm_eps", file.config.get("layer_norm_eps"))
+    given = _EPSILON.get(family or "") if given is None else given
+    return None if given is None else float(given)
 
 
 def activation(file: WeightFile) -> Activation:

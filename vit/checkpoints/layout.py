@@ -14,13 +14,34 @@ from torch import Tensor
 
 from vit.checkpoints.files import WeightFile
 from vit.errors import UserError, some_of
-from vit.models.config import PosResize
+from vit.models.config import PosResize, ViTConfig
 from vit.models.zoo import ModelConfig
 
 ANTIALIASED: PosResize = "bicubic_antialias"
 """timm's rule for positions, and that of transformers for DINOv2 with registers."""
+
+
+class MissingFact(UserError):
+    """A refusal that an option of the caller's resolves: a fact that the file does not record.
+
+    `problem` is the sentence before, `options` are written as fields of the configuration, such as
+    "num_heads=...", `when` is the condition under which they hold.
+    """
+
+    def __init__(self, problem: str, *options: str, when: str = "") -> None:
+        self.problem, self.options, self.when = problem, options, when
+        super().__init__(self.asking(options))
+
+    def asking(self, options: Iterable[str]) -> str:
+        """The sentence with the options as the caller's interface spells them."""
+        return f"{self.problem} give {' and '.join(options)}{self.when}"
+
+
 LazyTensors = dict[str, Callable[[], Tensor]]
 """Our name -> a function that reads the tensor; nothing is read before everything has a place."""
+
+
+NO_QKV_BIASES = "attention without biases of q, k and v"
 
 
 @dataclass(frozen=True)
@@ -94,6 +115,13 @@ def _reader(file: WeightFile, rule: Rule) -> Callable[[], Tensor]:
     return lambda: rule.op.read(*(file.read(key) for key in rule.theirs))
 
 
+def fill_qkv_biases(tensors: LazyTensors, config: ViTConfig) -> None:
+    """Adds biases of zero to attention that is computed without any, which changes no logit."""
+    names = [f"blocks.{i}.attn.qkv.bias" for i in range(config.depth)]
+    if tensors.keys().isdisjoint(names):
+        tensors |= dict.fromkeys(names, lambda: torch.zeros(3 * config.width))
+
+
 def exported(state: Mapping[str, Tensor], rules: Iterable[Rule]) -> dict[str, Tensor]:
     """Our tensors under the names and in the layout of the rules' project."""
     rules = list(rules)
@@ -142,9 +170,10 @@ def grid_of(
         side = math.isqrt(max(entries - slots, 0))
         if side > 0 and side * side == entries - slots:
             return (side, side), slots
-    raise UserError(
-        f"the position table has {entries} entries, which is no square grid; name the image size "
-        "the file was made for as image_size=(height, width)"
+    raise MissingFact(
+        f"the position table has {entries} entries, which is no square grid;",
+        "image_size=(height, width)",
+        when=", the size that the file was made for",
     )
 
 
@@ -175,9 +204,10 @@ def heads_of_width(file: WeightFile, width: int, notes: list[str], *, scaled: bo
     """
     number = 24 if width == 1536 and scaled else _HEADS.get(width)
     if number is None:
-        raise UserError(
+        raise MissingFact(
             f"{file.path} does not say how many attention heads its width of {width} is divided "
-            "into; give num_heads=..."
+            "into;",
+            "num_heads=...",
         )
     notes.append(
         f"nor does it say the number of heads: {number}, as the published models of width {width}"

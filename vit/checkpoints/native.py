@@ -8,6 +8,7 @@ A SHA-256 of the tensors is checked whenever they are loaded.
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,7 +92,7 @@ def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
     """
     file = open_weights(directory)
     if not matches(file):
-        raise UserError(f"{directory} is no model directory of this package; see `vit convert`")
+        raise UserError(f"{directory} is no model of this package; {convert_command(directory)}")
     found = recognise(file)
     model = build_empty(found.config)
     expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
@@ -105,7 +106,14 @@ def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
         if tensor.dtype not in _DTYPES:
             raise UserError(f"{file.path} does not fit: {name} is of type {tensor.dtype}")
     model.load_state_dict(state, strict=True, assign=True)
+    model.preprocess = found.preprocess or {}
     return model.eval(), NativeInfo(found.classes, found.preprocess, found.extra)
+
+
+def convert_command(path: str | Path) -> str:
+    """The command line, for a message, that makes a model directory of weights of another kind."""
+    target = f"{Path(path).absolute().stem}_vit"
+    return f"convert it: vit convert {shlex.quote(str(path))} {shlex.quote(target)} --to native"
 
 
 def matches(file: WeightFile) -> bool:

@@ -4,6 +4,7 @@ Ours: image_size [h, w], resize "crop" or "squash", crop_fraction, interpolation
 what vit.data.preprocess.Preprocess reads. This room does not import that one.
 """
 
+import math
 from typing import Any
 
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -100,22 +101,29 @@ def from_timm(values: dict[str, Any]) -> dict[str, Any] | None:
     if filter_ not in _PILLOW.values():
         return None
     _, height, width = values["input_size"]
+    fraction = values.get("crop_pct", 0.875)
+    # timm rounds the resized side down where we round to the nearest: 224 / 0.9 is 248 and 249.
+    if (resized := math.floor(height / fraction)) != round(height / fraction):
+        fraction = height / resized
     return described(
         (height, width),
         mean=values["mean"],
         std=values["std"],
         interpolation=filter_,
-        crop_fraction=values.get("crop_pct", 0.875),
+        crop_fraction=fraction,
         resize=modes[mode],
     )
 
 
 def to_timm(values: dict[str, Any], in_channels: int) -> dict[str, Any]:
     """The fields of a timm pretrained_cfg that make timm do the same."""
+    side, fraction = values["image_size"][0], values["crop_fraction"]
+    if (resized := round(side / fraction)) != math.floor(side / fraction):
+        fraction = min(side / (resized + 0.5), 1.0)
     return {
         "input_size": [in_channels, *values["image_size"]],
         "interpolation": values["interpolation"],
-        "crop_pct": values["crop_fraction"],
+        "crop_pct": fraction,
         "crop_mode": "squash" if values["resize"] == "squash" else "center",
         "mean": values["mean"],
         "std": values["std"],

@@ -7,7 +7,7 @@ in place; a file that does not fit changes nothing.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -42,7 +42,7 @@ def create_model(
     *,
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
-    pretrained: str | Path | None = None,
+    pretrained: str | Path | Literal[False] | None = None,
     classes: Sequence[str] | None = None,
     report: Callable[[LoadReport], object] = print_report,
     **overrides: Any,
@@ -50,11 +50,11 @@ def create_model(
     """A model by name, from a file, or both (then the file must hold that architecture).
 
     `num_classes`: 0 for a backbone; with `pretrained`, None keeps the file's head. `image_size`:
-    pixels, one side or (height, width). `pretrained`: see `load_pretrained`. `report` receives the
-    account of the load, and prints it unless told otherwise. `overrides`: fields of ViTConfig or
-    ResNetConfig. In training mode, as every new module.
+    pixels, one side or (height, width). `pretrained`: see `load_pretrained`; False means None.
+    `report` receives the account of the load; by default it is printed. `overrides`: fields of
+    ViTConfig or ResNetConfig. In training mode, as every new module.
     """
-    if pretrained is not None:
+    if pretrained is not None and pretrained is not False:
         model, account = load_pretrained(
             pretrained,
             name,
@@ -117,6 +117,7 @@ def load_pretrained(
     report.preprocess = found.preprocess
     if image_size is not None:
         report.preprocess = with_image_size(found.preprocess, target)
+    model.preprocess = report.preprocess or {}
     return model, report
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from vit.checkpoints.files import open_weights, parse_json, read_json
 from vit.checkpoints.hub import hub_library
 from vit.checkpoints.local_paths import without_local_paths
-from vit.checkpoints.native import FORMAT, WEIGHTS, load_native, save_native
+from vit.checkpoints.native import FORMAT, WEIGHTS, convert_command, load_native, save_native
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.errors import UserError, some_of
 from vit.writing import write_text
@@ -74,7 +74,9 @@ def _model_directory(directory: str | Path) -> Path:
     for folder in (path / "model", path):
         if read_json(folder / "config.json").get("format") == "vit":
             return folder
-    raise UserError(f"{directory} is no run or model directory of this package; see `vit convert`")
+    raise UserError(
+        f"{directory} is no run or model directory of this package; {convert_command(directory)}"
+    )
 
 
 def push_to_hub(

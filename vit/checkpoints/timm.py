@@ -14,11 +14,13 @@ from vit.checkpoints import timm_families as families
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.layout import (
     ANTIALIASED,
+    NO_QKV_BIASES,
     LazyTensors,
     Recognised,
     Rule,
     bound,
     count_layers,
+    fill_qkv_biases,
     grid_of,
     heads_of_width,
 )
@@ -69,7 +71,9 @@ def recognise(file: WeightFile) -> Recognised:
     tensors, used = bound(file, rules)
     notes: list[str] = []
     config, register_slots = _config(file, shapes, known, notes)
-    if known is None:
+    if foreign == NO_QKV_BIASES and not families.has_qkv_biases(file, known):
+        fill_qkv_biases(tensors, config)
+    if known is None and not foreign:
         families.check_silent(file, config)
         if "pos_embed" in shapes and config.class_token and not config.pos_embed_class_slot:
             rows, columns = config.grid

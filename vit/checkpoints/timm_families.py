@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vit.checkpoints.files import WeightFile
+from vit.checkpoints.layout import NO_QKV_BIASES, MissingFact
 from vit.errors import UserError
 from vit.models.config import Activation, ViTConfig
 
@@ -27,6 +28,7 @@ _SIZES = {
     "betwixt": (640, 10),
     "base": (768, 12),
     "so150m": (896, 14),
+    "so150m2": (832, 13),
     "large": (1024, 16),
     "so400m": (1152, 16),
     "huge": (1280, 16),
@@ -45,6 +47,7 @@ _EXCEPTIONS = {
     "vit_giant_patch14_reg4_dinov2": (1536, 24),
     "vit_giant_patch14_reg1_tipsv2": (1536, 24),
 }
+_WITHOUT_QKV_BIASES = re.compile(r"miil|so150m2|(medium|betwixt)_patch16_gap")
 _TANH = (
     "base_patch32_siglip",
     "large_patch16_siglip(_gap)?_512",
@@ -61,8 +64,9 @@ _EQUAL = (
     (r"eva_large_patch14", "avg"),
     (r"vit_S_patch14(_reg4)?_dinov2", "token"),
     (r"vit_S_patch14_reg1_tipsv2", "token"),
-    (r"vit_(base|giant|huge)_patch\d+_gap", "avg"),
+    (r"vit_(base|giant|huge|medium|betwixt)_patch\d+_gap", "avg"),
     (r"vit_S_patch16_reg[14]_gap", "avg"),
+    (r"vit_base_patch16_224_miil", "token"),
     (r"vit_so150m_patch16_reg4_map", "map"),
     (r"vit_S_patch\d+_siglip", "map"),
     (r"vit_S_patch\d+_siglip_gap", "avg"),
@@ -95,7 +99,6 @@ _REASONS = (
     (r"radio|intern", "no norm after the last block"),
     (r"aimv2", "RMS norms and gated MLPs without biases"),
     (r"^naflexvit", "patches of NaFlex"),
-    (r"miil|so150m2|(medium|betwixt)_patch16_gap", "attention without biases of q, k and v"),
     (r"^vit_.*(mci|resnet\d+d)", "another convolutional stem"),
     (r"^test_vit3", "attention pooling that sees the registers"),
     (r"^test_vit4", "RMS norms"),
@@ -105,10 +108,10 @@ _REASONS = (
 _SIGNS = (
     (r"^norm_pre\.", "a norm before the blocks (CLIP)"),
     (r"(^|\.)rope\.", "rotary positions"),
+    (r"rel_pos|relative_position", "relative positions (as in BEiT)"),
     (r"\.attn\.[qk]_norm\.", "norms of queries and keys"),
     (r"\.attn\.(q_bias|v_bias)$", "biases of queries and values that are stored apart (EVA)"),
     (r"\.attn\.q_proj\.", "queries, keys and values that are stored apart (EVA)"),
-    (r"rel_pos|relative_position", "relative positions"),
     (r"\.attn\.(lambda|sub_norm)", "differential attention"),
     (r"\.(attn|mlp)\.norm\.", "norms inside attention and MLP"),
     (r"^patch_embed\.norm\.", "a norm of the patches"),
@@ -121,7 +124,7 @@ _NEEDED = (
     ("patch_embed.proj.weight", "patches that are embedded in another way"),
     ("blocks.0.mlp.fc1.weight", "an MLP of other layers"),
     ("blocks.0.mlp.fc2.weight", "an MLP of other layers"),
-    ("blocks.0.attn.qkv.bias", "attention without biases of q, k and v"),
+    ("blocks.0.attn.qkv.bias", NO_QKV_BIASES),
     ("blocks.0.attn.proj.bias", "attention without a bias behind it"),
     ("blocks.0.norm1.bias", "norms without biases (RMS norms)"),
 )
@@ -293,6 +296,12 @@ def heads(file: WeightFile, known: Family | None, width: int) -> int | None:
     return number
 
 
+def has_qkv_biases(file: WeightFile, known: Family | None) -> bool:
+    """Whether the attention of the model described has biases of queries, keys and values."""
+    own = known is None or _WITHOUT_QKV_BIASES.search(known.architecture) is None
+    return arguments_of(file).get("qkv_bias", own) is not False
+
+
 def pooling(file: WeightFile, known: Family | None) -> str | None:
     """timm's word for the pooling, None where nothing says it. UserError for one we do not have."""
     if "pool" in file.hints:
@@ -323,17 +332,19 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
     """
     asked = file.hints
     if config.pos_embed == "none" and "pos_embed" not in {**asked, **arguments_of(file)}:
-        raise UserError(
+        raise MissingFact(
             f"{file.path} has no table of positions and no description of its model: rotary "
-            "positions, which leave no tensors, are not supported here; give pos_embed='none' if "
-            "it has no positions at all"
+            "positions, which leave no tensors, are not supported here;",
+            "pos_embed='none'",
+            when=" if it has no positions at all",
         )
     spelled_gamma = "blocks.0.gamma_1" in file.shapes
     if spelled_gamma and not file.nested and "pos_embed" not in asked:
-        raise UserError(
+        raise MissingFact(
             f"{file.path} may be DeiT-III's or one of timm's ViTs with rotary positions, which are "
-            "not supported here: their tensors are the same; give pos_embed='learned' if it is "
-            "DeiT-III's"
+            "not supported here: their tensors are the same;",
+            "pos_embed='learned'",
+            when=" if it is DeiT-III's",
         )
     if config.pool == "map" and config.num_registers and config.layer_scale is not None:
         raise UserError(
@@ -344,15 +355,17 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
         return
     shape, side = (config.width, config.patch_size), config.grid[0]
     if shape in _SIGLIP_2 and side not in _SIGLIP_2[shape] and "activation" not in asked:
-        raise UserError(
+        raise MissingFact(
             f"{file.path} does not say which form of GELU it has: of SigLIP's models of width "
-            f"{config.width} with patches of {config.patch_size}, some have the tanh form; give "
-            "activation='gelu_tanh' or 'gelu'"
+            f"{config.width} with patches of {config.patch_size}, some have the tanh form;",
+            "activation='gelu_tanh'",
+            when=" or 'gelu'",
         )
     if config.pool == "gap" and shape == (768, 16) and side not in _TWELVE_HEADS:
         if "num_heads" not in {**asked, **arguments_of(file)}:
-            raise UserError(
+            raise MissingFact(
                 f"{file.path} does not say how many attention heads it has: of timm's models of "
                 "width 768 without a class token, SigLIP's have 12 and vit_base_patch16_gap_224 "
-                "has 16; give num_heads=..."
+                "has 16;",
+                "num_heads=...",
             )

@@ -157,8 +157,8 @@ def _check_figure(options: argparse.Namespace) -> None:
 
 def _draw(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     from vit.compute.table6 import TABLE6, column_of, column_title
-    from vit.inspection.drawing import png
-    from vit.inspection.scaling import compute_figure, speed_figure
+    from vit.reports.drawing import png
+    from vit.reports.scaling import compute_figure, speed_figure
 
     if options.recipe == "jft" or options.runs:
         scored = [row for row in rows if row.get("accuracy") is not None]

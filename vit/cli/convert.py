@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from vit.cli.messages import OneLineParser
-from vit.errors import UserError
+from vit.errors import UserError, did_you_mean
 
 HELP = "translate weights between formats, or compare two files"
 
@@ -36,7 +36,15 @@ def run(args: list[str]) -> int:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--to", choices=FORMATS, help="the library to write for")
     action.add_argument("--compare", action="store_true", help="print the difference of the logits")
-    parser.add_argument("--num-heads", type=int, help="attention heads, if the file is silent")
+    parser.add_argument("--num-heads", type=int, help="the same as --set num_heads=NUMBER")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of the model's configuration that the file does not record, such as "
+        "activation=gelu_tanh; may be repeated",
+    )
     parser.add_argument(
         "--image-size",
         type=int,
@@ -49,9 +57,51 @@ def run(args: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     given = parser.parse_args(args)
-    options: dict[str, Any] = {"num_heads": given.num_heads}
-    options["image_size"] = tuple(given.image_size) if given.image_size else None
-    options = {name: value for name, value in options.items() if value is not None}
+    options = _fields(given.set)
+    for name, value in (("num_heads", given.num_heads), ("image_size", given.image_size)):
+        if value is not None and name in options:
+            raise UserError(
+                f"{name} is given twice: --set {name}={options[name]} and by its option"
+            )
+        if value is not None:
+            options[name] = tuple(value) if isinstance(value, list) else value
+    from vit.checkpoints.layout import MissingFact
+
+    try:
+        return _run(given, options)
+    except MissingFact as fact:
+        raise UserError(fact.asking(map(_option, fact.options))) from fact
+
+
+def _fields(assignments: list[str]) -> dict[str, Any]:
+    """Values of the fields by name: JSON where they are that, else text."""
+    from dataclasses import fields
+
+    from vit.models.config import ResNetConfig, ViTConfig
+
+    known = {field.name for kind in (ViTConfig, ResNetConfig) for field in fields(kind)}
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not text:
+            raise UserError(f"--set {assignment} is not FIELD=VALUE, such as --set num_heads=12")
+        if name not in known:
+            raise UserError(f"--set {assignment}: no such field{did_you_mean(name, sorted(known))}")
+        if name in values:
+            raise UserError(f"{name} is given twice: --set {name}={values[name]} and {assignment}")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values
+
+
+def _option(field: str) -> str:
+    """A field that a refusal asks for, as it is typed for this command."""
+    return "--image-size HEIGHT WIDTH" if field.startswith("image_size=") else f"--set {field}"
+
+
+def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
     if given.compare:
         if given.overwrite:
             raise UserError("--compare writes nothing, so --overwrite has no meaning with it")

@@ -18,52 +18,62 @@ from vit.yaml_reader import read_options
 # Classes of an image that are printed.
 TOP = 5
 
-HELP = """\
-usage: vit {command} RUN [--split SPLIT] [--json] [OPTIONS]
-
+DESCRIPTION = """\
 {what}
-RUN is a run directory: its configuration, class names and best weights are used.
+RUN is a run directory: its configuration, class names and best weights are used."""
 
-options:
-  --split SPLIT       train, val or test (default: {split})
-  --data.root PATH    other images: a folder a class, named as the classes of the run
-  --json              print the figures as JSON{predictions}
-{more}  and every option of `vit fit`, such as --data.batch_size or --trainer.devices"""
-
-WHAT = {
-    "validate": "Scores a run on its validation images.",
-    "test": "Scores a run on its test images.",
-    "predict": "Writes the five most probable classes of every image of a split to a CSV file.",
-}
+EPILOG = """\
+and every option of `vit fit`, such as --data.batch_size or --trainer.devices:
+  --data.root PATH  other images: a folder a class, named as the classes of the run"""
 
 
-def run(command: str, args: list[str]) -> int:
-    """Scores a run; predict writes predictions."""
-    split = "val" if command == "validate" else "test"
-    if not args or "-h" in args or "--help" in args:
-        more = (
-            "  --out FILE          where to write (default: predictions_SPLIT.csv in RUN)\n"
-            "  --spreadsheet       put ' before names that a spreadsheet would run as formulas\n"
-        )
-        print(
-            HELP.format(
-                command=command,
-                what=WHAT[command],
-                split=split,
-                more=more if command == "predict" else "",
-                predictions=", with the predictions" if command == "predict" else "",
-            )
-        )
-        return 0
-    parser = OneLineParser(prog=f"vit {command}", add_help=False)
-    parser.add_argument("run")
-    parser.add_argument("--split", choices=("train", "val", "test"), default=split)
-    parser.add_argument("--json", action="store_true")
-    if command == "predict":
-        parser.add_argument("--out")
-        parser.add_argument("--spreadsheet", action="store_true")
-    options, rest = parser.parse_known_args(args)
-    options.command, options.out = command, getattr(options, "out", None)
+def validate(args: list[str]) -> int:
+    """Scores a run on its validation images."""
+    parser = _parser("validate", "Scores a run on its validation images.", "val")
+    return _run(parser, args)
+
+
+def test(args: list[str]) -> int:
+    """Scores a run on its test images."""
+    parser = _parser("test", "Scores a run on its test images.", "test")
+    return _run(parser, args)
+
+
+def predict(args: list[str]) -> int:
+    """Writes a run's answers for a split."""
+    what = "Writes the five most probable classes of every image of a split to a CSV file."
+    parser = _parser("predict", what, "test", "figures and predictions")
+    parser.add_argument("--out", metavar="FILE", help="default: predictions_SPLIT.csv in RUN")
+    parser.add_argument(
+        "--spreadsheet",
+        action="store_true",
+        help="put ' before names that a spreadsheet would run as formulas",
+    )
+    return _run(parser, args)
+
+
+def _parser(command: str, what: str, split: str, printed: str = "figures") -> OneLineParser:
+    parser = OneLineParser(
+        prog=f"vit {command}",
+        usage=f"vit {command} RUN [--split SPLIT] [--json] [OPTIONS]",
+        description=DESCRIPTION.format(what=what),
+        epilog=EPILOG,
+    )
+    parser.set_defaults(command=command, out=None)
+    parser.add_argument("run", metavar="RUN", help="a run directory")
+    parser.add_argument(
+        "--split",
+        choices=("train", "val", "test"),
+        default=split,
+        metavar="SPLIT",
+        help=f"train, val or test (default: {split})",
+    )
+    parser.add_argument("--json", action="store_true", help=f"print the {printed} as JSON")
+    return parser
+
+
+def _run(parser: OneLineParser, args: list[str]) -> int:
+    options, rest = parser.parse_known_args(args or ["--help"])
     try:
         with start():
             return _evaluate(Path(options.run).expanduser(), options, rest)
@@ -140,7 +150,7 @@ def _show(
     out: Path | None,
 ) -> None:
     from vit.cli.results import headline
-    from vit.inspection.results import write_csv
+    from vit.reports.results import write_csv
 
     if out is not None:
         write_csv(out, classes, predictions, spreadsheet=options.spreadsheet)
@@ -177,7 +187,7 @@ def _listed(predictions: Any, classes: list[str]) -> list[dict[str, Any]]:
 
 def _warn_of_changes(run: Path, split: str, found: int) -> None:
     """Says so where the data is not what it was: a fresh cut may test on what was trained on."""
-    from vit.inspection.results import read_summary
+    from vit.reports.results import read_summary
 
     images = read_summary(run / "summary.json").get("images")
     before = images.get(split, 0) if isinstance(images, dict) else 0

@@ -1,11 +1,8 @@
 """`vit fewshot`: accuracy of a ridge classifier on the features of a few images a class."""
 
 import json
-import sys
-from argparse import RawDescriptionHelpFormatter
 
-from vit.cli.frozen import add_data_arguments, add_model_arguments, open_bench
-from vit.cli.messages import OneLineParser
+from vit.cli.frozen import bench_parser, open_bench, usual
 from vit.errors import UserError
 
 DESCRIPTION = """\
@@ -15,14 +12,7 @@ on test; mean and standard deviation over several draws. As big_vision's fewshot
 
 def run(args: list[str]) -> int:
     """Prints one row for each number of images a class."""
-    parser = OneLineParser(
-        prog="vit fewshot",
-        description=DESCRIPTION,
-        formatter_class=RawDescriptionHelpFormatter,
-        usage="vit fewshot MODEL --data X [OPTIONS]",
-    )
-    add_model_arguments(parser)
-    add_data_arguments(parser)
+    parser = bench_parser("fewshot", DESCRIPTION)
     parser.add_argument(
         "--shots", type=int, nargs="+", metavar="N", help="images a class (default 1 5 10 25)"
     )
@@ -42,7 +32,9 @@ def run(args: list[str]) -> int:
 
     bench = open_bench(options, "pre_logits")
     classes, l2 = bench.data.classes, L2 if options.l2 is None else options.l2
-    shots = sorted(set(options.shots or _fitting(SHOTS, bench.data.class_counts)))
+    least = min(bench.data.class_counts)
+    note = f"the smallest class has {least} training images, so there are no rows of"
+    shots = sorted(set(options.shots or usual(SHOTS, least, note)))
     check_shots(bench.data.image_set("train").labels, classes, shots, l2)
     train, test = bench.features("train"), bench.features(bench.split)
     accuracies = few_shot_accuracy(
@@ -74,16 +66,3 @@ def run(args: list[str]) -> int:
         each = " ".join(f"{100 * share:.2f}" for share in row["accuracies"])
         print(f"{row['shots']:5} {100 * row['mean']:7.2f} {std:>6}   {each}")
     return 0
-
-
-def _fitting(shots: tuple[int, ...], counts: list[int]) -> list[int]:
-    """Those of the usual numbers that every class has images for."""
-    fitting = [wanted for wanted in shots if wanted <= min(counts)]
-    if len(fitting) < len(shots):
-        left_out = ", ".join(str(wanted) for wanted in shots if wanted not in fitting)
-        print(
-            f"note: the smallest class has {min(counts)} training images, so there are no rows of "
-            f"{left_out} shots",
-            file=sys.stderr,
-        )
-    return fitting or [1]

@@ -61,7 +61,13 @@ def run(args: list[str]) -> int:
     """Trains. Exit status 0 when the run and its evaluation are complete."""
     if not args or "-h" in args or "--help" in args:
         print(HELP)
-        return 0
+    else:
+        train(args)
+    return 0
+
+
+def train(args: list[str]) -> Path | None:
+    """Trains by the arguments of `vit fit`; the run directory, None after `fast_dev_run`."""
     if "--help-all" in args:
         args = ["--help" if arg == "--help-all" else arg for arg in args]
     elif not any(a in ("-c", "--config") or a.startswith("--config=") for a in args):
@@ -81,8 +87,10 @@ def run(args: list[str]) -> int:
 
         cli = TrainingCLI(args, parsed=claim)
         if not claims:
-            return _fast_dev_run(cli)
-        return _train(cli, claims[0], shlex.join(["vit", "fit", *args]), as_json=as_json)
+            _fast_dev_run(cli)
+            return None
+        _train(cli, claims[0], shlex.join(["vit", "fit", *args]), as_json=as_json)
+        return claims[0].folder
 
 
 def _claim(config: Any, args: list[str]) -> Claim:
@@ -93,16 +101,15 @@ def _claim(config: Any, args: list[str]) -> Claim:
     return claim_new(config.run_dir, name)
 
 
-def _fast_dev_run(cli: Any) -> int:
+def _fast_dev_run(cli: Any) -> None:
     trainer = cli.build_trainer(None)
     with together(trainer):
         trainer.fit(cli.model, cli.datamodule)
     if is_first_process():
         print("fast_dev_run: training and validation went through; nothing was kept")
-    return 0
 
 
-def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> int:
+def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
     from lightning.pytorch.callbacks import LambdaCallback
 
     from vit.cli.results import budget_option, finish, score_best
@@ -150,7 +157,7 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> int:
                 "train_cpu_seconds": _cpu_seconds() - cpu,
             }
             outcome = score_best(cli, trainer, timing)
-        return finish(cli, trainer, run_dir, outcome, command=command, as_json=as_json)
+        finish(cli, trainer, run_dir, outcome, command=command, as_json=as_json)
     except Stopped as stop:
         stop.announced = True
         if is_first_process():

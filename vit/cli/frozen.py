@@ -48,14 +48,22 @@ def add_model_arguments(parser: OneLineParser) -> None:
         help="of the model (default float32)",
     )
     machine.add_argument(
-        "--cache", metavar="DIR", help="where features are kept (default ~/.cache/vit/features)"
+        "--cache",
+        metavar="DIR",
+        help="where features are kept (default features in the cache folder)",
     )
     machine.add_argument("--no-cache", action="store_true", help="compute them, and keep nothing")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def add_data_arguments(parser: OneLineParser) -> None:
-    """--data: images of any classes, to train a classifier on the features and to test it."""
+def bench_parser(command: str, description: str) -> OneLineParser:
+    """Of `vit COMMAND MODEL --data X`, which trains a classifier on the features and tests it."""
+    parser = OneLineParser(
+        prog=f"vit {command}",
+        usage=f"vit {command} MODEL --data X [OPTIONS]",
+        description=description,
+    )
+    add_model_arguments(parser)
     parser.add_argument(
         "--data",
         required=True,
@@ -63,6 +71,16 @@ def add_data_arguments(parser: OneLineParser) -> None:
         help="a data set by name, or a folder, CSV or Parquet file",
     )
     parser.add_argument("--data-dir", metavar="DIR", help="where downloads go")
+    return parser
+
+
+def usual(numbers: tuple[int, ...], most: int, note: str) -> list[int]:
+    """Those of the usual numbers up to `most`, at least 1; `note` says which are left out."""
+    fitting = [number for number in numbers if number <= most]
+    if len(fitting) < len(numbers):
+        left_out = ", ".join(str(number) for number in numbers if number > most)
+        print(f"note: {note} {left_out}", file=sys.stderr)
+    return fitting or [1]
 
 
 @dataclass(frozen=True)
@@ -96,11 +114,11 @@ def load_frozen(options: Namespace, layer: "Layer") -> Frozen:
 
     import torch
 
+    from vit.cache import cache_directory
     from vit.checkpoints.pretrained import load_pretrained
     from vit.checkpoints.report import print_report
     from vit.data.module import InputFormat
     from vit.data.preprocess import Preprocess
-    from vit.data.scan import user_cache
     from vit.evaluation.features import Extractor
 
     size = _image_size(options.image_size)
@@ -117,7 +135,7 @@ def load_frozen(options: Namespace, layer: "Layer") -> Frozen:
     if options.cache is not None and not options.no_cache:
         cache = writable(Path(options.cache).expanduser(), "--cache")
     elif not options.no_cache:
-        cache = user_cache("features")
+        cache = cache_directory() / "features"
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         extractor = Extractor(model, layer, precision=options.precision, device=device, cache=cache)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from argparse import Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ def run(args: list[str]) -> int:
     parser = OneLineParser(
         prog="vit imagenet",
         description=DESCRIPTION,
-        formatter_class=RawDescriptionHelpFormatter,
         usage="vit imagenet MODEL [--val DIR] [--real FILE] [--v2 DIR] [--a DIR] [--r DIR] ...",
     )
     add_model_arguments(parser)

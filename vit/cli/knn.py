@@ -1,11 +1,8 @@
 """`vit knn`: accuracy of weighted nearest neighbours among frozen features."""
 
 import json
-import sys
-from argparse import RawDescriptionHelpFormatter
 
-from vit.cli.frozen import add_data_arguments, add_model_arguments, open_bench
-from vit.cli.messages import OneLineParser
+from vit.cli.frozen import bench_parser, open_bench, usual
 
 DESCRIPTION = """\
 Names each test image by a vote of the training images whose features are most similar to its own,
@@ -14,14 +11,7 @@ weighted by exp(similarity / temperature). As DINOv2's kNN, in float64."""
 
 def run(args: list[str]) -> int:
     """Prints one row for each number of neighbours."""
-    parser = OneLineParser(
-        prog="vit knn",
-        description=DESCRIPTION,
-        formatter_class=RawDescriptionHelpFormatter,
-        usage="vit knn MODEL --data X [OPTIONS]",
-    )
-    add_model_arguments(parser)
-    add_data_arguments(parser)
+    parser = bench_parser("knn", DESCRIPTION)
     parser.add_argument(
         "--k", type=int, nargs="+", metavar="N", help="neighbours (default 10 20 100 200)"
     )
@@ -35,7 +25,8 @@ def run(args: list[str]) -> int:
     temperature = TEMPERATURE if options.temperature is None else options.temperature
     bench = open_bench(options, "pooled")
     count = len(bench.data.image_set("train"))
-    ks = sorted(set(options.k or _fitting(NEIGHBOURS, count)))
+    note = f"{count} training images, so there is no k of"
+    ks = sorted(set(options.k or usual(NEIGHBOURS, count, note)))
     check_neighbours(ks, count, temperature)
     train, test = bench.features("train"), bench.features(bench.split)
     accuracies = knn_accuracy(
@@ -56,12 +47,3 @@ def run(args: list[str]) -> int:
     for k, share in accuracies.items():
         print(f"{k:5} {100 * share:9.2f}")
     return 0
-
-
-def _fitting(ks: tuple[int, ...], count: int) -> list[int]:
-    """Those of the usual numbers that there are training images for."""
-    fitting = [k for k in ks if k <= count]
-    if len(fitting) < len(ks):
-        left_out = ", ".join(str(k) for k in ks if k not in fitting)
-        print(f"note: {count} training images, so there is no k of {left_out}", file=sys.stderr)
-    return fitting or [1]

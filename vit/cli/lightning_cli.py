@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import jsonargparse
 import yaml
@@ -29,6 +29,7 @@ from vit.hardware import computes_on_cpu, default_precision
 from vit.models.routes import Float32Route, use_float32_route
 from vit.training.callbacks import RunProgress, StopTogether
 from vit.training.classifier import ImageClassifier, Labels
+from vit.training.counted_data import CountedData
 from vit.training.csv_log import MetricsCsv
 from vit.training.losses import refuse_double_balance
 from vit.training.masked_patches import MaskedPatchPrediction
@@ -38,6 +39,9 @@ from vit.yaml_reader import check_yaml
 
 # What is trained, by the name that a recipe gives it.
 TASKS = {"classification": ImageClassifier, "masked_patches": MaskedPatchPrediction}
+
+if TYPE_CHECKING:  # training imports no data; that it gets what it asks for is checked here
+    _counted: CountedData = ImageData()
 
 
 def help_texts(wanted: bool) -> None:

@@ -18,23 +18,32 @@ from vit.cli.unexpected import report, user_error
 from vit.errors import UserError, did_you_mean
 from vit.hardware import keep_memory
 
-# name -> (module, what it does). Each module has run(args) -> exit status.
+# name -> (module:function, what it does). The function takes the arguments and returns the status.
 COMMANDS = {
-    "fit": ("vit.cli.fit", "train or fine-tune a model by a recipe"),
-    "validate": ("vit.cli.evaluate", "score a run on its validation images"),
-    "test": ("vit.cli.evaluate", "score a run on its test images"),
-    "predict": ("vit.cli.evaluate", "write a run's answers for a whole split to a CSV file"),
-    "transfer": ("vit.cli.transfer", "fine-tune to several data sets as the paper does; a table"),
-    "fewshot": ("vit.cli.fewshot", "accuracy of frozen features with a few images a class"),
-    "knn": ("vit.cli.knn", "accuracy of nearest neighbours among frozen features"),
-    "probe": ("vit.cli.probe", "accuracy of logistic regression on frozen features"),
-    "imagenet": ("vit.cli.imagenet", "score a model on ImageNet's val, ReaL, V2, A and R"),
-    "classify": ("vit.cli.classify", "name what is on pictures, with a trained model"),
-    "recipes": ("vit.cli.recipes", "list the recipes that `-c` finds by name"),
-    "models": ("vit.cli.models", "list the models that have a name"),
-    "compare": ("vit.cli.compare", "what models cost: operations, memory, speed, whole trainings"),
-    "bench": ("vit.cli.bench", "images a second on this machine, and how near to its limit"),
-    "convert": ("vit.cli.convert", "translate weights between formats, or compare two files"),
+    "fit": ("vit.cli.fit:run", "train or fine-tune a model by a recipe"),
+    "validate": ("vit.cli.evaluate:validate", "score a run on its validation images"),
+    "test": ("vit.cli.evaluate:test", "score a run on its test images"),
+    "predict": (
+        "vit.cli.evaluate:predict",
+        "write a run's answers for a whole split to a CSV file",
+    ),
+    "transfer": (
+        "vit.cli.transfer:run",
+        "fine-tune to several data sets as the paper does; a table",
+    ),
+    "fewshot": ("vit.cli.fewshot:run", "accuracy of frozen features with a few images a class"),
+    "knn": ("vit.cli.knn:run", "accuracy of nearest neighbours among frozen features"),
+    "probe": ("vit.cli.probe:run", "accuracy of logistic regression on frozen features"),
+    "imagenet": ("vit.cli.imagenet:run", "score a model on ImageNet's val, ReaL, V2, A and R"),
+    "classify": ("vit.cli.classify:run", "name what is on pictures, with a trained model"),
+    "recipes": ("vit.cli.recipes:run", "list the recipes that `-c` finds by name"),
+    "models": ("vit.cli.models:run", "list the models that have a name"),
+    "compare": (
+        "vit.cli.compare:run",
+        "what models cost: operations, memory, speed, whole trainings",
+    ),
+    "bench": ("vit.cli.bench:run", "images a second on this machine, and how near to its limit"),
+    "convert": ("vit.cli.convert:run", "translate weights between formats, or compare two files"),
 }
 
 # What people who come from other packages type, and what they mean.
@@ -118,10 +127,8 @@ def _run(name: str, args: list[str]) -> int:
         hint = suggestion(name) or "; `vit --help` lists the commands"
         raise UserError(f"unknown command {name!r}{hint}")
     keep_memory()
-    module = import_module(COMMANDS[name][0])
-    if COMMANDS[name][0] == "vit.cli.evaluate":
-        return module.run(name, args)
-    return module.run(args)
+    module, _, function = COMMANDS[name][0].partition(":")
+    return getattr(import_module(module), function)(args)
 
 
 def _status(error: BaseException) -> int:

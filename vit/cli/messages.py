@@ -5,17 +5,18 @@ import inspect
 import re
 from difflib import get_close_matches
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from vit.errors import UserError, did_you_mean
 from vit.ranges import shown
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An argument parser without abbreviations whose complaints are one line."""
+    """The parser of a command: no abbreviations, help texts as written, one line per complaint."""
 
-    def __init__(self, **options: object) -> None:
-        super().__init__(allow_abbrev=False, **options)  # pyright: ignore[reportArgumentType]
+    def __init__(self, **options: Any) -> None:
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(**{"allow_abbrev": False, "formatter_class": form, **options})
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`")

@@ -2,10 +2,8 @@
 
 import json
 import sys
-from argparse import RawDescriptionHelpFormatter
 
-from vit.cli.frozen import add_data_arguments, add_model_arguments, open_bench
-from vit.cli.messages import OneLineParser
+from vit.cli.frozen import bench_parser, open_bench
 
 DESCRIPTION = """\
 Fits a logistic regression to the features of all training images and scores it on test, once. Its
@@ -14,14 +12,7 @@ strength C is chosen before on val, or on a tenth of train. As DINOv2's, in floa
 
 def run(args: list[str]) -> int:
     """Prints the test accuracy, and the accuracy of each C on the images that chose it."""
-    parser = OneLineParser(
-        prog="vit probe",
-        description=DESCRIPTION,
-        formatter_class=RawDescriptionHelpFormatter,
-        usage="vit probe MODEL --data X [OPTIONS]",
-    )
-    add_model_arguments(parser)
-    add_data_arguments(parser)
+    parser = bench_parser("probe", DESCRIPTION)
     parser.add_argument(
         "--num-c",
         type=int,

@@ -19,9 +19,9 @@ from vit.cli.run_directory import is_first_process
 from vit.data.decode import ImageError
 from vit.data.sources import PathList
 from vit.hardware import hardware, versions
-from vit.inspection.pretraining import Examples, pretraining_headline, write_pretraining
-from vit.inspection.results import Predictions, write_results
 from vit.ranking import top_classes
+from vit.reports.pretraining import Examples, pretraining_headline, write_pretraining
+from vit.reports.results import Predictions, write_results
 from vit.training.budget import time_limit
 from vit.writing import write_text
 
@@ -181,10 +181,10 @@ def finish(
     *,
     command: str,
     as_json: bool = False,
-) -> int:
+) -> None:
     """Writes model/, summary.json, pictures and report, and prints what came out."""
     if not is_first_process():
-        return 0
+        return
     model, data, split = cli.model, cli.datamodule, outcome.split
     summary = {
         "command": command,
@@ -235,7 +235,6 @@ def finish(
         print(last_words, file=sys.stderr)
     else:
         print(last_words)
-    return 0
 
 
 def _recipe(config: dict[str, Any]) -> dict[str, Any]:
@@ -319,10 +318,12 @@ def closing(
             ("vit recipes", "what else there is to train"),
         ]
     width = min(max(len(command) for command, _ in following), 70)
+    contents = ("report.html", "model/", "checkpoints/", "metrics.csv")
+    present = [name for name in contents if (run_dir / name).exists()]
     lines = [
         "",
         headline(split, metrics, predictions),
-        f"run directory  {run_dir}  (report.html, model/, checkpoints/, metrics.csv)",
+        f"run directory  {run_dir}  ({', '.join(present)})",
         "next:",
         *(f"  {command:{width}}  # {why}" for command, why in following),
     ]

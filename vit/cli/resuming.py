@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vit.errors import UserError
+from vit.errors import UserError, some_of
 from vit.yaml_reader import read_options
 
 # Fields of an architecture that no weights and no outputs in evaluation depend on.
@@ -89,15 +89,12 @@ def _classes(saved: dict[str, Any], model: Any) -> Iterator[str]:
     if there is None or here is None or there == here:
         return
     if len(there) != len(here):
-        yield _differ("classes", _listed(there), _listed(here))
+        yield _differ(
+            "classes", *(f"{len(c)} ({some_of(c, _CLASSES_SHOWN)})" for c in (there, here))
+        )
         return
     at = next(i for i, pair in enumerate(zip(there, here, strict=True)) if pair[0] != pair[1])
     yield _differ(f"class {at}", repr(there[at]), repr(here[at]))
-
-
-def _listed(names: list[str]) -> str:
-    more = ", ..." if len(names) > _CLASSES_SHOWN else ""
-    return f"{len(names)} ({', '.join(names[:_CLASSES_SHOWN])}{more})"
 
 
 def _architecture(saved: dict[str, Any], model: Any) -> Iterator[str]:

@@ -1,12 +1,10 @@
 """Data sets by name: one table with all that is known of them, and how each is loaded.
 
 They are scikit-learn's digits and torchvision's downloads; a new one is a row. Test figures are
-made on the official test set; val is cut from train where a dataset has none.
+made on the official test set; vit/data/by_name.py cuts val from train where a dataset has none.
 Shapes: n images, h w pixels, k classes.
 """
 
-import os
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,18 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from vit.data.scan import user_cache
 from vit.data.sources import (
     ImageSet,
     PathList,
     SplitName,
-    Splits,
-    cut,
     held_out,
-    missing_files,
-    shorten,
 )
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError
 
 # Sets without an official test split get a fifth of their images, whatever the user's seed, so that
 # test figures of different runs can be compared.
@@ -77,6 +70,8 @@ class Dataset:
     paper: Paper | None
     """None where the ViT paper does not transfer to it."""
     load: Loader
+    folder: str
+    """What torchvision makes of it below the folder of downloads."""
 
     @property
     def num_images(self) -> int:
@@ -92,76 +87,6 @@ class Dataset:
 def list_datasets() -> list[str]:
     """The names that `load_dataset` knows, sorted."""
     return sorted(CATALOG)
-
-
-def load_dataset(
-    name: str,
-    *,
-    data_dir: str | os.PathLike[str] | None = None,
-    val_fraction: float = 0.1,
-    seed: int = 0,
-) -> Splits:
-    """The splits of a dataset of the catalog, downloaded to `data_dir` where it is not there yet.
-
-    Several processes may ask at once: one downloads, the others wait at a file lock.
-
-    Args:
-        name: One of `list_datasets()`.
-        data_dir: Where downloads go; ~/.cache/vit/data by default.
-        val_fraction: Share of train that becomes val if the dataset has no val of its own.
-        seed: Of that cut. Test sets do not depend on it.
-
-    Raises:
-        UserError: The name is unknown, or the files are neither there nor can be downloaded.
-    """
-    if name not in CATALOG:
-        known = did_you_mean(name, CATALOG) or f"; known are {', '.join(list_datasets())}"
-        raise UserError(f"unknown dataset {name!r} (a folder is given by --data.root){known}")
-    dataset = CATALOG[name]
-    folder = Path(data_dir).expanduser() if data_dir is not None else user_cache("data")
-    classes, parts = dataset.load(folder)
-    _check_complete(dataset, parts, folder)
-    whole = Splits(
-        classes=_unique(classes),
-        train=parts["train"],
-        val=parts.get("val"),
-        test=parts.get("test"),
-        val_origin="given" if "val" in parts else "none",
-        test_origin="given" if "test" in parts else "none",
-    )
-    return cut(
-        whole,
-        list(parts["train"].names),
-        seed=seed,
-        val_fraction=val_fraction,
-        test_fraction=0.0,
-        where=name,
-    )
-
-
-def _check_complete(dataset: Dataset, parts: Parts, folder: Path) -> None:
-    """torchvision takes any folder for complete, also one left by an interrupted unpacking."""
-    title, expected = dataset.title, dataset.num_images
-    advice = f"delete its files in {folder} and run again"
-    count = sum(len(part) for part in parts.values())
-    if count != expected:
-        raise UserError(f"{title} has {count:,} images on disk, not {expected:,}; {advice}")
-    for part in parts.values():
-        if isinstance(part.items, PathList):
-            missing = missing_files(part.items)
-            if missing:
-                files = shorten([part.items[index] for index in missing], limit=1)
-                raise UserError(f"{title} is incomplete, {files} do not exist; {advice}")
-
-
-def _unique(classes: list[str]) -> list[str]:
-    """ImageNet has two cranes: the second of a name gets a number."""
-    total, seen = Counter(classes), Counter()
-    names = []
-    for name in classes:
-        seen[name] += 1
-        names.append(f"{name} ({seen[name]})" if total[name] > 1 else name)
-    return names
 
 
 def _numbered(name: str, pixels: np.ndarray, labels: Any) -> ImageSet:
@@ -307,6 +232,7 @@ CATALOG: dict[str, Dataset] = {
         mean_std=None,
         paper=None,
         load=_digits,
+        folder="digits",
     ),
     "cifar10": Dataset(
         title="CIFAR-10",
@@ -315,6 +241,7 @@ CATALOG: dict[str, Dataset] = {
         mean_std=((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
         paper=Paper(_CIFAR, "cifar10"),
         load=partial(_cifar, "CIFAR10"),
+        folder="cifar-10-batches-py",
     ),
     "cifar100": Dataset(
         title="CIFAR-100",
@@ -323,6 +250,7 @@ CATALOG: dict[str, Dataset] = {
         mean_std=None,
         paper=Paper(_CIFAR, "cifar100"),
         load=partial(_cifar, "CIFAR100"),
+        folder="cifar-100-python",
     ),
     "svhn": Dataset(
         title="SVHN",
@@ -331,6 +259,7 @@ CATALOG: dict[str, Dataset] = {
         mean_std=None,
         paper=None,
         load=_svhn,
+        folder="svhn",
     ),
     "stl10": Dataset(
         title="STL-10",
@@ -339,6 +268,7 @@ CATALOG: dict[str, Dataset] = {
         mean_std=None,
         paper=None,
         load=_stl10,
+        folder="stl10_binary",
     ),
     "eurosat": Dataset(
         title="EuroSAT",
@@ -347,6 +277,7 @@ CATALOG: dict[str, Dataset] = {
         mean_std=None,
         paper=None,
         load=_eurosat,
+        folder="eurosat",
     ),
     "oxford_iiit_pet": Dataset(
         title="Oxford-IIIT Pet",
@@ -355,6 +286,7 @@ CATALOG: dict[str, Dataset] = {
         mean_std=None,
         paper=Paper(_SMALL, "pets"),
         load=partial(_listed, "OxfordIIITPet", splits=_TRAINVAL_TEST),
+        folder="oxford-iiit-pet",
     ),
     "flowers102": Dataset(
         title="Oxford 102 Flower",
@@ -363,6 +295,7 @@ CATALOG: dict[str, Dataset] = {
         mean_std=None,
         paper=Paper(_SMALL, "flowers"),
         load=partial(_listed, "Flowers102", splits=_TRAIN_VAL_TEST),
+        folder="flowers-102",
     ),
     "food101": Dataset(
         title="Food-101",
@@ -371,6 +304,7 @@ CATALOG: dict[str, Dataset] = {
         mean_std=None,
         paper=None,
         load=partial(_listed, "Food101", splits=_TRAIN_TEST),
+        folder="food-101",
     ),
     "dtd": Dataset(  # the first of its ten official partitions
         title="Describable Textures",
@@ -379,6 +313,7 @@ CATALOG: dict[str, Dataset] = {
         mean_std=None,
         paper=None,
         load=partial(_listed, "DTD", splits=_TRAIN_VAL_TEST),
+        folder="dtd",
     ),
     "imagenet": Dataset(
         title="ImageNet-1k",
@@ -387,5 +322,6 @@ CATALOG: dict[str, Dataset] = {
         mean_std=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         paper=Paper(Protocol(20_000, (0.003, 0.01, 0.03, 0.06), 0.01), "imagenet"),
         load=_imagenet,
+        folder="imagenet",
     ),
 }

@@ -7,6 +7,7 @@ a/2.jpg,dog,val             a/2.jpg,dog             a/2.jpg,dog,
 
 import os
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -36,7 +37,7 @@ OTHER_SEPARATORS = (";", ",", "/")
 """What other programs write between the labels of one image; it is part of a class name here."""
 
 _NEARLY_ALL, _MOST = 0.9, 0.75
-"""Share of labels with such a separator, or of their parts that recur, that deserves a note."""
+"""Share of labels with such a separator, or of those with a part in common, that gets a note."""
 
 _MAX_SHOWN = 100
 """Characters of a label in a message."""
@@ -316,19 +317,14 @@ class _Listing:
         return []
 
     def _recurring(self, separator: str, joined: list[int]) -> bool:
-        """Whether most parts of these cells occur in other label cells, too."""
-        cells: dict[str, int] = {}
-        for own in self.labels:
-            for part in {part.strip() for label in own for part in label.split(separator)}:
-                cells[part] = cells.get(part, 0) + 1
-        parts = {
-            part.strip()
-            for at in joined
-            for label in self.labels[at]
-            for part in label.split(separator)
-        }
-        recurring = sum(cells[part] > 1 for part in parts)
-        return recurring >= _MOST * len(parts)
+        """Whether most of these cells have a part that another cell has, too."""
+        parts = [
+            {part.strip() for label in labels for part in label.split(separator)}
+            for labels in self.labels
+        ]
+        cells = Counter(part for cell in parts for part in cell)
+        shared = sum(any(cells[part] > 1 for part in parts[at]) for at in joined)
+        return shared >= _MOST * len(joined)
 
 
 def _labels(cell: str | tuple[str, ...]) -> list[str]:

@@ -19,7 +19,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vit.data.catalog import CATALOG, load_dataset
+from vit.data.by_name import load_dataset
+from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.folder import load_folder, load_held_out, load_unlabelled
 from vit.data.loaders import choose_num_workers, make_loader

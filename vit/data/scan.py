@@ -9,13 +9,15 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from vit.cache import cache_directory, cached
 from vit.errors import UserError
+from vit.progress import Meter
 from vit.writing import write_text
 
 EXTENSIONS = (
@@ -36,12 +38,6 @@ def image_extensions() -> frozenset[str]:
     from PIL import features
 
     return frozenset(EXTENSIONS) | ({".avif"} if features.check("avif") else set())
-
-
-def user_cache(*parts: str) -> Path:
-    """A path below the user's cache directory of this package; nothing is created."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home, "vit", *parts)
 
 
 @dataclass
@@ -85,11 +81,11 @@ def scan(top: str, *, progress: bool = False) -> Tree:
     """
     real = os.path.realpath(top)
     index = _index_file(real)
-    tree = _read_index(index)
+    tree = _read_index(cached(index))
     if tree is None:
         started = time.time()
-        with _Counter(top, shown=progress) as counter:
-            tree = _Walk(real, counter.update).run()
+        with Meter(f"scanning {top}", 0, "images", brief=True) as meter:
+            tree = _Walk(real, meter if progress else None).run()
         newest = max(folder.mtime_ns for folder in tree.folders) / 1e9
         if newest < started - _SETTLED_SECONDS:
             _write_index(index, tree)
@@ -98,9 +94,9 @@ def scan(top: str, *, progress: bool = False) -> Tree:
 
 
 class _Walk:
-    def __init__(self, top: str, update: Callable[[int, int, int], None]) -> None:
+    def __init__(self, top: str, meter: Meter | None) -> None:
         self.top = top
-        self.update = update
+        self.meter = meter
         self.tree = Tree(top, [])
         self.visited: dict[str, Folder] = {}
         self.names: dict[str, set[str]] = {}
@@ -144,7 +140,10 @@ class _Walk:
                 self.queue.append((_join(path, entry.name), entry.path))
             else:
                 self._add(folder, entry.name, regular=entry.is_file(follow_symlinks=False))
-        self.update(self.found, len(self.visited), len(self.visited) + len(self.queue))
+        if self.meter is not None:
+            self.meter.advance(self.found - self.meter.done)
+            listed, known = len(self.visited), len(self.visited) + len(self.queue)
+            self.meter.show(f"scanning {listed:,} of {known:,} folders of {self.top}")
 
     def _add(self, folder: Folder, name: str, *, regular: bool) -> None:
         extension = os.path.splitext(name)[1].lower()
@@ -190,7 +189,7 @@ def _holds(folder: str, path: str) -> bool:
 
 def _index_file(real: str) -> Path:
     key = json.dumps([_INDEX_VERSION, real, sorted(image_extensions())])
-    return user_cache("index", sha256(key.encode()).hexdigest()[:32] + ".json")
+    return cache_directory() / "index" / f"{sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def _read_index(path: Path) -> Tree | None:
@@ -209,48 +208,6 @@ def _write_index(path: Path, tree: Tree) -> None:
     """Atomically; an index that cannot be written costs a scan the next time, nothing else."""
     with contextlib.suppress(OSError):
         write_text(path, json.dumps(vars(tree), default=vars))
-
-
-class _Counter:
-    """A line on stderr with files, rate and folders left, once a scan takes more than a second."""
-
-    def __init__(self, top: str, *, shown: bool, after_seconds: float = 1.0) -> None:
-        self.top = top
-        self.due = time.monotonic() + after_seconds if shown else float("inf")
-        self.bar = None
-
-    def __enter__(self) -> "_Counter":
-        return self
-
-    def update(self, files: int, done: int, known: int) -> None:
-        if self.bar is None:
-            if time.monotonic() < self.due:
-                return
-            self.bar = _progress_bar()
-            self.bar.start()
-            self.task = self.bar.add_task(f"scanning {self.top}", total=known, files=0)
-        self.bar.update(self.task, completed=done, total=known, files=files)
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-
-def _progress_bar():
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("folders, {task.fields[files]:,} images"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,  # a log file would get an empty line
-    )
 
 
 def ignored_note(where: str, folders: Iterable[Folder]) -> list[str]:

@@ -22,6 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vit.cache import cached
 from vit.checkpoints.native import fingerprint
 from vit.checkpoints.writing import write_safetensors
 from vit.data.sources import ImageSet, PathList, SplitName
@@ -101,7 +102,7 @@ class Extractor:
         if self.cache is not None:
             key = self._key(data, images)
             file = self.cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
-            found = _read(file, key)
+            found = _read(cached(file), key)
         values, indices = found or self._compute(data, split)
         if self.cache is not None and found is None:
             _write(file, key, values, indices)

@@ -7,6 +7,7 @@ Sources: big_transfer, bit_pytorch/models.py; vision_transformer, vit_jax/models
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -207,6 +208,9 @@ class ResNet(nn.Module):
     `patch_size` is the stride of the last one.
     """
 
+    preprocess: dict[str, Any] | None = None
+    """Empty for weights that do not record it; None for fresh weights."""
+
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
         self.config = config
@@ -222,10 +226,14 @@ class ResNet(nn.Module):
         self.stem.add_module("conv", conv)
         self.stages = stages(PreActBottleneck, config.depths, root, mode)
         self.norm = group_norm(self.num_features, mode)
-        self.head = nn.Sequential()
-        if config.num_classes:
-            self.head.add_module("fc", nn.Conv2d(self.num_features, config.num_classes, 1))
+        self.head = self._head(config.num_classes)
         self.init_weights()
+
+    def _head(self, num_classes: int) -> nn.Sequential:
+        head = nn.Sequential()
+        if num_classes:
+            head.add_module("fc", nn.Conv2d(self.num_features, num_classes, 1))
+        return head
 
     @property
     def head_layers(self) -> list[nn.Module]:
@@ -234,7 +242,27 @@ class ResNet(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
         """Logits; pooled features `b d` when num_classes is 0."""
-        return self.head(self.pool(self.features(images))[..., None, None]).flatten(1)
+        return self.forward_head(self.forward_features(images))
+
+    def forward_features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d gh gw"]:
+        """The last map after the final norm and ReLU, as timm's ResNets give it."""
+        [last] = self.intermediate_layers(images)
+        return last
+
+    def forward_head(
+        self, maps: Float[Tensor, "b d gh gw"], pre_logits: bool = False
+    ) -> Float[Tensor, "b k"]:
+        """Logits from what `forward_features` gives; with `pre_logits` the head's input, `b d`."""
+        x = self.pool(maps.flatten(2).transpose(1, 2))
+        return x if pre_logits else self.head(x[..., None, None]).flatten(1)
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """Replaces the head by one of `num_classes` outputs that answers zero; 0 removes it."""
+        self.config = replace(self.config, num_classes=num_classes)
+        self.head = self._head(num_classes).to(self.norm.weight).train(self.training)
+        for layer in self.head:
+            assert isinstance(layer, nn.Conv2d)
+            zero_(layer)
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
         """Positions of the last map, row by row, after the final norm and ReLU."""

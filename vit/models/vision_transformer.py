@@ -5,6 +5,7 @@ d width, k classes. Parameter names are timm's and DINOv2's, so that their files
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,11 @@ class VisionTransformer(nn.Module):
     (pixels from token to token), `layer_channels` and `layer_strides` (of `intermediate_layers`),
     `num_prefix_tokens` (before the patches), and the switch `activation_checkpointing`, which
     recomputes each layer in the backward pass: about 1/depth of the memory, 4/3 of the work.
+    `preprocess` is what the weights record about their input, for `vit.transforms`.
     """
+
+    preprocess: dict[str, Any] | None = None
+    """Empty for weights that do not record it; None for fresh weights."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -85,11 +90,8 @@ class VisionTransformer(nn.Module):
             self.pre_logits.add_module("fc", nn.Linear(config.pooled_width, features))
             self.pre_logits.add_module("act", nn.Tanh())
 
-        def head() -> nn.Module:
-            return nn.Linear(features, config.num_classes) if config.num_classes else nn.Identity()
-
-        self.head = head()
-        self.head_dist = head() if config.distillation_token else None
+        self.head = _head(features, config.num_classes)
+        self.head_dist = _head(features, config.num_classes) if config.distillation_token else None
 
     @property
     def head_layers(self) -> list[nn.Linear]:
@@ -101,10 +103,34 @@ class VisionTransformer(nn.Module):
 
         A distilled model answers the mean of its two heads (DeiT, arXiv:2012.12877, section 4).
         """
-        tokens = self.features(images)
-        if self.head_dist is None:
-            return self.head(self.pre_logits(self.pool(tokens)))
-        return torch.stack(self._both_heads(tokens)).mean(0)
+        return self.forward_head(self.features(images))
+
+    def forward_features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
+        """`features` under the name it has in timm."""
+        return self.features(images)
+
+    def forward_head(
+        self, tokens: Float[Tensor, "b n d"], pre_logits: bool = False
+    ) -> Float[Tensor, "b k"]:
+        """Logits from what `forward_features` gives; with `pre_logits` the head's input, `b d`."""
+        if self.head_dist is not None and not pre_logits:
+            return torch.stack(self._both_heads(tokens)).mean(0)
+        x = self.pre_logits(self.pool(tokens))
+        return x if pre_logits else self.head(x)
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """Replaces the head by one of `num_classes` outputs that answers zero; 0 removes it.
+
+        A distilled model gets both of its heads. Pooling and the pre-logits layer stay, as in timm.
+        """
+        self.config = replace(self.config, num_classes=num_classes)
+        weight = self.patch_embed.proj.weight
+        for name in ("head", "head_dist"):
+            if getattr(self, name) is not None:
+                head = _head(self.num_features, num_classes).to(weight).train(self.training)
+                setattr(self, name, head)
+        for layer in self.head_layers:
+            zero_(layer)
 
     def forward_distilled(
         self, images: Float[Tensor, "b c h w"]
@@ -242,6 +268,10 @@ class VisionTransformer(nn.Module):
                 lecun_normal_(layer)
         for layer in self.head_layers:
             zero_(layer)
+
+
+def _head(features: int, num_classes: int) -> nn.Module:
+    return nn.Linear(features, num_classes) if num_classes else nn.Identity()
 
 
 def _token(n: int, width: int) -> nn.Parameter:

@@ -35,6 +35,8 @@ _SIZES = {
     "B": (768, 12, 3072, 12),
     "L": (1024, 24, 4096, 16),
     "H": (1280, 32, 5120, 16),
+    "giant": (1408, 40, 6144, 16),
+    "gigantic": (1664, 48, 8192, 16),
 }
 
 
@@ -56,6 +58,7 @@ def _bit(width_factor: int, *depths: int) -> ResNetConfig:
 
 _PAPER = "arXiv:2010.11929, Table 1"
 _AUGREG = "arXiv:2106.10270, Table 2"
+_SCALING = "arXiv:2106.04560, Table 2"
 _HYBRID = "arXiv:2010.11929, section 4.1 and Table 6"
 _BIT = "arXiv:1912.11370, section 3.1"
 _BASELINE = "arXiv:2010.11929, Table 6"
@@ -69,6 +72,9 @@ ZOO: dict[str, Entry] = {
     "vit_l16": Entry(_vit("L", 16), 304_326_632, _PAPER),
     "vit_l32": Entry(_vit("L", 32), 306_535_400, _PAPER),
     "vit_h14": Entry(_vit("H", 14), 632_045_800, _PAPER),
+    # ViT-g/14 and ViT-G/14 there, which differ in case only; names here do not depend on case.
+    "vit_giant14": Entry(_vit("giant", 14), 1_012_611_432, _SCALING),
+    "vit_gigantic14": Entry(_vit("gigantic", 14), 1_844_440_680, _SCALING),
     # The name counts the root's stride as 2 of its 4; tokens are 32 pixels apart.
     "r_vit_ti16": Entry(_vit("Ti", 32, ()), 6_337_704, _AUGREG),
     "r26_vit_s32": Entry(_vit("S", 32, (2, 2, 2, 2)), 36_431_912, _AUGREG),
@@ -122,6 +128,7 @@ def canonical_name(name: str) -> str:
 
 
 _WORDS = {"tiny": "ti", "small": "s", "base": "b", "large": "l", "huge": "h"}
+_WORDS |= {"giant": "giant", "gigantic": "gigantic"}
 
 
 def _published(name: str) -> str | None:

@@ -7,29 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.models.vision_transformer import VisionTransformer
-from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
+from vit.models.zoo import Model
+from vit.ranges import check_range
+from vit.training.counted_data import counting_data
 from vit.training.distillation import Teacher
-from vit.training.fitting import (
-    build_network,
-    check_resumed,
-    checkpoint_header,
-    default_optimizer,
-    log_scores,
-    log_training,
-    optimizer_with_schedule,
-    share_route,
-)
+from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.losses import Loss, balanced_weights, refuse_double_balance
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing
-from vit.training.optimizers.groups import check_layer_decay
+from vit.training.optimizers.groups import LAYER_DECAY
 from vit.training.schedules import Schedule
 
 
@@ -45,7 +36,7 @@ class Labels:
     """Whether an image may have several labels."""
 
 
-class ImageClassifier(LightningModule):
+class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     """Trains and evaluates an image classifier.
 
     Args:
@@ -87,18 +78,16 @@ class ImageClassifier(LightningModule):
         freeze_backbone: bool = False,
         compile: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            preprocess=preprocess, optimizer=optimizer, schedule=schedule, compile=compile
+        )
         self.labels = labels or Labels()
-        self.preprocess = preprocess
-        self.optimizer = optimizer
-        self.schedule = schedule or Schedule()
         self.loss = loss or Loss()
         self.mixing = mixing or Mixing()
         self.layer_decay = layer_decay
         self.freeze_backbone = freeze_backbone
-        self.compile_network = compile
         self.num_classes = num_classes
-        check_layer_decay(layer_decay)
+        check_range("layer_decay", layer_decay, LAYER_DECAY)
         if num_classes < 1:
             raise UserError(f"num_classes={num_classes} must be at least 1, training needs a head")
         if self.labels.multilabel and self.loss.kind == "softmax":
@@ -126,8 +115,6 @@ class ImageClassifier(LightningModule):
         multilabel = self.labels.multilabel
         self.val_metrics = EvaluationMetrics(num_classes, multilabel=multilabel)
         self.test_metrics = EvaluationMetrics(num_classes, multilabel=multilabel)
-        # The split that the test loop gets; names its metrics.
-        self.evaluation_split = "test"
         self.train()  # Lightning trains in the modes that it finds
 
     def _prepare_head(self) -> None:
@@ -144,20 +131,15 @@ class ImageClassifier(LightningModule):
             if self.loss.head_bias is not None and fresh:
                 nn.init.constant_(layer.get_parameter("bias"), self.loss.head_bias)
 
-    def configure_callbacks(self) -> list[Callback]:
-        return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
-
-    def configure_model(self) -> None:
-        if self.compile_network:
-            self.compile_network = False  # Lightning calls this hook once per fit, test, ...
-            self.model.compile()  # in place, so that the keys of the checkpoint stay clean
-            if self.loss.distillation is not None:
-                self.forward_distilled = torch.compile(self.forward_distilled)
+    def _compile(self) -> None:
+        super()._compile()
+        if self.loss.distillation is not None:
+            self.forward_distilled = torch.compile(self.forward_distilled)
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
-            sampling = getattr(getattr(self.trainer, "datamodule", None), "sampling", None)
-            balanced = bool(getattr(sampling, "balanced", False))
+            data = counting_data(self.trainer)
+            balanced = data is not None and data.sampling.balanced
             refuse_double_balance(balanced, self.loss.class_weights)
         if stage == "fit" and self.loss.distillation is not None:
             self.teacher = Teacher(
@@ -169,20 +151,9 @@ class ImageClassifier(LightningModule):
             )
 
     def on_fit_start(self) -> None:
-        share_route(self.trainer)
+        super().on_fit_start()
         if self.teacher is not None:
             self.teacher.to(self.device, next(self.model.parameters()).dtype)
-
-    def configure_optimizers(self) -> Any:
-        """The optimizer over named groups, and its schedule, stepped with it."""
-        return optimizer_with_schedule(
-            self.trainer,
-            self.model.named_parameters(),
-            self.optimizer,
-            self.schedule,
-            depth=len(self.model.layer_channels),
-            layer_decay=self.layer_decay,
-        )
 
     def train(self, mode: bool = True) -> "ImageClassifier":
         super().train(mode)
@@ -203,8 +174,7 @@ class ImageClassifier(LightningModule):
             loss = self.loss(self(images), labels, self.class_weights)
         else:
             loss = self._distilled_loss(images, labels, self.teacher)
-        log_training(self, loss, len(images))
-        return loss
+        return self._log_step(loss, len(images))
 
     def _distilled_loss(self, images: Tensor, labels: Tensor, teacher: Teacher) -> Tensor:
         assert self.loss.distillation is not None
@@ -217,12 +187,6 @@ class ImageClassifier(LightningModule):
         """Logits `b k` of the class token and of the distillation token."""
         assert isinstance(self.model, VisionTransformer)
         return self.model.forward_distilled(images)
-
-    def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
-        self._evaluate(batch, self.val_metrics)
-
-    def test_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
-        return self._evaluate(batch, self.test_metrics)
 
     def predict_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         """Probabilities `b k`."""
@@ -243,26 +207,10 @@ class ImageClassifier(LightningModule):
             metrics.update(probabilities, labels, loss)
         return probabilities
 
-    def on_validation_epoch_start(self) -> None:
-        self.val_metrics.reset()
-
-    def on_test_epoch_start(self) -> None:
-        self.test_metrics.reset()
-
-    def on_validation_epoch_end(self) -> None:
-        log_scores(self, "val", self.val_metrics.compute())
-
-    def on_test_epoch_end(self) -> None:
-        log_scores(self, self.evaluation_split, self.test_metrics.compute())
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["vit"] = checkpoint_header(
-            self.trainer,
-            self.model,
-            classes=self.labels.names,
-            preprocess=self.preprocess,
-            extra={"multilabel": self.labels.multilabel},
+        super().on_save_checkpoint(checkpoint)
+        header = checkpoint["vit"]
+        header["classes"], header["extra"] = (
+            self.labels.names,
+            {"multilabel": self.labels.multilabel},
         )
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        check_resumed(self.trainer, checkpoint)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import UserError
-from vit.ranges import POSITIVE, check_range
+from vit.ranges import POSITIVE, SHARE, check_range
 from vit.shapes import Float
 
 
@@ -31,8 +31,7 @@ class Distillation:
     """Divides the logits of both for the soft targets."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise UserError(f"alpha={self.alpha} is not in [0, 1]")
+        check_range("alpha", self.alpha, SHARE)
         check_range("temperature", self.temperature, POSITIVE)
         if self.kind == "hard" and self.temperature != 1:
             raise UserError(f"temperature={self.temperature} has no effect on kind=hard")

@@ -1,15 +1,20 @@
-"""What every module that trains one of our networks does in the same way."""
+"""What every module that trains one of our networks does in the same way: how it gets its network,
+optimizer and schedule, what it logs, and what its checkpoints hold.
+
+Shapes: b batch, c channels, h w pixels.
+"""
 
 import sys
-from collections.abc import Iterable
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
-from torch import nn
+from torch import Tensor, nn
 
 from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import UserError
@@ -17,8 +22,15 @@ from vit.models.matmul import continue_on_route, current_float32_route
 from vit.models.routes import use_float32_route
 from vit.models.zoo import Model
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
+from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
+from vit.training.metrics import EvaluationMetrics
 from vit.training.optimizers.groups import param_groups
+from vit.training.patch_metrics import PatchMetrics
 from vit.training.schedules import Schedule
+
+if TYPE_CHECKING:
+    from vit.models.resnet import ResNet
+    from vit.models.vision_transformer import VisionTransformer
 
 # What trains where neither a name nor weights are given: small enough for a CPU.
 DEFAULT_MODEL = "vit_ti16"
@@ -40,96 +52,161 @@ def build_network(
     return model, reports[0]
 
 
-def optimizer_with_schedule(
-    trainer: Trainer,
-    parameters: Iterable[tuple[str, nn.Parameter]],
-    optimizer: OptimizerCallable,
-    schedule: Schedule,
-    *,
-    depth: int,
-    layer_decay: float = 1.0,
-) -> dict[str, Any]:
-    """The optimizer over named groups, and its schedule, stepped with it."""
-    check_intervals(trainer)
-    built = optimizer(param_groups(parameters, depth=depth, layer_decay=layer_decay))
-    # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
-    built._step_supports_amp_scaling = False  # pyright: ignore[reportAttributeAccessIssue]
-    for group in built.param_groups:
-        group["lr"] = group["lr"] * group["lr_scale"]
-    total, timer = step_budget(trainer), time_limit(trainer)
-    if schedule.needs_budget and total is None and timer is None:
-        raise UserError(
-            f"the {schedule.decay} schedule needs to know how long the run is: set "
-            "--trainer.max_epochs, --trainer.max_steps or --trainer.max_time"
-        )
-    epoch = steps_per_epoch(trainer) if schedule.needs_epochs else None
-    if schedule.needs_epochs and epoch is None:
-        raise UserError("the schedule counts in epochs, and the loader does not know its length")
-
-    def factor(step: int) -> float:
-        # One clock for all processes, as another rate is another model.
-        used = 0.0 if timer is None else trainer.strategy.broadcast(time_used(timer))
-        return schedule.factor(step, total, used, epoch)
-
-    scheduler = torch.optim.lr_scheduler.LambdaLR(built, factor)
-    return {"optimizer": built, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+Network = TypeVar("Network", bound="VisionTransformer | ResNet")
+Scores = TypeVar("Scores", bound=EvaluationMetrics | PatchMetrics)
 
 
-def log_training(module: LightningModule, loss: torch.Tensor, batch_size: int) -> None:
-    """Logs the loss and the learning rate of a step."""
-    module.log("train/loss", loss, prog_bar=True, batch_size=batch_size)
-    rates = [group["lr"] for group in module.trainer.optimizers[0].param_groups]
-    # A tensor on the CPU: Lightning would move a number to the device, and wait for it.
-    module.log("lr", torch.tensor(max(rates), dtype=torch.float64), batch_size=batch_size)
+class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
+    """Trains a network of ours; a subclass says by which loss, and how it is scored.
 
-
-def log_scores(module: LightningModule, split: str, scores: dict[str, torch.Tensor]) -> None:
-    """Logs the scores of an evaluation under the name of its split."""
-    for name, value in scores.items():
-        shown = name in ("loss", "acc1", "map")
-        # float64 sums are logged in float32: some accelerators have no float64.
-        module.log(f"{split}/{name}", value.float(), prog_bar=shown, rank_zero_only=False)
-
-
-def checkpoint_header(trainer: Trainer, model: Model, **others: Any) -> dict[str, Any]:
-    """What a checkpoint says about its network: plain types, so that it loads without code."""
-    return {
-        "config": model.config.to_dict(),
-        "float32_route": current_float32_route(),
-        # With weight averaging `state_dict` is the average; the raw weights that training
-        # continues from are under `current_model_state`.
-        "weights": "ema" if averages(trainer) else "raw",
-        "metrics": {
-            name: float(value)
-            for name, value in trainer.callback_metrics.items()
-            if name.startswith("val/")
-        },
-        **others,
-    }
-
-
-def check_resumed(trainer: Trainer, checkpoint: dict[str, Any]) -> None:
-    """What must hold before training continues from a checkpoint; an evaluation is left alone.
-
-    The run keeps the library of its float32 products. Raises UserError where averaged weights would
-    be trained on as if training had stopped with them.
+    It sets `model`, `load_report` and the metrics, and writes `training_step` and `_evaluate`. The
+    arguments are those of the same names in the subclasses.
     """
-    if trainer.state.fn != TrainerFn.FITTING:
-        return
-    if "current_model_state" in checkpoint and not averages(trainer):
-        raise UserError(
-            "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
-            "new run with --model.pretrained"
-        )
-    note = continue_on_route(checkpoint.get("vit", {}).get("float32_route"))
-    if note is not None and trainer.is_global_zero:
-        print(f"note: {note}", file=sys.stderr)
 
+    model: Network
+    load_report: LoadReport | None
+    val_metrics: Scores
+    test_metrics: Scores
 
-def share_route(trainer: Trainer) -> None:
-    """Has all processes compute float32 products by the library of the first one."""
-    if trainer.world_size > 1:
-        use_float32_route(trainer.strategy.broadcast(current_float32_route()))
+    def __init__(
+        self,
+        *,
+        preprocess: dict[str, Any] | None,
+        optimizer: OptimizerCallable,
+        schedule: Schedule | None,
+        compile: bool,
+    ) -> None:
+        super().__init__()
+        self.preprocess = preprocess
+        self.optimizer = optimizer
+        self.schedule = schedule or Schedule()
+        self.compile_network = compile
+        self.layer_decay = 1.0
+        self.evaluation_split = "test"
+        """The split that the test loop gets; names its metrics."""
+
+    def configure_callbacks(self) -> list[Callback]:
+        return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
+
+    def configure_model(self) -> None:
+        if self.compile_network:
+            self.compile_network = False  # Lightning calls this hook once per fit, test, ...
+            self._compile()
+
+    def _compile(self) -> None:
+        """Compiles the network in place, so that the keys of the checkpoint stay clean."""
+        self.model.compile()
+
+    def on_fit_start(self) -> None:
+        # All processes compute float32 products by the library of the first one.
+        if self.trainer.world_size > 1:
+            use_float32_route(self.trainer.strategy.broadcast(current_float32_route()))
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer over named groups, and its schedule, stepped with it."""
+        trainer, schedule = self.trainer, self.schedule
+        check_intervals(trainer)
+        depth = len(self.model.layer_channels)
+        groups = param_groups(self._trained(), depth=depth, layer_decay=self.layer_decay)
+        optimizer: Any = self.optimizer(groups)
+        # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
+        optimizer._step_supports_amp_scaling = False
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * group["lr_scale"]
+        total, timer = step_budget(trainer), time_limit(trainer)
+        if schedule.needs_budget and total is None and timer is None:
+            raise UserError(
+                f"the {schedule.decay} schedule needs to know how long the run is: set "
+                "--trainer.max_epochs, --trainer.max_steps or --trainer.max_time"
+            )
+        epoch = steps_per_epoch(trainer) if schedule.needs_epochs else None
+        if schedule.needs_epochs and epoch is None:
+            raise UserError(
+                "the schedule counts in epochs, and the loader does not know its length"
+            )
+
+        def factor(step: int) -> float:
+            # One clock for all processes, as another rate is another model.
+            used = 0.0 if timer is None else trainer.strategy.broadcast(time_used(timer))
+            return schedule.factor(step, total, used, epoch)
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What the optimizer may change, by name."""
+        return self.model.named_parameters()
+
+    def _log_step(self, loss: Tensor, batch_size: int) -> Tensor:
+        """Logs the loss and the learning rate of a step; returns the loss."""
+        self.log("train/loss", loss, prog_bar=True, batch_size=batch_size)
+        rates = [group["lr"] for group in self.trainer.optimizers[0].param_groups]
+        # A tensor on the CPU: Lightning would move a number to the device, and wait for it.
+        self.log("lr", torch.tensor(max(rates), dtype=torch.float64), batch_size=batch_size)
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
+        self._evaluate(batch, self.val_metrics)
+
+    def test_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor | None:
+        return self._evaluate(batch, self.test_metrics)
+
+    @abstractmethod
+    def _evaluate(self, batch: tuple[Tensor, ...], metrics: Scores) -> Tensor | None:
+        """Adds a batch to the metrics; returns what a test hands on, such as probabilities."""
+
+    def on_validation_epoch_start(self) -> None:
+        self.val_metrics.reset()
+
+    def on_test_epoch_start(self) -> None:
+        self.test_metrics.reset()
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_scores("val", self.val_metrics)
+
+    def on_test_epoch_end(self) -> None:
+        self._log_scores(self.evaluation_split, self.test_metrics)
+
+    def _log_scores(self, split: str, metrics: Scores) -> None:
+        for name, value in metrics.compute().items():
+            shown = name in ("loss", "acc1", "map")
+            # float64 sums are logged in float32: some accelerators have no float64.
+            self.log(f"{split}/{name}", value.float(), prog_bar=shown, rank_zero_only=False)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        scores = self.trainer.callback_metrics.items()
+        # Plain types, so that it loads without code.
+        checkpoint["vit"] = {
+            "config": self.model.config.to_dict(),
+            "float32_route": current_float32_route(),
+            # With weight averaging `state_dict` is the average; the raw weights that training
+            # continues from are under `current_model_state`.
+            "weights": "ema" if averages(self.trainer) else "raw",
+            "metrics": {name: float(value) for name, value in scores if name.startswith("val/")},
+            "classes": None,
+            "preprocess": self.preprocess,
+            "extra": {},
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """What must hold before training continues from it; an evaluation is left alone.
+
+        The run keeps the library of its float32 products. Raises UserError where averaged weights
+        would be trained on as if training had stopped with them.
+        """
+        if self.trainer.state.fn != TrainerFn.FITTING:
+            return
+        if "current_model_state" in checkpoint and not averages(self.trainer):
+            raise UserError(
+                "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
+                "new run with --model.pretrained"
+            )
+        note = continue_on_route(checkpoint.get("vit", {}).get("float32_route"))
+        if note is not None and self.trainer.is_global_zero:
+            print(f"note: {note}", file=sys.stderr)
 
 
 def averages(trainer: Trainer) -> bool:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.ranges import FINITE, check_range
+from vit.ranges import BELOW_ONE, FINITE, check_range
 from vit.shapes import Float
 from vit.training.distillation import Distillation
 
@@ -35,8 +35,7 @@ class Loss:
     def __post_init__(self) -> None:
         if self.head_bias is not None:
             check_range("head_bias", self.head_bias, FINITE)
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"label_smoothing={self.label_smoothing} is not in [0, 1)")
+        check_range("label_smoothing", self.label_smoothing, BELOW_ONE)
         if self.kind == "bce" and self.label_smoothing:
             raise UserError(
                 f"label_smoothing={self.label_smoothing} would make every target of kind=bce a "

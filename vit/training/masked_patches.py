@@ -10,27 +10,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.models.vision_transformer import VisionTransformer
+from vit.ranges import check_range
 from vit.seeds import step_seed
 from vit.shapes import Float, Int
-from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
 from vit.training.counted_data import counting_data
-from vit.training.fitting import (
-    build_network,
-    check_resumed,
-    checkpoint_header,
-    default_optimizer,
-    log_scores,
-    log_training,
-    optimizer_with_schedule,
-    share_route,
-)
+from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.masking import (
     DRAWS,
     FRACTION,
@@ -51,7 +40,7 @@ from vit.training.patch_metrics import PatchMetrics
 from vit.training.schedules import Schedule
 
 
-class MaskedPatchPrediction(LightningModule):
+class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
     """Trains an encoder to predict the colours of corrupted patches; it needs no labels.
 
     Args:
@@ -89,15 +78,12 @@ class MaskedPatchPrediction(LightningModule):
         schedule: Schedule | None = None,
         compile: bool = False,
     ) -> None:
-        super().__init__()
-        if not FRACTION.holds(fraction):
-            raise UserError(f"fraction={fraction} is not in (0, 1)")
-        self.preprocess = preprocess
+        super().__init__(
+            preprocess=preprocess, optimizer=optimizer, schedule=schedule, compile=compile
+        )
+        check_range("fraction", fraction, FRACTION)
         self.target: Target = target
         self.fraction = fraction
-        self.optimizer = optimizer
-        self.schedule = schedule or Schedule()
-        self.compile_network = compile
         network, self.load_report = build_network(
             name, pretrained, num_classes=0, image_size=image_size, **architecture or {}
         )
@@ -125,35 +111,15 @@ class MaskedPatchPrediction(LightningModule):
         unit = {"mean": [0.0] * 3, "std": [1.0] * 3}
         self.mean, self.std = ((preprocess or unit)[name] for name in ("mean", "std"))
         self.val_metrics, self.test_metrics = self._metrics(), self._metrics()
-        # The split that the test loop gets; names its metrics.
-        self.evaluation_split = "test"
         self.train()  # Lightning trains in the modes that it finds
 
     def _metrics(self) -> PatchMetrics:
         classes = 0 if self.target == "pixels" else NUM_COLORS
         return PatchMetrics(self.predictor.out_features // max(classes, 1), classes)
 
-    def configure_callbacks(self) -> list[Callback]:
-        return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
-
-    def configure_model(self) -> None:
-        if self.compile_network:
-            self.compile_network = False  # Lightning calls this hook once per fit, test, ...
-            for block in self.model.blocks:
-                block.compile()  # in place, so that the keys of the checkpoint stay clean
-
-    def on_fit_start(self) -> None:
-        share_route(self.trainer)
-
-    def configure_optimizers(self) -> Any:
-        """The optimizer over named groups, and its schedule, stepped with it."""
-        return optimizer_with_schedule(
-            self.trainer,
-            self._trained(),
-            self.optimizer,
-            self.schedule,
-            depth=len(self.model.layer_channels),
-        )
+    def _compile(self) -> None:
+        for block in self.model.blocks:
+            block.compile()
 
     def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from self.model.named_parameters()
@@ -245,14 +211,7 @@ class MaskedPatchPrediction(LightningModule):
         images = batch[0]
         corruption = self.corruption(images)
         loss = self.loss(self(images, corruption), rows(self.targets(images), corruption.chosen))
-        log_training(self, loss, len(images))
-        return loss
-
-    def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
-        self._evaluate(batch, self.val_metrics)
-
-    def test_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
-        self._evaluate(batch, self.test_metrics)
+        return self._log_step(loss, len(images))
 
     def _evaluate(self, batch: tuple[Tensor, ...], metrics: PatchMetrics) -> None:
         images, _, indices = batch
@@ -261,23 +220,3 @@ class MaskedPatchPrediction(LightningModule):
             predicted = self(images, corruption)
             targets = rows(self.targets(images), corruption.chosen)
             metrics.update(predicted, targets, self.loss(predicted, targets))
-
-    def on_validation_epoch_start(self) -> None:
-        self.val_metrics.reset()
-
-    def on_test_epoch_start(self) -> None:
-        self.test_metrics.reset()
-
-    def on_validation_epoch_end(self) -> None:
-        log_scores(self, "val", self.val_metrics.compute())
-
-    def on_test_epoch_end(self) -> None:
-        log_scores(self, self.evaluation_split, self.test_metrics.compute())
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["vit"] = checkpoint_header(
-            self.trainer, self.model, classes=None, preprocess=self.preprocess, extra={}
-        )
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        check_resumed(self.trainer, checkpoint)

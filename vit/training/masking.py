@@ -115,7 +115,7 @@ def color_classes(
     b, c, h, w = pixels.shape
     sums = pixels.view(b, c, h // k, k, w // k, k).sum(dim=(3, 5))
     red, green, blue = (sums // (32 * k * k)).unbind(1)
-    return _by_patch((64 * red + 8 * green + blue)[:, None], side)
+    return patch_pixels((64 * red + 8 * green + blue)[:, None], side)
 
 
 def color_pixels(classes: Int[Tensor, "b n o"], patch_size: int) -> Int[Tensor, "b n c_p_p"]:
@@ -136,15 +136,10 @@ def from_patches(patches: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def patch_pixels(images: Float[Tensor, "b c h w"], patch_size: int) -> Float[Tensor, "b n c_p_p"]:
-    """The pixels of each patch, channel by channel."""
-    return _by_patch(images, patch_size)
-
-
-def _by_patch(maps: Tensor, side: int) -> Tensor:
-    """`b c h w` -> `b n (c side side)`, patches row by row."""
-    b, c, h, w = maps.shape
-    blocks = maps.view(b, c, h // side, side, w // side, side)
-    return blocks.permute(0, 2, 4, 1, 3, 5).reshape(b, -1, c * side * side)
+    """The pixels of each patch, channel by channel, patches row by row."""
+    (b, c, h, w), p = images.shape, patch_size
+    blocks = images.view(b, c, h // p, p, w // p, p)
+    return blocks.permute(0, 2, 4, 1, 3, 5).reshape(b, -1, c * p * p)
 
 
 def to_bytes(

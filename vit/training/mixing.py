@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.errors import UserError
 from vit.ranges import NOT_NEGATIVE, check_range
 from vit.shapes import Float
 
@@ -31,8 +30,6 @@ class Mixing:
 
     def __post_init__(self) -> None:
         for name in ("mixup", "cutmix"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}={getattr(self, name)} must not be negative")
             check_range(name, getattr(self, name), NOT_NEGATIVE)
 
     def __bool__(self) -> bool:

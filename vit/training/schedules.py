@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Literal
 
 from vit.errors import UserError
-from vit.ranges import NOT_NEGATIVE, Range, check_range
+from vit.ranges import NOT_NEGATIVE, SHARE, Range, check_range
 
 
 @dataclass(kw_only=True)
@@ -42,8 +42,6 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for name in ("warmup_steps", "warmup_epochs"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}={getattr(self, name)} must not be negative")
             check_range(name, getattr(self, name), NOT_NEGATIVE)
         if self.warmup_steps and self.warmup_epochs:
             raise UserError(
@@ -52,8 +50,8 @@ class Schedule:
             )
         for name in ("final_factor", "cooldown_fraction", "warmup_start"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise UserError(f"{name}={value} is not in [0, 1]")
+            if value is not None:
+                check_range(name, value, SHARE)
         check_range("rsqrt_steps", self.rsqrt_steps, Range(low=1))
         self._check_drops()
         self._check_ignored()

@@ -135,5 +135,5 @@ def test_an_averaged_run_is_not_continued_without_its_average(
 
 
 def test_decay_is_checked() -> None:
-    with pytest.raises(UserError, match=r"decay=1.0 is not in \[0, 1\)"):
+    with pytest.raises(UserError, match=r"decay=1.0 must be in \[0, 1\)"):
         EMA(1.0)

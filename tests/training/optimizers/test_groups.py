@@ -82,5 +82,5 @@ def test_every_parameter_is_in_one_group_and_frozen_ones_in_none() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match=r"layer_decay=0 is not in \(0, 1\]"):
+    with pytest.raises(UserError, match=r"layer_decay=0 must be in \(0, 1\]"):
         groups_of(vit(), layer_decay=0)

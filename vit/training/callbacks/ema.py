@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 
-from vit.errors import UserError
+from vit.ranges import BELOW_ONE, check_range
 
 
 class EMA(WeightAveraging):
@@ -23,8 +23,7 @@ class EMA(WeightAveraging):
     """
 
     def __init__(self, decay: float = 0.9999) -> None:
-        if not 0 <= decay < 1:
-            raise UserError(f"decay={decay} is not in [0, 1)")
+        check_range("decay", decay, BELOW_ONE)
         super().__init__(use_buffers=False)
         self._decay = decay
         self._swapped = False

@@ -37,7 +37,7 @@ class BiTHyperRule(Callback):
         data = counting_data(trainer)
         if data is None or not trainer.is_global_zero:
             return
-        images = len(data.splits.train)
+        images = data.expected_images("train")
         right = hyperrule(images)
         if right != self.case:
             print(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vit.errors import UserError
 from vit.seeds import step_seed
-from vit.training.counted_data import counting_data
+from vit.training.counted_data import Split, counting_data
 
 
 class ConsumedSamples(Callback):
@@ -110,10 +110,10 @@ class EveryImageOnce(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if is_whole(trainer.limit_test_batches):
-            split = str(getattr(pl_module, "evaluation_split", "test"))
+            split: Split = getattr(pl_module, "evaluation_split", "test")
             self._check(trainer, split, pl_module.get_submodule("test_metrics"))
 
-    def _check(self, trainer: Trainer, split: str, metrics: Any) -> None:
+    def _check(self, trainer: Trainer, split: Split, metrics: Any) -> None:
         data = counting_data(trainer)
         if data is None:
             return

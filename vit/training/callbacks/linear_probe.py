@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.logistic import minimise, total_loss
-from vit.training.counted_data import counting_data
+from vit.training.counted_data import CountedData, counting_data
 
 STRENGTHS = (0.003, 0.01, 0.03, 0.1)
 """Weights of the squared norm that are tried; the range in which the best one lies for sets from
@@ -40,7 +40,7 @@ class LinearProbeFirst(Callback):
         report: Any = getattr(pl_module, "load_report", None)
         if trainer.ckpt_path is not None or report is None or not report.reinitialised:
             return
-        data: Any = counting_data(trainer)
+        data = counting_data(trainer)
         if data is None:
             raise UserError("LinearProbeFirst needs the images of vit.ImageData")
         network: Any = pl_module.model
@@ -61,7 +61,9 @@ class LinearProbeFirst(Callback):
             for parameter in layer.parameters():
                 parameter.data.copy_(trainer.strategy.broadcast(parameter.data))
 
-    def _features(self, trainer: Trainer, data: Any, network: Any) -> tuple[list[Tensor], Tensor]:
+    def _features(
+        self, trainer: Trainer, data: CountedData, network: Any
+    ) -> tuple[list[Tensor], Tensor]:
         """What each head receives, float64 `n d` on the CPU, and the labels, from all processes."""
         inputs: list[list[Tensor]] = [[] for _ in network.head_layers]
         hooks = [

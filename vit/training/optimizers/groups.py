@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import nn
 
-from vit.errors import UserError
 from vit.ranges import BELOW_ONE, NOT_NEGATIVE, SHARE, Range, check_range
 
 # Matrices in shape, but not in meaning: big_vision decays `.*/kernel$` only.
@@ -61,12 +60,6 @@ def layer_index(name: str, depth: int) -> int:
 LAYER_DECAY = Range(low=0, low_open=True, high=1)
 
 
-def check_layer_decay(layer_decay: float) -> None:
-    """UserError for a factor outside (0, 1]."""
-    if not LAYER_DECAY.holds(layer_decay):
-        raise UserError(f"layer_decay={layer_decay} is not in (0, 1]")
-
-
 def param_groups(
     parameters: Iterable[tuple[str, nn.Parameter]], *, depth: int, layer_decay: float = 1.0
 ) -> list[dict[str, Any]]:
@@ -76,7 +69,7 @@ def param_groups(
     learns at the full rate and the embedding most slowly (BEiT, arXiv:2106.08254, appendix).
     Parameters that need no gradient are left out.
     """
-    check_layer_decay(layer_decay)
+    check_range("layer_decay", layer_decay, LAYER_DECAY)
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
     for name, parameter in parameters:
         if not parameter.requires_grad:

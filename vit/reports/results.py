@@ -17,16 +17,16 @@ import numpy as np
 from PIL import Image
 
 from vit.errors import UserError
-from vit.inspection import curves, figures
-from vit.inspection.drawing import png
-from vit.inspection.figures import WrongImage
-from vit.inspection.report import Findings, render
-from vit.inspection.scores import (
+from vit.reading import special
+from vit.reports import curves, figures
+from vit.reports.drawing import png
+from vit.reports.figures import WrongImage
+from vit.reports.report import Findings, render
+from vit.reports.scores import (
     average_precision,
     class_scores,
     confusion_matrix,
 )
-from vit.reading import special
 from vit.writing import atomic, spreadsheet_text, write_bytes, write_text
 
 NUM_WORST = 20
@@ -77,14 +77,8 @@ class Predictions:
         if (np.diff(self.indices) >= 0).all():
             return self
         order = np.argsort(self.indices, kind="stable")
-        return Predictions(
-            indices=self.indices[order],
-            names=[self.names[i] for i in order],
-            labels=self.labels[order],
-            top_classes=self.top_classes[order],
-            top_probabilities=self.top_probabilities[order],
-            label_probabilities=self.label_probabilities[order],
-        )
+        arrays = {field: held[order] for field, held in vars(self).items() if field != "names"}
+        return Predictions(names=[self.names[i] for i in order], **arrays)
 
     def classes_of(self, row: int) -> tuple[int, ...]:
         """The true class, or classes, of an image."""

@@ -2,8 +2,8 @@ import warnings
 
 import pytest
 
-from vit.inspection.drawing import LIGHT, new_figure, png
-from vit.inspection.lettering import columns, legible, nearest_legible, shorten, text_style
+from vit.reports.drawing import LIGHT, new_figure, png
+from vit.reports.lettering import columns, legible, nearest_legible, shorten, text_style
 
 UNDRAWABLE = "\U00012000\ue000"  # cuneiform and a private character: in no usual font
 
@@ -26,6 +26,22 @@ def test_names_that_no_font_can_draw_become_their_substitute():
     assert legible("bytes \udcff", "#3") == "#3"
     assert legible("", "#3") == "#3"
     assert legible("two\n lines", "#3") == "two lines"
+
+
+def test_a_text_may_take_its_characters_from_several_fonts():
+    shown = "caf\u00e9 \u1d81"  # matplotlib ships the last letter in STIXGeneral alone
+    assert legible(shown, "#3") == shown
+    style = text_style(shown, 10, bold=True)
+    first, *others = style["fontproperties"].get_family()
+    assert first == "DejaVu Sans" and len(others) == 1
+    figure = new_figure(2, 1, LIGHT)
+    figure.text(0.5, 0.5, shown, **style)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn = png(figure)
+    figure.texts[0].set_fontfamily(first)
+    with pytest.warns(UserWarning, match="missing from font"):
+        assert png(figure) != drawn
 
 
 def test_dollar_signs_are_letters_not_mathematics():

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import precision_recall_fscore_support
 
-from vit.inspection.report import render
-from vit.inspection.results import examine
+from vit.reports.report import render
+from vit.reports.results import examine
 
 VOID = {"meta", "img", "source", "br", "wbr"}
 CLASSES = tuple(f"class {i}" for i in range(10))

@@ -9,71 +9,20 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from io import BytesIO
 
 from PIL import Image
 
-from vit.inspection.drawing import DARK, LIGHT, PNG_DPI
+from vit.reports.drawing import DARK, LIGHT, PNG_DPI
 
 # Colours of the page are those of the figures, so that pictures have no visible frame.
-STYLE = f"""
+COLOURS = f"""
 :root {{ --paper:{LIGHT.paper}; --ink:{LIGHT.ink}; --muted:{LIGHT.muted}; --line:{LIGHT.grid};
   --accent:{LIGHT.first}; --wrong:#b84f00; --soft:#f5f7f8; color-scheme:light dark; }}
 @media (prefers-color-scheme:dark) {{ :root {{ --paper:{DARK.paper}; --ink:{DARK.ink};
   --muted:{DARK.muted}; --line:{DARK.grid}; --accent:{DARK.first}; --wrong:{DARK.second};
   --soft:#1c2227; }} }}
-* {{ box-sizing:border-box; }}
-body {{ margin:0; background:var(--paper); color:var(--ink); -webkit-text-size-adjust:100%;
-  font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",Arial,sans-serif; }}
-main {{ max-width:64rem; margin:0 auto; padding:2.5rem 1.25rem 4rem; }}
-h1 {{ font-size:1.7rem; line-height:1.2; margin:0; letter-spacing:-.015em; font-weight:650;
-  overflow-wrap:anywhere; }}
-h2 {{ font-size:1.15rem; margin:0 0 .9rem; font-weight:650; letter-spacing:-.005em; }}
-h3 {{ font-size:.95rem; margin:0 0 .5rem; font-weight:600; }}
-section {{ margin-top:2.6rem; padding-top:1.5rem; border-top:1px solid var(--line); }}
-p {{ margin:0 0 .9rem; max-width:44rem; overflow-wrap:anywhere; }}
-.muted {{ color:var(--muted); }}
-.small {{ font-size:.875rem; }}
-.headline {{ margin-top:1.8rem; }}
-.headline b {{ display:block; font-size:3.4rem; line-height:1.1; font-weight:650;
-  letter-spacing:-.03em; font-variant-numeric:tabular-nums; color:var(--accent); }}
-.headline span {{ font-weight:600; }}
-picture {{ display:block; margin-bottom:1rem; }}
-img {{ max-width:100%; height:auto; display:block; }}
-.row {{ display:grid; gap:1.5rem 2.5rem; align-items:start;
-  grid-template-columns:repeat(auto-fit,minmax(min(100%,var(--cell,18rem)),1fr)); }}
-.row > * {{ min-width:0; }}
-.scroll {{ overflow-x:auto; margin:0 0 1rem; max-width:100%; }}
-table {{ border-collapse:collapse; font-size:.9rem; font-variant-numeric:tabular-nums; }}
-th {{ font-weight:600; color:var(--muted); text-align:left; font-size:.8rem;
-  vertical-align:bottom; }}
-td, th {{ padding:.34rem 1.5rem .34rem 0; border-bottom:1px solid var(--line);
-  white-space:nowrap; unicode-bidi:isolate; }}
-td:last-child, th:last-child {{ padding-right:.25rem; }}
-.number {{ text-align:right; }}
-.long {{ white-space:normal; overflow-wrap:anywhere; min-width:8.5rem; max-width:30rem; }}
-.wrap td {{ white-space:normal; overflow-wrap:anywhere; vertical-align:top; }}
-.wrap td:first-child {{ white-space:nowrap; color:var(--muted); }}
-pre {{ margin:0 0 1rem; padding:.7rem .9rem; background:var(--soft); border-radius:6px;
-  overflow-x:auto; font:.84rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace; }}
-details {{ margin:0 0 1rem; }}
-summary {{ cursor:pointer; color:var(--accent); margin-bottom:.6rem; font-size:.9rem; }}
-.cards {{ display:grid; gap:1.4rem 1.1rem;
-  grid-template-columns:repeat(auto-fill,minmax(9.2rem,1fr)); }}
-.cards figure {{ margin:0; min-width:0; font-size:.84rem; line-height:1.4; }}
-.cards img {{ width:100%; aspect-ratio:1; object-fit:contain; background:var(--soft);
-  border-radius:4px; margin-bottom:.45rem; }}
-.cards .blank {{ aspect-ratio:1; background:var(--soft); border-radius:4px; margin-bottom:.45rem;
-  display:grid; place-items:center; color:var(--muted); }}
-.cards img.pixels {{ image-rendering:pixelated; }}
-.cards div {{ overflow-wrap:anywhere; }}
-.cards .said {{ color:var(--wrong); display:flex; justify-content:space-between; gap:.6rem; }}
-.cards .said b {{ font-weight:600; min-width:0; }}
-.cards .said span {{ white-space:nowrap; font-variant-numeric:tabular-nums; }}
-@media (max-width:30rem) {{ main {{ padding:1.5rem 1rem 3rem; }} .headline b {{ font-size:2.8rem; }}
-  table {{ font-size:.85rem; }} td, th {{ padding-right:.75rem; }}
-  th {{ font-size:.75rem; }} }}
-@media print {{ section {{ break-inside:avoid; }} }}
 """
 
 # No script, no font, no image but the ones inside: also a guard against a name that slips
@@ -83,11 +32,12 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 def page(title: str, blocks: Sequence[str]) -> str:
     """The whole document; `blocks` are HTML."""
+    style = COLOURS + files("vit.reports").joinpath("page.css").read_text("utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(block for block in blocks if block)
         + "\n</main>\n</body>\n</html>\n"
     )

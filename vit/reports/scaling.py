@@ -12,8 +12,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from vit.errors import UserError
-from vit.inspection.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
-from vit.inspection.lettering import nearest_legible, shorten, text_style
+from vit.reports.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
+from vit.reports.lettering import nearest_legible, shorten, text_style
 
 MARKERS = {"ViT": "o", "ResNet": "s", "hybrid": "D"}
 """Of the published families; the reader's own runs are stars."""

@@ -14,15 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image
 
-from vit.inspection.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
-from vit.inspection.lettering import (
+from vit.reports.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
+from vit.reports.lettering import (
     columns,
     legible,
     nearest_legible,
     shorten,
     text_style,
 )
-from vit.inspection.scores import most_confused, wilson_interval
+from vit.reports.scores import most_confused, wilson_interval
 
 if TYPE_CHECKING:
     from vit.calibration import Reliability  # imports torch
@@ -195,7 +195,6 @@ def worst(
         _picture(axes, item.image, theme)
         said = shorten(legible_name(classes[item.predicted], item.predicted), 19)
         true = ", ".join(legible_name(classes[i], i) for i in item.true) or "no class"
-        true = legible(true, ", ".join(f"#{i}" for i in item.true))  # two scripts, no one font
         name = nearest_legible(item.name)
         share = f"{100 * item.probability:.1f} %"
         axes.text(1, 1.04, share, ha="right", va="top", fontsize=8.5, color=theme.second)

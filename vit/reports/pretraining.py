@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from vit.inspection import curves
-from vit.inspection.drawing import DARK, LIGHT, Theme, new_figure, png
-from vit.inspection.page import code, heading, headline, page, picture, section, text, title
-from vit.inspection.report import (
+from vit.reports import curves
+from vit.reports.drawing import DARK, LIGHT, Theme, new_figure, png
+from vit.reports.page import code, heading, headline, page, picture, section, text, title
+from vit.reports.report import (
     SPLIT_NAMES,
     metrics_table,
     origin,
     training_curves,
 )
-from vit.inspection.wording import percent
+from vit.reports.wording import percent
 from vit.writing import write_bytes, write_text
 
 COLUMNS = ("image", "seen", "predicted", "true")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from vit.inspection import figures
-from vit.inspection.curves import Row, curves, panels_of
-from vit.inspection.drawing import DARK, LIGHT, Theme, png
-from vit.inspection.figures import WrongImage
-from vit.inspection.page import (
+from vit.reports import figures
+from vit.reports.curves import Row, curves, panels_of
+from vit.reports.drawing import DARK, LIGHT, Theme, png
+from vit.reports.figures import WrongImage
+from vit.reports.page import (
     Card,
     beside,
     cards,
@@ -33,8 +33,8 @@ from vit.inspection.page import (
     text,
     title,
 )
-from vit.inspection.scores import ClassScores, most_confused, wilson_interval
-from vit.inspection.wording import commands, flat, percent
+from vit.reports.scores import ClassScores, most_confused, wilson_interval
+from vit.reports.wording import commands, flat, percent
 
 if TYPE_CHECKING:
     from vit.calibration import Reliability  # imports torch

@@ -4,8 +4,8 @@ import warnings
 import numpy as np
 import pytest
 
-from vit.inspection.curves import curves, panels_of, positions, read_history
-from vit.inspection.drawing import DARK, png
+from vit.reports.curves import curves, panels_of, positions, read_history
+from vit.reports.drawing import DARK, png
 
 
 def drawn(rows):

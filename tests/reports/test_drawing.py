@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit.inspection.drawing import DARK, LIGHT, new_figure, png
-from vit.inspection.figures import confusion
+from vit.reports.drawing import DARK, LIGHT, new_figure, png
+from vit.reports.figures import confusion
 
 
 def pixels(content: bytes) -> np.ndarray:
@@ -36,7 +36,7 @@ def test_drawing_changes_no_global_setting():
 
 def test_the_room_needs_neither_torch_nor_lightning_nor_pyplot():
     code = (
-        "import sys, vit.inspection.results\n"
+        "import sys, vit.reports.results\n"
         "names = ('torch', 'lightning', 'torchvision', 'matplotlib.pyplot')\n"
         "print([n for n in names if n in sys.modules])"
     )

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit.inspection.drawing import LIGHT, PNG_DPI, new_figure, png
-from vit.inspection.page import Card, beside, cards, code, facts, page, picture, section, table
+from vit.reports.drawing import LIGHT, PNG_DPI, new_figure, png
+from vit.reports.page import Card, beside, cards, code, facts, page, picture, section, table
 
 
 def test_what_is_empty_leaves_nothing_behind():

@@ -7,7 +7,7 @@ from scipy.stats import binomtest
 from sklearn import metrics as sk
 from torchmetrics.functional.classification import multilabel_average_precision
 
-from vit.inspection.scores import (
+from vit.reports.scores import (
     average_precision,
     class_scores,
     confusion_matrix,
@@ -93,3 +93,9 @@ def test_average_precision_is_sklearns_and_torchmetrics_also_with_ties():
 
 def test_average_precision_without_positives_is_undefined():
     assert np.isnan(average_precision(np.array([[0.3], [0.7]]), np.array([[0], [0]]))[0])
+
+
+def test_average_precision_ranks_what_is_no_number_last():
+    scores = np.array([[0.3], [np.nan], [0.1]])
+    assert average_precision(scores, np.array([[1], [0], [1]]))[0] == 1
+    assert average_precision(scores, np.array([[0], [1], [0]]))[0] == pytest.approx(1 / 3)

@@ -5,8 +5,8 @@ from itertools import combinations
 
 import pytest
 
-from vit.inspection.drawing import DARK, LIGHT, png
-from vit.inspection.scaling import (
+from vit.reports.drawing import DARK, LIGHT, png
+from vit.reports.scaling import (
     ScalingPoint,
     SpeedCurve,
     accuracy_against_compute,

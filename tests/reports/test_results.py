@@ -9,7 +9,7 @@ from PIL import Image
 from sklearn.metrics import average_precision_score, f1_score
 
 from vit.errors import UserError
-from vit.inspection.results import Predictions, examine, worst_predictions, write_csv, write_results
+from vit.reports.results import Predictions, examine, worst_predictions, write_csv, write_results
 
 CLASSES = [f"class {i}" for i in range(10)]
 

@@ -74,16 +74,14 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Area under the precision-recall steps, one a class (k,), from scores and labels (n k).
 
-    Equal scores enter the ranking together, so the order of the images does not matter.
+    Equal scores enter the ranking together, so the order of the images does not matter. `scores`
+    are probabilities; NaN, as a model that has diverged gives, ranks last.
     """
-    result = np.full(scores.shape[1], np.nan)
-    for k in range(scores.shape[1]):
-        order = np.argsort(-scores[:, k], kind="stable")
-        ranked, relevant = scores[order, k], labels[order, k] > 0
-        if not relevant.any():
-            continue
-        ends = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
-        hits = np.cumsum(relevant)[ends]
-        recall_gain = np.diff(hits, prepend=0) / relevant.sum()
-        result[k] = np.sum(recall_gain * hits / (ends + 1))
-    return result
+    from sklearn.metrics import average_precision_score  # slow to import, needed for few reports
+
+    scores, relevant = np.nan_to_num(scores, nan=-1.0), labels > 0
+    areas = [
+        average_precision_score(of_class, ranking) if of_class.any() else np.nan
+        for of_class, ranking in zip(relevant.T, scores.T, strict=True)
+    ]
+    return np.array(areas)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit.inspection.results import Predictions
+from vit.reports.results import Predictions
 
 
 @dataclass

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from vit.inspection.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
+from vit.reports.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
 
 Row = dict[str, float]
 

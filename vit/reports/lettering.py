@@ -14,7 +14,7 @@ from matplotlib.ft2font import FT2Font
 
 DEFAULT_FAMILY = "DejaVu Sans"  # ships with matplotlib: Latin, Greek, Cyrillic, symbols
 WIDE_SCRIPTS = ("Noto Sans", "PingFang", "Hiragino", "YaHei", "Arial Unicode", "WenQuanYi")
-"""Families to try first for names that the default lacks; then every installed font."""
+"""Families to try first for characters that the default lacks; then every installed font."""
 
 
 class TextStyle(TypedDict):
@@ -23,26 +23,23 @@ class TextStyle(TypedDict):
 
 
 def text_style(text: str, size: float, *, bold: bool = False) -> TextStyle:
-    """Keyword arguments for a matplotlib text: a font that can draw `text`, at `size` points."""
-    file = None if _default_draws(text) else _font_file(frozenset(text))
-    if file:
-        font = FontProperties(fname=file, size=size)
-    else:
-        font = FontProperties(family=DEFAULT_FAMILY, size=size, weight="bold" if bold else "normal")
+    """Keyword arguments for a matplotlib text: fonts that can draw `text`, at `size` points."""
+    families = list(dict.fromkeys([DEFAULT_FAMILY, *filter(None, map(_family, text))]))
+    # The bold face of another family may lack what its regular face has.
+    weight = "bold" if bold and len(families) == 1 else "normal"
+    font = FontProperties(family=families, size=size, weight=weight)
     return {"fontproperties": font, "parse_math": False}
 
 
 def legible(text: str, instead: str) -> str:
-    """`text` on one line, or `instead` where no single installed font can draw it."""
+    """`text` on one line, or `instead` where no installed font has one of its characters."""
     line = " ".join(text.split())
-    return line if line and (_default_draws(line) or _font_file(frozenset(line))) else instead
+    return line if line and all(map(_family, line)) else instead
 
 
 def nearest_legible(text: str) -> str:
     """`text` on one line with a question mark for each character that no font can draw."""
-    line = " ".join(text.split())
-    marked = "".join(legible(c, "?") if c != " " else c for c in line)
-    return legible(marked, line.encode("ascii", "replace").decode())
+    return "".join(c if _family(c) else "?" for c in " ".join(text.split()))
 
 
 def shorten(text: str, width: int) -> str:
@@ -65,51 +62,39 @@ def columns(text: str) -> int:
     return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
-@lru_cache(maxsize=1)
-def _default_face() -> FT2Font:
-    return FT2Font(font_manager.findfont(FontProperties(family=DEFAULT_FAMILY)))
-
-
-def _default_draws(text: str) -> bool:
-    face = _default_face()
-    return all(face.get_char_index(ord(c)) for c in text)
-
-
 @lru_cache(maxsize=4096)
-def _font_file(needed: frozenset[str]) -> str | None:
-    """An installed outline font with all of these characters."""
+def _family(character: str) -> str | None:
+    """The first family that draws the character; None if no installed outline font does."""
     # Private characters mean another thing in every font. Bytes of a file name that are not valid
     # Unicode arrive as surrogates, which some fonts claim to have and matplotlib refuses.
-    if any(category(c) in ("Co", "Cs") for c in needed):
+    if category(character) in ("Co", "Cs"):
         return None
-    return next((file for file in _other_fonts() if _covers(file, needed)), None)
+    return next((family for family in _families() if _draws(family, character)), None)
 
 
 @lru_cache(maxsize=1)
-def _other_fonts() -> tuple[str, ...]:
-    """Font files, likely ones first: wide scripts, then upright regular faces, then by name."""
-    entries = sorted(
-        font_manager.fontManager.ttflist,
-        key=lambda e: (
-            not any(family in e.name for family in WIDE_SCRIPTS),
-            e.style != "normal",
-            abs(int(e.weight) - 400) if str(e.weight).isdigit() else 0,
-            e.fname,
-        ),
-    )
+def _families() -> tuple[str, ...]:
+    """Installed families: the default, then wide scripts, then the others by name."""
     # Last Resort, which matplotlib ships and Apple installs, has a box for every character, and
     # says no more than a missing glyph does.
-    return tuple(dict.fromkeys(e.fname for e in entries if "last resort" not in _spaced(e.name)))
+    names = {entry.name for entry in font_manager.fontManager.ttflist}
+    names = {name for name in names if "lastresort" not in name.replace(" ", "").lower()}
+    others = sorted(names, key=lambda name: (not any(w in name for w in WIDE_SCRIPTS), name))
+    return tuple(dict.fromkeys([DEFAULT_FAMILY, *others]))
 
 
-def _spaced(name: str) -> str:
-    return name.replace("LastResort", "Last Resort").lower()
+def _draws(family: str, character: str) -> bool:
+    """Whether the regular face of an installed family, which matplotlib would take, has it."""
+    face = _face(family)
+    return face is not None and face.get_char_index(ord(character)) != 0
 
 
-def _covers(file: str, needed: frozenset[str]) -> bool:
+@lru_cache(maxsize=64)
+def _face(family: str) -> FT2Font | None:
     try:
+        file = font_manager.findfont(FontProperties(family=family), fallback_to_default=False)
         face = FT2Font(file)
-    except (OSError, RuntimeError):  # the cached font list outlives uninstalled fonts
-        return False
+    except (OSError, RuntimeError, ValueError):  # the cached font list outlives uninstalled fonts
+        return None
     # Bitmap fonts, such as colour emoji, cannot be drawn at other sizes.
-    return face.scalable and all(face.get_char_index(ord(c)) for c in needed)
+    return face if face.scalable else None

@@ -7,8 +7,8 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 
 from vit.calibration import reliability as curve
-from vit.inspection.drawing import png
-from vit.inspection.figures import (
+from vit.reports.drawing import png
+from vit.reports.figures import (
     SHOWN_CLASSES,
     WrongImage,
     class_bars,
@@ -18,7 +18,7 @@ from vit.inspection.figures import (
     reliability,
     worst,
 )
-from vit.inspection.scores import wilson_interval
+from vit.reports.scores import wilson_interval
 
 
 def random_matrix(num_classes: int, num_images: int = 4000) -> np.ndarray:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from vit.inspection.wording import commands, duration, flat, percent
+from vit.reports.wording import commands, duration, flat, percent
 
 
 @pytest.mark.parametrize(

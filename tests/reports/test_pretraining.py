@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vit.inspection.drawing import DARK, LIGHT, png
-from vit.inspection.pretraining import (
+from vit.reports.drawing import DARK, LIGHT, png
+from vit.reports.pretraining import (
     COLUMNS,
     Examples,
     mosaic,

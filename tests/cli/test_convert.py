@@ -1,0 +1,131 @@
+"""`vit convert`: options for what a file does not record, by the words of its refusals."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vit as package
+from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
+from tests.cli.conftest import Vit
+from vit.checkpoints.native import load_native
+from vit.models.config import ViTConfig
+
+SMALL: dict[str, Any] = {"depth": 1, "width": 64, "num_heads": 2, "mlp_dim": 96, "num_classes": 3}
+SIGLIP: dict[str, Any] = {
+    **SMALL,
+    "image_size": 64,
+    "patch_size": 32,
+    "width": 768,
+    "num_heads": 12,
+    "class_token": False,
+    "pool": "gap",
+    "activation": "gelu_tanh",
+}
+
+
+def bare(path: Path, **options: Any) -> torch.nn.Module:
+    """A state dict under timm's names, which are ours."""
+    model = scatter(package.create_model("vit_b16", **options))
+    torch.save(model.state_dict(), path)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "typed"),
+    [
+        (SMALL, "give --set num_heads=...", ["--set", "num_heads=2"]),
+        (SMALL, "give --set num_heads=...", ["--num-heads", "2"]),
+        (SIGLIP, "give --set activation='gelu_tanh' or 'gelu'", ["--set", "activation=gelu_tanh"]),
+        (
+            {**SMALL, "width": 192, "num_heads": 3, "pos_embed": "none"},
+            "give --set pos_embed='none' if",
+            ["--set", "pos_embed=none"],
+        ),
+        (
+            {**SMALL, "width": 192, "num_heads": 3, "image_size": (32, 80), "patch_size": 16},
+            "give --image-size HEIGHT WIDTH, the size",
+            ["--image-size", "32", "80"],
+        ),
+    ],
+)
+def test_a_refusal_names_the_option_that_resolves_it(
+    options: dict[str, Any], asked: str, typed: list[str], vit: Vit, tmp_path: Path
+) -> None:
+    model = bare(tmp_path / "w.pth", **options)
+    command = ["convert", tmp_path / "w.pth", tmp_path / "out", "--to", "native"]
+    done = vit(*command)
+    assert done.status == 2 and asked in done.err
+    assert vit(*command, *typed).status == 0
+    config: Any = model.config
+    again, _ = load_native(tmp_path / "out")
+    assert again.config.activation == "gelu_tanh" or "activation" not in options  # pyright: ignore
+    if "activation" in options:
+        assert_same(
+            outputs(again.double(), config.size), outputs(model.double().eval(), config.size)
+        )
+    compared = vit("convert", tmp_path / "w.pth", tmp_path / "out", "--compare", "--json", *typed)
+    assert json.loads(compared.out)["largest_difference"] == 0
+
+
+def test_a_hugging_face_state_dict_is_converted_with_the_options_that_it_needs(
+    vit: Vit, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTMSNConfig(
+        hidden_size=64, num_hidden_layers=1, num_attention_heads=4, image_size=32, patch_size=8
+    )
+    torch.save(transformers.ViTMSNModel(config).state_dict(), tmp_path / "w.pth")
+    command = ["convert", tmp_path / "w.pth", tmp_path / "out", "--to", "native"]
+    asked = "give --set num_heads=... and --set layer_norm_eps=..."
+    assert asked in vit(*command).err
+    assert vit(*command, "--set", "num_heads=4", "--set", "layer_norm_eps=1e-6").status == 0
+    found = load_native(tmp_path / "out")[0].config
+    assert isinstance(found, ViTConfig) and (found.num_heads, found.layer_norm_eps) == (4, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        (["--set", "num_head=2"], "num_heads"),
+        (["--set", "num_heads"], "FIELD=VALUE"),
+        (["--set", "num_heads="], "FIELD=VALUE"),
+        (["--set", "num_heads=two"], "num_heads='two'"),
+        (["--num-heads", "2", "--set", "activation=relu"], "activation='relu' is not one of"),
+        (["--set", "num_heads=2", "--set", "num_heads=4"], "num_heads is given twice"),
+        (["--set", "num_heads=2", "--num-heads", "4"], "num_heads is given twice"),
+    ],
+)
+def test_a_field_or_value_that_cannot_be_is_refused_in_one_line(
+    typed: list[str], named: str, vit: Vit, tmp_path: Path
+) -> None:
+    bare(tmp_path / "w.pth", **SMALL)
+    done = vit("convert", tmp_path / "w.pth", tmp_path / "out", "--to", "native", *typed)
+    assert done.status == 2 and named in done.err and done.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("library", ["huggingface", "timm"])
+def test_classify_prints_the_convert_command_that_helps(
+    library: str, vit: Vit, tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vit.checkpoints.native import save_native
+    from vit.data.preprocess import Preprocess
+
+    model = scatter(package.create_model("vit_b16", **SMALL, image_size=32, activation="gelu"))
+    preprocess = Preprocess(image_size=(32, 32)).to_dict()
+    save_native(tmp_path / "ours", model, classes=["a", "b", "c"], preprocess=preprocess, extra={})
+    theirs = tmp_path / "their model"
+    assert vit("convert", tmp_path / "ours", theirs, "--to", library).status == 0
+    picture = photos / "red" / "00.jpg"
+    done = vit("classify", theirs, picture)
+    assert done.status == 2 and done.err.count("\n") == 1
+    command = shlex.split(done.err.partition("convert it: ")[2])
+    assert command[:2] == ["vit", "convert"] and command[2] == str(theirs)
+    monkeypatch.chdir(tmp_path)
+    assert vit(*command[1:]).status == 0
+    expected = vit("classify", tmp_path / "ours", picture, "--json").out
+    assert vit("classify", command[3], picture, "--json").out == expected

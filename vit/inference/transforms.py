@@ -1,0 +1,50 @@
+"""The evaluation preprocessing of a model as one callable, for use outside of this package."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from vit.data.decode import open_image
+from vit.data.preprocess import InputFormat, Preprocess
+from vit.errors import UserError
+from vit.inference.classifier import Classifier
+
+
+@dataclass(frozen=True)
+class ImageTransform:
+    """Image -> float32 `c h w`, normalised, as the model expects it.
+
+    Takes a path, a PIL image or a uint8 array (h w, or h w 3); can be pickled for a DataLoader.
+    """
+
+    preprocess: Preprocess
+
+    def __call__(self, image: Any) -> Tensor:
+        pixels = self.preprocess(open_image(image))
+        return self.preprocess.normalize(pixels[None])[0]
+
+
+def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
+    """The evaluation preprocessing of a model from `vit.create_model` or `vit.load`.
+
+    `changes`: fields of `vit.data.preprocess.Preprocess` that are to differ, such as
+    `crop_fraction=1.0`. A model with fresh weights has the defaults of training from scratch:
+    a centre crop of 0.875, and mean and standard deviation of 0.5. Raises UserError for weights
+    that do not record how their images are normalised, until `mean` and `std` are given.
+    """
+    if isinstance(model, Classifier):
+        preprocess = model.preprocess
+    else:
+        recorded, config = getattr(model, "preprocess", None), getattr(model, "config", None)
+        if config is None:
+            raise UserError(f"transforms takes a model of this package, not {type(model).__name__}")
+        if recorded == {} and not {"mean", "std"} <= set(changes):
+            raise UserError(
+                "these weights do not record how images are normalised: give mean and std, such as "
+                "vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
+            )
+        preprocess = (
+            Preprocess.from_dict(recorded) if recorded else InputFormat().preprocess(config.size)
+        )
+    return ImageTransform(Preprocess.from_dict({**preprocess.to_dict(), **changes}))

@@ -1,1 +1,0 @@
-"""What a run or a model did, as figures, tables and pages."""
