@@ -20,6 +20,8 @@ class Removed:
     """What another value is answered with."""
 
 
+_FROM_DATA = Removed(None, "it follows from the data and cannot be set")
+
 OLD_NAMES: dict[str, str | Removed] = {
     "vit.training.atomic_io.AtomicCheckpointIO": "vit.training.saving.AtomicCheckpointIO",
     "vit.training.checkpoints.BestCheckpoint": "vit.training.saving.BestCheckpoint",
@@ -40,6 +42,14 @@ OLD_NAMES: dict[str, str | Removed] = {
     "data.classes": Removed(
         None, "`vit test RUN --data.root FOLDER` reads other images by the classes of a run"
     ),
+    "model.layer_decay": "model.learning.layer_decay",
+    "model.freeze_backbone": "model.learning.freeze_backbone",
+    "model.num_classes": _FROM_DATA,
+    "model.image_size": Removed(
+        None, "it follows from the data and cannot be set; set data.image_size"
+    ),
+    "model.labels": _FROM_DATA,
+    "model.preprocess": _FROM_DATA,
     "data.labelled": Removed(None, "whether labels are read follows from --task"),
     "vit.training.callbacks.LinearProbeFirst.max_images": Removed(
         10_000, "a head is fitted to at most 10,000 training images; leave the option out"

@@ -25,6 +25,7 @@ def takes_numbers(hint: Any) -> bool:
 def numeric_options() -> list[str]:
     """The parser's own options that take a number; not those inside dataclasses of this package."""
     inside = [f"data.{name}." for name in ("augment", "inputs", "sampling", "splits", "loading")]
+    inside.append("model.learning.")
     return [
         action.dest
         for action in builder().parser._actions
@@ -52,7 +53,7 @@ def groups() -> list[type]:
     for owner in waiting:
         for hint in get_type_hints(owner.__init__).values():
             kind = dataclass_of(hint)
-            if kind is not None and kind not in kinds and kind.__name__ != "Labels":
+            if kind is not None and kind not in kinds and kind.__name__ != "DataFacts":
                 kinds.append(kind)
                 waiting.append(kind)
     return kinds

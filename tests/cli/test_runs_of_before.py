@@ -19,6 +19,8 @@ TYPED = [
     ("data.num_workers", "1", "data.loading.num_workers"),
     ("data.cache", "none", "data.loading.cache"),
     ("data.on_error", "skip", "data.loading.on_error"),
+    ("model.layer_decay", "0.5", "model.learning.layer_decay"),
+    ("model.freeze_backbone", "true", "model.learning.freeze_backbone"),
 ]
 FIT = ("-c", "cifar10", *TINY)
 
@@ -68,8 +70,8 @@ def as_before(config: dict[str, Any]) -> dict[str, Any]:
         if old.startswith("vit.") and isinstance(new, str):
             text = text.replace(new, old)
     before = yaml.safe_load(text)
-    for group in ("splits", "loading"):
-        assert not before["data"].pop(group)
+    for section, group in (("data", "splits"), ("data", "loading"), ("model", "learning")):
+        assert not before[section].pop(group)
     before["data"]["classes"] = None
     return before
 

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 
-from tests.image_data import image_data
+from tests.grouped import image_data
 from vit.data import memory
 from vit.data.dataset import ImageDataset, UnreadableImage, collate
 from vit.data.decode import open_image

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from PIL import Image
 from torch import Tensor
 
-from tests.image_data import image_data
+from tests.grouped import image_data
 from vit.data.module import ImageData, InputFormat, Sampling
 from vit.data.options import Loading, Splitting
 from vit.data.preprocess import Preprocess

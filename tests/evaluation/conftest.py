@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.image_data import image_data
+from tests.grouped import image_data
 from vit.data.module import ImageData
 from vit.data.preprocess import Preprocess
 from vit.models.config import ViTConfig

@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Callback
 from PIL import Image
 
-from tests.image_data import image_data
+from tests.grouped import image_classifier, image_data
 from vit.data.module import ImageData, InputFormat
 from vit.data.transforms import TrainTransform
 from vit.training.classifier import ImageClassifier
@@ -61,7 +61,7 @@ def make_model() -> Callable[..., ImageClassifier]:
     def make(*, init_seed: int = 0, architecture: Any = None, **options: Any) -> ImageClassifier:
         seed_everything(init_seed, verbose=False)
         sizes = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
-        return ImageClassifier(
+        return image_classifier(
             "vit_ti16",
             architecture={**sizes, **(architecture or {})},
             **{"num_classes": 3, "image_size": 8, **options},

@@ -13,7 +13,8 @@ from vit.data.module import ImageData, InputFormat
 from vit.data.options import Loading
 from vit.data.transforms import TrainTransform
 from vit.training.callbacks import EMA
-from vit.training.classifier import ImageClassifier, Labels
+from vit.training.classifier import ImageClassifier
+from vit.training.facts import DataFacts, Labels
 from vit.training.losses import Loss
 
 
@@ -32,9 +33,7 @@ def make_model(*, many: bool = False) -> ImageClassifier:
     model = ImageClassifier(
         "vit_ti16",
         architecture={"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2},
-        num_classes=3,
-        image_size=8,
-        labels=Labels(multilabel=many),
+        facts=DataFacts(num_classes=3, image_size=8, labels=Labels(multilabel=many)),
         loss=Loss(kind="sigmoid" if many else "softmax"),
         # SGD: Adam would blow rounding errors up to the size of a step where a gradient is zero.
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),

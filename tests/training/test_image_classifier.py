@@ -6,12 +6,13 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import nn
 
+from tests.grouped import image_classifier
 from vit.checkpoints.native import save_native
 from vit.data.module import Sampling
 from vit.errors import UserError
 from vit.models.matmul import current_float32_route
 from vit.training.callbacks import EMA
-from vit.training.classifier import ImageClassifier, Labels
+from vit.training.facts import Labels
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing
 from vit.training.optimizers.muon import MuonWithAdamW
@@ -71,7 +72,9 @@ def test_a_linear_probe_trains_the_heads_alone_without_dropout(
 ) -> None:
     if name == "bit_r50x1":
         options = {"num_classes": 3, "image_size": 8}
-        model = ImageClassifier(name, architecture={"depths": [1]}, freeze_backbone=True, **options)
+        model = image_classifier(
+            name, architecture={"depths": [1]}, freeze_backbone=True, **options
+        )
         heads = {"head.fc"}
     else:
         architecture = {"dropout": 0.5, "drop_path": 0.5, "distillation_token": name == "distilled"}
@@ -105,9 +108,9 @@ def test_head_bias_is_for_new_heads_only(make_model, tmp_path) -> None:
     nn.init.constant_(new.head.bias, 1.0)
     save_native(tmp_path, new, classes=classes, preprocess={}, extra={})
     options: dict[str, Any] = {"pretrained": str(tmp_path), "image_size": 8, "loss": loss}
-    kept = ImageClassifier(num_classes=3, labels=Labels(names=classes), **options)
+    kept = image_classifier(num_classes=3, labels=Labels(names=classes), **options)
     assert kept.model.head.bias.tolist() == [1.0] * 3
-    other = ImageClassifier(num_classes=4, labels=Labels(names=[*classes, "d"]), **options)
+    other = image_classifier(num_classes=4, labels=Labels(names=[*classes, "d"]), **options)
     assert other.load_report is not None and other.load_report.reinitialised
     assert other.model.head.bias.tolist() == pytest.approx([-6.9] * 4)
 
@@ -160,7 +163,7 @@ def test_a_checkpoint_says_what_it_is_in_plain_types(
         "extra": {"multilabel": False},
     }
     assert set(checkpoint["state_dict"]) == {f"model.{key}" for key in model.model.state_dict()}
-    again = ImageClassifier(
+    again = image_classifier(
         pretrained=str(tmp_path / "last.ckpt"), num_classes=3, image_size=8, labels=labels
     )
     for key, value in model.model.state_dict().items():

@@ -13,10 +13,10 @@ from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from PIL import Image
 
+from tests.grouped import image_classifier, masked_patches
 from vit.checkpoints.native import save_native
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
-from vit.training.classifier import ImageClassifier
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.masking import Corruption, color_classes, patch_pixels, rows, to_bytes
 from vit.training.optimizers.muon import MuonWithAdamW
@@ -34,9 +34,7 @@ def make() -> Make:
     def make(*, init_seed: int = 0, architecture: Any = None, **options: Any):
         seed_everything(init_seed, verbose=False)
         given = {"image_size": 16, "preprocess": HALF, **options}
-        return MaskedPatchPrediction(
-            "vit_ti16", architecture={**SIZES, **(architecture or {})}, **given
-        )
+        return masked_patches("vit_ti16", architecture={**SIZES, **(architecture or {})}, **given)
 
     return make
 
@@ -273,7 +271,7 @@ def test_a_classifier_starts_from_the_encoder_and_a_zero_head(
     else:
         path = tmp_path / "model"
         save_native(path, model.model, classes=None, preprocess=None, extra={})
-    classifier = ImageClassifier(pretrained=str(path), num_classes=7, image_size=16)
+    classifier = image_classifier(pretrained=str(path), num_classes=7, image_size=16)
     state = classifier.model.state_dict()
     assert torch.equal(state.pop("head.weight"), torch.zeros(7, 16))
     assert torch.equal(state.pop("head.bias"), torch.zeros(7))
@@ -283,9 +281,9 @@ def test_a_classifier_starts_from_the_encoder_and_a_zero_head(
 
 
 def test_a_run_may_start_from_weights_with_a_head(make: Make, tmp_path: Path) -> None:
-    classifier = ImageClassifier("vit_ti16", architecture=SIZES, num_classes=3, image_size=16)
+    classifier = image_classifier("vit_ti16", architecture=SIZES, num_classes=3, image_size=16)
     save_native(tmp_path, classifier.model, classes=None, preprocess=None, extra={})
-    model = MaskedPatchPrediction(pretrained=str(tmp_path), image_size=16)
+    model = masked_patches(pretrained=str(tmp_path), image_size=16)
     state = classifier.model.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in model.model.state_dict().items())
     assert not model.model.head_layers
@@ -305,7 +303,7 @@ def test_only_kernels_decay(make: Make, make_data, make_trainer, planes: Path) -
 
 
 def test_a_hybrid_predicts_the_colours_under_its_patches() -> None:
-    model = MaskedPatchPrediction(
+    model = masked_patches(
         "r_vit_ti16", architecture={"width": 16, "depth": 1, "num_heads": 1}, image_size=64
     )
     images = torch.rand(1, 3, 64, 64)
@@ -372,4 +370,4 @@ def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> N
 
 def test_a_resnet_has_no_patches() -> None:
     with pytest.raises(UserError, match="name a ViT or a hybrid, not a ResNet"):
-        MaskedPatchPrediction("bit_r50x1", architecture={"depths": [1]}, image_size=32)
+        masked_patches("bit_r50x1", architecture={"depths": [1]}, image_size=32)

@@ -10,8 +10,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from vit.data.transforms import TrainTransform
 from vit.training.callbacks import EMA
-from vit.training.classifier import Labels
 from vit.training.csv_log import MetricsCsv
+from vit.training.facts import Labels
 from vit.training.mixing import Mixing
 from vit.training.optimizers.muon import MuonWithAdamW
 from vit.training.schedules import Schedule

@@ -28,9 +28,10 @@ from vit.errors import UserError
 from vit.hardware import computes_on_cpu, default_precision
 from vit.models.routes import Float32Route, use_float32_route
 from vit.training.callbacks import RunProgress, StopTogether
-from vit.training.classifier import ImageClassifier, Labels
+from vit.training.classifier import ImageClassifier
 from vit.training.counted_data import CountedData
 from vit.training.csv_log import MetricsCsv
+from vit.training.facts import DataFacts, Labels
 from vit.training.losses import refuse_double_balance
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
@@ -161,17 +162,7 @@ class TrainingCLI(LightningCLI):
             "last bits depend on it.",
         )
         parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
-        links: list[tuple[str, str, Any]] = [
-            ("data.image_size", "model.image_size", None),
-            ("data", "model.preprocess", _preprocess),
-        ]
-        if _needs_labels(self.task):
-            links += [
-                ("data.num_classes", "model.num_classes", None),
-                ("data", "model.labels", _labels),
-            ]
-        for source, target, convert in links:
-            parser.link_arguments(source, target, compute_fn=convert, apply_on="instantiate")
+        parser.link_arguments("data", "model.facts", compute_fn=_facts, apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         assert isinstance(args, list)
@@ -304,14 +295,14 @@ def _needs_labels(task: str) -> bool:
     return task == "classification"
 
 
-def _labels(data: ImageData) -> Labels:
-    # Held-out images come without a train split; an evaluation does not weigh classes.
-    counts = data.class_counts if len(data.splits.train) else [1] * data.num_classes
-    return Labels(names=data.classes, counts=counts, multilabel=data.multilabel)
-
-
-def _preprocess(data: ImageData) -> dict[str, Any]:
-    return data.preprocess.to_dict()
+def _facts(data: ImageData) -> DataFacts:
+    facts = DataFacts(image_size=data.image_size, preprocess=data.preprocess.to_dict())
+    if data.labelled:
+        # Held-out images come without a train split; an evaluation does not weigh classes.
+        counts = data.class_counts if len(data.splits.train) else [1] * data.num_classes
+        facts.num_classes = data.num_classes
+        facts.labels = Labels(names=data.classes, counts=counts, multilabel=data.multilabel)
+    return facts
 
 
 def fill_from_pretrained(config: Namespace) -> PretrainedInfo:

@@ -16,7 +16,6 @@ from jsonargparse import Namespace
 from vit.errors import UserError
 from vit.ranges import NOT_NEGATIVE, POSITIVE, Range, check_range, shown
 from vit.training.masking import FRACTION
-from vit.training.optimizers.groups import LAYER_DECAY
 
 MAX_SEED = 2**32 - 1
 """The largest seed that Lightning and numpy take."""
@@ -51,7 +50,6 @@ RANGES: dict[str, Range] = {
     "trainer.reload_dataloaders_every_n_epochs": NOT_NEGATIVE,
     "data.image_size": COUNT,
     "data.batch_size": COUNT,
-    "model.layer_decay": LAYER_DECAY,
     "model.fraction": FRACTION,
 }
 """Whole or real numbers for the options that take some; null leaves the Trainer's default."""

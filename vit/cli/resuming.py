@@ -13,8 +13,6 @@ from vit.yaml_reader import read_options
 
 # Fields of an architecture that no weights and no outputs in evaluation depend on.
 _FREE = {"dropout", "drop_path", "drop_path_uniform"}
-# Options that decide which parameters are trained and how they are grouped.
-_GROUPING = ("layer_decay", "freeze_backbone")
 _CLASSES_SHOWN = 3
 
 
@@ -127,9 +125,10 @@ def _optimizer(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     classes = [_group(model, "optimizer").get("class_path") for model in (there, here)]
     if classes[0] != classes[1]:
         yield _differ("model.optimizer", *(name or "the default" for name in classes))
-    for name in _GROUPING:
-        if name in there and name in here and not _same(there[name], here[name]):
-            yield _differ(f"model.{name}", there[name], here[name])
+    there, here = _group(there, "learning"), _group(here, "learning")
+    for name, value in there.items():
+        if not _same(value, here.get(name)):
+            yield _differ(f"model.learning.{name}", value, here.get(name))
 
 
 def _batch(

@@ -28,7 +28,8 @@ def try_optimizer(config: Namespace) -> None:
     if arguments is None:
         return
     check_arguments(arguments, "model.optimizer.")
-    shapes = HEAD if config.model.get("freeze_backbone") else {**BACKBONE, **HEAD}
+    learning = config.model.get("learning")  # masked patches have none to choose
+    shapes = HEAD if learning and learning.freeze_backbone else {**BACKBONE, **HEAD}
     parameters = {name: torch.nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()}
     kind = _imported(chosen.class_path)
     try:

@@ -20,6 +20,7 @@ from vit.compute.cost import Training
 from vit.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
 from vit.errors import UserError
 from vit.models.zoo import canonical_name, config_from_dict, model_config
+from vit.old_names import current_options
 from vit.reading import regular_file
 from vit.recipes import find_recipe
 from vit.yaml_reader import read_options
@@ -94,7 +95,7 @@ def recipe_trainings(
         found = [find_model(name, size, num_classes) for name in models]
     else:
         found = [_recipe_model(recipe, model, size, num_classes)]
-    frozen = bool(model.get("freeze_backbone", False))
+    frozen = _frozen(model)
     return [Training(model=m, images=seen, epochs=passes, frozen=frozen) for m in found], notes
 
 
@@ -149,6 +150,10 @@ def _images_seen(
         who = "one process" if processes == 1 else f"{processes} processes"
         return steps * step, None, [f"{steps:,} steps of {step:,} images, {who} (--processes)."]
     return seen, epochs, []
+
+
+def _frozen(model: dict[str, Any]) -> bool:
+    return bool((model.get("learning") or {}).get("freeze_backbone"))
 
 
 def _dataset(data: dict[str, Any]) -> "Dataset | None":
@@ -207,7 +212,7 @@ def read_run(path: str) -> Run:
     recipe: dict[str, Any] = {}
     if description.is_file():
         extra = json.loads(description.read_text(encoding="utf-8")).get("extra") or {}
-        recipe = extra.get("recipe") or {}
+        recipe = current_options(extra.get("recipe") or {}, f"{description}: ")
     model, data = recipe.get("model") or {}, recipe.get("data") or {}
     split = next((s for s in ("test", "val") if f"{s}/acc1" in metrics), "")
     return Run(
@@ -215,7 +220,7 @@ def read_run(path: str) -> Run:
         training=Training(
             model=from_config(describe(config), config),
             images=images,
-            frozen=bool(model.get("freeze_backbone", False)),
+            frozen=_frozen(model),
         ),
         accuracy=100 * metrics[f"{split}/acc1"] if split else None,
         split=split,

@@ -16,6 +16,7 @@ from vit.models.zoo import Model
 from vit.ranges import check_range
 from vit.training.counted_data import counting_data
 from vit.training.distillation import Teacher
+from vit.training.facts import DataFacts
 from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.losses import Loss, balanced_weights, refuse_double_balance
 from vit.training.metrics import EvaluationMetrics
@@ -24,16 +25,21 @@ from vit.training.optimizers.groups import LAYER_DECAY
 from vit.training.schedules import Schedule
 
 
-@dataclass(kw_only=True)
-class Labels:
-    """What the data says about its classes; travels with the model."""
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """Which parameters learn, and how fast."""
 
-    names: list[str] | None = None
-    """Class names in the order of the outputs."""
-    counts: list[int] | None = None
-    """Training images a class."""
-    multilabel: bool = False
-    """Whether an image may have several labels."""
+    layer_decay: float = 1.0
+    """Factor on the learning rate from each layer to the one below it, in (0, 1]."""
+
+    freeze_backbone: bool = False
+    """Trains the head only (a linear probe); the rest stays in evaluation mode."""
+
+    def __post_init__(self) -> None:
+        check_range("learning.layer_decay", self.layer_decay, LAYER_DECAY)
+
+
+_LEARNING = Learning()
 
 
 class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
@@ -44,17 +50,12 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         architecture: Fields of the model's configuration to change, such as
             {patch_size: 4, width: 192, dropout: 0.1}.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
-        num_classes: Outputs of the head. The command line takes it from the data.
-        image_size: Pixels, one side or (height, width). The command line takes it from the data.
-        labels: Class names and counts. The command line takes them from the data.
-        preprocess: Evaluation preprocessing in plain types, stored with the model. The command line
-            takes it from the data.
+        facts: Classes, image size and preprocessing. The command line takes them from the data.
         optimizer: Any torch optimizer; it gets parameter groups in which only kernels decay.
         schedule: Warm-up and decay of the learning rate.
         loss: Cross-entropy and its options.
         mixing: Mixup and CutMix.
-        layer_decay: Factor on the learning rate from each layer to the one below it, in (0, 1].
-        freeze_backbone: Trains the head only (a linear probe); the rest stays in evaluation mode.
+        learning: Which parameters learn, and how fast.
         compile: Compiles the network with torch.compile, in place.
     """
 
@@ -66,28 +67,25 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         *,
         architecture: dict[str, Any] | None = None,
         pretrained: str | None = None,
-        num_classes: int = 1000,
-        image_size: int | tuple[int, int] = 224,
-        labels: Labels | None = None,
-        preprocess: dict[str, Any] | None = None,
+        facts: DataFacts | None = None,
         optimizer: OptimizerCallable = default_optimizer,
         schedule: Schedule | None = None,
         loss: Loss | None = None,
         mixing: Mixing | None = None,
-        layer_decay: float = 1.0,
-        freeze_backbone: bool = False,
+        learning: Learning = _LEARNING,
         compile: bool = False,
     ) -> None:
+        facts = facts or DataFacts()
+        num_classes = facts.num_classes
         super().__init__(
-            preprocess=preprocess, optimizer=optimizer, schedule=schedule, compile=compile
+            preprocess=facts.preprocess, optimizer=optimizer, schedule=schedule, compile=compile
         )
-        self.labels = labels or Labels()
+        self.labels = facts.labels
         self.loss = loss or Loss()
         self.mixing = mixing or Mixing()
-        self.layer_decay = layer_decay
-        self.freeze_backbone = freeze_backbone
+        self.layer_decay = learning.layer_decay
+        self.freeze_backbone = learning.freeze_backbone
         self.num_classes = num_classes
-        check_range("layer_decay", layer_decay, LAYER_DECAY)
         if num_classes < 1:
             raise UserError(f"num_classes={num_classes} must be at least 1, training needs a head")
         if self.labels.multilabel and self.loss.kind == "softmax":
@@ -101,7 +99,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             pretrained,
             classes=self.labels.names,
             num_classes=num_classes,
-            image_size=image_size,
+            image_size=facts.image_size,
             **architecture or {},
         )
         self._prepare_head()

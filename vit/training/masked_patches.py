@@ -19,6 +19,7 @@ from vit.ranges import check_range
 from vit.seeds import step_seed
 from vit.shapes import Float, Int
 from vit.training.counted_data import counting_data
+from vit.training.facts import DataFacts
 from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.masking import (
     DRAWS,
@@ -49,10 +50,8 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         architecture: Fields of the model's configuration to change, such as
             {patch_size: 4, width: 192, dropout: 0.1}.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
-        image_size: Pixels, one side or (height, width). The command line takes it from the data.
-        preprocess: Evaluation preprocessing in plain types, stored with the model; its mean and std
-            lead back to the pixels. Without it, images are taken to be in [0, 1]. The command line
-            takes it from the data.
+        facts: Image size and preprocessing, whose mean and std lead back to the pixels. The command
+            line takes them from the data.
         target: What is predicted of a corrupted patch. mean_color: the upper three bits of its mean
             red, green and blue, one of 512 classes. colors_4x4: the same for each pixel of the
             patch downsized to 4 x 4, sixteen answers. pixels: all its pixels as normalised, by
@@ -70,22 +69,22 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         *,
         architecture: dict[str, Any] | None = None,
         pretrained: str | None = None,
-        image_size: int | tuple[int, int] = 224,
-        preprocess: dict[str, Any] | None = None,
+        facts: DataFacts | None = None,
         target: Target = "mean_color",
         fraction: float = 0.5,
         optimizer: OptimizerCallable = default_optimizer,
         schedule: Schedule | None = None,
         compile: bool = False,
     ) -> None:
+        facts = facts or DataFacts()
         super().__init__(
-            preprocess=preprocess, optimizer=optimizer, schedule=schedule, compile=compile
+            preprocess=facts.preprocess, optimizer=optimizer, schedule=schedule, compile=compile
         )
         check_range("fraction", fraction, FRACTION)
         self.target: Target = target
         self.fraction = fraction
         network, self.load_report = build_network(
-            name, pretrained, num_classes=0, image_size=image_size, **architecture or {}
+            name, pretrained, num_classes=0, image_size=facts.image_size, **architecture or {}
         )
         if not isinstance(network, VisionTransformer):
             raise UserError(
@@ -109,7 +108,7 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         nn.init.zeros_(self.predictor.weight)
         nn.init.zeros_(self.predictor.bias)
         unit = {"mean": [0.0] * 3, "std": [1.0] * 3}
-        self.mean, self.std = ((preprocess or unit)[name] for name in ("mean", "std"))
+        self.mean, self.std = ((facts.preprocess or unit)[name] for name in ("mean", "std"))
         self.val_metrics, self.test_metrics = self._metrics(), self._metrics()
         self.train()  # Lightning trains in the modes that it finds
 

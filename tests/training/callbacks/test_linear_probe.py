@@ -10,10 +10,12 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from tests.grouped import image_classifier
 from vit.checkpoints.native import save_native
 from vit.training.callbacks import EMA
 from vit.training.callbacks.linear_probe import LinearProbeFirst, fit_head, logistic_regression
-from vit.training.classifier import ImageClassifier, Labels
+from vit.training.classifier import ImageClassifier
+from vit.training.facts import Labels
 
 Make = Callable[..., Any]
 
@@ -84,7 +86,7 @@ def saved(network: Any, folder: Path, classes: str) -> str:
 
 def tuned(pretrained: str, **options: Any) -> ImageClassifier:
     labels = Labels(names=["a", "b", "c"])
-    return ImageClassifier(
+    return image_classifier(
         pretrained=pretrained, num_classes=3, image_size=8, labels=labels, **options
     )
 

@@ -1,0 +1,34 @@
+"""Data and models for tests, with the options of their groups given flat."""
+
+from typing import Any
+
+from vit.data.module import ImageData
+from vit.data.options import Loading, Splitting
+from vit.training.classifier import ImageClassifier, Learning
+from vit.training.facts import DataFacts
+from vit.training.masked_patches import MaskedPatchPrediction
+
+
+def _grouped(options: dict[str, Any], **groups: Any) -> dict[str, Any]:
+    """`a=1` becomes `group=Group(a=1)` where the group has a field `a`."""
+    options = dict(options)
+    for name, group in groups.items():
+        inside = {key: options.pop(key) for key in group.__dataclass_fields__ if key in options}
+        if inside:
+            options[name] = group(**inside)
+    return options
+
+
+def image_data(*args: Any, **options: Any) -> ImageData:
+    """`val_fraction=0.2` for `splits=Splitting(val_fraction=0.2)`, and so on."""
+    return ImageData(*args, **_grouped(options, splits=Splitting, loading=Loading))
+
+
+def image_classifier(*args: Any, **options: Any) -> ImageClassifier:
+    """`num_classes=3` for `facts=DataFacts(num_classes=3)`, and so on."""
+    return ImageClassifier(*args, **_grouped(options, facts=DataFacts, learning=Learning))
+
+
+def masked_patches(*args: Any, **options: Any) -> MaskedPatchPrediction:
+    """`image_size=16` for `facts=DataFacts(image_size=16)`, and so on."""
+    return MaskedPatchPrediction(*args, **_grouped(options, facts=DataFacts))

@@ -1,0 +1,30 @@
+"""What a model has from its data. Shapes: h w pixels, k classes."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class Labels:
+    """What the data says about its classes; travels with the model."""
+
+    names: list[str] | None = None
+    """Class names in the order of the outputs."""
+    counts: list[int] | None = None
+    """Training images a class."""
+    multilabel: bool = False
+    """Whether an image may have several labels."""
+
+
+@dataclass(kw_only=True)
+class DataFacts:
+    """Inputs and outputs of a model."""
+
+    num_classes: int = 1000
+    """Outputs of the head, if it has one."""
+    image_size: int | tuple[int, int] = 224
+    """Pixels, one side or (height, width)."""
+    labels: Labels = field(default_factory=Labels)
+    preprocess: dict[str, Any] | None = None
+    """Evaluation preprocessing in plain types, stored with the model. Without its mean and std,
+    masked patch prediction takes images to be in [0, 1]."""
