@@ -11,8 +11,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from vit.checkpoints.native import save_native
+from vit.logistic import fit_head, logistic_regression
 from vit.training.callbacks import EMA
-from vit.training.callbacks.linear_probe import LinearProbeFirst, fit_head, logistic_regression
+from vit.training.callbacks.linear_probe import LinearProbeFirst
 from vit.training.classifier import ImageClassifier, Labels
 
 Make = Callable[..., Any]
