@@ -41,6 +41,7 @@ from vit.data.dataset import ImageDataset
 from vit.data.decode import open_image
 from vit.data.loaders import make_loader
 from vit.data.module import ImageData, InputFormat
+from vit.data.options import Loading, Splitting
 from vit.data.photo import Photo, scale_of
 from vit.data.preprocess import Preprocess, to_tensor
 from vit.data.sampler import TrainBatchSampler
@@ -286,11 +287,10 @@ def cifar_results(folder: str, args: argparse.Namespace) -> dict[str, Any]:
         root=folder,
         image_size=side,
         batch_size=CIFAR_BATCH,
-        num_workers=0,
         augment=TrainTransform(crop="pad", crop_padding=4),
         inputs=InputFormat(crop_fraction=1.0, mean=MEAN, std=STD),
-        val_fraction=0,
-        test_fraction=0,
+        splits=Splitting(val_fraction=0, test_fraction=0),
+        loading=Loading(num_workers=0),
     )
     start = time.process_time()
     loader = data.train_dataloader()

@@ -130,7 +130,7 @@ def main(args: list[str]) -> dict[str, Any]:
                 steps = options.finetune_steps
                 steps += pretraining["steps"] if start == STARTS[2] else 0
                 arguments = ["-c", "cifar10/masked_patches", "--data.root", str(manifests[percent])]
-                arguments += ["--data.val_fraction", "0", "--trainer.max_epochs", "-1"]
+                arguments += ["--data.splits.val_fraction", "0", "--trainer.max_epochs", "-1"]
                 arguments += ["--trainer.max_steps", str(steps), "--seed_everything", str(seed)]
                 arguments += shlex.split(options.finetune_options)
                 if start == STARTS[1]:

@@ -281,6 +281,7 @@ def in_memory(job: Job, data: Any) -> dict[str, Any]:
 def best_settings(job: Job) -> Learner:
     """The same training by the fastest means we know, but for torch.compile on a CPU."""
     from vit.data.module import ImageData, InputFormat
+    from vit.data.options import Loading, Splitting
     from vit.data.transforms import TrainTransform
 
     keep_memory()
@@ -289,12 +290,10 @@ def best_settings(job: Job) -> Learner:
         job.root,
         image_size=SIZE,
         batch_size=BATCH,
-        num_workers=0,
         augment=TrainTransform(crop="pad", crop_padding=PADDING),
         inputs=InputFormat(crop_fraction=1.0, mean=MEAN, std=STD),
-        val_fraction=0,
-        seed=job.seed,
-        cache="ram",
+        splits=Splitting(val_fraction=0, seed=job.seed),
+        loading=Loading(num_workers=0, cache="ram"),
     )
     parts = in_memory(job, data)
     model = peer(job, parts["setting"], data.num_classes)
@@ -330,7 +329,7 @@ def our_recipe(job: Job) -> Learner:
         RECIPE,
         data=job.root,
         seed_everything=job.seed,
-        **{"trainer.accelerator": job.device, "data.val_fraction": 0, **named(job.options)},
+        **{"trainer.accelerator": job.device, "data.splits.val_fraction": 0, **named(job.options)},
     )
     assert isinstance(recipe, vit.ImageClassifier)
     parts = in_memory(job, data)

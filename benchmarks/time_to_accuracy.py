@@ -124,7 +124,7 @@ class EpochTests(Timer):
 
 def fit_arguments(options: Namespace, seed: int) -> list[str]:
     """Of `vit fit`, but for the run directory."""
-    found = ["-c", RECIPE, "--data.val_fraction", "0", "--trainer.max_epochs", "-1"]
+    found = ["-c", RECIPE, "--data.splits.val_fraction", "0", "--trainer.max_epochs", "-1"]
     found += ["--trainer.accelerator", options.device, "--trainer.devices", "1"]
     found += [] if options.root is None else ["--data.root", str(options.root)]
     if options.until:

@@ -68,6 +68,7 @@ def test_a_recipe_is_read_under_the_names_of_now() -> None:
         ),
         (["--data", "{seed: 1, flag: true}"], ["--data.splits.seed=1"]),
         (["--run_dir", "data.seed", "-c", "vit.old.Muon"], "same"),
+        (["--data.root", "", "--data.seedy="], "same"),
         (["--data.root=x=y", "--data.seedy", "1", "--model.architecture={a: 1}"], "same"),
     ],
 )

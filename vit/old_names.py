@@ -31,6 +31,16 @@ OLD_NAMES: dict[str, str | Removed] = {
     "vit.training.progress.RunProgress": "vit.training.callbacks.RunProgress",
     "vit.training.sgdw.SGDW": "vit.training.optimizers.SGDW",
     "vit.training.stopping.StopTogether": "vit.training.callbacks.StopTogether",
+    "data.val_fraction": "data.splits.val_fraction",
+    "data.test_fraction": "data.splits.test_fraction",
+    "data.seed": "data.splits.seed",
+    "data.num_workers": "data.loading.num_workers",
+    "data.cache": "data.loading.cache",
+    "data.on_error": "data.loading.on_error",
+    "data.classes": Removed(
+        None, "`vit test RUN --data.root FOLDER` reads other images by the classes of a run"
+    ),
+    "data.labelled": Removed(None, "whether labels are read follows from --task"),
     "vit.training.callbacks.LinearProbeFirst.max_images": Removed(
         10_000, "a head is fitted to at most 10,000 training images; leave the option out"
     ),
@@ -75,13 +85,14 @@ def current_arguments(args: Iterable[str]) -> list[str]:
             if not equals and pending and not pending[0].startswith("--"):
                 given.append(value := pending.pop(0))
             if len(given) == 2 or equals:
-                given = _current_argument(option, value, classes) or given
-        current += [arg for arg in given if arg]
+                renamed = _current_argument(option, value, classes)
+                given = given if renamed is None else renamed
+        current += given
     return current
 
 
 def _current_argument(option: str, text: str, classes: dict[str, str]) -> list[str] | None:
-    """An option and its value under the names of now; ['']: nothing; None: as it was given."""
+    """An option and its value under the names of now; None where it has them already."""
     name = option[2:].removesuffix("+")
     *groups, last = name.split(".")
     value: Any = _content(text, Path())
@@ -89,7 +100,7 @@ def _current_argument(option: str, text: str, classes: dict[str, str]) -> list[s
         removed = OLD_NAMES.get(f"{owner}.{last}")
         if isinstance(removed, Removed):
             _check_removed(name, value, removed)
-            return [""]
+            return []
     nested = value
     for part in (last, *reversed(groups)):
         nested = {part: nested}
@@ -103,7 +114,7 @@ def _current_argument(option: str, text: str, classes: dict[str, str]) -> list[s
         ((part, now),) = now.items()
         path.append(part)
     if now == {}:
-        return [""]
+        return []
     plus = "+" if option.endswith("+") else ""
     return [f"--{'.'.join(path)}{plus}={now if isinstance(now, str) else as_yaml(now).strip()}"]
 

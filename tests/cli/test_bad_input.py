@@ -148,7 +148,7 @@ YAML_MISTAKES = [
         + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefgh")),
         "mine.yaml, line 5: stands for more than 100,000 values",
     ),
-    ("data: {val_fraction: .nan}", "data.val_fraction=nan is not a finite number"),
+    ("data: {val_fraction: .nan}", "data.splits.val_fraction=nan is not a finite number"),
     ("model: {schedule: {warmup_steps: null}}", "warmup_steps is null; give a value"),
     ("model: {schedule: {warmup_steps: -1}}", "warmup_steps=-1 must be at least 0"),
 ]

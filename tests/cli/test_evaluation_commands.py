@@ -14,6 +14,7 @@ from tests.cli.conftest import TINY, Vit
 from vit.checkpoints.native import save_native
 from vit.cli.frozen import Bench, bench_parser, open_bench
 from vit.data.folder import load_folder
+from vit.data.options import Loading
 from vit.inference.classifier import load
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
@@ -200,9 +201,7 @@ def test_options_reach_the_data_and_the_model(
     vit: Vit, model: Path, photos: Path, tmp_path: Path
 ) -> None:
     plain = open_with(model, "--data", photos)
-    assert (plain.data.batch_size, plain.data.num_workers, plain.data.on_error) == (
-        64, None, "error"
-    )  # fmt: skip
+    assert (plain.data.batch_size, plain.data.loading) == (64, Loading())
     assert plain.data.preprocess.to_dict() == load(model).preprocess.to_dict()
     assert plain.frozen.extractor.precision == "float32"
     bench = open_with(
@@ -212,7 +211,7 @@ def test_options_reach_the_data_and_the_model(
     )  # fmt: skip
     data, preprocess = bench.data, bench.data.preprocess
     assert (data.dataset, data.data_dir, bench.name) == ("digits", str(tmp_path / "d"), "digits")
-    assert (data.batch_size, data.num_workers, data.on_error) == (7, 0, "skip")
+    assert (data.batch_size, data.loading) == (7, Loading(num_workers=0, on_error="skip"))
     assert (preprocess.image_size, preprocess.resize) == ((24, 16), "squash")
     assert preprocess.crop_fraction == 0.5 and data.image_size == (24, 16)
     assert next(bench.frozen.model.parameters()).dtype == torch.float64

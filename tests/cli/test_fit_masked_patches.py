@@ -165,7 +165,7 @@ def test_an_unfinished_run_is_scored_by_its_checkpoint(run: Path, vit: Vit) -> N
         (("--model.name=bit_r50x1", "--model.architecture=null"), "not a ResNet"),
         (("--model.mixing.mixup=0.2",), "mixing"),
         (("--data.sampling.balanced=true",), "balanced needs labels"),
-        (("--data.labelled=true",), "data.labelled follows from"),
+        (("--data.labelled=true",), "data.labelled=True is an option of earlier versions: whether"),
     ],
 )
 def test_a_mistake_is_one_line(args: tuple[str, ...], message: str, vit: Vit, photos: Path) -> None:

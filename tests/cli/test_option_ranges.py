@@ -24,7 +24,7 @@ def takes_numbers(hint: Any) -> bool:
 
 def numeric_options() -> list[str]:
     """The parser's own options that take a number; not those inside dataclasses of this package."""
-    inside = [f"data.{name}." for name in ("augment", "inputs", "sampling")]
+    inside = [f"data.{name}." for name in ("augment", "inputs", "sampling", "splits", "loading")]
     return [
         action.dest
         for action in builder().parser._actions

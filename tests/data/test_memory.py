@@ -10,12 +10,13 @@ import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 
+from tests.image_data import image_data
 from vit.data import memory
 from vit.data.dataset import ImageDataset, UnreadableImage, collate
 from vit.data.decode import open_image
 from vit.data.loaders import make_loader
 from vit.data.memory import Cache, automatic_limit, in_memory, machine_memory
-from vit.data.module import ImageData, InputFormat
+from vit.data.module import InputFormat
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform
 from vit.data.windows import Windows
@@ -200,7 +201,7 @@ def test_a_split_is_decoded_once_for_training_and_evaluation(make_tree, tmp_path
 
 def module(root, **options):
     inputs = InputFormat(crop_fraction=1.0)
-    return ImageData(
+    return image_data(
         root=str(root), image_size=8, batch_size=8, num_workers=0, inputs=inputs, **options
     )
 

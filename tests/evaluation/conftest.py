@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.image_data import image_data
 from vit.data.module import ImageData
 from vit.data.preprocess import Preprocess
 from vit.models.config import ViTConfig
@@ -46,7 +47,7 @@ def make_data(photos: Path) -> Callable[..., ImageData]:
             "num_workers": 0,
             "val_fraction": 0.0,
         }
-        data = ImageData(**{**fixed, **options})
+        data = image_data(**{**fixed, **options})
         data.preprocess = preprocess
         return data
 

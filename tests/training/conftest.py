@@ -11,6 +11,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Callback
 from PIL import Image
 
+from tests.image_data import image_data
 from vit.data.module import ImageData, InputFormat
 from vit.data.transforms import TrainTransform
 from vit.training.classifier import ImageClassifier
@@ -48,7 +49,7 @@ def make_data(photos: Path) -> Callable[..., ImageData]:
             "augment": TrainTransform(crop="none", flip=False),
             "inputs": InputFormat(crop_fraction=1.0),
         }
-        return ImageData(**{**fixed, **options})
+        return image_data(**{**fixed, **options})
 
     return make
 

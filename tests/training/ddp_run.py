@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 
 from vit.data.module import ImageData, InputFormat
+from vit.data.options import Loading
 from vit.data.transforms import TrainTransform
 from vit.training.callbacks import EMA
 from vit.training.classifier import ImageClassifier, Labels
@@ -62,7 +63,7 @@ def main(photos: str, processes: int, out: str) -> None:
         root=photos,
         image_size=8,
         batch_size=8 // processes,
-        num_workers=0,
+        loading=Loading(num_workers=0),
         augment=TrainTransform(crop="none", flip=False),
         inputs=InputFormat(crop_fraction=1.0),
     )

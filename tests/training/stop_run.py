@@ -21,6 +21,7 @@ from lightning.pytorch.callbacks import Callback
 from tests.training import ddp_run
 from vit.cli.processes import together
 from vit.data.module import ImageData, InputFormat
+from vit.data.options import Loading
 from vit.data.transforms import TrainTransform
 from vit.signals import handled
 from vit.training.saving import LastCheckpoint
@@ -56,7 +57,7 @@ def work(rank: int, place: str, target: int, number: int, photos: str, folder: s
         root=photos,
         image_size=8,
         batch_size=4,
-        num_workers=0,
+        loading=Loading(num_workers=0),
         augment=TrainTransform(crop="none", flip=False),
         inputs=InputFormat(crop_fraction=1.0),
     )

@@ -173,8 +173,9 @@ def planes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def data_of(make_data: Any, planes: Path, **options: Any) -> Any:
-    fixed = {"root": str(planes), "image_size": 16, "batch_size": 16, "labelled": False}
-    return make_data(**{**fixed, "test_fraction": 0.0, "val_fraction": 0.25, **options})
+    fixed = {"root": str(planes), "image_size": 16, "batch_size": 16}
+    options = {**fixed, "test_fraction": 0.0, "val_fraction": 0.25, **options}
+    return make_data(**options).read_as(labelled=False)
 
 
 @pytest.mark.parametrize("target", ["mean_color", "colors_4x4", "pixels"])

@@ -118,9 +118,7 @@ def _resize_positions(
 ) -> None:
     if config.grid == target.grid or "pos_embed" not in found.tensors:
         return
-    slots = 0
-    if config.pos_embed_class_slot:
-        slots = int(config.class_token) + int(config.distillation_token)
+    slots = config.num_position_slots
 
     def resized(table: Tensor) -> Tensor:
         patches = resize_grid(table[:, slots:], config.grid, target.grid, target.pos_resize)

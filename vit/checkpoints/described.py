@@ -175,7 +175,7 @@ def _check_size(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
         height, width = config.size
         raise UserError(f"image_size={height}x{width} is more than {MAX_PIXELS:,} pixels")
     if isinstance(config, ViTConfig) and config.pos_embed == "sincos2d":
-        positions = math.prod(config.grid) * config.width
+        positions = config.num_patches * config.width
         if positions > max(_POSITIONS, held):
             raise UserError(
                 f"image_size={list(config.size)} makes {positions:,} numbers of fixed positions "
@@ -186,7 +186,7 @@ def _check_size(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
 def _least(config: ModelConfig) -> tuple[int, int]:
     """Lower bounds for the tensors of a model and the numbers in them, of every size it has."""
     if isinstance(config, ResNetConfig):
-        channels = ROOT_CHANNELS * config.width_factor
+        channels = config.root_channels
         numbers = 49 * config.in_channels * channels + channels**2
         return 3 * sum(config.depths), numbers + config.num_classes * channels
     d = config.width
@@ -197,7 +197,7 @@ def _least(config: ModelConfig) -> tuple[int, int]:
     patches = d * side * side if config.stem_depths is not None else 0
     patches = patches or config.in_channels * d * side * side
     if config.pos_embed == "learned":
-        patches += math.prod(config.grid) * d
+        patches += config.num_patches * d
     if config.stem_depths is not None:
         patches += config.in_channels * ROOT_CHANNELS
     stem = 3 * sum(config.stem_depths or ())

@@ -10,7 +10,6 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints.building import build_empty
 from vit.checkpoints.described import VERSION, checked
+from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile, open_weights, parse_json
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, listed
 from vit.checkpoints.local_paths import without_local_paths
@@ -30,18 +30,6 @@ FORMAT = "vit"
 WEIGHTS = "model.safetensors"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """In which a model can compute."""
-
-
-@dataclass(frozen=True)
-class NativeInfo:
-    """What a saved model knows about itself besides its weights."""
-
-    classes: list[str] | None = None
-    """Class names in the order of the logits."""
-    preprocess: dict[str, Any] | None = None
-    """How images are brought to the model; vit.data.preprocess.Preprocess.from_dict reads it."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
 
 
 def save_native(
@@ -61,8 +49,8 @@ def save_native(
 
 def write_native(
     directory: Path, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo
-) -> None:
-    """`save_native` for a state dict."""
+) -> list[Path]:
+    """`save_native` for a state dict. Returns the files that it wrote."""
     if info.classes is not None and len(info.classes) != config.num_classes:
         raise UserError(f"{len(info.classes)} class names for num_classes={config.num_classes}")
     # Also undoes sharing: safetensors refuses tensors that overlap in memory.
@@ -83,6 +71,12 @@ def write_native(
     with atomic(directory / WEIGHTS) as temporary:
         write_safetensors(temporary, tensors, metadata)
     write_json(directory / "config.json", description)
+    return [directory / WEIGHTS, directory / "config.json"]
+
+
+def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+    """A model directory of this package, which has a place for everything."""
+    return Export(save=lambda target: write_native(target, config, state, info), multilabel=True)
 
 
 def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:

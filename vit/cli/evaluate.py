@@ -127,13 +127,14 @@ def _built(folder: Path, options: Namespace, rest: list[str]) -> Any:
     arguments = ["--model.pretrained", str(weights)]
     # Nothing is drawn for training; a run that once balanced twice can still be scored.
     arguments += ["--data.sampling.balanced", "false", *rest]
-    if any(arg.startswith("--data.root") for arg in rest) and (classes or unlabelled):
-        # Other images: labelled by the run's classes, however many of them are there.
-        arguments += ["--data.classes", json.dumps(classes or [])]
+    # Other images: labelled by the run's classes, however many of them are there.
+    others = any(arg.startswith("--data.root") for arg in rest) and (classes or unlabelled)
     with tempfile.TemporaryDirectory() as temporary:
         recipe = Path(temporary, "config.yaml")
         recipe.write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
-        cli = TrainingCLI(["-c", str(recipe), *arguments])
+        cli = TrainingCLI(
+            ["-c", str(recipe), *arguments], classes=(classes or []) if others else None
+        )
     if unlabelled:
         # What the encoder was trained with stays behind when model/ is written.
         whole = torch.load(find_checkpoint(folder), map_location="cpu", weights_only=True)

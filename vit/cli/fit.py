@@ -38,7 +38,8 @@ most used options:
                                or a CSV or Parquet file with the columns path, label and split
   --data.image_size N          pixels
   --data.batch_size N          images a step and process
-  --data.on_error skip         leave out unreadable images, and count them, instead of stopping
+  --data.loading.on_error skip
+                               leave out unreadable images, and count them, instead of stopping
   --data.sampling.balanced true
                                draw rare classes as often as common ones
   --model.name NAME            architecture (`vit models` lists them)

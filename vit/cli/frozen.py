@@ -166,16 +166,19 @@ def _weights(model: str) -> str:
     return str(folder) if folder.exists() else model
 
 
-def image_data(options: Namespace, preprocess: "Preprocess", **source: Any) -> "ImageData":
+def image_data(
+    options: Namespace, preprocess: "Preprocess", *, val_fraction: float = 0.1, **source: Any
+) -> "ImageData":
     """Images of a source (arguments of ImageData), prepared as the model wants them."""
     from vit.data.module import ImageData
+    from vit.data.options import Loading, Splitting
 
     data = ImageData(
         **source,
         image_size=preprocess.image_size,
         batch_size=options.batch_size,
-        num_workers=options.num_workers,
-        on_error=options.on_error,
+        splits=Splitting(val_fraction=val_fraction),
+        loading=Loading(num_workers=options.num_workers, on_error=options.on_error),
     )
     data.preprocess = preprocess
     return data

@@ -130,7 +130,7 @@ def _sets(options: Namespace, frozen: Frozen, real: list[list[int]] | None) -> l
     sets = []
 
     def images(name: str, folder: object, classes: list[str]) -> "ImageData":
-        data = image_data(options, frozen.preprocess, root=str(folder), classes=classes)
+        data = image_data(options, frozen.preprocess, root=str(folder)).read_as(classes=classes)
         covered = len(set(data.image_set("test").labels.tolist()))
         if covered < variants.NUM_CLASSES and name in ("val", "V2"):
             print(f"note: {folder} has images of {covered} classes only", file=sys.stderr)

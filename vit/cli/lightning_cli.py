@@ -83,10 +83,17 @@ class TrainingCLI(LightningCLI):
     """
 
     def __init__(
-        self, args: list[str], *, parsed: Callable[[Namespace], None] | None = None
+        self,
+        args: list[str],
+        *,
+        parsed: Callable[[Namespace], None] | None = None,
+        classes: list[str] | None = None,
     ) -> None:
+        """`parsed` is called before anything is built, which takes time. `classes`, of a model that
+        exists: data.root is held-out images, to be scored by them."""
         quiet_lightning()
-        self._parsed = parsed  # called before anything is built, which takes time
+        self._parsed = parsed
+        self._classes = classes
         args = resolve_recipes(args)
         self.task = task_of(args, TASKS)
         help_texts("--help" in args)
@@ -153,8 +160,7 @@ class TrainingCLI(LightningCLI):
             "the one that was measured to be faster on this machine. A run keeps its library: the "
             "last bits depend on it.",
         )
-        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
-        parser.link_arguments("task", "data.labelled", compute_fn=_needs_labels)
+        parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
         links: list[tuple[str, str, Any]] = [
             ("data.image_size", "model.image_size", None),
             ("data", "model.preprocess", _preprocess),
@@ -201,9 +207,15 @@ class TrainingCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Data, then the model with what the data says; the Trainer waits for `build_trainer`."""
-        self.config_init = self.parser.instantiate(self.config)
+        built = [(self._read_as, ImageData, False)]
+        self.config_init = self.parser.instantiate(self.config, instantiators=built)
         self.datamodule = self.config_init["data"]
         self.model = self.config_init["model"]
+
+    def _read_as(self, class_type: type[Any], *args: Any, **options: Any) -> Any:
+        """Builds ImageData for the task of the run, or for held-out images."""
+        data = class_type(*args, **options)
+        return data.read_as(labelled=_needs_labels(self.task), classes=self._classes)
 
     def build_trainer(self, run_dir: Path | None, resumed_step: int | None = None) -> Trainer:
         """The Trainer of a run that writes into `run_dir`; without one it writes nothing."""

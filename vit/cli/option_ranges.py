@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from jsonargparse import Namespace
 
 from vit.errors import UserError
-from vit.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, Range, check_range, shown
+from vit.ranges import NOT_NEGATIVE, POSITIVE, Range, check_range, shown
 from vit.training.masking import FRACTION
 from vit.training.optimizers.groups import LAYER_DECAY
 
@@ -51,9 +51,6 @@ RANGES: dict[str, Range] = {
     "trainer.reload_dataloaders_every_n_epochs": NOT_NEGATIVE,
     "data.image_size": COUNT,
     "data.batch_size": COUNT,
-    "data.num_workers": Range(low=0, high=MAX_DEVICES),
-    "data.val_fraction": BELOW_ONE,
-    "data.test_fraction": BELOW_ONE,
     "model.layer_decay": LAYER_DECAY,
     "model.fraction": FRACTION,
 }

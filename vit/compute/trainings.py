@@ -166,7 +166,7 @@ def _train_images(recipe: str, data: dict[str, Any]) -> float:
             f"recipe {recipe!r}: the size of {of} is not known here: add --images N, training "
             "images an epoch"
         )
-    share = 0.0 if known.own_val else data.get("val_fraction", 0.1)
+    share = 0.0 if known.own_val else (data.get("splits") or {}).get("val_fraction", 0.1)
     whole = known.images["train"]
     return whole - round(whole * share)
 

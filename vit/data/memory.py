@@ -39,7 +39,8 @@ class Decoded:
         count, _, height, width = self.planes.shape
         return (
             f"{name}: {count:,} images of {height} x {width} pixels stay in memory "
-            f"({self.planes.nbytes / 2**20:,.0f} MiB; --data.cache none reads them each time)"
+            f"({self.planes.nbytes / 2**20:,.0f} MiB; --data.loading.cache none reads them each "
+            "time)"
         )
 
 

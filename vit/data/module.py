@@ -6,9 +6,9 @@ Shapes: b batch, c channels, h w pixels, k classes.
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,35 +25,22 @@ from vit.data.dataset import Batch, ImageDataset
 from vit.data.folder import load_folder, load_held_out, load_unlabelled
 from vit.data.loaders import choose_num_workers, make_loader
 from vit.data.manifest import SUFFIXES, load_held_out_manifest, load_manifest
-from vit.data.memory import Cache, Decoded, in_memory
+from vit.data.memory import Decoded, in_memory
+from vit.data.options import Loading, Sampling, Splitting
 from vit.data.photo import Photo
-from vit.data.preprocess import InputFormat, check_choice
+from vit.data.preprocess import InputFormat
 from vit.data.sampler import EvalSampler, TrainBatchSampler, batches_per_epoch
 from vit.data.sources import ImageSet, PathList, SplitName, Splits
 from vit.data.transforms import TrainTransform
 from vit.data.windows import Windows, evaluation_windows
 from vit.errors import UserError
-from vit.ranges import Range, check_range
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """Which training images an epoch is made of."""
-
-    balanced: bool = False
-    """Draws classes equally often, whatever their sizes, with replacement."""
-
-    repeats: int = 1
-    """Repeated augmentation: copies of each image drawn, augmented differently; 3 in DeiT."""
-
-    def __post_init__(self) -> None:
-        check_range("sampling.repeats", self.repeats, Range(low=1))
-
 
 # As constants, because a default that is called in the signature would be made once all the same.
 _TRAIN_TRANSFORM = TrainTransform()
 _INPUTS = InputFormat()
 _SAMPLING = Sampling()
+_SPLITTING = Splitting()
+_LOADING = Loading()
 
 
 class ImageData(LightningDataModule):
@@ -70,28 +57,11 @@ class ImageData(LightningDataModule):
         image_size: Pixels the model sees, one side or (height, width). Default: that of the
             pretrained weights, or 224.
         batch_size: Images in a batch of one process; the optimizer sees devices times as many.
-        num_workers: Processes that read images, for each training process. Default: one a core,
-            shared among the training processes of the machine, at most 8; none where batches are
-            cut from memory.
         augment: Random changes of training images.
         inputs: Cut of evaluation images, and normalisation.
         sampling: Balanced classes, repeated augmentation.
-        val_fraction: Share of train that becomes val, class by class, where there is no val; in
-            [0, 1).
-        test_fraction: Share that becomes test where a folder or manifest has neither val nor test;
-            in [0, 1).
-        seed: Of these cuts, the training order and the augmentation.
-        on_error: What an unreadable image does: error stops and names it; skip names it, counts it
-            and goes on (training takes the next image in its place).
-        cache: Whether images of one size are decoded once and stay in memory. auto: in a fit, where
-            they are small (64 x 64 pixels) and take at most 1 GiB, and augmentation is no more than
-            windows and flips; their batches are then cut 20 times as fast. ram: always. none:
-            never. The batches are the same.
-        classes: Class names of a model that exists, in the order of its outputs: `root` is then
-            held-out images, all of them test, and a class without images is fine. `vit test RUN
-            --data.root FOLDER` sets it.
-        labelled: Whether labels are wanted. If not, `root` may be any folder of images, those of
-            class folders among them. The task of the run decides.
+        splits: Shares of train that become val and test, and the seed of a run's data.
+        loading: Worker processes, images kept in memory, and unreadable images.
     """
 
     def __init__(
@@ -102,17 +72,11 @@ class ImageData(LightningDataModule):
         data_dir: str | None = None,
         image_size: int | tuple[int, int] | None = None,
         batch_size: int = 64,
-        num_workers: int | None = None,
         augment: TrainTransform = _TRAIN_TRANSFORM,
         inputs: InputFormat = _INPUTS,
         sampling: Sampling = _SAMPLING,
-        val_fraction: float = 0.1,
-        test_fraction: float = 0.1,
-        seed: int = 0,
-        on_error: Literal["error", "skip"] = "error",
-        cache: Cache = "auto",
-        classes: list[str] | None = None,
-        labelled: bool = True,
+        splits: Splitting = _SPLITTING,
+        loading: Loading = _LOADING,
     ) -> None:
         super().__init__()
         # DataHooks.__init__ sets this on every instance. A rank may get no image of a small val.
@@ -128,37 +92,44 @@ class ImageData(LightningDataModule):
             )
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1")
-        if sampling.balanced and not labelled:
-            raise UserError("sampling.balanced needs labels, which this task does not read")
-        if num_workers is not None and num_workers < 0:
-            raise UserError(f"num_workers={num_workers} must be 0 or more")
-        check_choice("cache", cache, get_args(Cache))
         self.dataset = dataset
         self.root = root
         self.data_dir = data_dir
         self.image_size = _pair(image_size)
         self.batch_size = batch_size
-        self.num_workers = num_workers
         augment.check_size(self.image_size)
         self.augment = augment
         self.sampling = sampling
-        self.val_fraction = val_fraction
-        self.test_fraction = test_fraction
-        self.seed = seed
-        self.on_error: Literal["error", "skip"] = on_error
-        self.cache: Cache = cache
-        self.known_classes = classes
-        self.labelled = labelled
+        self.splitting = splits
+        self.seed = splits.seed
+        self.loading = loading
+        self.labelled = True
+        self.known_classes: list[str] | None = None
         self.preprocess = inputs.preprocess(self.image_size)
         # The split that the test and predict loops get.
         self.evaluation_split: SplitName = "test"
         self.consumed_samples = 0
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
 
+    def read_as(self, *, labelled: bool = True, classes: list[str] | None = None) -> "ImageData":
+        """What the images are read for, if not to train on them and their labels; returns itself.
+
+        Args:
+            labelled: Whether labels are wanted. If not, `root` may be any folder of images, those
+                of class folders among them.
+            classes: Class names of a model that exists, in the order of its outputs: `root` is then
+                held-out images, all of them test, and a class without images is fine.
+        """
+        if self.sampling.balanced and not labelled:
+            raise UserError("sampling.balanced needs labels, which this task does not read")
+        self.labelled, self.known_classes = labelled, classes
+        return self
+
     @cached_property
     def splits(self) -> Splits:
         """Classes and images, found at the first use; nothing is decoded."""
-        fractions = {"val_fraction": self.val_fraction, "seed": self.seed}
+        cut = self.splitting
+        fractions = {"val_fraction": cut.val_fraction, "seed": cut.seed}
         if self.root is None:
             assert self.dataset is not None
             named = load_dataset(self.dataset, data_dir=self.data_dir, **fractions)
@@ -171,7 +142,7 @@ class ImageData(LightningDataModule):
             return load_held_out_manifest(self.root, known)
         if known:
             return load_held_out(self.root, known, progress=progress)
-        fractions["test_fraction"] = self.test_fraction
+        fractions["test_fraction"] = cut.test_fraction
         if is_manifest:
             return load_manifest(self.root, labelled=self.labelled, **fractions)
         if not self.labelled:
@@ -337,7 +308,7 @@ class ImageData(LightningDataModule):
                 images,
                 transform,
                 seed=self.seed,
-                on_error=self.on_error,
+                on_error=self.loading.on_error,
                 opener=Photo,
                 windows=windows,
                 decoded=self._in_memory(split, windows),
@@ -346,7 +317,9 @@ class ImageData(LightningDataModule):
 
     def _in_memory(self, split: SplitName, windows: Windows | None) -> Decoded | None:
         # Other loops than a fit go through the images once.
-        cache = self.cache if self._is_fitting() or self.cache == "ram" else "none"
+        cache = self.loading.cache
+        if cache == "auto" and not self._is_fitting():
+            cache = "none"
         images = self.image_set(split)
         for _, other in sorted(self._datasets.items()):
             if other.images is images and other.decoded is not None:
@@ -357,7 +330,7 @@ class ImageData(LightningDataModule):
         return decoded
 
     def _loader(self, dataset: ImageDataset, **options: Any) -> DataLoader[Any]:
-        num_workers = self.num_workers
+        num_workers = self.loading.num_workers
         if num_workers is None:
             num_workers = choose_num_workers(dataset, self._local_processes)
         return make_loader(

@@ -288,7 +288,7 @@ def cut(
         few = f"no class of {where} has two images" if splits.classes else f"{where} has one image"
         raise UserError(
             f"{few}, so that no val can be cut from train; "
-            "add images, give a val folder, or set --data.val_fraction 0"
+            "add images, give a val folder, or set --data.splits.val_fraction 0"
         )
     whole = splits.train
     notes = list(splits.notes)

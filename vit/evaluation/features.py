@@ -125,7 +125,7 @@ class Extractor:
                 "precision": self.precision,
                 "images": images_digest(images),
                 "preprocess": data.preprocess.to_dict(),
-                "on_error": data.on_error,
+                "on_error": data.loading.on_error,
             },
             sort_keys=True,
         )

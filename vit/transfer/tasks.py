@@ -1,9 +1,9 @@
 """The tasks of `vit transfer`: which images choose a learning rate, are trained on, tested on.
 
 A catalog set or a folder with train/ and test/ is told apart by its names, and its slice is what
-`--data.val_fraction` cuts. Where val is given, or test would be cut by the seed of each run, which
-would mix them, the plan lists the images in two files: search.csv (train, val, test) and final.csv,
-in which val has become train.
+`--data.splits.val_fraction` cuts. Where val is given, or test would be cut by the seed of each run,
+which would mix them, the plan lists the images in two files: search.csv (train, val, test) and
+final.csv, in which val has become train.
 """
 
 import csv
@@ -59,7 +59,7 @@ def prepare(arguments: Arguments, source: Source, folder: Path, preview: Preview
     early = arguments.protocol(source.name, 0)
     searching = len(early.lr_grid) > 1
     fraction = early.val_fraction if searching else 0.0
-    options = [*source.options, "--data.val_fraction", repr(fraction)]
+    options = [*source.options, "--data.splits.val_fraction", repr(fraction)]
     first = cell_arguments(arguments, early, options, lr=early.lr_grid[0], seed=0)
     splits = preview(first, _check_recipe)
     if splits.test is None:
@@ -70,7 +70,7 @@ def prepare(arguments: Arguments, source: Source, folder: Path, preview: Preview
     notes = list(splits.notes)
     kept = splits.val if searching else None
     count = len(splits.train) + len(splits.val or ())
-    final = [*source.options, "--data.val_fraction", "0"]
+    final = [*source.options, "--data.splits.val_fraction", "0"]
     if splits.val_origin == "given" or splits.test_origin == "cut from train":
         options, final = _list_images(folder, splits)
     if splits.val_origin == "given" and searching:
@@ -167,7 +167,7 @@ def _list_images(folder: Path, splits: Splits) -> tuple[list[str], list[str]]:
                 "another --out"
             )
         _check_manifest(path, splits)
-        options.append(["--data.root", str(path), "--data.val_fraction", "0"])
+        options.append(["--data.root", str(path), "--data.splits.val_fraction", "0"])
     return options[0], options[1]
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from vit.checkpoints import timm_families as families
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.layout import (
     ANTIALIASED,
@@ -23,11 +22,13 @@ from vit.checkpoints.layout import (
     fill_qkv_biases,
     grid_of,
     heads_of_width,
+    patch_size_of,
 )
 from vit.checkpoints.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, described, from_timm
-from vit.checkpoints.timm_families import Family
+from vit.checkpoints.timm import families
+from vit.checkpoints.timm.families import Family
 from vit.errors import UserError
-from vit.models.config import PosResize, ResNetConfig, ViTConfig
+from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, ViTConfig
 
 _OFFICIAL_NAMES = (
     (re.compile(r"\.gamma_([12])$"), r".ls\1.gamma"),  # DeiT-III
@@ -141,8 +142,7 @@ def _config(
     if side != other_side:
         raise UserError(f"{file.path} has patches of {side}x{other_side} pixels; only squares fit")
     stem_depths = _stem_depths(shapes)
-    stride = 1 if stem_depths is None else 4 * 2 ** max(len(stem_depths) - 1, 0)
-    patch_size = side * stride
+    patch_size = patch_size_of(side, stem_depths)
     first = {None: "patch_embed.proj", (): f"{_STEM}conv"}.get(stem_depths, f"{_STEM}stem.conv")
     if f"{first}.weight" not in shapes:
         raise UserError(f"{file.path} has another convolutional stem, which is not supported here")
@@ -271,7 +271,7 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
         in_channels=in_channels,
         num_classes=file.shapes.get("head.fc.weight", (0,))[0],
         depths=_depths(file.shapes, "stages."),
-        width_factor=root // 64,
+        width_factor=root // ROOT_CHANNELS,
         ws_mode="timm",
     )
     return Recognised(

@@ -1,0 +1,68 @@
+"""Groups among the arguments of ImageData; each checks its own."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from vit.data.memory import Cache
+from vit.data.preprocess import check_choice
+from vit.ranges import BELOW_ONE, NOT_NEGATIVE, Range, check_range
+
+MAX_WORKERS = 1024
+"""More would be started until the memory ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Which training images an epoch is made of."""
+
+    balanced: bool = False
+    """Draws classes equally often, whatever their sizes, with replacement."""
+
+    repeats: int = 1
+    """Repeated augmentation: copies of each image drawn, augmented differently; 3 in DeiT."""
+
+    def __post_init__(self) -> None:
+        check_range("sampling.repeats", self.repeats, Range(low=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splitting:
+    """What is cut from train where there is no val or test."""
+
+    val_fraction: float = 0.1
+    """Share of train that becomes val, class by class, where there is no val; in [0, 1)."""
+
+    test_fraction: float = 0.1
+    """Share that becomes test where a folder or manifest has neither val nor test; in [0, 1)."""
+
+    seed: int = 0
+    """Of these cuts, the training order and the augmentation."""
+
+    def __post_init__(self) -> None:
+        check_range("splits.val_fraction", self.val_fraction, BELOW_ONE)
+        check_range("splits.test_fraction", self.test_fraction, BELOW_ONE)
+        check_range("splits.seed", self.seed, NOT_NEGATIVE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """How images are read."""
+
+    num_workers: int | None = None
+    """Processes that read images, for each training process. Default: one per core, divided among
+    the training processes of the machine, at most 8; none where batches are cut from memory."""
+
+    cache: Cache = "auto"
+    """Whether images of one size are decoded once and stay in memory. auto: in a fit, where they
+    are small (64 x 64 pixels) and take at most 1 GiB, and augmentation is no more than windows and
+    flips; their batches are then cut 20 times as fast. ram: always. none: never. The batches are
+    the same."""
+
+    on_error: Literal["error", "skip"] = "error"
+    """What an unreadable image does: error stops and names it; skip names it, counts it and goes on
+    (training takes the next image in its place)."""
+
+    def __post_init__(self) -> None:
+        if self.num_workers is not None:
+            check_range("loading.num_workers", self.num_workers, Range(low=0, high=MAX_WORKERS))
+        check_choice("loading.cache", self.cache, get_args(Cache))
