@@ -24,7 +24,7 @@ from vit.recipes import find_recipe, list_recipes
 RECIPES = list_recipes()
 
 # Ours, without a source of numbers to hold them to.
-OWN = {"quickstart", "cifar10", "finetune"}
+OWN = {"quickstart", "cifar10", "finetune", "probe"}
 
 
 @pytest.fixture(scope="module")

@@ -297,11 +297,18 @@ def closing(
 ) -> str:
     """What `vit fit` ends with: the result, where it is, and the next three commands."""
     items, run = data.splits.train.items, shlex.quote(str(run_dir))
+    go_on = (f"vit fit --run_dir {run} --ckpt_path last {longer}", "train on")
+    if not (run_dir / "checkpoints").exists() and data.root is not None:  # nothing was trained
+        root = shlex.quote(str(data.root))
+        go_on = (
+            f"vit fit -c finetune --data.root {root} --model.pretrained {run}",
+            "fine-tune all of it",
+        )
     if not data.labelled:
         following = [
             (f"vit fit -c RECIPE --data.root LABELLED --model.pretrained {run}", "fine-tune it"),
             (f"vit test {run}", "score it again"),
-            (f"vit fit --run_dir {run} --ckpt_path last {longer}", "train on"),
+            go_on,
         ]
     elif isinstance(items, PathList):
         first, here = Path(items[0]), Path.cwd()
@@ -309,7 +316,7 @@ def closing(
         following = [
             (f"vit classify {run} {example}", "name what is on a picture"),
             (f"vit test {run}", "score it again"),
-            (f"vit fit --run_dir {run} --ckpt_path last {longer}", "train on"),
+            go_on,
         ]
     else:
         following = [
