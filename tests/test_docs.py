@@ -47,7 +47,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: the files that the pages name."""
     torch.manual_seed(0)
     model = vit.create_model("vit_ti16")
-    preprocess = Preprocess(image_size=(224, 224)).to_dict()
+    preprocess = Preprocess(image_size=(224, 224), crop_fraction=1.0).to_dict()
     save_native(tmp_path / "native", model, classes=None, preprocess=preprocess, extra={})
     convert(tmp_path / "native", tmp_path / "B_16.npz", "google")
     (tmp_path / "native").rename(tmp_path / "model")

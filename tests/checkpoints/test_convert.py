@@ -443,7 +443,7 @@ def test_a_preprocessing_that_leaves_out_its_defaults_is_exported(tmp_path: Path
         convert(tmp_path / "a", tmp_path / to, to)
         found = inspect_pretrained(tmp_path / to).preprocess
         assert found is not None
-        assert Preprocess.from_dict(found) == Preprocess(image_size=(32, 32))
+        assert Preprocess.from_dict(found) == Preprocess(image_size=(32, 32), crop_fraction=1.0)
 
 
 def test_the_destination_must_be_of_the_formats_kind(tmp_path: Path) -> None:

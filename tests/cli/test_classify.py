@@ -23,7 +23,7 @@ def model(tmp_path: Path) -> Path:
         tmp_path / "model",
         net,
         classes=list("abcdef"),
-        preprocess=Preprocess(image_size=(16, 16)).to_dict(),
+        preprocess=Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict(),
         extra={},
     )
     return tmp_path / "model"

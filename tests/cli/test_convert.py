@@ -116,7 +116,7 @@ def test_classify_prints_the_convert_command_that_helps(
     from vit.data.preprocess import Preprocess
 
     model = scatter(package.create_model("vit_b16", **SMALL, image_size=32, activation="gelu"))
-    preprocess = Preprocess(image_size=(32, 32)).to_dict()
+    preprocess = Preprocess(image_size=(32, 32), crop_fraction=1.0).to_dict()
     save_native(tmp_path / "ours", model, classes=["a", "b", "c"], preprocess=preprocess, extra={})
     theirs = tmp_path / "their model"
     assert vit("convert", tmp_path / "ours", theirs, "--to", library).status == 0

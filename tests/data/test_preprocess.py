@@ -13,7 +13,14 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
-from vit.data.preprocess import MAX_ASPECT, Preprocess, center_crop, resize_to_cover, to_tensor
+from vit.data.preprocess import (
+    MAX_ASPECT,
+    InputFormat,
+    Preprocess,
+    center_crop,
+    resize_to_cover,
+    to_tensor,
+)
 from vit.errors import UserError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -80,7 +87,9 @@ def test_centre_crop_pads_a_small_image_with_black_as_torchvision():
 @pytest.mark.parametrize("interpolation", FILTERS)
 def test_squash_equals_torchvision_to_the_bit(interpolation):
     for height, width in [(375, 500), (20, 30), (64, 48)]:
-        preprocess = Preprocess(image_size=(64, 48), resize="squash", interpolation=interpolation)
+        preprocess = Preprocess(
+            image_size=(64, 48), resize="squash", interpolation=interpolation, crop_fraction=1.0
+        )
         expected = compose(
             [transforms.Resize((64, 48), FILTERS[interpolation]), transforms.PILToTensor()]
         )(noise(height, width))
@@ -105,7 +114,9 @@ def test_cover_leaves_no_border_on_sizes_that_are_not_square(size):
         assert covering.height >= size[0]
         assert covering.width >= size[1]
         assert covering.height == size[0] or covering.width == size[1]
-        shown = Preprocess(image_size=size)(Image.new("RGB", (width, height), "white"))
+        shown = Preprocess(image_size=size, crop_fraction=1.0)(
+            Image.new("RGB", (width, height), "white")
+        )
         assert shown.shape == (3, *size)
         assert (shown == 255).all()
 
@@ -114,7 +125,9 @@ def test_cover_leaves_no_border_on_sizes_that_are_not_square(size):
 def test_a_strip_does_not_fill_the_memory(height, width):
     covering = resize_to_cover(Image.new("RGB", (width, height)), (256, 256), "bilinear")
     assert sorted(covering.size) == [256, 256 * MAX_ASPECT]
-    assert Preprocess(image_size=(224, 224))(Image.new("RGB", (width, height))).shape[1:] == (
+    assert Preprocess(image_size=(224, 224), crop_fraction=1.0)(
+        Image.new("RGB", (width, height))
+    ).shape[1:] == (
         224,
         224,
     )
@@ -144,7 +157,9 @@ def test_normalize_equals_torchvision_to_the_bit():
         ]
     )
     batch = torch.stack([to_tensor(image) for image in images])
-    normalized = Preprocess(image_size=(32, 24), mean=mean, std=std).normalize(batch)
+    normalized = Preprocess(image_size=(32, 24), mean=mean, std=std, crop_fraction=1.0).normalize(
+        batch
+    )
     assert normalized.dtype == torch.float32
     assert torch.equal(normalized, expected)
     assert batch.dtype == torch.uint8  # the input is not changed
@@ -155,7 +170,7 @@ def test_normalize_is_the_same_for_batches_of_every_size(count):
     # 60 images are above the size that is mapped in huge pages.
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 224, 224), dtype=torch.uint8, generator=generator)
-    preprocess = Preprocess(image_size=(224, 224), mean=MEAN, std=STD)
+    preprocess = Preprocess(image_size=(224, 224), mean=MEAN, std=STD, crop_fraction=1.0)
     first, second = preprocess.normalize(images), preprocess.normalize(images)
     normalize = transforms.Normalize(MEAN, STD)
     expected = [normalize(image.float().div(255)) for image in images]
@@ -167,16 +182,22 @@ def test_normalize_is_the_same_for_batches_of_every_size(count):
 
 def test_default_normalisation_is_the_papers():
     ramp = torch.arange(256, dtype=torch.uint8).expand(1, 3, 1, 256)
-    normalized = Preprocess(image_size=(1, 256)).normalize(ramp)
+    normalized = Preprocess(image_size=(1, 256), crop_fraction=1.0).normalize(ramp)
     assert torch.allclose(normalized, (ramp.double() / 127.5 - 1).float(), atol=1e-6)
 
 
 def test_normalize_refuses_what_was_normalised_already():
-    preprocess = Preprocess(image_size=(4, 4))
+    preprocess = Preprocess(image_size=(4, 4), crop_fraction=1.0)
     with pytest.raises(ValueError, match=r"not torch.float32 of shape \(1, 3, 4, 4\)"):
         preprocess.normalize(torch.zeros(1, 3, 4, 4))
     with pytest.raises(ValueError, match=r"of shape \(1, 1, 4, 4\)"):
         preprocess.normalize(torch.zeros(1, 1, 4, 4, dtype=torch.uint8))
+
+
+def test_the_default_crop_is_one_and_files_that_do_not_state_it_keep_the_whole_image():
+    assert Preprocess(image_size=(8, 8)) == InputFormat().preprocess((8, 8))
+    assert Preprocess(image_size=(8, 8)).to_dict()["crop_fraction"] == 0.875
+    assert Preprocess.from_dict({"image_size": [8, 8]}).crop_fraction == 1.0
 
 
 def test_dict_survives_json():
@@ -189,7 +210,9 @@ def test_dict_survives_json():
         std=(0.4, 0.5, 1.0),
     )
     assert Preprocess.from_dict(json.loads(json.dumps(preprocess.to_dict()))) == preprocess
-    assert Preprocess.from_dict({"image_size": [8, 8]}) == Preprocess(image_size=(8, 8))
+    assert Preprocess.from_dict({"image_size": [8, 8]}) == Preprocess(
+        image_size=(8, 8), crop_fraction=1.0
+    )
 
 
 @pytest.mark.parametrize(

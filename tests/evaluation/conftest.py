@@ -39,7 +39,7 @@ def make_data(photos: Path) -> Callable[..., ImageData]:
     """The photos at 16 x 16, in batches of 5, read by this process; train is whole."""
 
     def make(**options: Any) -> ImageData:
-        preprocess = options.pop("preprocess", Preprocess(image_size=(16, 16)))
+        preprocess = options.pop("preprocess", Preprocess(image_size=(16, 16), crop_fraction=1.0))
         fixed: dict[str, Any] = {
             "root": str(photos),
             "image_size": preprocess.image_size,

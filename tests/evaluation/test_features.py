@@ -21,7 +21,7 @@ from vit.models import matmul
 
 def by_hand(model, photos: Path, split: str, layer: str) -> tuple[np.ndarray, list[int]]:
     """Image by image, without a loader: folders in the order of the class names."""
-    preprocess, rows, labels = Preprocess(image_size=(16, 16)), [], []
+    preprocess, rows, labels = Preprocess(image_size=(16, 16), crop_fraction=1.0), [], []
     for label, name in enumerate(sorted(os.listdir(photos / split))):
         for file in sorted((photos / split / name).iterdir()):
             pixels = preprocess.normalize(preprocess(open_image(file))[None])
@@ -118,14 +118,17 @@ CHANGES = {
     "head": lambda model, data: (model(num_classes=4), data()),
     "epsilon": lambda model, data: (model(layer_norm_eps=1e-3), data()),
     "positions": lambda model, data: (model(pos_resize="bicubic"), data()),
-    "size": lambda model, data: (model(), data(preprocess=Preprocess(image_size=(24, 16)))),
+    "size": lambda model, data: (
+        model(),
+        data(preprocess=Preprocess(image_size=(24, 16), crop_fraction=1.0)),
+    ),
     "crop": lambda model, data: (
         model(),
         data(preprocess=Preprocess(image_size=(16, 16), crop_fraction=0.8)),
     ),
     "mean": lambda model, data: (
         model(),
-        data(preprocess=Preprocess(image_size=(16, 16), mean=(0.4, 0.5, 0.5))),
+        data(preprocess=Preprocess(image_size=(16, 16), mean=(0.4, 0.5, 0.5), crop_fraction=1.0)),
     ),
     "images": lambda model, data: (model(), data(val_fraction=0.2)),
     "skipping": lambda model, data: (model(), data(on_error="skip")),

@@ -19,7 +19,7 @@ def test_calibration_of_a_run(files: Path) -> None:
     config = model_config("vit_ti16", num_classes=3, depth=1, image_size=32)
     model, generator = build_model(config), torch.Generator().manual_seed(0)
     torch.nn.init.normal_(model.head.weight, generator=generator)
-    preprocess = Preprocess(image_size=(32, 32)).to_dict()
+    preprocess = Preprocess(image_size=(32, 32), crop_fraction=1.0).to_dict()
     names = ["blue", "green", "red"]
     save_native(
         files / "runs/my_photos/model", model, classes=names, preprocess=preprocess, extra={}

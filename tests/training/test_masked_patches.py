@@ -123,7 +123,9 @@ def test_targets_are_of_the_pixels_and_not_of_the_normalised_values(make: Make) 
     from vit.data.preprocess import Preprocess
 
     pixels = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
-    cut = Preprocess(image_size=(16, 16), mean=(0.49, 0.48, 0.45), std=(0.2, 0.3, 0.25))
+    cut = Preprocess(
+        image_size=(16, 16), mean=(0.49, 0.48, 0.45), std=(0.2, 0.3, 0.25), crop_fraction=1.0
+    )
     images = cut.normalize(pixels)
     whole = pixels.long()
     for target, expected in (

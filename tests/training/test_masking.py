@@ -117,7 +117,9 @@ def test_the_normalisation_is_undone_to_the_bit(mean: tuple, std: tuple) -> None
     from vit.data.preprocess import Preprocess
 
     values = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, 3, 16, 16)
-    images = Preprocess(image_size=(16, 16), mean=mean, std=std).normalize(values)
+    images = Preprocess(image_size=(16, 16), mean=mean, std=std, crop_fraction=1.0).normalize(
+        values
+    )
     assert torch.equal(to_bytes(images, mean, std), values.long())
 
 

@@ -45,7 +45,7 @@ def small_model() -> Path:
         image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=1, num_classes=5
     )
     torch.manual_seed(0)
-    preprocess = Preprocess(image_size=(16, 16)).to_dict()
+    preprocess = Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict()
     save_native(Path("pre"), build_model(config), classes=None, preprocess=preprocess, extra={})
     Path("small.yaml").write_text(SMALL)
     return Path("pre")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints.files import reason
-from vit.checkpoints.preprocessing import HALF, INTERPOLATIONS, RESIZES, described
+from vit.checkpoints.preprocessing import HALF, INTERPOLATIONS, RESIZES, WHOLE, described
 from vit.errors import UserError, did_you_mean
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.resnet import ROOT_CHANNELS
@@ -129,7 +129,7 @@ def _preprocess(values: Any) -> dict[str, Any] | None:
         if not checks[name](value):
             raise UserError(f"preprocess: {name}={_short(value)} is not {expected[name]}")
     sides = values.get("image_size", ())
-    if math.prod(side / values.get("crop_fraction", 1) for side in sides) > MAX_PIXELS:
+    if math.prod(side / values.get("crop_fraction", WHOLE) for side in sides) > MAX_PIXELS:
         raise UserError(
             f"preprocess: image_size={values['image_size']} with "
             f"crop_fraction={values.get('crop_fraction', 1)} takes more than {MAX_PIXELS:,} pixels"
@@ -139,7 +139,8 @@ def _preprocess(values: Any) -> dict[str, Any] | None:
 
 def completed(preprocess: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any]:
     """A checked preprocessing with the defaults of what it leaves out; `size` is the model's."""
-    return {**described(size, mean=HALF, std=HALF, interpolation="bilinear"), **preprocess}
+    defaults = described(size, mean=HALF, std=HALF, interpolation="bilinear", crop_fraction=WHOLE)
+    return {**defaults, **preprocess}
 
 
 def _extra(extra: Any) -> dict[str, Any]:

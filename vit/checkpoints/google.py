@@ -197,7 +197,12 @@ def _recognise_bit(file: WeightFile) -> Recognised:
         tensors=tensors,
         used=used,
         preprocess=described(
-            config.size, mean=HALF, std=HALF, interpolation="bilinear", resize="squash"
+            config.size,
+            mean=HALF,
+            std=HALF,
+            interpolation="bilinear",
+            crop_fraction=1.0,
+            resize="squash",
         ),
     )
 

@@ -22,6 +22,7 @@ from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile, open_weights, parse_json
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, listed
 from vit.checkpoints.local_paths import without_local_paths
+from vit.checkpoints.preprocessing import WHOLE
 from vit.checkpoints.writing import memory_of, write_safetensors
 from vit.errors import UserError
 from vit.writing import atomic, write_json
@@ -60,7 +61,7 @@ def write_native(
         "version": VERSION,
         "model": config.to_dict(),
         "classes": info.classes,
-        "preprocess": info.preprocess,
+        "preprocess": info.preprocess and {"crop_fraction": WHOLE, **info.preprocess},
         "extra": without_local_paths(info.extra),
         "sha256": fingerprint(tensors),
     }

@@ -14,6 +14,8 @@ HALF = [0.5, 0.5, 0.5]
 _PILLOW = {2: "bilinear", 3: "bicubic"}
 INTERPOLATIONS = tuple(_PILLOW.values())
 RESIZES = ("crop", "squash")
+WHOLE = 1.0
+"""crop_fraction of our files that do not state it, which were written when this was the default."""
 
 
 def described(
@@ -22,7 +24,7 @@ def described(
     mean: list[float],
     std: list[float],
     interpolation: str,
-    crop_fraction: float = 1.0,
+    crop_fraction: float,
     resize: str = "crop",
 ) -> dict[str, Any]:
     """Our dictionary, of plain JSON types."""

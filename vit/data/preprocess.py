@@ -25,6 +25,9 @@ MAX_ASPECT = 100
 strip of 1 x 20,000 pixels, its shorter side resized to 256, would fill five gigabytes."""
 
 
+CROP_FRACTION = 0.875
+"""Side of the centre crop over the resized side, where neither recipe nor weights say it."""
+
 _CACHED_VALUES = 2**20
 _MAPPED_BYTES = 2**25
 """The C library gives back larger blocks at once, and each new one is a page fault per 4 KiB: a
@@ -46,7 +49,7 @@ class Preprocess:
     resize: Literal["crop", "squash"] = "crop"
     """crop keeps the aspect ratio and cuts off what sticks out; squash stretches the image."""
 
-    crop_fraction: float = 1.0
+    crop_fraction: float = CROP_FRACTION
     """Side of the centre crop over the resized side, in (0, 1]: the image is first resized to
     round(image_size / crop_fraction). 0.875 is ImageNet's 256 to 224; 1 loses the least."""
 
@@ -118,7 +121,8 @@ class Preprocess:
                 raise UserError(f"preprocessing has no field {name!r}{hint}")
         if "image_size" not in values:
             raise UserError("preprocessing has no image_size; give [height, width] in pixels")
-        decoded: dict[str, Any] = {
+        # Files that do not state it were written when the whole image was the default.
+        decoded: dict[str, Any] = {"crop_fraction": 1.0} | {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
         }
@@ -157,7 +161,7 @@ class InputFormat:
         return Preprocess(
             image_size=image_size,
             resize=self.resize or "crop",
-            crop_fraction=0.875 if fraction is None else fraction,
+            crop_fraction=CROP_FRACTION if fraction is None else fraction,
             interpolation=self.interpolation or "bilinear",
             mean=self.mean or half,
             std=self.std or half,

@@ -285,5 +285,12 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
         if file.config
         else ["the file has no description: BiT's own pooling, ReLU and strides are assumed"],
         preprocess=from_timm(given)
-        or described(config.size, mean=HALF, std=HALF, interpolation="bilinear", resize="squash"),
+        or described(
+            config.size,
+            mean=HALF,
+            std=HALF,
+            interpolation="bilinear",
+            crop_fraction=1.0,
+            resize="squash",
+        ),
     )
