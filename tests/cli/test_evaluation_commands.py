@@ -266,7 +266,7 @@ def several(folder: Path) -> Path:
 
 
 def scarce(folder: Path) -> Path:
-    """A manifest with one image a class, from which nothing can be cut."""
+    """A manifest with one image per class, from which nothing can be cut."""
     manifest = folder / "scarce.csv"
     manifest.write_text("path,label\nmy photos/red/00.jpg,red\nmy photos/blue/00.jpg,blue\n")
     return manifest
@@ -298,7 +298,7 @@ def scarce(folder: Path) -> Path:
          "--device abacus cannot be used"),
         (("knn", "model", "--data", "my photos", "--cache", "my photos/red/00.jpg/x"),
          "--cache"),
-        (("knn", "model", "--data", "several.csv"), "several labels an image"),
+        (("knn", "model", "--data", "several.csv"), "several labels per image"),
         (("knn", "model", "--data", "scarce.csv"), "neither test nor val images"),
     ],
 )  # fmt: skip

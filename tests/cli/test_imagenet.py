@@ -56,7 +56,7 @@ class Sets:
             self.fill(name, among, lambda k: IDS[k])
 
     def fill(self, name: str, among: np.ndarray, folder_of) -> None:
-        """One image a class, and as many more in the folder of the class that the model says."""
+        """One image per class, and as many more in the folder of the class that the model says."""
         count = 2 * len(among) if len(among) < 1000 else 1400
         pixels = self.random.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
         batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()

@@ -36,15 +36,15 @@ def adapt(
 ) -> ModelConfig:
     """The configuration of the model to build; changes `found.tensors` to fit it."""
     config = found.config
-    wanted = dict(overrides)
+    changes = dict(overrides)
     if image_size is not None:
-        wanted["image_size"] = image_size
+        changes["image_size"] = image_size
     if num_classes is None and classes is not None:
         num_classes = len(classes)
     if num_classes is not None:
-        wanted["num_classes"] = num_classes
-        _adapt_head(found, report, num_classes, classes, wanted)
-    target = config_from_dict({**config.to_dict(), **wanted})
+        changes["num_classes"] = num_classes
+        _adapt_head(found, report, num_classes, classes, changes)
+    target = config_from_dict({**config.to_dict(), **changes})
     if isinstance(target, ViTConfig) and isinstance(config, ViTConfig):
         _resize_positions(found, report, config, target)
     if target.in_channels != config.in_channels:

@@ -62,7 +62,7 @@ def convert(
     if not suffix:
         _remove_others(target, written)
     if extra.get("multilabel") and not export.multilabel:
-        notes.append(f"{to} has no word for several labels an image: take sigmoids, not softmax")
+        notes.append(f"{to} has no word for several labels per image: take sigmoids, not softmax")
     return Conversion(loaded=report, written=[str(path) for path in written], notes=notes)
 
 

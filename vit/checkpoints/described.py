@@ -21,14 +21,14 @@ from vit.models.resnet import ROOT_CHANNELS
 from vit.models.zoo import ModelConfig, config_from_dict
 
 VERSION = 1
-"""Of the format; a file of a later one is refused."""
+"""Version of the format; a file of a later version is refused."""
 MAX_PIXELS = 1 << 26
 """8192 x 8192: images larger than this are brought to no model, so a description that asks for
 them is damaged. Without a limit it could make the reader fill its memory."""
 _POSITIONS = 1 << 24
 """Numbers that any model may have, however few its file holds: fixed positions are in no file."""
 _LARGEST = 1e4
-"""Of the mean and std of images in [0, 1]: beyond it float32 could not hold what comes out."""
+"""Bound for the mean and std of images in [0, 1]: float32 could not hold the result beyond it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,13 +133,13 @@ def find_weights(path: Path) -> Path:
             return path / name
     if (path / "model.safetensors.index.json").is_file():
         raise UserError(f"{path} is split into several files; save it as one model.safetensors")
-    found = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
-    if len(found) != 1:
-        what = "no weights" if not found else f"{len(found)} files of weights"
+    weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
+    if len(weights) != 1:
+        what = "no weights" if not weights else f"{len(weights)} files of weights"
         raise UserError(
             f"{path} holds {what}; name one file, or a directory with model.safetensors"
         )
-    return found[0]
+    return weights[0]
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -66,9 +66,9 @@ def recognise(file: WeightFile) -> Recognised:
     """A Google file as one of our models, with the arithmetic of Google's code."""
     named = file.renamed(_canonical)
     original = {_canonical(key): key for key in file.shapes}
-    found = _recognise_bit(named) if _BIT_ROOT in named.shapes else _recognise_vit(named)
-    found.used = {original[key] for key in found.used}
-    return found
+    recognised = _recognise_bit(named) if _BIT_ROOT in named.shapes else _recognise_vit(named)
+    recognised.used = {original[key] for key in recognised.used}
+    return recognised
 
 
 def _recognise_vit(file: WeightFile) -> Recognised:
@@ -80,8 +80,8 @@ def _recognise_vit(file: WeightFile) -> Recognised:
     if stacked:
         depth, query = query[0], query[1:]
     else:
-        found = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in shapes)
-        depth = 1 + max(int(match[1]) for match in found if match)
+        matches_of_blocks = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in shapes)
+        depth = 1 + max(int(match[1]) for match in matches_of_blocks if match)
     mlp_dim = shapes[f"{layer.format(0)}{names[2]}/Dense_0/kernel"][-1]
     config = _config(file, depth, query, mlp_dim)
     positions = [name for name in (_ROOT_POSITIONS, _INPUT_POSITIONS) if name in shapes]

@@ -88,21 +88,21 @@ def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
     file = open_weights(directory)
     if not matches(file):
         raise UserError(f"{directory} is no model of this package; {convert_command(directory)}")
-    found = recognise(file)
-    model = build_empty(found.config)
+    recognised = recognise(file)
+    model = build_empty(recognised.config)
     expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     if expected != file.shapes:
         differing = {n for n, shape in expected.items() if file.shapes.get(n) != shape}
         differing |= set(file.shapes) - set(expected)
         raise UserError(f"{file.path} does not fit its own config.json: {listed(differing)}")
-    found.check()
-    state = {name: read() for name, read in found.tensors.items()}
+    recognised.check()
+    state = {name: read() for name, read in recognised.tensors.items()}
     for name, tensor in state.items():
         if tensor.dtype not in _DTYPES:
             raise UserError(f"{file.path} does not fit: {name} is of type {tensor.dtype}")
     model.load_state_dict(state, strict=True, assign=True)
-    model.preprocess = found.preprocess or {}
-    return model.eval(), NativeInfo(found.classes, found.preprocess, found.extra)
+    model.preprocess = recognised.preprocess or {}
+    return model.eval(), NativeInfo(recognised.classes, recognised.preprocess, recognised.extra)
 
 
 def convert_command(path: str | Path) -> str:

@@ -48,7 +48,7 @@ class CollectPredictions(Callback):
         _, labels, indices = batch
         if len(indices) == 0:
             return
-        # With several labels an image, average precision needs every class's score.
+        # With several labels per image, average precision needs every class's score.
         top = TOP if labels.dim() == 1 else outputs.shape[-1]
         values, order = top_classes(outputs, top)
         row = {"indices": indices, "labels": labels, "classes": order, "probabilities": values}
@@ -137,9 +137,9 @@ class Outcome:
 
     split: str
     metrics: dict[str, float]
-    """Of the best weights, on `split`."""
+    """Metrics of the best weights on `split`."""
     validation: dict[str, float]
-    """Of the same weights, when they were saved."""
+    """Metrics of the same weights when they were saved."""
     predictions: Predictions | None
     checkpoint: dict[str, Any]
     progress: dict[str, int]
@@ -321,7 +321,7 @@ def closing(
     else:
         following = [
             (f"vit test {run}", "score it again"),
-            ("vit fit -c finetune --data.root my_photos/", "your own pictures, a folder a class"),
+            ("vit fit -c finetune --data.root my_photos/", "your own pictures, a folder per class"),
             ("vit recipes", "what else there is to train"),
         ]
     width = min(max(len(command) for command, _ in following), 70)

@@ -175,7 +175,7 @@ def _distillation_as_register(tensors: LazyTensors) -> None:
 def _config(
     file: WeightFile, prefix: str, stem: str, depth: int, *, dinov2: bool, teacher: bool
 ) -> ViTConfig:
-    shapes, given = file.shapes, file.config
+    shapes, config = file.shapes, file.config
     projection = f"{prefix}embeddings.patch_embeddings.projection.weight"
     if projection not in shapes or len(shapes[projection]) != 4:
         raise UserError(f"{file.path} has no {projection}: its patches are embedded in another way")
@@ -184,7 +184,7 @@ def _config(
         raise UserError(
             f"{file.path} has patches of {patch_size}x{other_side} pixels; only squares fit"
         )
-    heads = file.hints.get("num_heads") or given.get("num_attention_heads")
+    heads = file.hints.get("num_heads") or config.get("num_attention_heads")
     norm_epsilon = epsilon(file, dinov2=dinov2)
     if heads is None or norm_epsilon is None:
         options = {"num_heads=...": heads, "layer_norm_eps=...": norm_epsilon}
@@ -196,7 +196,7 @@ def _config(
     distillation = f"{prefix}embeddings.distillation_token" in shapes
     register_tokens = shapes.get(f"{prefix}embeddings.register_tokens")
     registers = register_tokens[1] if register_tokens else 0
-    size = given.get("image_size")
+    size = config.get("image_size")
     known = (size, size) if isinstance(size, int) else tuple(size) if size else None
     slots = 1 + distillation
     grid, _ = grid_of(shapes[f"{prefix}{_POSITIONS}"][1], [slots], known, patch_size)
@@ -221,10 +221,10 @@ def _config(
         pos_resize=ANTIALIASED
         if register_tokens
         else "bilinear"
-        if given.get("model_type") == "dpt"
+        if config.get("model_type") == "dpt"
         else "bicubic",
         representation_size=pooler[0] if pooler and not head else None,
-        layer_scale=float(given.get("layerscale_value", 1.0)) if dinov2 else None,
+        layer_scale=float(config.get("layerscale_value", 1.0)) if dinov2 else None,
         activation="swiglu" if gated else activation(file),
         layer_norm_eps=norm_epsilon,
     )

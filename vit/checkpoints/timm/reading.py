@@ -111,9 +111,9 @@ def _family(file: WeightFile) -> Family | None:
 
 def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any] | None, list[str]]:
     """How images are brought to the model, where known, and what had to be assumed."""
-    given = families.described(file)
-    if given:
-        return from_timm(given), []
+    description = families.described(file)
+    if description:
+        return from_timm(description), []
     notes = ["the file has no description: exact GELU and epsilon 1e-6 are assumed, as in timm"]
     if config.layer_scale is None and not config.distillation_token:
         return None, [*notes, "nor does it say how images were normalised"]
@@ -195,8 +195,8 @@ def _positions(
     resize: PosResize = ANTIALIASED
     if "mask_token" in shapes and not registers:
         resize = "bicubic_offset"  # dinov2's hub models without registers
-    given = families.described(file).get("input_size")
-    size = tuple(given[1:]) if given else file.hints.get("image_size")
+    input_size = families.described(file).get("input_size")
+    size = tuple(input_size[1:]) if input_size else file.hints.get("image_size")
     img_size = families.arguments_of(file).get("img_size")
     if img_size is not None:
         size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
@@ -263,9 +263,9 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
     families.check_arguments(file, None, has_prefix=False, patch_size=1)
     families.check_bit(file)
     tensors, used = bound(file, [Rule(key, (key,)) for key in file.shapes])
-    given = families.described(file)
+    description = families.described(file)
     root, in_channels, _, _ = file.shapes["stem.conv.weight"]
-    size = given.get("input_size", [3, 224, 224])[1:]
+    size = description.get("input_size", [3, 224, 224])[1:]
     config = ResNetConfig(
         image_size=(size[0], size[1]),
         in_channels=in_channels,
@@ -284,7 +284,7 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
         notes=[]
         if file.config
         else ["the file has no description: BiT's own pooling, ReLU and strides are assumed"],
-        preprocess=from_timm(given)
+        preprocess=from_timm(description)
         or described(
             config.size,
             mean=HALF,

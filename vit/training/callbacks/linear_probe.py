@@ -19,7 +19,7 @@ from vit.logistic import fit_head, set_head
 from vit.training.counted_data import CountedData, counting_data
 
 MAX_IMAGES = 10_000
-"""Of the training set that are used at most."""
+"""At most this many images of the training set are used."""
 
 
 class LinearProbeFirst(Callback):
