@@ -54,7 +54,7 @@ def test_a_run_says_what_it_found(vit: Vit, photos: Path) -> None:
     done = vit(*FIT, "--data.root", photos, "--trainer.max_steps=1", "--run_dir=run")
     assert done.status == 0, done.err
     assert "36 images without labels" in done.err and "random initial weights" not in done.err
-    assert "val colours right" in done.out and "the best constant answer" in done.out
+    assert "val colours right" in done.out and "best constant prediction" in done.out
     assert "--model.pretrained run " in done.out and "vit classify" not in done.out
 
 
