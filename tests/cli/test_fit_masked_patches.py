@@ -72,7 +72,7 @@ def test_a_run_directory_is_complete(run: Path) -> None:
     ):
         assert (run / name).stat().st_size > 0, name
     page = (run / "report.html").read_text()
-    for words in ("Test loss", "Predicted colours", "Accuracy of the most frequent answer"):
+    for words in ("Test loss", "Predicted colours", "Accuracy of the best constant prediction"):
         assert words in page
     summary = json.loads((run / "summary.json").read_text())
     assert summary["classes"] == [] and summary["checkpoint"]["monitor"] == "val/loss"
