@@ -266,7 +266,7 @@ def test_mistakes_are_one_line(vit: Vit, sets: Sets, tmp_path: Path) -> None:
 def test_a_temperature_that_is_no_minimum_gets_a_note(
     vit: Vit, sets: Sets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reason = "the logits say nothing about the labels"
+    reason = "the logits do not predict the labels"
     name = "vit.evaluation.calibration.temperature_without_minimum"
     monkeypatch.setattr(name, lambda logits, labels: reason)
     done = vit("imagenet", sets.model, "--val", sets.root / "val", "--temperature")

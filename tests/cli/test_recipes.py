@@ -1,5 +1,6 @@
 """Shipped recipes: found by name, complete, as published, and every one builds."""
 
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,8 +132,12 @@ def test_a_recipe_says_what_it_is(name: str) -> None:
     lines = header(name)
     assert len(lines[0]) > 20
     if name != "quickstart":
-        for part in ("run:", "source:", "results:"):
+        for part in ("run:", "source:"):
             assert any(line.startswith(f"# {part}") for line in lines), part
+    text = "\n".join(lines)
+    assert "none committed" not in text and "not measured" not in text
+    for file in re.findall(r"benchmarks/[\w./]+\w", text):
+        assert (Path(__file__).parents[2] / file).is_file(), file
 
 
 def test_a_path_is_a_recipe_too(tmp_path: Path) -> None:

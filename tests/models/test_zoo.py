@@ -1,4 +1,4 @@
-"""Every name, its count, and the spellings people know it by."""
+"""Every model name, its parameter count, and its other spellings."""
 
 import re
 
@@ -189,7 +189,7 @@ def test_names_of_other_libraries_are_answered_with_ours(published: str, ours: s
 @pytest.mark.parametrize(
     "name", ["vit_base_patch16_clip_224", "vit_base_patch16_rope_224", "eva02_base_patch14_224"]
 )
-def test_other_architectures_are_not_said_to_be_ours(name: str) -> None:
+def test_other_architectures_have_no_name_here(name: str) -> None:
     with pytest.raises(UserError) as raised:
         canonical_name(name)
     assert "here this architecture" not in str(raised.value)

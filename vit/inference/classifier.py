@@ -1,6 +1,6 @@
-"""A trained model with class names and preprocessing: paths, pictures or arrays in, names out.
+"""A trained model with class names and preprocessing, from paths, PIL images or arrays to names.
 
-Imports torch and Pillow only, so that it runs where training's packages are absent.
+Imports only torch and Pillow, so that it runs without the packages for training.
 """
 
 import shlex
@@ -31,7 +31,7 @@ class Prediction:
 
 
 class Classifier:
-    """A model in evaluation mode that knows its class names and how to prepare an image."""
+    """A model in evaluation mode with its class names and preprocessing."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Classifier:
         self.multilabel = multilabel
 
     def probabilities(self, images: Iterable[Any]) -> Tensor:
-        """Probabilities `b k` of paths, PIL images or uint8 arrays (h w, or h w 3)."""
+        """Probabilities `b k` for paths, PIL images or uint8 arrays (h w, or h w 3)."""
         batch = torch.stack([self.preprocess(open_image(image)) for image in images])
         parameter = next(self.model.parameters())
         batch = self.preprocess.normalize(batch.to(parameter.device)).to(parameter.dtype)
@@ -56,7 +56,7 @@ class Classifier:
         return (logits.sigmoid() if self.multilabel else logits.softmax(-1)).cpu()
 
     def predict(self, images: Any, top: int = 5, *, batch_size: int = 32) -> list[Prediction]:
-        """The `top` classes of each image. One image may be given without a list."""
+        """The `top` classes of each image. A single image needs no list."""
         if top < 1:
             raise UserError(f"top={top} must be at least 1")
         if not isinstance(images, list | tuple):
@@ -72,16 +72,16 @@ class Classifier:
         return results
 
     def to(self, device: str | torch.device) -> "Classifier":
-        """Moves the model."""
+        """Moves the model to a device."""
         self.model.to(device)
         return self
 
 
 def load(path: str | Path) -> Classifier:
-    """The classifier of a run, of a model directory or its model.safetensors, or of an address.
+    """Loads the classifier of a run, a model directory or its model.safetensors, or an address.
 
-    An address is hf://org/repo of a model that `push_to_hub` published, or gs:// or https:// of its
-    model.safetensors. Raises UserError for weights of other kinds and for a damaged model.
+    An address is hf://org/repo of a model published by `push_to_hub`, or gs:// or https:// of its
+    model.safetensors. Raises UserError for other weights and for a damaged model.
     """
     weights = fetch(str(path)) if is_address(path) else _model_directory(path)
     model, info = load_native(weights)
@@ -95,12 +95,12 @@ def load(path: str | Path) -> Classifier:
         )
     preprocess = Preprocess.from_dict(info.preprocess)
     if config.in_channels != 3:
-        raise UserError(f"{path} takes {config.in_channels} channels, and pictures have 3")
+        raise UserError(f"{path} takes {config.in_channels} channels, but images have 3")
     if isinstance(config, ViTConfig) and any(
         side % config.patch_size for side in preprocess.image_size
     ):
         raise UserError(
-            f"{path}: its config.json brings images to {preprocess.image_size} pixels, which do "
+            f"{path}: its config.json resizes images to {preprocess.image_size} pixels, which do "
             f"not divide into patches of {config.patch_size}"
         )
     classes = info.classes or [str(i) for i in range(config.num_classes)]
@@ -109,7 +109,7 @@ def load(path: str | Path) -> Classifier:
 
 
 def _model_directory(path: str | Path) -> Path:
-    """The model directory or file that is meant: itself, or the one in a finished run."""
+    """The model directory or file: `path`, or the one in a finished run."""
     folder = Path(path).expanduser()
     if (folder / "model" / "config.json").is_file():
         return folder / "model"

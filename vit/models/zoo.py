@@ -1,4 +1,4 @@
-"""One table of the models that have a name: their sizes, and the parameter count each must have."""
+"""Table of the named models: sizes and parameter counts."""
 
 import re
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ class Entry:
 
     config: ModelConfig
     num_params: int
-    """Count with 1000 classes at 224 pixels, without a tanh layer before the head."""
+    """Parameter count with 1000 classes at 224 pixels, without a tanh layer before the head."""
     source: str
-    """Where the sizes are published."""
+    """Publication of the sizes."""
 
 
 # Width, depth, mlp_dim and num_heads of the Transformers.
@@ -72,13 +72,13 @@ ZOO: dict[str, Entry] = {
     "vit_l16": Entry(_vit("L", 16), 304_326_632, _PAPER),
     "vit_l32": Entry(_vit("L", 32), 306_535_400, _PAPER),
     "vit_h14": Entry(_vit("H", 14), 632_045_800, _PAPER),
-    # ViT-g/14 and ViT-G/14 there, which differ in case only; names here do not depend on case.
+    # ViT-g/14 and ViT-G/14 there; names here are case-insensitive.
     "vit_giant14": Entry(_vit("giant", 14), 1_012_611_432, _SCALING),
     "vit_gigantic14": Entry(_vit("gigantic", 14), 1_844_440_680, _SCALING),
-    # The name counts the root's stride as 2 of its 4; tokens are 32 pixels apart.
+    # The name counts only 2 of the root's stride of 4; the token stride is 32 pixels.
     "r_vit_ti16": Entry(_vit("Ti", 32, ()), 6_337_704, _AUGREG),
     "r26_vit_s32": Entry(_vit("S", 32, (2, 2, 2, 2)), 36_431_912, _AUGREG),
-    # At /16 the fourth stage's blocks are in the third (section 4.1 of the paper).
+    # At /16 the third stage includes the fourth stage's blocks (section 4.1 of the paper).
     "r50_vit_b16": Entry(_vit("B", 16, (3, 4, 9)), 98_659_112, _HYBRID),
     "r50_vit_b32": Entry(_vit("B", 32, (3, 4, 6, 3)), 110_945_832, _HYBRID),
     "r50_vit_l16": Entry(_vit("L", 16, (3, 4, 9)), 316_483_624, _HYBRID),
@@ -96,12 +96,12 @@ ZOO: dict[str, Entry] = {
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names of the known models, filtered by a shell-style pattern such as "vit_b*"."""
+    """Names of the models that match a shell-style pattern such as "vit_b*"."""
     return [name for name in ZOO if fnmatchcase(name, pattern)]
 
 
 def _key(name: str) -> str:
-    """Letters and digits only, with the spellings of the paper's Table 6 brought together."""
+    """Letters and digits of a name, with the paper's Table 6 spellings unified."""
     text = re.sub(r"[^a-z0-9]", "", name.lower()).replace("resnet", "r")
     text = re.sub(r"^(r\d+)x1(?=vit)", r"\1", text)  # R50x1+ViT-B/16
     return re.sub(r"^(?=r\d+x\d+$)", "bit", text)  # ResNet50x1
@@ -112,7 +112,7 @@ def canonical_name(name: str) -> str:
 
     UserError lists the nearest known names.
     """
-    by_key = {_key(known): known for known in ZOO}
+    by_key = {_key(entry): entry for entry in ZOO}
     if not isinstance(name, str):
         raise UserError(f"{name!r} is not the name of a model, such as 'vit_b16'")
     if _key(name) not in by_key:
@@ -132,23 +132,23 @@ _WORDS |= {"giant": "giant", "gigantic": "gigantic"}
 
 
 def _published(name: str) -> str | None:
-    """Our name for timm's and Hugging Face's names, with or without organisation and tag."""
+    """Our name for a name of timm or Hugging Face, with or without organisation and tag."""
     text = name.lower().rpartition("/")[2].partition(".")[0].replace("-", "_")
     ours = _key(text)
-    # To the end of the name: vit_base_patch16_clip_224 and the like are other architectures.
-    if found := re.match(
+    # Match the whole name: vit_base_patch16_clip_224, for example, is another architecture.
+    if match := re.match(
         rf"(?:vit|deit)_({'|'.join(_WORDS)})_patch(\d+)(?:_\d+)?(?:_in21k)?$", text
     ):
-        ours = f"vit{_WORDS[found[1]]}{found[2]}"
-    elif found := re.match(rf"vit_({'|'.join(_WORDS)})_r(\d+)_s(\d+)(?:_\d+)?(?:_in21k)?$", text):
-        ours = f"r{found[2]}vit{_WORDS[found[1]]}{found[3]}"
-    elif found := re.match(r"resnetv2_(\d+)x(\d+)_bit", text):
-        ours = f"bitr{found[1]}x{found[2]}"
-    return {_key(known): known for known in ZOO}.get(ours)
+        ours = f"vit{_WORDS[match[1]]}{match[2]}"
+    elif match := re.match(rf"vit_({'|'.join(_WORDS)})_r(\d+)_s(\d+)(?:_\d+)?(?:_in21k)?$", text):
+        ours = f"r{match[2]}vit{_WORDS[match[1]]}{match[3]}"
+    elif match := re.match(r"resnetv2_(\d+)x(\d+)_bit", text):
+        ours = f"bitr{match[1]}x{match[2]}"
+    return {_key(entry): entry for entry in ZOO}.get(ours)
 
 
 def config_from_dict(values: dict[str, Any]) -> ModelConfig:
-    """The inverse of a configuration's `to_dict`; "architecture" picks the class."""
+    """Inverse of a configuration's `to_dict`; "architecture" selects the class."""
     kinds: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
     architecture = values.get("architecture", "vit")
     if not isinstance(architecture, str) or architecture not in kinds:
@@ -164,7 +164,7 @@ def model_config(name: str, **overrides: Any) -> ModelConfig:
 
 def build_model(config: ModelConfig) -> Model:
     """A model with fresh weights."""
-    # Imported here, so that the table alone is read without torch (`vit models`).
+    # Imported here, so that `vit models` reads the table without torch.
     from vit.models.resnet import ResNet
     from vit.models.vision_transformer import VisionTransformer
 
