@@ -23,8 +23,8 @@ ROWS = table()
 BUCKETS = ("https://storage.googleapis.com/", "gs://")
 VISION_TRANSFORMER = "vision_transformer README"
 BIG_TRANSFER = "big_transfer README"
-# "We provide models pre-trained on imagenet21k for the following architectures" there, all of which
-# lie where `wget https://storage.googleapis.com/vit_models/imagenet21k/ViT-B_16.npz` takes one from.
+# "We provide models pre-trained on imagenet21k for the following architectures" there, all of them
+# where `wget https://storage.googleapis.com/vit_models/imagenet21k/ViT-B_16.npz` takes one from.
 PAPER = ("vit_b16", "vit_b32", "vit_l16", "vit_l32", "vit_h14")
 # "pre-trained on ILSVRC-2012 (BiT-S) or ImageNet-21k (BiT-M) for 5 different architectures", and
 # "we also include" R152x2, for which there is no number of a BiT-S.

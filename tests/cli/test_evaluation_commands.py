@@ -280,7 +280,7 @@ def scarce(folder: Path) -> Path:
         (("fewshot", "model", "--data", "cifar11"), "did you mean 'cifar10'"),
         (("knn", "model", "--data", "digits,svhn"), "give one data set"),
         (("knn", "nowhere", "--data", "digits"), "no file or directory 'nowhere'"),
-        (("knn", "vit_b16", "--data", "digits"), "vit_b16 names an architecture"),
+        (("knn", "vit_giant14", "--data", "digits"), "nobody publishes any of vit_giant14"),
         (("knn", "model"), "--data"),
         (("fewshot", "model", "--data", "my photos", "--shots", "5", "20"),
          "class 'blue' has 11 training images, 20 shots want 20 (3 classes have fewer)"),

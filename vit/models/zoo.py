@@ -176,7 +176,7 @@ def canonical_name(name: str) -> str:
         if published is not None:
             hint = (
                 f"; here this architecture is {published!r}, and pretrained=... takes its weights: "
-                "a file, a directory or an address"
+                "a name of `vit models --weights`, a file, a directory or an address"
             )
         raise UserError(f"unknown model {shown(name)!r}{hint}")
     return by_key[_key(name)]
