@@ -25,6 +25,9 @@ BACKBONE = "dinov2_s14.lvd142m"
 class Mirror(Server):
     """Serves HOST/PATH of the addresses of the table."""
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that breaks off is no error of the server's."""
+
     def put(self, name: str, content: bytes | None = None) -> bytes:
         """Offers the file of that name: the content, or random values in the exact layout."""
         content = random_file(name) if content is None else content
