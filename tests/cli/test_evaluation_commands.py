@@ -250,7 +250,7 @@ def test_a_run_is_a_model_also_before_its_end(vit: Vit, photos: Path, tmp_path: 
     run = tmp_path / "run"
     fit = vit(
         "fit", "-c", "finetune", "--data.root", photos, "--run_dir", run, *TINY,
-        "--trainer.max_steps=2", "--final_split=none",
+        "--trainer.max_steps=2", "--final_split=none", "--model.pretrained=null",
     )  # fmt: skip
     assert fit.status == 0, fit.err
     ended = result(vit, "knn", run, "--data", photos, "--k", 2)
