@@ -81,6 +81,8 @@ def own_cache(
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.delenv("VIT_CACHE", raising=False)
+    # Published weights come from a server of the test's own, or not at all.
+    monkeypatch.setenv("VIT_WEIGHTS_MIRROR", "http://127.0.0.1:9")
     # Every test and process computes float32 by one library, as on a machine that is in use.
     (cache / "vit").mkdir()
     (cache / "vit" / "routes.json").write_text(float32_routes)

@@ -280,7 +280,7 @@ def test_a_machines_share_of_its_peak_carries_over_to_another(
         ("vit_b16 --memory none", "none is not a number above 0"),
         ("vit_b16 --device h101", "unknown device 'h101'; did you mean 'h100'?"),
         ("--recipe cifar1", "no recipe or file named 'cifar1'; did you mean 'cifar10'"),
-        ("--recipe finetune", "leaves the model to you"),
+        ("--recipe transfer/vit", "leaves the model to you"),
         ("--recipe jft vit_s16", "vit_s16 is not in Table 6 of the paper: say how long"),
         ("--recipe jft --image-size 384", "are trained at 224 pixels"),
         ("--recipe cifar10 --image-size 32 64", "a recipe has one, not 2"),

@@ -58,7 +58,7 @@ def test_a_recipe_parses_and_builds(name: str, folder: Path, no_weights: None) -
     from vit.cli.lightning_cli import TrainingCLI
 
     arguments = ["-c", name, "--data.root", str(folder), "--trainer.accelerator", "cpu"]
-    arguments += ["--trainer.precision", "32-true"]
+    arguments += ["--trainer.precision", "32-true", "--model.pretrained", "null"]
     labelled = "masked_patches" not in name
     cli = builder().build(arguments) if labelled else TrainingCLI(arguments)
     assert cli.model.preprocess == cli.datamodule.preprocess.to_dict()

@@ -91,8 +91,8 @@ def open_weights(path: str | Path) -> WeightFile:
     """
     if not isinstance(path, str | os.PathLike):  # True, which other libraries take
         raise UserError(
-            f"pretrained={path!r}: weights do not come by the model's name here; give a file, a "
-            "directory or an address (hf://..., gs://..., https://...), or leave it out"
+            f"pretrained={path!r} names no weights; give a name (`vit models --weights`), a file, "
+            "a directory or an address (hf://..., gs://..., https://...), or leave it out"
         )
     if not os.fspath(path):  # Path("") is the current directory
         raise UserError("pretrained='' names no file; give a file, a directory or an address")

@@ -156,13 +156,9 @@ def _image_size(given: Sequence[int] | None) -> tuple[int, int] | None:
 
 def _weights(model: str) -> str:
     """The best checkpoint of a run that has not ended; else what was given."""
-    from vit.models.zoo import list_models
-
     folder = Path(model).expanduser()
     if (folder / "config.yaml").is_file() and not (folder / "model" / "config.json").is_file():
         return str(find_checkpoint(folder))
-    if model in list_models() and not folder.exists():
-        raise UserError(f"{model} names an architecture; give trained weights, such as a run")
     return str(folder) if folder.exists() else model
 
 

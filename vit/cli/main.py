@@ -37,12 +37,16 @@ COMMANDS = {
     "imagenet": ("vit.cli.imagenet:run", "score a model on ImageNet's val, ReaL, V2, A and R"),
     "classify": ("vit.cli.classify:run", "name what is on pictures, with a trained model"),
     "recipes": ("vit.cli.recipes:run", "list the recipes that `-c` finds by name"),
-    "models": ("vit.cli.models:run", "list the models that have a name"),
+    "models": ("vit.cli.models:run", "list the models that have a name, and published weights"),
     "compare": (
         "vit.cli.compare:run",
         "what models cost: operations, memory, speed, whole trainings",
     ),
     "bench": ("vit.cli.bench:run", "images per second on this machine, and how near to its limit"),
+    "download": (
+        "vit.cli.download:run",
+        "fetch published weights by name, for offline machines too",
+    ),
     "convert": ("vit.cli.convert:run", "translate weights between formats, or compare two files"),
 }
 

@@ -99,9 +99,18 @@ def from_config(
 def find_model(
     name: str, size: tuple[int, int] | None = None, num_classes: int | None = None
 ) -> Candidate:
-    """A model by name, or from a run, a directory, a weights file or an address."""
+    """A model by name, or the one in a run, a directory or a file of weights, or at an address.
+
+    For published weights (NAME.TAG) the table is enough: nothing is downloaded.
+    """
     if "://" not in name and not Path(name).expanduser().exists():
-        return candidate(name, size, num_classes)
+        from vit.checkpoints.published import named
+
+        row = named(name) if "." in name else None
+        if row is None:
+            return candidate(name, size, num_classes)
+        classes = row.outputs if num_classes is None else num_classes
+        return from_config(row.name, model_config(row.architecture), size or row.size, classes)
     from vit.checkpoints.pretrained import inspect_pretrained
 
     config = inspect_pretrained(str(Path(name).expanduser()) if "://" not in name else name).config

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vit.checkpoints import published
 from vit.checkpoints.hub import fetch, is_address
 from vit.checkpoints.native import WEIGHTS, load_native
+from vit.checkpoints.pretrained import load_pretrained
 from vit.data.decode import open_image
 from vit.data.preprocess import Preprocess
 from vit.errors import UserError
@@ -78,22 +80,29 @@ class Classifier:
 
 
 def load(path: str | Path) -> Classifier:
-    """Loads the classifier of a run, a model directory or its model.safetensors, or an address.
+    """Loads the classifier of a run, a model directory or its model.safetensors, a name or address.
 
-    An address is hf://org/repo of a model published by `push_to_hub`, or gs:// or https:// of its
-    model.safetensors. Raises UserError for other weights and for a damaged model.
+    A name is one of published weights (`vit models --weights`). An address is hf://org/repo of a
+    model published by `push_to_hub`, or gs:// or https:// of its model.safetensors. Raises
+    UserError for other weights, for weights without classes and for a damaged model.
     """
-    weights = fetch(str(path)) if is_address(path) else _model_directory(path)
-    model, info = load_native(weights)
-    if info.preprocess is None:
+    row = published.named(path)
+    if row is not None:
+        if not row.outputs:
+            raise _without_classes(row.name)
+        model, report = load_pretrained(row.name)
+        values, names, multilabel = report.preprocess, report.classes, False
+    else:
+        weights = fetch(str(path)) if is_address(path) else _model_directory(path)
+        model, info = load_native(weights)
+        values, names = info.preprocess, info.classes
+        multilabel: bool = info.extra.get("multilabel", False)
+    if values is None:
         raise UserError(f"{path} has no preprocessing in config.json; use vit.create_model")
     config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
     if not config.num_classes:
-        raise UserError(
-            f"{path} is an encoder without classes; fine-tune it first: vit fit -c finetune "
-            f"--data.root LABELLED --model.pretrained {shlex.quote(str(path))}"
-        )
-    preprocess = Preprocess.from_dict(info.preprocess)
+        raise _without_classes(path)
+    preprocess = Preprocess.from_dict(values)
     if config.in_channels != 3:
         raise UserError(f"{path} takes {config.in_channels} channels, but images have 3")
     if isinstance(config, ViTConfig) and any(
@@ -103,9 +112,15 @@ def load(path: str | Path) -> Classifier:
             f"{path}: its config.json resizes images to {preprocess.image_size} pixels, which do "
             f"not divide into patches of {config.patch_size}"
         )
-    classes = info.classes or [str(i) for i in range(config.num_classes)]
-    multilabel: bool = info.extra.get("multilabel", False)
+    classes = names or [str(i) for i in range(config.num_classes)]
     return Classifier(model, classes, preprocess, multilabel=multilabel)
+
+
+def _without_classes(path: str | Path) -> UserError:
+    return UserError(
+        f"{path} is an encoder without classes; fine-tune it first: vit fit -c finetune "
+        f"--data.root LABELLED --model.pretrained {shlex.quote(str(path))}"
+    )
 
 
 def _model_directory(path: str | Path) -> Path:

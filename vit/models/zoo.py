@@ -36,11 +36,15 @@ _SIZES = {
     "L": (1024, 24, 4096, 16),
     "H": (1280, 32, 5120, 16),
     "giant": (1408, 40, 6144, 16),
+    # DINOv2's ViT-g, whose MLP is gated (hidden width 4096), with heads of 64.
+    "g": (1536, 40, 4096, 24),
     "gigantic": (1664, 48, 8192, 16),
 }
 
 
-def _vit(size: str, patch_size: int, stem_depths: tuple[int, ...] | None = None) -> ViTConfig:
+def _vit(
+    size: str, patch_size: int, stem_depths: tuple[int, ...] | None = None, **fields: Any
+) -> ViTConfig:
     width, depth, mlp_dim, num_heads = _SIZES[size]
     return ViTConfig(
         patch_size=patch_size,
@@ -49,6 +53,34 @@ def _vit(size: str, patch_size: int, stem_depths: tuple[int, ...] | None = None)
         mlp_dim=mlp_dim,
         num_heads=num_heads,
         stem_depths=stem_depths,
+        **fields,
+    )
+
+
+def _deit(size: str, **fields: Any) -> ViTConfig:
+    return _vit(size, 16, activation="gelu", pos_resize="bicubic_antialias", **fields)
+
+
+def _deit3(size: str, patch_size: int) -> ViTConfig:
+    return _vit(
+        size,
+        patch_size,
+        activation="gelu",
+        pos_resize="bicubic_antialias",
+        pos_embed_class_slot=False,
+        layer_scale=1e-5,
+    )
+
+
+def _dinov2(size: str, num_registers: int) -> ViTConfig:
+    return _vit(
+        size,
+        14,
+        activation="swiglu" if size == "g" else "gelu",
+        # Files with registers say so themselves (interpolate_offset=0, antialias).
+        pos_resize="bicubic_antialias" if num_registers else "bicubic_offset",
+        layer_scale=1e-5,
+        num_registers=num_registers,
     )
 
 
@@ -62,6 +94,10 @@ _SCALING = "arXiv:2106.04560, Table 2"
 _HYBRID = "arXiv:2010.11929, section 4.1 and Table 6"
 _BIT = "arXiv:1912.11370, section 3.1"
 _BASELINE = "arXiv:2010.11929, Table 6"
+_DEIT = "arXiv:2012.12877, Table 1"
+_DEIT3 = "arXiv:2204.07118, section 3"
+_DINOV2 = "arXiv:2304.07193, appendix B"
+_REGISTERS = "arXiv:2309.16588, section 2.2"
 
 ZOO: dict[str, Entry] = {
     "vit_ti16": Entry(_vit("Ti", 16), 5_717_416, _AUGREG),
@@ -92,6 +128,25 @@ ZOO: dict[str, Entry] = {
     "bit_r152x2": Entry(_bit(2, 3, 8, 36, 3), 236_335_208, _BIT),
     "bit_r152x4": Entry(_bit(4, 3, 8, 36, 3), 936_533_224, _BIT),
     "bit_r200x3": Entry(_bit(3, 3, 24, 36, 3), 568_633_000, _BASELINE),
+    # As ViT, with the exact GELU.
+    "deit_ti16": Entry(_deit("Ti"), 5_717_416, _DEIT),
+    "deit_s16": Entry(_deit("S"), 22_050_664, _DEIT),
+    "deit_b16": Entry(_deit("B"), 86_567_656, _DEIT),
+    "deit_ti16_distilled": Entry(_deit("Ti", distillation_token=True), 5_910_800, _DEIT),
+    "deit_s16_distilled": Entry(_deit("S", distillation_token=True), 22_436_432, _DEIT),
+    "deit_b16_distilled": Entry(_deit("B", distillation_token=True), 87_338_192, _DEIT),
+    "deit3_s16": Entry(_deit3("S", 16), 22_059_496, _DEIT3),
+    "deit3_b16": Entry(_deit3("B", 16), 86_585_320, _DEIT3),
+    "deit3_l16": Entry(_deit3("L", 16), 304_374_760, _DEIT3),
+    "deit3_h14": Entry(_deit3("H", 14), 632_126_440, _DEIT3),
+    "dinov2_s14": Entry(_dinov2("S", 0), 22_013_800, _DINOV2),
+    "dinov2_b14": Entry(_dinov2("B", 0), 86_493_928, _DINOV2),
+    "dinov2_l14": Entry(_dinov2("L", 0), 304_252_904, _DINOV2),
+    "dinov2_g14": Entry(_dinov2("g", 0), 1_136_306_664, _DINOV2),
+    "dinov2_s14_reg4": Entry(_dinov2("S", 4), 22_015_336, _REGISTERS),
+    "dinov2_b14_reg4": Entry(_dinov2("B", 4), 86_497_000, _REGISTERS),
+    "dinov2_l14_reg4": Entry(_dinov2("L", 4), 304_257_000, _REGISTERS),
+    "dinov2_g14_reg4": Entry(_dinov2("g", 4), 1_136_312_808, _REGISTERS),
 }
 
 
@@ -121,7 +176,7 @@ def canonical_name(name: str) -> str:
         if published is not None:
             hint = (
                 f"; here this architecture is {published!r}, and pretrained=... takes its weights: "
-                "a file, a directory or an address"
+                "a name of `vit models --weights`, a file, a directory or an address"
             )
         raise UserError(f"unknown model {shown(name)!r}{hint}")
     return by_key[_key(name)]
