@@ -1,4 +1,4 @@
-"""The pages in docs: their Python runs as printed, with a small model, and does what they say."""
+"""The pages in docs: their Python runs as printed, with a small model, and its results match."""
 
 import re
 from dataclasses import fields
@@ -35,7 +35,7 @@ def blocks(page: str) -> list[str]:
 
 
 def run(*codes: str) -> dict[str, Any]:
-    """The names that the blocks leave behind, one after the other."""
+    """Runs blocks in sequence; returns their global names."""
     names: dict[str, Any] = {"__name__": "page"}
     for code in codes:
         exec(compile(code, "docs", "exec"), names)
@@ -119,7 +119,7 @@ def test_a_detector_trains_down_to_the_patches(files: Path) -> None:
     assert [tuple(x.shape[1:]) for x in stages.values()] == wanted
 
 
-def test_a_probe_on_frozen_features_tells_colours_apart(
+def test_a_probe_on_frozen_features_separates_colours(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = run(blocks(PAGES["backbone.md"])[5])

@@ -1,4 +1,4 @@
-"""Logistic regression by L-BFGS, for any weight of the squared norm and any starting point.
+"""Logistic regression by L-BFGS, with any regularisation strength and starting point.
 
 Shapes: n images, d features, k classes.
 """
@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _ROWS = 65_536
-"""Images in one piece of the loss, which bounds its memory."""
+"""Images per chunk of the loss, to bound its memory."""
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where the minimisation has ended."""
+    """Result of the minimisation."""
 
     weight: Tensor
-    """As it was given: `k d`, or `1 d`."""
+    """`k d`, or `1 d`, as the initial weight."""
     bias: Tensor
     """`k`, or `1`."""
     iterations: int
@@ -37,14 +37,14 @@ def minimise(
     scale: Tensor | float = 1.0,
     **stopping: Any,
 ) -> Minimum:
-    """Minimises mean loss + strength * |scale * weight|^2 from `weight` and `bias` on.
+    """Minimises mean loss + strength * |scale * weight|^2, starting from `weight` and `bias`.
 
-    The scores are features @ (scale * weight).T + bias. With `scale` the minimum is the same, and
-    L-BFGS works in other coordinates. The bias is free of the penalty.
+    The scores are features @ (scale * weight).T + bias. `scale` changes the coordinates of L-BFGS,
+    not the minimum. The bias is not regularised.
 
     Args:
         features: float64 `n d`.
-        labels: Classes `n`, or zeros and ones `n k`; see `total_loss`.
+        labels: Classes `n`, or multi-hot `n k`; see `total_loss`.
         weight: `k d`; `1 d` for the score of the second of two classes.
         bias: `k` or `1`.
         strength: Weight of the squared norm.
@@ -75,7 +75,7 @@ def minimise(
 def total_loss(scores: Tensor, labels: Tensor) -> Tensor:
     """Sum over images of the cross-entropy of `scores` (n, k) with classes (n,).
 
-    With labels of zeros and ones (n, k): binary cross-entropy, summed over classes, too.
+    With multi-hot labels (n, k): binary cross-entropy, also summed over classes.
     """
     if labels.dim() == 1:
         return F.cross_entropy(two_columns(scores), labels, reduction="sum")
@@ -84,5 +84,5 @@ def total_loss(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def two_columns(scores: Tensor) -> Tensor:
-    """Scores (n, k); of two classes with one score (n, 1) the first has 0."""
+    """Scores (n, k); for two classes with one score (n, 1), the first class has score 0."""
     return torch.cat([torch.zeros_like(scores), scores], 1) if scores.shape[1] == 1 else scores
