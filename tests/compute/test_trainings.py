@@ -1,5 +1,7 @@
 """Trainings of recipes and of the paper, with a known cost."""
 
+from pathlib import Path
+
 import pytest
 
 from vit.compute.trainings import UNNAMED, Length, recipe_trainings
@@ -22,3 +24,26 @@ def test_a_recipe_without_a_name_trains_what_vit_fit_trains() -> None:
     from vit.training.classifier import ImageClassifier
 
     assert ImageClassifier().model.config == model_config(UNNAMED)
+
+
+@pytest.mark.parametrize(
+    ("data", "trainer", "images"),
+    [
+        ("batch_size: 64", "max_steps: 10, accumulate_grad_batches: 2", 1280),
+        ("global_batch: 96", "max_steps: 10", 960),
+        ("global_batch: 96, batch_size: 32", "max_steps: 10", 960),
+        ("global_batch: 96", "max_steps: 10, accumulate_grad_batches: 3", 960),
+        ("global_batch: 400", "max_epochs: 2, accumulate_grad_batches: 2", 2 * 1200),
+        ("global_batch: 400, batch_size: null", "max_epochs: 2", 2 * 1200),
+    ],
+)
+def test_images_seen_follow_from_the_batch(
+    data: str, trainer: str, images: int, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        f"data: {{dataset: digits, image_size: 16, {data}}}\ntrainer: {{{trainer}}}\n"
+        "model: {name: vit_ti16}\n"
+    )
+    [training], _ = recipe_trainings(str(recipe), [], None, None, Length())
+    assert training.images == images

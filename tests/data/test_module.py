@@ -406,3 +406,43 @@ def test_the_command_line_reaches_every_argument(photos):
     shown = parser.format_help()
     for text in ("--data.inputs.crop_fraction", "Share of train that becomes val", "Filter of the"):
         assert text in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "batch", "accumulated"),
+    [
+        ({"global_batch": 24}, 24, 1),
+        ({"global_batch": 24, "accumulate": 3}, 8, 3),
+        ({"global_batch": 24, "batch_size": 8}, 8, 3),
+        ({"global_batch": 24, "batch_size": 8, "accumulate": 3}, 8, 3),
+        ({"batch_size": 8, "accumulate": 2}, 8, 2),
+    ],
+)
+def test_the_images_of_a_step_are_those_of_global_batch(photos, given, batch, accumulated):
+    given = {"batch_size": None, **given}
+    accumulate = given.pop("accumulate", 1)
+    module, model = data(photos, val_fraction=0.0, test_fraction=0.0, **given), Recorder()
+    loop = trainer(max_steps=2, accumulate_grad_batches=accumulate)
+    loop.fit(model, datamodule=module)
+    assert (module.batch_size, loop.accumulate_grad_batches) == (batch, accumulated)
+    images = given.get("global_batch") or batch * accumulated
+    assert (loop.global_step, module.consumed_samples) == (2, 2 * images)
+
+
+def test_no_batch_is_64_images():
+    assert ImageData("digits").batch_size == 64
+
+
+@pytest.mark.parametrize(
+    ("given", "accumulate", "message"),
+    [
+        ({"global_batch": 25, "batch_size": None}, 2, "choose --data.global_batch 24"),
+        ({"global_batch": 24, "batch_size": 16}, 1, "global_batch=24 contradicts batch_size=16"),
+        ({"global_batch": 24, "batch_size": 8}, 2, "contradicts .* accumulate_grad_batches=2"),
+        ({"global_batch": 4, "batch_size": 8}, 1, "contradicts batch_size=8"),
+    ],
+)
+def test_a_global_batch_that_cannot_be_divided_is_refused(photos, given, accumulate, message):
+    loop = trainer(max_epochs=1, accumulate_grad_batches=accumulate)
+    with pytest.raises(UserError, match=message):
+        loop.fit(Recorder(), datamodule=data(photos, **given))

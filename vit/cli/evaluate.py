@@ -126,7 +126,7 @@ def _built(folder: Path, options: Namespace, rest: list[str]) -> Any:
     # The weights know what they are; the recipe's changes to a named model are in them already.
     arguments = ["--model.pretrained", str(weights)]
     # Nothing is drawn for training; a run that once balanced twice can still be scored.
-    arguments += ["--data.sampling.balanced", "false", *rest]
+    arguments += ["--data.sampling.balanced", "false", "--data.global_batch", "null", *rest]
     # Other images: labelled by the run's classes, however many of them are there.
     others = any(arg.startswith("--data.root") for arg in rest) and (classes or unlabelled)
     with tempfile.TemporaryDirectory() as temporary:

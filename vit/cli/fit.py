@@ -38,6 +38,7 @@ most used options:
                                or a CSV or Parquet file with the columns path, label and split
   --data.image_size N          pixels
   --data.batch_size N          images per step and process
+  --data.global_batch N        images per step of all processes; batch_size and accumulation follow
   --data.loading.on_error skip
                                leave out unreadable images, and count them, instead of stopping
   --data.sampling.balanced true
@@ -46,6 +47,7 @@ most used options:
   --model.pretrained PATH      weights to start from
   --model.optimizer.lr X       learning rate
   --trainer.max_epochs N       or --trainer.max_steps N, or --trainer.max_time 00:00:05:00
+  --patience N                 end when N validations have brought no better score
   --trainer.devices N          processes or GPUs; on CPUs add --trainer.accelerator cpu
   --trainer.precision P        32-true, bf16-mixed, ...; by default what the hardware is good at
   --seed_everything N          order, augmentation, initial weights and splits
@@ -146,6 +148,7 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
             trainer.fit(model, data, ckpt_path=None if checkpoint is None else str(checkpoint))
             record()  # also where nothing was left to train
             trained = True
+            _say_if_early(trainer)
             if trainer.global_step == step and is_first_process():
                 print(
                     f"note: the run was complete at step {step}, nothing was trained; raise its "
@@ -163,6 +166,16 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
         if is_first_process():
             print(_stopped(run_dir, trained=trained), file=sys.stderr)
         raise
+
+
+def _say_if_early(trainer: Any) -> None:
+    for callback in trainer.early_stopping_callbacks:
+        if callback.wait_count >= callback.patience and is_first_process():
+            print(
+                f"stopped early: {callback.monitor} has not improved in {callback.patience} "
+                "validations",
+                file=sys.stderr,
+            )
 
 
 def _fix_route(config: Any, saved: dict[str, Any] | None) -> None:

@@ -13,7 +13,7 @@ import yaml
 from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from vit.checkpoints.pretrained import PretrainedInfo, inspect_pretrained
@@ -23,7 +23,7 @@ from vit.cli.option_ranges import check_constructors, check_options
 from vit.cli.recipes import resolve_recipes, task_of
 from vit.cli.run_directory import is_first_process
 from vit.cli.trial_builds import try_callbacks, try_optimizer
-from vit.data.module import ImageData
+from vit.data.module import DEFAULT_BATCH, ImageData
 from vit.errors import UserError
 from vit.hardware import computes_on_cpu, default_precision
 from vit.models.routes import Float32Route, use_float32_route
@@ -151,6 +151,13 @@ class TrainingCLI(LightningCLI):
             help="Images that the finished run is scored on: test, val, or none. A set without "
             "test images is scored on val.",
         )
+        parser.add_argument(
+            "--patience",
+            type=int | None,
+            default=None,
+            help="Validations without a better score (val/acc1, val/map, or val/loss where there "
+            "are no labels) after which the run ends.",
+        )
         for name in ("optimizer", "lr_scheduler"):  # which config.yaml of runs have, always null
             parser.add_argument(f"--{name}", type=Any, default=None, help=argparse.SUPPRESS)
         parser.add_argument(
@@ -184,6 +191,8 @@ class TrainingCLI(LightningCLI):
         if config.model.pretrained is not None:
             config.model.pretrained = os.path.expanduser(config.model.pretrained)
             pretrained = fill_from_pretrained(config)
+        if config.data.batch_size is None and config.data.global_batch is None:
+            config.data.batch_size = DEFAULT_BATCH  # config.yaml says what was used
         model = configured_model(config, pretrained)
         check_memory(config, model, on_cpu=computes_on_cpu(config.trainer.accelerator or "auto"))
         if self._parsed is not None:
@@ -217,7 +226,7 @@ class TrainingCLI(LightningCLI):
                 "default_root_dir": str(run_dir),
                 "logger": [MetricsCsv(run_dir, resumed_step), *self._configured("logger")],
                 # LastCheckpoint is a StopTogether.
-                "callbacks": [*progress, *self._checkpoints(run_dir)],
+                "callbacks": [*progress, *self._early_stopping(), *self._checkpoints(run_dir)],
                 "plugins": [AtomicCheckpointIO(), *self._configured("plugins")],
             }
         callbacks["callbacks"] = [*self._configured("callbacks"), *callbacks["callbacks"]]
@@ -229,6 +238,7 @@ class TrainingCLI(LightningCLI):
         # that can be there only once.
         except (MisconfigurationException, *_REFUSALS) as error:
             raise UserError(f"trainer: {shorten(' '.join(str(error).split()))}") from error
+        self.datamodule.share_batch(self.trainer)
         return self.trainer
 
     def _progress(self) -> list[ProgressBar]:
@@ -248,10 +258,25 @@ class TrainingCLI(LightningCLI):
         last = LastCheckpoint(folder)
         if self.datamodule.splits.val is None:
             return [last]
-        monitor = "val/map" if self.datamodule.multilabel else "val/acc1"
+        return [BestCheckpoint(folder, self._monitor()), last]
+
+    def _monitor(self) -> str:
+        """The score that says which weights are the best."""
         if not self.datamodule.labelled:
-            monitor = "val/loss"
-        return [BestCheckpoint(folder, monitor), last]
+            return "val/loss"
+        return "val/map" if self.datamodule.multilabel else "val/acc1"
+
+    def _early_stopping(self) -> list[Callback]:
+        if self.config.patience is None:
+            return []
+        if self.datamodule.splits.val is None or self.config.trainer.limit_val_batches == 0:
+            raise UserError(
+                f"patience={self.config.patience} needs validation images, which this run has not; "
+                "leave it out, or raise --data.splits.val_fraction"
+            )
+        monitor = self._monitor()
+        mode = "min" if monitor == "val/loss" else "max"
+        return [EarlyStopping(monitor, patience=self.config.patience, mode=mode)]
 
     def save_config(self, path: Path) -> None:
         """The resolved configuration without what belongs to one start: the run it resumed.

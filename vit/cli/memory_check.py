@@ -6,6 +6,7 @@ from typing import Any
 from jsonargparse import Namespace
 
 from vit.checkpoints.pretrained import PretrainedInfo
+from vit.cli.option_ranges import MAX_DEVICES
 from vit.compute.flops import work
 from vit.compute.memory import GIB, available_memory
 from vit.errors import UserError
@@ -62,7 +63,7 @@ def check_memory(config: Namespace, model: ModelConfig, *, on_cpu: bool) -> None
     top. `on_cpu`: whether batches are computed on in this memory, too.
     """
     height, width = model.size
-    batch: int = config.data.batch_size
+    batch = _smallest_batch(config, on_cpu=on_cpu)
     params = count_parameters(model)
     needed = FLOAT * params + LAYER_OBJECTS * count_layers(model)
     values = batch * CHANNELS * height * width
@@ -77,6 +78,18 @@ def check_memory(config: Namespace, model: ModelConfig, *, on_cpu: bool) -> None
             f"batches of {shown(batch)} images of {shown(height)}x{shown(width)} pixels), and "
             f"{_gib(there)} are free; choose smaller images, a smaller batch or a smaller model"
         )
+
+
+def _smallest_batch(config: Namespace, *, on_cpu: bool) -> int:
+    """Images in a batch of one process, on as many processes as there may be."""
+    data = config.data
+    if data.batch_size is not None:
+        return data.batch_size
+    trainer = config.trainer
+    known = isinstance(trainer.devices, int) and trainer.devices > 0
+    devices = trainer.devices if known else 1 if on_cpu else MAX_DEVICES
+    processes = devices * trainer.num_nodes * trainer.accumulate_grad_batches
+    return max(data.global_batch // processes, 1)
 
 
 def count_parameters(model: ModelConfig) -> int:

@@ -50,6 +50,8 @@ RANGES: dict[str, Range] = {
     "trainer.reload_dataloaders_every_n_epochs": NOT_NEGATIVE,
     "data.image_size": COUNT,
     "data.batch_size": COUNT,
+    "data.global_batch": COUNT,
+    "patience": COUNT,
     "model.fraction": FRACTION,
 }
 """Whole or real numbers for the options that take some; null leaves the Trainer's default."""

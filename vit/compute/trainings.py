@@ -134,10 +134,14 @@ def _images_seen(
     processes = length.processes
     if processes is None:
         processes = _whole(trainer.get("num_nodes"), 1) * _whole(trainer.get("devices"), 1)
-    batch = data.get("batch_size", BATCH) * processes
+    accumulated = _whole(trainer.get("accumulate_grad_batches"), 1)
+    whole = data.get("global_batch")  # of a step; the batch or the accumulation follows from it
+    batch = (data.get("batch_size") or BATCH) * processes
+    if whole and not data.get("batch_size"):
+        batch = whole // accumulated
     # The user's epochs replace the recipe's steps.
     steps = _whole(trainer.get("max_steps"), 0) if length.epochs is None else 0
-    step = batch * _whole(trainer.get("accumulate_grad_batches"), 1)
+    step = whole or batch * accumulated
     epochs = length.epochs or _whole(trainer.get("max_epochs"), 0)
     if not epochs and not steps:
         raise UserError(f"recipe {recipe!r} does not say how long it trains: add --epochs N")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 from torch import Tensor
@@ -41,6 +41,8 @@ _INPUTS = InputFormat()
 _SAMPLING = Sampling()
 _SPLITTING = Splitting()
 _LOADING = Loading()
+DEFAULT_BATCH = 64
+"""Images in a batch of one process, where nothing says how many."""
 
 
 class ImageData(LightningDataModule):
@@ -56,7 +58,10 @@ class ImageData(LightningDataModule):
         data_dir: Where downloads go. Default: ~/.cache/vit/data.
         image_size: Pixels the model sees, one side or (height, width). Default: that of the
             pretrained weights, or 224.
-        batch_size: Images in a batch of one process; the optimizer sees devices times as many.
+        batch_size: Images in a batch of one process. Default: what global_batch leaves for each
+            process, or 64.
+        global_batch: Images per step of the optimizer, of all processes together. Gradients are
+            accumulated over as many batches as that takes.
         augment: Random changes of training images.
         inputs: Cut of evaluation images, and normalisation.
         sampling: Balanced classes, repeated augmentation.
@@ -71,7 +76,8 @@ class ImageData(LightningDataModule):
         *,
         data_dir: str | None = None,
         image_size: int | tuple[int, int] | None = None,
-        batch_size: int = 64,
+        batch_size: int | None = None,
+        global_batch: int | None = None,
         augment: TrainTransform = _TRAIN_TRANSFORM,
         inputs: InputFormat = _INPUTS,
         sampling: Sampling = _SAMPLING,
@@ -90,13 +96,16 @@ class ImageData(LightningDataModule):
                 "root='' names no data: give a folder, or a CSV or Parquet file; the current "
                 "directory is --data.root ."
             )
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size} must be at least 1")
+        for name, number in (("batch_size", batch_size), ("global_batch", global_batch)):
+            if number is not None and number < 1:
+                raise UserError(f"{name}={number} must be at least 1")
         self.dataset = dataset
         self.root = root
         self.data_dir = data_dir
         self.image_size = _pair(image_size)
-        self.batch_size = batch_size
+        self.global_batch = global_batch
+        self._own_batch = batch_size
+        self.batch_size: int = batch_size or global_batch or DEFAULT_BATCH
         augment.check_size(self.image_size)
         self.augment = augment
         self.sampling = sampling
@@ -124,6 +133,38 @@ class ImageData(LightningDataModule):
             raise UserError("sampling.balanced needs labels, which this task does not read")
         self.labelled, self.known_classes = labelled, classes
         return self
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit" and self.trainer is not None:
+            self.share_batch(self.trainer)
+
+    def share_batch(self, trainer: Trainer) -> None:
+        """Divides global_batch among the processes of a Trainer and the batches of a step.
+
+        Raises UserError where it cannot be divided so.
+        """
+        whole, processes = self.global_batch, trainer.world_size
+        if whole is None:
+            return
+        accumulated = trainer.accumulate_grad_batches
+        if self._own_batch is None:
+            per_step = processes * accumulated
+            if whole % per_step:
+                raise UserError(
+                    f"global_batch={whole} is not a multiple of {per_step}, the batches per step "
+                    f"({processes} processes x accumulate_grad_batches={accumulated}); choose "
+                    f"--data.global_batch {max(whole // per_step, 1) * per_step}"
+                )
+            self.batch_size = whole // per_step
+            return
+        needed, rest = divmod(whole, self._own_batch * processes)
+        if rest or accumulated not in (1, needed):
+            raise UserError(
+                f"global_batch={whole} contradicts batch_size={self._own_batch} on {processes} "
+                f"processes with accumulate_grad_batches={accumulated}; leave out the latter two "
+                "(--data.batch_size null --trainer.accumulate_grad_batches 1), and they follow"
+            )
+        trainer.accumulate_grad_batches = needed
 
     @cached_property
     def splits(self) -> Splits:
