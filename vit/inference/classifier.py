@@ -118,7 +118,7 @@ def load(path: str | Path) -> Classifier:
 
 def _without_classes(path: str | Path) -> UserError:
     return UserError(
-        f"{path} is an encoder without classes; fine-tune it first: vit fit -c finetune "
+        f"{path} is an encoder without classes; fit a head to it first: vit fit -c probe "
         f"--data.root LABELLED --model.pretrained {shlex.quote(str(path))}"
     )
 
