@@ -1,4 +1,4 @@
-"""Cells of a benchmark: runs of `vit fit` that are made once, whatever happens in between."""
+"""Runs of `vit fit` in a benchmark: each is trained once, also across interruptions."""
 
 import json
 import sys
@@ -10,24 +10,24 @@ from vit.transfer.cells import run_cell as run_or_reuse
 
 
 def run_cell(arguments: list[str], folder: Path) -> dict[str, Any]:
-    """summary.json of `vit fit ARGUMENTS --run_dir folder`, trained only if it is not there yet.
+    """summary.json of `vit fit ARGUMENTS --run_dir folder`; a finished run is reused.
 
-    An interrupted run goes on from its checkpoint. The output of the run is in folder/log.txt.
+    An interrupted run is resumed from its checkpoint. The run's output is in folder/log.txt.
     """
     print(f"{folder} ...", end=" ", file=sys.stderr, flush=True)
     began = time.monotonic()
     summary, reused = run_or_reuse(arguments, folder)
-    how = "was there" if reused else f"{time.monotonic() - began:.0f} s"
+    how = "reused" if reused else f"{time.monotonic() - began:.0f} s"
     print(how, file=sys.stderr)
     return summary
 
 
-def note_options(made: object, folder: Path) -> None:
-    """Writes beside `folder` how its run is made; SystemExit where one was made with others."""
+def note_options(options: object, folder: Path) -> None:
+    """Records the options of a run next to `folder`; SystemExit if it was made with others."""
     note = folder.parent / f"{folder.name}.json"
-    if note.is_file() and json.loads(note.read_text()) != made:
+    if note.is_file() and json.loads(note.read_text()) != options:
         raise SystemExit(
             f"{folder} was made with other options (see {note}); choose another --runs"
         )
     note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(made))
+    note.write_text(json.dumps(options))

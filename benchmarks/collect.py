@@ -1,8 +1,8 @@
-"""Gathers finished runs into one results file: mean and spread over seeds, machine, versions.
+"""Collects finished runs into one results file: mean and spread over seeds, machine, versions.
 
     python benchmarks/collect.py RESULTS.json "label" RUN [RUN ...]
 
-Adds, or replaces, the row `label` of RESULTS.json: one row is one command run with several seeds.
+Adds or replaces the row `label` of RESULTS.json. One row is one command with several seeds.
 """
 
 import argparse
@@ -18,7 +18,7 @@ KEPT = ("train_seconds", "train_cpu_seconds", "images_seen", "steps", "parameter
 
 
 def row(label: str, runs: list[Path]) -> dict[str, Any]:
-    """One row from the summaries of runs that differ in their seed only."""
+    """One row from the summaries of runs that differ only in their seed."""
     summaries = [json.loads((run / "summary.json").read_text()) for run in runs]
     first = summaries[0]
     scores = {
@@ -46,7 +46,7 @@ def row(label: str, runs: list[Path]) -> dict[str, Any]:
 
 
 def portable(command: str) -> str:
-    """The command without the folders of the machine it ran on."""
+    """The command without local directories."""
     words = shlex.split(command)
     return shlex.join(Path(word).name if word.startswith("/") else word for word in words)
 

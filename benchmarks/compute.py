@@ -1,10 +1,10 @@
-"""The paper's Table 6 beside our arithmetic: results, tables and figure of docs/compute.md.
+"""The paper's Table 6 and our counts: results, tables and figure of docs/compute.md.
 
 python benchmarks/compute.py          writes benchmarks/results/compute_table6.json and the page
 python benchmarks/compute.py --check  exit status 1 if either is not up to date
 
-Written are also what PyTorch's counter finds for every named model at full depth, which takes a
-minute or two; the check compares the formulas with these.
+The results include the counts of PyTorch's counter for every named model at full depth, which takes
+a minute or two; the check compares the formulas with them.
 """
 
 import json
@@ -37,9 +37,9 @@ def jft(**options: Any) -> Rows:
 
 
 def saved_by_early_stride(point: Point) -> float:
-    """ExaFLOPs less if units strode on their first 1x1 convolution, as ResNet v1, not on the 3x3.
+    """ExaFLOPs saved by a stride on the first 1x1 convolution of a unit, as in ResNet v1.
 
-    Only that convolution changes, to a quarter of its outputs, at the entry of each later stage.
+    Only that convolution changes, to a quarter of its outputs, at the start of each later stage.
     """
     config = ZOO[point.model].config
     if isinstance(config, ResNetConfig):
@@ -54,8 +54,8 @@ def saved_by_early_stride(point: Point) -> float:
 
 
 def hypotheses() -> list[tuple[str, list[float]]]:
-    """Ways of counting, and ours over the paper's exaFLOPs by each, row by row."""
-    own, jft_head = jft(), jft(classes=JFT_CLASSES)
+    """Counting methods, each with the ratio of our to the paper's exaFLOPs per row."""
+    rows, jft_head = jft(), jft(classes=JFT_CLASSES)
     fewer = jft(images=300e6)
     xla = json.loads((RESULTS / "compute_xla.json").read_text())["exaflops"]
 
@@ -63,14 +63,14 @@ def hypotheses() -> list[tuple[str, list[float]]]:
         return [value(i) / point.exaflops for i, point in enumerate(TABLE6)]
 
     return [
-        ("ours: stride on the 3x3 convolution, 1000 classes", [row["ratio"] for row in own]),
+        ("ours: stride on the 3x3 convolution, 1000 classes", [row["ratio"] for row in rows]),
         (f"a head of {JFT_CLASSES:,} classes", [row["ratio"] for row in jft_head]),
         ("300 million images instead of 303", [row["ratio"] for row in fewer]),
         (
             "stride on the first 1x1 convolution",
-            ratios(lambda i: own[i]["exaflops"] - saved_by_early_stride(TABLE6[i])),
+            ratios(lambda i: rows[i]["exaflops"] - saved_by_early_stride(TABLE6[i])),
         ),
-        ("without padding", [row["ratio_without_padding"] for row in own]),
+        ("without padding", [row["ratio_without_padding"] for row in rows]),
         (
             f"without padding, {JFT_CLASSES:,} classes",
             [row["ratio_without_padding"] for row in jft_head],
@@ -80,7 +80,7 @@ def hypotheses() -> list[tuple[str, list[float]]]:
 
 
 def span(ratios: list[float], family: str) -> str:
-    """The deviations of a family's rows in per cent, without the row that is a misprint."""
+    """Range of a family's deviations in per cent, without the misprinted row."""
     chosen = [
         100 * (ratio - 1)
         for ratio, point in zip(ratios, TABLE6, strict=True)
@@ -90,7 +90,7 @@ def span(ratios: list[float], family: str) -> str:
 
 
 def table6(rows: Rows) -> str:
-    """Each row of the paper's table."""
+    """The paper's table with our counts."""
     xla = json.loads((RESULTS / "compute_xla.json").read_text())["exaflops"]
     lines = [
         "| model | epochs | parameters, M | forward, GFLOP/image | ours, exaFLOPs | paper "
@@ -114,7 +114,7 @@ def table6(rows: Rows) -> str:
 
 
 def explanations() -> str:
-    """What brings ours nearer to the paper, and what does not."""
+    """Deviation from the paper by counting method."""
     lines = ["| counted | ViT, % | hybrids, % | ResNets, % |", "|---|---|---|---|"]
     for name, ratios in hypotheses():
         cells = (name, *(span(ratios, family) for family in ("ViT", "hybrid", "ResNet")))
@@ -123,7 +123,7 @@ def explanations() -> str:
 
 
 def models() -> str:
-    """Every model at 224 pixels."""
+    """Cost of every named model at 224 pixels."""
     lines = [
         "| model | parameters, M | multiply-adds, G | training step, GFLOP | activations, MiB "
         "| checkpointed, MiB | largest batch in 80 GiB | checkpointed |",
@@ -145,7 +145,7 @@ def models() -> str:
 
 
 def filled(page: str, tables: dict[str, str]) -> str:
-    """The page with what stands between each pair of markers replaced."""
+    """The page with new tables between their markers."""
     for name, text in tables.items():
         start, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         before, rest = page.split(start)

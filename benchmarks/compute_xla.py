@@ -2,10 +2,10 @@
 
     pip install jax && python benchmarks/compute_xla.py
 
-The networks are written once more, in JAX, from the official code (vit_jax/models_vit.py,
-models_resnet.py, big_transfer/bit_pytorch/models.py), and XLA's cost analysis says how many
-operations one training step takes, JFT's 18,291 sigmoid outputs included. Nothing is computed.
-Writes benchmarks/results/compute_xla.json, which benchmarks/compute.py puts into docs/compute.md.
+Implements the networks in JAX after the official code (vit_jax/models_vit.py, models_resnet.py,
+big_transfer/bit_pytorch/models.py). XLA's cost analysis counts the operations of one training step
+with JFT's 18,291 sigmoid outputs; nothing is executed. Writes benchmarks/results/compute_xla.json,
+which benchmarks/compute.py inserts into docs/compute.md.
 """
 
 import json
@@ -28,7 +28,7 @@ RESULTS = Path(__file__).parent / "results" / "compute_xla.json"
 
 
 class Weights:
-    """Parameters by name: recorded as zeros at the first pass, looked up afterwards."""
+    """Parameters by name: zeros in the first pass, which records shapes; later looked up."""
 
     def __init__(self, values: dict[str, Any] | None = None) -> None:
         self.values = values
@@ -144,7 +144,7 @@ def vit(config: ViTConfig, w: Weights, x: Any) -> Any:
 
 
 def step_flops(forward: Callable[[Weights, Any], Any]) -> float:
-    """Operations an image of a training step with a sigmoid loss, before XLA optimises anything."""
+    """Operations per image of a training step with a sigmoid loss, before XLA's optimisations."""
     images = jax.ShapeDtypeStruct((BATCH, JFT_SIZE, JFT_SIZE, 3), jnp.float32)
     targets = jax.ShapeDtypeStruct((BATCH, JFT_CLASSES), jnp.float32)
     record = Weights()
@@ -161,13 +161,13 @@ def step_flops(forward: Callable[[Weights, Any], Any]) -> float:
 
 
 def main() -> None:
-    """Counts each model of the table once."""
+    """Counts each model in the table once."""
     flops = {}
     for name in dict.fromkeys(point.model for point in TABLE6):
         config = ZOO[name].config
         network = bit if isinstance(config, ResNetConfig) else vit
         flops[name] = step_flops(partial(network, config))  # pyright: ignore[reportArgumentType]
-        print(f"{name:12} {flops[name] / 1e9:8.1f} GFLOP an image and step", flush=True)
+        print(f"{name:12} {flops[name] / 1e9:8.1f} GFLOP per image and step", flush=True)
     document = {
         "what": "training step of Table 6's models by XLA's cost analysis",
         "date": time.strftime("%Y-%m-%d"),

@@ -1,19 +1,19 @@
-"""Images per second and core from files to normalised batches, beside torchvision.
+"""Images per second and core from files to normalised batches, compared with torchvision.
 
     python benchmarks/data.py PHOTOS --make-sizes sizes      # sizes/500, sizes/760, sizes/2000
     python benchmarks/data.py sizes/500 sizes/760 sizes/2000 --cifar cifar10/train --out FILE.json
 
-Each folder holds class folders. One process, one thread, CPU time, batches through a DataLoader
-without workers; the variants alternate in every round, and the ratios are those within a round. The
-first round warms up. Every variant ends with a normalised float32 batch in which each image has
-been cropped by the same distribution:
+Each folder has one folder per class. One process, one thread, CPU time, a DataLoader without
+workers. The variants alternate in every round, and ratios are computed within a round. The first
+round is a warm-up. Every variant produces a normalised float32 batch with the same distribution of
+crops:
 
 - torchvision: ImageFolder, RandomResizedCrop, flip, ToTensor, Normalize on Pillow images
-- torchvision v2: the same on the tensors of decode_image, as its documentation advises
+- torchvision v2: the same on the tensors of decode_image, as its documentation recommends
 - vit: ImageDataset and its loader, uint8 batches, normalised by Preprocess
 
-The evaluation's pixels are compared with torchvision's, and training crops with Pillow's crop and
-resize of the whole image. The last line of the output is one JSON document.
+Evaluation pixels are compared with torchvision's, training crops with Pillow's crop and resize of
+the whole image. The last line of output is one JSON document.
 """
 
 import argparse
@@ -60,12 +60,16 @@ Variants = dict[str, Callable[[], int]]
 
 
 def main() -> None:
-    """Measures what the arguments ask for, and prints and writes the results."""
+    """Measures according to the arguments, prints and writes the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folders", nargs="+", help="folders of class folders of photos")
-    parser.add_argument("--make-sizes", metavar="DIR", help="write test folders there, and end")
-    parser.add_argument("--cifar", metavar="DIR", help="class folders of small images of one size")
-    parser.add_argument("--images", type=int, default=160, help="of each folder, at most")
+    parser.add_argument(
+        "folders", nargs="+", help="folders of photos, each with one folder per class"
+    )
+    parser.add_argument("--make-sizes", metavar="DIR", help="write test folders there and exit")
+    parser.add_argument(
+        "--cifar", metavar="DIR", help="folder of small images of one size, one folder per class"
+    )
+    parser.add_argument("--images", type=int, default=160, help="maximum number from each folder")
     parser.add_argument("--repeats", type=int, default=5, help="rounds")
     parser.add_argument("--out", help="file for the JSON document")
     args = parser.parse_args()
@@ -113,7 +117,7 @@ def measure(variants: Variants, rounds: int) -> dict[str, Any]:
     counts: dict[str, int] = {}
 
     def seeded(name: str, run: Callable[[], int]) -> Call:
-        """A pass with the seed of its round, so that all variants crop by the same numbers."""
+        """A pass with the seed of its round, so that all variants draw the same crops."""
         seeds = itertools.count()
 
         def call() -> None:
@@ -126,7 +130,7 @@ def measure(variants: Variants, rounds: int) -> dict[str, Any]:
     with Meter("passes", num_turns(len(calls), rounds), "turns") as meter:
         times = in_turns(calls, rounds=rounds, clock="cpu", shortest=0, meter=meter)
     base = next(iter(times.values()))
-    # Variants may go through different numbers of images.
+    # Variants may process different numbers of images.
     first = next(iter(counts.values()))
     results = {}
     for name, each in times.items():
@@ -142,12 +146,12 @@ def measure(variants: Variants, rounds: int) -> dict[str, Any]:
 def spread(values: Iterable[float]) -> dict[str, float]:
     """Median, smallest and largest, to four digits."""
     ordered = sorted(values)
-    found = {"median": statistics.median(ordered), "min": ordered[0], "max": ordered[-1]}
-    return {name: float(f"{value:.4g}") for name, value in found.items()}
+    numbers = {"median": statistics.median(ordered), "min": ordered[0], "max": ordered[-1]}
+    return {name: float(f"{value:.4g}") for name, value in numbers.items()}
 
 
 def consume(loader: Iterable[Any], normalize: Callable[[Tensor], Tensor] | None = None) -> int:
-    """Goes through the batches once; the number of images."""
+    """Iterates once over the batches. Returns the number of images."""
     count = 0
     for images, *_ in loader:
         count += len(images if normalize is None else normalize(images))
@@ -228,7 +232,7 @@ def image_set(paths: list[str]) -> ImageSet:
 
 
 def training_loader(paths: list[str]) -> Iterator[Any]:
-    """The full batches of an epoch drawn at random: other crops each time."""
+    """The full batches of a randomly drawn epoch, so that each call has other crops."""
     transform = TrainTransform(crop_area=AREA)
     epoch = int(torch.randint(1000, (1,)))
     dataset = ImageDataset(
@@ -263,7 +267,7 @@ def differences(pairs: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
 
 
 def crop_differences(paths: list[str]) -> dict[str, Any]:
-    """Training crops against Pillow's crop and resize of the whole image, by the scale decoded."""
+    """Training crops against Pillow's crop and resize of the whole image, by decoding scale."""
     pairs: dict[str, list[tuple[Tensor, Tensor]]] = {}
     torch.manual_seed(0)
     for path in paths:
@@ -274,11 +278,11 @@ def crop_differences(paths: list[str]) -> dict[str, Any]:
         theirs = to_tensor(part.resize(SIZE, Image.Resampling.BILINEAR))
         scale = scale_of(height, width, SIZE)
         pairs.setdefault(f"decoded at 1/{scale}", []).append((ours, theirs))
-    return {name: differences(found) for name, found in sorted(pairs.items())}
+    return {scale: differences(images) for scale, images in sorted(pairs.items())}
 
 
 def cifar_results(folder: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Small images: ImageFolder against batches cut from memory, with pad crop and flip."""
+    """Small images: ImageFolder against batches cropped in memory, with pad crop and flip."""
     side = open_image(ImageFolder(folder).samples[0][0]).height
     padded = transforms.RandomCrop(side, padding=4)
     files = ImageFolder(folder, transforms.Compose(classic_steps(padded)))

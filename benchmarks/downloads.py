@@ -1,9 +1,9 @@
-"""Do processes that download one address at once all get the right file?
+"""Do concurrent downloads of one address all yield the right file?
 
     python benchmarks/downloads.py
 
-A server on 127.0.0.1 sends a file of random bytes in small pieces, so that the processes meet in
-the middle of it. Writes benchmarks/results/downloads.json.
+A server on 127.0.0.1 sends a file of random bytes in small chunks, so that the processes overlap.
+Writes benchmarks/results/downloads.json.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def one_round(cache: Path, *, size: int = SIZE, processes: int = PROCESSES) -> dict[str, Any]:
-    """Statuses of the processes, right files in the cache, and requests that the server had."""
+    """Exit statuses, number of right files in the cache, and number of requests."""
     data = os.urandom(size)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.data, server.requests = data, 0  # pyright: ignore
@@ -59,8 +59,8 @@ def one_round(cache: Path, *, size: int = SIZE, processes: int = PROCESSES) -> d
         server.shutdown()
         server.server_close()
     paths = {Path(out.strip()) for out, _ in answers if out.strip()}
-    wanted = hashlib.sha256(data).digest()
-    right = [path for path in paths if hashlib.sha256(path.read_bytes()).digest() == wanted]
+    digest = hashlib.sha256(data).digest()
+    right = [path for path in paths if hashlib.sha256(path.read_bytes()).digest() == digest]
     files = [path for path in cache.rglob("*") if path.is_file() and path not in paths]
     return {
         "statuses": [client.returncode for client in clients],
@@ -71,7 +71,7 @@ def one_round(cache: Path, *, size: int = SIZE, processes: int = PROCESSES) -> d
 
 
 def main() -> None:
-    """Counts the rounds in which one right file was all there was."""
+    """Counts the rounds that end with exactly one right file."""
     rounds = []
     for number in range(ROUNDS):
         with tempfile.TemporaryDirectory() as folder:

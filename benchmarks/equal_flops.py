@@ -3,12 +3,11 @@
     python benchmarks/equal_flops.py [--seeds 3] [--runs DIR] [-- OPTIONS OF vit fit]
 
 The recipes cifar10/equal_flops_{vit,bit,hybrid} see the same number of images with networks of
-equal cost; options behind --, such as --data.root cifar10/, go to every run. One seed of all three
-comes before the next seed of any, and what is trained stays trained: stopped, the same command goes
-on.
+equal cost. Options after --, such as --data.root cifar10/, go to every run. All three run with one
+seed before the next seed starts. An interrupted command resumes and reuses finished runs.
 
-Forward FLOPs are what torch.utils.flop_counter counts for one image (two a multiply-add), training
-FLOPs three times that for each image seen. Writes benchmarks/results/equal_flops_cifar10.json; its
+Forward FLOPs are counted by torch.utils.flop_counter for one image (two per multiply-add); training
+FLOPs are three times that per image seen. Writes benchmarks/results/equal_flops_cifar10.json; the
 last line of output is that JSON.
 """
 
@@ -32,7 +31,7 @@ RECIPE = "cifar10/equal_flops_{}"
 
 
 def forward_flops(config: dict[str, Any]) -> int:
-    """Of one image, for a model's configuration as summary.json has it."""
+    """FLOPs of one image, for a model configuration from summary.json."""
     model = config_from_dict(config)
     return counted(build_model(model), model.size).flops
 
@@ -72,7 +71,7 @@ def main(args: list[str]) -> dict[str, Any]:
             runs[name].append(folder)
         rows = [measured(name, runs[name], summaries[name]) for name in MODELS]
         costs = [entry["training_flops"] for entry in rows]
-        # The networks' costs come in steps; how nearly equal they are belongs to the result.
+        # The costs are only nearly equal; the result records how nearly.
         document = {"largest_over_smallest_flops": max(costs) / min(costs), "rows": rows}
         options.results.parent.mkdir(parents=True, exist_ok=True)
         options.results.write_text(json.dumps(document, indent=2) + "\n")

@@ -1,11 +1,11 @@
-"""Which families of ViTs load, and whether each gives the logits that it gives at home.
+"""Which families of ViTs load, and whether each has the logits of its own library.
 
     python benchmarks/families.py [--only WORD] [--no-page]
 
 Models of timm and transformers are built at depth 1 or 2 with random values in every parameter and
 buffer, saved as their library saves them and as a bare state dict, and loaded by `vit`. Each must
-answer as its library does, or be refused in one line. Writes benchmarks/results/families.json and
-docs/families.md; the last line of the output is a count of the answers.
+return its library's logits, or be refused in one line. Writes benchmarks/results/families.json and
+docs/families.md; the last line of output counts the outcomes.
 """
 
 import argparse
@@ -42,12 +42,12 @@ EQUAL = 1e-5
 """Largest relative difference in double precision. Some tokens and their positions are added in
 float32, which leaves 1e-7; another epsilon, GELU or number of heads leaves more than this."""
 MOVES = 1e-2
-"""Each parameter of a model must move its logits by more than this when it is drawn again."""
+"""Redrawing any parameter of a model must change its logits by more than this."""
 
 
 @dataclass(kw_only=True)
 class Row:
-    """What came of loading one file."""
+    """The outcome of loading one file."""
 
     library: str
     family: str
@@ -59,15 +59,15 @@ class Row:
     difference: float | None = None
     """Largest relative difference of the logits, in float64."""
     least_moved: float | None = None
-    """Smallest relative change of the logits when one kind of parameter is drawn again; narrow
-    models only."""
+    """Smallest relative change of the logits when one kind of parameter is redrawn; narrow models
+    only."""
     sentence: str = ""
     """Why it was refused."""
     notes: str = ""
 
 
 class NoInit(TorchFunctionMode):
-    """Zeros instead of random numbers, which take long; `scatter` draws all parameters anew."""
+    """Zeros instead of slow random initialization; `scatter` draws all parameters later."""
 
     SKIPPED = frozenset(("uniform_", "normal_", "erfinv_", "trunc_normal_", "clamp_"))
 
@@ -82,7 +82,7 @@ class NoInit(TorchFunctionMode):
 def scatter(module: nn.Module, seed: int = 0) -> nn.Module:
     """Random values in every parameter and floating-point buffer, small enough to stay finite.
 
-    Patches are embedded with small values, so that the epsilon of the first norm matters.
+    The patch embedding gets small values, so that the epsilon of the first norm matters.
     """
     generator = torch.Generator().manual_seed(seed)
     tensors = [*module.named_parameters(), *module.named_buffers()]
@@ -96,18 +96,18 @@ def scatter(module: nn.Module, seed: int = 0) -> nn.Module:
 def _draw(name: str, tensor: Tensor, generator: torch.Generator) -> None:
     noise = torch.empty(tensor.shape).normal_(generator=generator)
     if "attn_pool.q" in name or "attn_pool.kv" in name:
-        noise *= 3  # else all patches are attended to alike, and the query says little
+        noise *= 3  # otherwise attention is uniform and the query has little effect
     if name.endswith("running_var"):
         tensor.copy_(0.5 + noise.abs())
     elif tensor.ndim <= 1:
         is_scale = name.endswith(("weight", "gamma", "lambda1", "gamma_1", "gamma_2"))
         tensor.copy_(float(is_scale) + 0.3 * noise)
     elif name.endswith("weight"):
-        # A mean other than zero, as weight standardisation removes it.
+        # A non-zero mean, which weight standardisation must remove.
         small = 0.1 if "patch_embed.proj" in name or "projection" in name else 1.5
         tensor.copy_(small * (noise + 0.1) / tensor[0].numel() ** 0.5)
     else:
-        # Registers and the query of attention pooling are a small part of what is pooled.
+        # Registers and the query of attention pooling have a small effect on the pooled token.
         tensor.copy_((1.5 if name.endswith(("reg_token", "latent")) else 0.3) * noise)
 
 
@@ -130,7 +130,7 @@ def saved(case: Case, peer: nn.Module, layout: str, folder: Path) -> Path:
 def measure(
     case: Case, layouts: tuple[str, ...] | None = None, moving: bool = True
 ) -> Iterator[Row]:
-    """One row for each layout; `moving`: whether the influence of narrow models' parts is too."""
+    """One row per layout. `moving`: also measure how narrow models' parameters move the logits."""
     with NoInit():
         peer = case.build()
     scatter(peer)
@@ -189,7 +189,7 @@ def _difference(ours: Tensor, theirs: Tensor) -> float:
 def least_moved(model: nn.Module, images: Tensor) -> float:
     """The smallest relative change of the logits over the kinds of parameters of the model.
 
-    Kinds are names without the numbers of layers; all of one kind are drawn again together.
+    Kinds are names without layer numbers; all parameters of one kind are redrawn together.
     """
     before = model(images)
     kinds: dict[str, list[tuple[str, Tensor]]] = {}
@@ -209,7 +209,7 @@ def least_moved(model: nn.Module, images: Tensor) -> float:
 
 
 def run(only: str, say: Callable[[str], None]) -> list[Row]:
-    """All rows, said one by one."""
+    """All rows; reports each through `say`."""
     rows = []
     for case in [*timm_cases(), *transformers_cases()]:
         if only not in str(case):
@@ -227,7 +227,7 @@ def main() -> None:
     """Measures, writes both files, and prints the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="cases whose description contains this")
-    parser.add_argument("--rows", type=Path, help="write the rows here as JSON, and no page")
+    parser.add_argument("--rows", type=Path, help="write the rows here as JSON, without the page")
     args = parser.parse_args()
     import timm
     import transformers

@@ -1,7 +1,7 @@
-"""The models of benchmarks/families.py: one for each set of arguments that a library builds with.
+"""The models of benchmarks/families.py: one per set of build arguments of a library.
 
-timm's are found by asking its registry: every entry of its ViT modules hands its arguments to
-`build_model_with_cfg`, and entries that differ only in sizes are one case, taken at the smallest.
+timm's come from its registry: every entry of its ViT modules passes its arguments to
+`build_model_with_cfg`. Entries that differ only in sizes are one case, at the smallest size.
 """
 
 import functools
@@ -44,22 +44,22 @@ class Case:
     size: Callable[[nn.Module], tuple[int, int]]
     answer: Callable[[nn.Module, Tensor], Tensor]
     shown: dict[str, Any] = field(default_factory=dict)
-    """Arguments beside the model's name."""
+    """Arguments in addition to the model's name."""
     layouts: tuple[str, ...] = LAYOUTS
     channels: int = 3
     narrow: bool = True
-    """Whether the model is small enough to be measured often."""
+    """Whether the model is small enough to measure repeatedly."""
     unseen: bool = False
-    """Whether the arguments change the logits and no tensor of a bare file shows them."""
+    """Whether the arguments change the logits but no tensor of a bare file."""
 
 
-class _Found(Exception):
-    """Ends the building of a model once its arguments are known."""
+class _Recorded(Exception):
+    """Stops building a model once its arguments are recorded."""
 
 
 @functools.cache
 def timm_arguments(name: str) -> dict[str, Any]:
-    """What timm's entry `name` builds with, without building it; class and flags as words."""
+    """Build arguments of timm's entry `name`, without building it; callables as names."""
     import timm
     from timm.models import _registry
 
@@ -68,14 +68,14 @@ def timm_arguments(name: str) -> dict[str, Any]:
 
     def record(kind: type, variant: str, pretrained: bool, **arguments: Any) -> None:
         seen.update(arguments, cls=kind.__name__)
-        raise _Found
+        raise _Recorded
 
     modules = [module, importlib.import_module("timm.models.vision_transformer")]
     try:
         with patch.object(modules[0], "build_model_with_cfg", record):
             with patch.object(modules[1], "build_model_with_cfg", record):
                 timm.create_model(name)
-    except _Found:
+    except _Recorded:
         pass
     return {key: _word(value) for key, value in seen.items() if key not in _NOT_ARGUMENTS}
 
@@ -94,7 +94,7 @@ def timm_names() -> list[str]:
     from timm.models import _registry
 
     names = timm.list_models()
-    # NaFlex's larger models are its base's at other sizes, which are in a record of their own.
+    # NaFlex's larger models have the base's arguments but for sizes, which timm keeps in a record.
     return [
         name
         for name in names
@@ -103,13 +103,13 @@ def timm_names() -> list[str]:
     ]
 
 
-# Transformers of other modules, as a user may try them.
+# Transformers of other modules that a user may try.
 OTHERS = (
     "cait_xxs24_224 xcit_nano_12_p16_224 volo_d1_224 vitamin_small_224 convit_tiny pit_ti_224 "
     "levit_128s swin_tiny_patch4_window7_224 hiera_tiny_224 mixer_s16_224 deepseek_vit_412m_enc "
     "gemma4_vit_167m_enc qwen3_vit_88m_enc resnet18"
 ).split()
-# Sizes at which a bare file says less than at the smallest one of its family.
+# Sizes at which a bare file is more ambiguous than at the smallest of its family.
 SHAPES = (
     "vit_base_patch16_siglip_256 vit_large_patch16_siglip_256 vit_large_patch16_siglip_512 "
     "vit_so400m_patch14_siglip_224 vit_so400m_patch16_siglip_256 vit_giantopt_patch16_siglip_256 "
@@ -133,9 +133,9 @@ def timm_groups() -> dict[str, list[tuple[str, dict[str, Any]]]]:
 
 
 def timm_cases(others: bool = True) -> list[Case]:
-    """One case for each set of flags, at the smallest size; then SHAPES, OTHERS and VARIATIONS.
+    """One case per set of flags, at the smallest size; then SHAPES, OTHERS and VARIATIONS.
 
-    `others`: whether OTHERS are among them.
+    `others`: whether to include OTHERS.
     """
     cases = []
     for members in timm_groups().values():
@@ -150,7 +150,7 @@ def timm_cases(others: bool = True) -> list[Case]:
 
 
 def _cost(member: tuple[str, dict[str, Any]]) -> tuple[int, int]:
-    """To find the smallest of several models."""
+    """Sort key: the smallest of several models comes first."""
     name, arguments = member
     side = int(name.rsplit("_", 1)[-1]) if name.rsplit("_", 1)[-1].isdigit() else 0
     width = (arguments.get("embed_dim") or 384) * arguments.get("width_factor", 1)
@@ -163,7 +163,7 @@ def _family(members: list[tuple[str, dict[str, Any]]]) -> str:
 
 _SMALL = {"embed_dim": 96, "num_heads": 2, "img_size": 32, "patch_size": 8}
 _WITHOUT = {"class_token": False, "global_pool": "avg"}
-# Label, architecture, arguments, and whether they change logits without changing a tensor.
+# Label, architecture, arguments, and whether these change the logits but no tensor.
 VARIATIONS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("narrow, own heads", "vit_base_patch16_224", {**_SMALL}, True),
     ("heads at a known width", "vit_base_patch16_224", {"num_heads": 4}, True),
@@ -256,20 +256,20 @@ def _timm_case(
     wide = {**defaults, **arguments}.get("embed_dim") or 384
 
     def build() -> nn.Module:
-        given = {"num_classes": CLASSES, **arguments}
+        options = {"num_classes": CLASSES, **arguments}
         plain = defaults.get("cls") == "VisionTransformer" and "embed_layer" not in defaults
         if plain and defaults.get("class_token", True):
-            # Without a class token the published size decides what is refused.
-            given.setdefault(
-                "img_size", 4 * given.get("patch_size", defaults.get("patch_size", 16))
+            # Without a class token, the published size decides whether the file is refused.
+            options.setdefault(
+                "img_size", 4 * options.get("patch_size", defaults.get("patch_size", 16))
             )
         depth = 1 if wide > 1000 else 2
         tries: list[dict[str, Any]] = [{"depth": depth}, {"layers": [1, 1, 1, 1]}, {}]
-        if wide > 2000:  # never at its own size, which may take all memory
+        if wide > 2000:  # never at full size, which may exhaust memory
             tries = [{"depth": depth, "embed_dim": 256, "num_heads": 4}]
         for extra in tries:
             try:
-                return timm.create_model(name, **{**extra, **given})
+                return timm.create_model(name, **{**extra, **options})
             except (TypeError, AssertionError, ValueError, RuntimeError, IndexError):
                 continue
         raise RuntimeError(f"timm cannot build {name} at a small size")
@@ -313,7 +313,7 @@ _CLIP = {**_MLP, "projection_dim": 32}
 _BIT = {"depths": [1, 2, 1], "hidden_sizes": [256, 512, 1024]}
 _ViT, _DeiT = "ViTForImageClassification", "DeiTForImageClassification"
 _DINO, _REG = "Dinov2ForImageClassification", "Dinov2WithRegistersForImageClassification"
-# Family, model, configuration. The class of the configuration follows from that of the model.
+# Family, model, configuration. The class of the configuration follows from the model's.
 TRANSFORMERS: list[tuple[str, str, dict[str, Any]]] = [
     ("vit", _ViT, _MLP),
     *[
@@ -407,19 +407,19 @@ TRANSFORMERS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def transformers_cases() -> list[Case]:
-    """Every case of transformers that the installed version has."""
+    """Every case that the installed version of transformers supports."""
     import transformers
 
-    known = [entry for entry in TRANSFORMERS if hasattr(transformers, entry[1])]
-    return [_transformers_case(*entry) for entry in known]
+    supported = [entry for entry in TRANSFORMERS if hasattr(transformers, entry[1])]
+    return [_transformers_case(*entry) for entry in supported]
 
 
 def _transformers_case(family: str, model: str, arguments: dict[str, Any]) -> Case:
     import transformers
 
     kind = getattr(transformers, model)
-    # A batch of logits where there is a head, else what the model's pooler gives.
-    given = {**arguments, "num_labels": CLASSES} if "Classification" in model else arguments
+    # Logits if the model has a head, otherwise its pooled output.
+    options = {**arguments, "num_labels": CLASSES} if "Classification" in model else arguments
 
     def answer(peer: nn.Module, images: Tensor) -> Tensor:
         result = peer(images)
@@ -436,7 +436,7 @@ def _transformers_case(family: str, model: str, arguments: dict[str, Any]) -> Ca
         library="transformers",
         family=family,
         model=model,
-        build=lambda: kind(kind.config_class(**given)),
+        build=lambda: kind(kind.config_class(**options)),
         save=lambda peer, folder: peer.save_pretrained(folder),  # pyright: ignore
         size=size,
         answer=answer,

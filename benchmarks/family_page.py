@@ -1,4 +1,4 @@
-"""docs/families.md, written from the rows of benchmarks/families.py."""
+"""Generates docs/families.md from the rows of benchmarks/families.py."""
 
 from collections import Counter
 from typing import Any
@@ -6,25 +6,25 @@ from typing import Any
 _HEAD = """\
 # Families
 
-Which models of timm and transformers load, and with which difference of the logits to their own
-library. Each is built at depth 1 or 2 with random values in every parameter and buffer, saved as
-its library saves it ("library") and as a state dict alone ("bare"), and loaded by
+Which models of timm and transformers load, and how far their logits differ from their own
+library's. Each is built at depth 1 or 2 with random values in every parameter and buffer, saved as
+its library saves it ("library") and as a bare state dict ("bare"), and loaded by
 `vit.create_model(pretrained=...)`.
 
-- **equal**: the largest difference of the logits, relative to the largest logit, in float64. Below
-  1e-5; in the narrow models each parameter, drawn again, moves the logits by more than 1e-2.
-- **refused**: no model is built, and one line says why. `FILE` stands for the file. Where an option
-  is named in it, such as `num_heads=...`, the file loads with that option.
-- **assumed**: a state dict alone of a model that was built with arguments other than those of its
-  name, which change the logits and no tensor. What is assumed is said when it is loaded; the
-  library's own directory, with its config.json, is refused or equal.
+- **equal**, with the largest difference of the logits, relative to the largest logit, in float64.
+  It is below 1e-5; in narrow models, redrawing any parameter changes the logits by more than 1e-2.
+- **refused**: no model is built, and one line gives the reason. `FILE` stands for the file. If the
+  line names an option, such as `num_heads=...`, the file loads with that option.
+- **assumed**: a bare state dict of a model with non-default arguments that change the logits but no
+  tensor. Loading it reports the assumption; the library's own directory, with its config.json, is
+  refused or equal.
 
-`timm` stands for {timm}, one model for each set of arguments that its entries build with.
-A row without arguments is the entry as it is."""
+`timm` is {timm}, with one model per set of build arguments. A row without arguments is the entry
+itself."""
 
 
 def page(document: dict[str, Any]) -> str:
-    """The page: counts, then a table for each library."""
+    """The page: counts, then one table per library."""
     rows = document["rows"]
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     lines = [
@@ -51,7 +51,7 @@ def page(document: dict[str, Any]) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    """One line for each model and answer; layouts that answer alike share it."""
+    """One line per model and outcome; layouts with the same outcome share it."""
     shared: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         arguments = ", ".join(f"{k}={v}" for k, v in row["arguments"].items())

@@ -1,11 +1,11 @@
-"""Time and peak memory of loading a large model from a safetensors file, beside timm's.
+"""Time and peak memory of loading a large model from a safetensors file, compared with timm.
 
     python benchmarks/load_memory.py [--model vit_h14] [--runs 3] [--quick]
 
-Every load is a process of its own that imports everything first, notes its memory, loads, and notes
-the highest resident size since (VmHWM). Of a memory-mapped file the pages that were touched count,
-although the system may take them back. The two packages alternate. `touch` also reads every weight
-once, so that the file has really been read. The last line of the output is one JSON document.
+Every load is a separate process that first imports everything, then measures the peak resident size
+(VmHWM) of loading above its memory before. Touched pages of a memory-mapped file count, although
+the system can reclaim them. The packages alternate. A second figure includes reading every weight
+once, so that the whole file is read. The last line of output is one JSON document.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# VmHWM can be reset only by writing to clear_refs, so that imports do not count.
+# Writing to clear_refs resets VmHWM, so that imports do not count.
 PEAK = """
 import json, sys, time
 def field(name):
@@ -63,7 +63,7 @@ def measure(code: str, path: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Writes the files, measures in turns, prints a table and the JSON."""
+    """Writes the files, measures the cases alternately, prints a table and the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="vit_h14")
     parser.add_argument("--runs", type=int, default=3)

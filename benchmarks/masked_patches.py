@@ -2,16 +2,16 @@
 
     python benchmarks/masked_patches.py --data cifar10/ [--seeds 3] [--runs DIR]
 
-`--data` has train/ and test/ with a folder a class. The recipe pretrain/masked_patches_cifar10 sees
-all of train without its labels; then the recipe cifar10/masked_patches is run on 1 and 10 % of the
-labels, equally many of each class, from that encoder and from random weights, with the same steps,
-batch, learning rate and augmentation. No image is held out: the weights of the last step are scored
-on test. With --whole-budget-seeds N, N seeds also train from random weights for the steps of both
-together.
+`--data` has train/ and test/ with one folder per class. The recipe pretrain/masked_patches_cifar10
+sees all of train without labels. Then the recipe cifar10/masked_patches trains on 1 and 10 % of the
+labels, the same share of each class, from that encoder and from random weights, with equal steps,
+batch, learning rate and augmentation. There is no validation set: the weights of the last step are
+scored on test. With --whole-budget-seeds N, N seeds also train from random weights for the steps of
+pre-training and fine-tuning together.
 
-What is trained stays trained: stopped, the same command goes on. Other options need another --runs;
---encoder takes over a run of the pre-training that is there. Writes
-benchmarks/results/masked_patches_cifar10.json; its last line of output is that JSON.
+An interrupted command resumes and reuses finished runs. Other options need another --runs;
+--encoder uses an existing pre-training run. Writes benchmarks/results/masked_patches_cifar10.json;
+the last line of output is that JSON.
 """
 
 import argparse
@@ -39,8 +39,8 @@ STARTS = ("random weights", "pre-trained", "random weights, whole budget")
 def write_subset(data: Path, percent: float, manifest: Path) -> int:
     """A CSV of `percent` of the training images of each class, and all test images.
 
-    The same for every call: smaller subsets are parts of larger ones. Returns the number of
-    training images.
+    Deterministic; smaller subsets are contained in larger ones. Returns the number of training
+    images.
     """
     rows: list[tuple[str, str, str]] = []
     for folder in sorted(p for p in (data / "train").iterdir() if p.is_dir()):
@@ -59,14 +59,14 @@ def write_subset(data: Path, percent: float, manifest: Path) -> int:
 
 
 def cell(arguments: list[str], folder: Path) -> dict[str, Any]:
-    """The summary of a run, made if need be; SystemExit where it was made with other options."""
+    """The summary of a run, trained if needed; SystemExit if it was made with other options."""
     note_options(arguments, folder)
     return run_cell(arguments, folder)
 
 
 @dataclass
 class Arm:
-    """Runs that differ in their seed only."""
+    """Runs that differ only in their seed."""
 
     label: str
     folders: list[Path] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Arm:
 
 
 def pretrained(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
-    """The run of masked patch prediction, and what the results say about it."""
+    """The pre-training run, and its entry in the results."""
     folder = options.encoder or options.runs / "pretrained"
     if options.encoder is None:
         arguments = ["-c", "pretrain/masked_patches_cifar10", "--data.root", str(options.data)]
@@ -93,14 +93,13 @@ def pretrained(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
         arguments += ["--trainer.max_steps", str(options.pretrain_steps)]
         cell([*arguments, *shlex.split(options.pretrain_options)], folder)
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    told = ("command", "images", "metrics", *KEPT)
-    found = {name: summary[name] for name in told}
-    return folder, {**found, "command": portable(found["command"])}
+    entry = {name: summary[name] for name in ("images", "metrics", *KEPT)}
+    return folder, {"command": portable(summary["command"]), **entry}
 
 
 def margins(arms: dict[float, dict[str, Arm]]) -> list[dict[str, Any]]:
-    """Accuracy from the encoder minus accuracy from random weights, seed by seed."""
-    found = []
+    """Accuracy from the encoder minus accuracy from random weights, by seed."""
+    rows = []
     for percent, by_start in arms.items():
         pairs = zip(
             by_start["pre-trained"].accuracies, by_start["random weights"].accuracies, strict=False
@@ -109,8 +108,8 @@ def margins(arms: dict[float, dict[str, Arm]]) -> list[dict[str, Any]]:
         if gains:
             spread = statistics.stdev(gains) if len(gains) > 1 else None
             mean = statistics.mean(gains)
-            found.append({"percent": percent, "mean": mean, "std": spread, "by_seed": gains})
-    return found
+            rows.append({"percent": percent, "mean": mean, "std": spread, "by_seed": gains})
+    return rows
 
 
 def main(args: list[str]) -> dict[str, Any]:
@@ -154,14 +153,14 @@ def parsed(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--whole-budget-seeds", type=int, default=0)
     parser.add_argument("--percent", type=float, nargs="+", default=[1, 10], help="of the labels")
-    parser.add_argument("--pretrain-steps", type=int, default=2300, help="of 128 images")
-    parser.add_argument("--finetune-steps", type=int, default=300, help="of 128 images")
+    parser.add_argument("--pretrain-steps", type=int, default=2300, help="each with 128 images")
+    parser.add_argument("--finetune-steps", type=int, default=300, help="each with 128 images")
     parser.add_argument("--pretrain-options", default="", help="more options of vit fit")
     parser.add_argument("--finetune-options", default="", help="the same, for all fine-tunings")
     parser.add_argument(
         "--pretrained-options", default="", help="the same, for those from the encoder"
     )
-    parser.add_argument("--encoder", type=Path, help="a run of the pre-training that is finished")
+    parser.add_argument("--encoder", type=Path, help="a finished pre-training run")
     parser.add_argument(
         "--results", type=Path, default=HERE / "results" / "masked_patches_cifar10.json"
     )

@@ -1,4 +1,4 @@
-"""The same architecture from four libraries, in the settings that benchmarks/models.py compares."""
+"""One architecture from four libraries, in the settings that benchmarks/models.py compares."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +15,7 @@ CIFAR = "cifar"
 
 
 def configuration(name: str) -> ModelConfig:
-    """A named model with the exact GELU, which the three peers have; "cifar" is a ViT of 2.7 M."""
+    """A named model with exact GELU, as in the three peers; "cifar" is a ViT with 2.7 M."""
     if name == CIFAR:
         return ViTConfig(
             image_size=32,
@@ -33,27 +33,27 @@ def configuration(name: str) -> ModelConfig:
 
 @dataclass(frozen=True)
 class Setting:
-    """A library and how it is used."""
+    """A library and its options."""
 
     library: str
     name: str
     precision: str = "fp32"
-    """fp32 or bf16: weights in it for inference, autocast for training."""
+    """fp32 or bf16: dtype of the weights in inference, of autocast in training."""
     explicit_attention: bool = False
     """Plain products instead of scaled_dot_product_attention."""
     fused_optimizer: bool = False
     compile: str | None = None
     """Mode of torch.compile."""
     packed: bool = False
-    """Weights in oneDNN's order (vit/models/matmul.py)."""
+    """Weights in oneDNN's layout (vit/models/matmul.py)."""
     cudnn: bool = False
-    """cuDNN's attention before the others."""
+    """Prefer cuDNN's attention."""
 
     def __str__(self) -> str:
         return f"{self.library}, {self.name}"
 
     def attention(self) -> AbstractContextManager[Any]:
-        """Where it runs: PyTorch's own choice of attention kernel, or cuDNN's first."""
+        """Context of PyTorch's default choice of attention kernel, or of cuDNN first."""
         if not self.cudnn:
             return nullcontext()
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -63,23 +63,23 @@ class Setting:
 
 
 def settings(config: ModelConfig, device: str, what: str) -> list[Setting]:
-    """All that are compared; the first one is what the others are measured against."""
+    """All settings to compare; the first is the baseline."""
     libraries = ["timm", "torchvision", "transformers"]
     if isinstance(config, ResNetConfig):
         libraries.remove("torchvision")  # has no BiT
-    found = [Setting(library, "as it comes") for library in libraries]
+    result = [Setting(library, "default") for library in libraries]
     if device == "cpu":
         for library in libraries:
             explicit = library != "torchvision" and isinstance(config, ViTConfig)
             name = "bf16, explicit attention" if explicit else "bf16"
-            found.append(Setting(library, name, "bf16", explicit, fused_optimizer=True))
-    found.append(Setting("vit", "fp32", fused_optimizer=True))
+            result.append(Setting(library, name, "bf16", explicit, fused_optimizer=True))
+    result.append(Setting("vit", "fp32", fused_optimizer=True))
     if device == "cpu":
-        found.append(Setting("vit", "bf16", "bf16", fused_optimizer=True))
+        result.append(Setting("vit", "bf16", "bf16", fused_optimizer=True))
         if what == "inference" and isinstance(config, ViTConfig):
             for precision in ("fp32", "bf16"):
-                found.append(Setting("vit", f"{precision}, packed", precision, packed=True))
-        return found
+                result.append(Setting("vit", f"{precision}, packed", precision, packed=True))
+        return result
     modes = {"bf16": {}, "bf16, compiled": {"compile": "default"}}
     if what == "inference":
         modes["bf16, CUDA graphs"] = {"compile": "reduce-overhead"}
@@ -87,17 +87,17 @@ def settings(config: ModelConfig, device: str, what: str) -> list[Setting]:
         modes["bf16, compiled, cuDNN attention"] = {"compile": "default", "cudnn": True}
     for library in [*libraries, "vit"]:
         for name, options in modes.items():
-            found.append(Setting(library, name, "bf16", fused_optimizer=True, **options))
-    return found
+            result.append(Setting(library, name, "bf16", fused_optimizer=True, **options))
+    return result
 
 
 def build_vit(config: ModelConfig, setting: Setting) -> nn.Module:
-    """Ours."""
+    """This package's model."""
     return build_model(config)
 
 
 def build_timm(config: ModelConfig, setting: Setting) -> nn.Module:
-    """timm's; its switch for explicit attention is read when a model is built."""
+    """timm's model. Its switch for explicit attention is read when a model is built."""
     import timm
     from timm.layers import set_fused_attn
     from timm.models.vision_transformer import VisionTransformer
@@ -120,7 +120,7 @@ def build_timm(config: ModelConfig, setting: Setting) -> nn.Module:
 
 
 def build_torchvision(config: ModelConfig, setting: Setting) -> nn.Module:
-    """torchvision's."""
+    """torchvision's model."""
     from torchvision.models import VisionTransformer
 
     assert isinstance(config, ViTConfig)
@@ -136,7 +136,7 @@ def build_torchvision(config: ModelConfig, setting: Setting) -> nn.Module:
 
 
 class Logits(nn.Module):
-    """transformers' models answer with a record."""
+    """Unwraps the output record of transformers' models."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Logits(nn.Module):
 
 
 def build_transformers(config: ModelConfig, setting: Setting) -> nn.Module:
-    """transformers'."""
+    """transformers' model."""
     import transformers
 
     if isinstance(config, ResNetConfig):
@@ -180,7 +180,7 @@ BUILDERS: dict[str, Callable[[ModelConfig, Setting], nn.Module]] = {
 
 @torch.no_grad()
 def fill(model: nn.Module) -> nn.Module:
-    """Random values in every parameter; those of one name, as timm's and ours, get the same."""
+    """Random values in every parameter, equal for equal names, as timm's and ours have."""
     for i, (name, parameter) in enumerate(sorted(model.named_parameters())):
         generator = torch.Generator().manual_seed(i)
         noise = torch.randn(parameter.shape, generator=generator)

@@ -1,21 +1,20 @@
-"""Images a second of our models beside timm, torchvision and transformers, in one process.
+"""Images per second of our models, timm, torchvision and transformers, in one process.
 
     python benchmarks/models.py                          Ti, S, B, L, H, BiT R50x1, CIFAR's size
     python benchmarks/models.py --models vit_s16 --what inference --results FILE
     python benchmarks/models.py --device cuda
-    python benchmarks/models.py --quick                  seconds; nothing is written
+    python benchmarks/models.py --quick                  takes seconds; nothing is written
 
-Every library appears as it comes (float32, its default attention, torch.optim.AdamW) and in the
-best settings known for it: on a CPU bfloat16, explicit attention and fused AdamW, without
+Every library is measured at its defaults (float32, default attention, torch.optim.AdamW) and at its
+best settings. On a CPU these are bfloat16, explicit attention and fused AdamW, without
 torch.compile, which gives 0 to 8 % there after half a minute of compiling; on a GPU bfloat16, fused
-AdamW and every mode of torch.compile. The arithmetic is the same in all (exact GELU), and timm's
-weights are ours.
-All take turns, round by round, and so do plain matrix products of the model's own shapes: the
-limit. On a CPU the clock is the CPU time of one thread, which other programs disturb least.
+AdamW and every mode of torch.compile. All use exact GELU; timm's model has our weights. All
+settings alternate with plain matrix products of the model's shapes, which give the peak. On a CPU
+the clock is the CPU time of one thread, which other programs disturb least.
 
-A second table comes from processes of their own, one a row: what a script of that library costs as
-it comes, page faults included, and its peak memory. Writes benchmarks/results/models_<device>.json;
-the last line of the output is the JSON.
+A second table has one process per row: the cost of a script at the library's defaults, including
+page faults, and its peak memory. Writes benchmarks/results/models_<device>.json; the last line of
+output is the JSON.
 """
 
 import argparse
@@ -47,24 +46,24 @@ from vit.progress import Meter
 
 ROOT = Path(__file__).parents[1]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-BASE = "timm, as it comes"
-# Images at a time on a CPU; PERFORMANCE.md's, so that the figures can be laid side by side.
+BASE = "timm, default"
+# Batch sizes on a CPU.
 BATCHES = {"vit_b16": 4, "vit_l16": 2, "vit_h14": 1, "bit_r50x1": 4, CIFAR: 128}
 ALL = ["vit_ti16", "vit_s16", CIFAR, "vit_b16", "vit_l16", "vit_h14", "bit_r50x1"]
-# Seconds that a turn takes at least.
+# Minimum seconds per turn.
 SHORTEST = 0.4
-# Whose training step is measured in processes of its own, too.
+# Models whose training step is also measured in separate processes.
 ALONE = ("vit_ti16",)
-# A training step of more operations is measured on a CPU only if it is asked for.
+# Larger training steps are measured on a CPU only on request.
 LONG_STEP = 2e11
 GPU_BATCH = {"vit_l16": 128, "vit_h14": 64, CIFAR: 2048}
-# Models in memory at a time, beside the base that every group meets.
+# Models in memory at a time, in addition to the baseline, which is in every group.
 TOGETHER = 4
 
 
 @dataclass(frozen=True)
 class Job:
-    """One model and one thing to do with it."""
+    """A model, and inference or training."""
 
     model: str
     config: ModelConfig
@@ -76,12 +75,12 @@ class Job:
 
     @property
     def clock(self) -> Any:
-        """Of this device."""
+        """CPU time on a CPU, wall-clock time otherwise."""
         return "cpu" if self.device.type == "cpu" else "wall"
 
     @property
     def images(self) -> Tensor:
-        """The same for all."""
+        """Random images `b c h w`, the same for all settings."""
         height, width = self.config.size
         generator = torch.Generator().manual_seed(1)
         images = torch.randn(self.batch, 3, height, width, generator=generator)
@@ -104,7 +103,7 @@ def prepare(job: Job, setting: Setting) -> Call:
                 return run(images)
 
         return infer
-    fused = True if setting.fused_optimizer else None  # None is AdamW as it comes
+    fused = True if setting.fused_optimizer else None  # None is the default of AdamW
     step = training(compiled(model.train(), setting), setting.precision, fused=fused)
 
     def train() -> object:
@@ -115,17 +114,17 @@ def prepare(job: Job, setting: Setting) -> Call:
 
 
 def compiled(model: nn.Module, setting: Setting) -> nn.Module:
-    """The model by torch.compile, where the setting has it."""
+    """The model, compiled if the setting has a mode."""
     if setting.compile is None:
         return model
-    # On its own: models of one class would share what is compiled for a few of them, and fall back
-    # to eager mode beyond; attention kernels chosen from outside would be those of the first.
+    # isolate_recompiles: otherwise models of one class share a small compilation cache, fall back
+    # to eager mode beyond its size, and reuse the first model's attention kernels.
     compile_: Any = torch.compile
     return compile_(model, mode=setting.compile, dynamic=False, isolate_recompiles=True)
 
 
 def measure(job: Job) -> list[dict[str, Any]]:
-    """A row a setting, measured in groups that all have the base in them."""
+    """One row per setting, measured in groups that all contain the baseline."""
     rows: list[dict[str, Any]] = []
     names = {str(s): s for s in settings(job.config, job.device.type, job.what)}
     base = BASE if BASE in names else next(iter(names))
@@ -173,31 +172,31 @@ def measure(job: Job) -> list[dict[str, Any]]:
 def row(
     job: Job, setting: Setting, times: dict[str, Times], base: str, limits: dict[str, Limit]
 ) -> dict[str, Any]:
-    """What one setting reached."""
-    own, precision = times[str(setting)], setting.precision
+    """The result of one setting."""
+    elapsed, precision = times[str(setting)], setting.precision
     flops = work(job.config)
     each = job.batch * (flops.flops if job.what == "inference" else flops.training_flops)
     products_ = times[f"products in {precision}"]
-    ratios = own.ratios(times[base])
+    ratios = elapsed.ratios(times[base])
     return {
         "model": job.model,
         "what": job.what,
         "batch_size": job.batch,
         "setting": str(setting),
         "precision": precision,
-        "images_per_second": job.batch / own.median,
-        "spread": own.spread,
-        "ratio": own.faster_than(times[base]),
+        "images_per_second": job.batch / elapsed.median,
+        "spread": elapsed.spread,
+        "ratio": elapsed.faster_than(times[base]),
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
         "limit_flops_per_second": limits[precision].flops / products_.median,
-        "utilisation": limits[precision].share(each, own, products_),
+        "utilisation": limits[precision].share(each, elapsed, products_),
         "rounds": job.rounds,
     }
 
 
 def reference(job: Job) -> Tensor | None:
-    """Logits in float64 of timm's model, whose weights all have; None where that takes long."""
+    """float64 logits of timm's model with the common weights; None for slow models."""
     if job.what != "inference" or not isinstance(job.config, ViTConfig):
         return None
     if work(job.config).flops > 5e10:
@@ -209,14 +208,14 @@ def reference(job: Job) -> Tensor | None:
 
 
 def logit_error(call: Call, exact: Tensor) -> float:
-    """Relative, for the first two images."""
-    found: Any = call()
-    found = found[:2].double().cpu()
-    return ((found - exact).norm() / exact.norm()).item()
+    """Relative error of the logits of the first two images."""
+    logits: Any = call()
+    logits = logits[:2].double().cpu()
+    return ((logits - exact).norm() / exact.norm()).item()
 
 
 def peak(call: Call, device: torch.device, before: int) -> int | None:
-    """Bytes that model and step need at most, on top of `before`; for a CPU see `alone`."""
+    """Peak bytes of model and step above `before` on a GPU; for a CPU see `alone`."""
     if device.type != "cuda":
         return None
     call()
@@ -228,13 +227,13 @@ def peak(call: Call, device: torch.device, before: int) -> int | None:
 
 
 def alone(job: Job) -> list[dict[str, Any]]:
-    """CPU seconds, page faults and peak memory of processes that do nothing else."""
+    """CPU seconds, page faults and peak memory, each setting in a separate process."""
     names = [str(s) for s in settings(job.config, "cpu", job.what) if s.library in ("timm", "vit")]
     cases = [(name, False) for name in names] + [(name, True) for name in names if "vit" in name]
-    found: dict[tuple[str, bool], list[dict[str, float]]] = {case: [] for case in cases}
+    samples: dict[tuple[str, bool], list[dict[str, float]]] = {case: [] for case in cases}
     with Meter(f"{job.model} {job.what}", 3 * len(cases), "processes") as meter:
         for name, keep in 3 * cases:
-            meter.show(f"{job.model} {job.what} in its own process: {name}")
+            meter.show(f"{job.model} {job.what} in a separate process: {name}")
             command = [sys.executable, __file__, "--alone", name, "--models", job.model]
             command += ["--what", job.what, "--batch-size", str(job.batch)]
             done = subprocess.run(
@@ -243,14 +242,14 @@ def alone(job: Job) -> list[dict[str, Any]]:
                 text=True,
                 check=True,
             )
-            found[name, keep].append(json.loads(done.stdout.splitlines()[-1]))
+            samples[name, keep].append(json.loads(done.stdout.splitlines()[-1]))
             meter.advance()
-    first = next(iter(found.values()))
+    first = next(iter(samples.values()))
     return [
         {
             "model": job.model,
             "what": job.what,
-            "setting": name + (", as the vit command runs it" if keep else ""),
+            "setting": name + (", keeping freed memory" if keep else ""),
             "images_per_cpu_second": job.batch / statistics.median(r["cpu_seconds"] for r in runs),
             "ratio": statistics.median(
                 b["cpu_seconds"] / a["cpu_seconds"] for a, b in zip(runs, first, strict=True)
@@ -260,12 +259,12 @@ def alone(job: Job) -> list[dict[str, Any]]:
                 for key in ("page_faults", "peak_bytes", "bytes_before")
             },
         }
-        for (name, keep), runs in found.items()
+        for (name, keep), runs in samples.items()
     ]
 
 
 def one_process(job: Job, name: str, steps: int = 5) -> dict[str, float]:
-    """The part of `alone` that runs in the process; CPU time is user and system time."""
+    """The part of `alone` that runs in the separate process; CPU time is user and system time."""
     setting = next(s for s in settings(job.config, "cpu", job.what) if str(s) == name)
     before = highest_bytes()
     call = prepare(job, setting)
@@ -286,18 +285,18 @@ def one_process(job: Job, name: str, steps: int = 5) -> dict[str, float]:
 
 
 def highest_bytes() -> int:
-    """Most memory that this process has had; ru_maxrss would be that of its parent, if higher."""
+    """Peak memory of this process; ru_maxrss would include its parent's, if higher."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
-def line(found: dict[str, Any]) -> str:
-    """A row for people."""
-    error = found.get("logit_error")
+def line(row: dict[str, Any]) -> str:
+    """A row as text."""
+    error = row.get("logit_error")
     return (
-        f"{found['model']:10} {found['what']:9} {found['setting']:42} "
-        f"{found['images_per_second']:9.2f}/s  x{found['ratio']:.2f} "
-        f"({found['ratio_min']:.2f}-{found['ratio_max']:.2f})  {found['utilisation']:4.0%}"
+        f"{row['model']:10} {row['what']:9} {row['setting']:42} "
+        f"{row['images_per_second']:9.2f}/s  x{row['ratio']:.2f} "
+        f"({row['ratio_min']:.2f}-{row['ratio_max']:.2f})  {row['utilisation']:4.0%}"
         + (f"  error {error:.1e}" if error is not None else "")
     )
 
@@ -312,7 +311,7 @@ def arguments() -> argparse.Namespace:
     add("--batch-size", type=int, help="default: 8 images, fewer of large models; GPUs 256")
     add("--rounds", type=int, default=5, help="default 5; large training steps on a CPU 3")
     add("--results", type=Path, help="where to write; by default only all models are written")
-    add("--no-processes", action="store_true", help="leave out the second table")
+    add("--no-processes", action="store_true", help="skip the second table")
     add("--quick", action="store_true", help="one small model, few rounds, no file written")
     add("--alone", help=argparse.SUPPRESS)
     add("--keep-memory", action="store_true", help=argparse.SUPPRESS)
@@ -320,10 +319,10 @@ def arguments() -> argparse.Namespace:
 
 
 def jobs(options: argparse.Namespace) -> list[Job]:
-    """What is asked for."""
+    """The jobs that the options select."""
     device = torch.device(options.device)
     names = [CIFAR] if options.quick else options.models
-    found = []
+    jobs = []
     for name in names:
         config = configuration(name)
         batch = GPU_BATCH.get(name, 256) if device.type == "cuda" else BATCHES.get(name, 8)
@@ -334,8 +333,8 @@ def jobs(options: argparse.Namespace) -> list[Job]:
                 continue
             heavy = device.type == "cpu" and work(config).training_flops * batch > LONG_STEP
             rounds = 2 if options.quick else min(options.rounds, 3 if heavy else options.rounds)
-            found.append(Job(name, config, what, batch, device, rounds))
-    return found
+            jobs.append(Job(name, config, what, batch, device, rounds))
+    return jobs
 
 
 def main() -> None:
@@ -348,24 +347,24 @@ def main() -> None:
             keep_memory()
         print(json.dumps(one_process(todo[0], options.alone)))
         return
-    keep_memory()  # for all alike; the second table shows what it does
+    keep_memory()  # for all settings; the second table shows its effect
     rows: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     for job in todo:
-        found = measure(job)
-        print("\n".join(map(line, found)), flush=True)
-        rows += found
+        new = measure(job)
+        print("\n".join(map(line, new)), flush=True)
+        rows += new
     small = [j for j in todo if j.what == "training" and j.model in ALONE]
     for job in [] if options.no_processes or options.device == "cuda" else small:
-        found = alone(job)
-        for r in found:
+        new = alone(job)
+        for r in new:
             print(
                 f"{r['model']:10} {r['what']:9} {r['setting']:58} "
                 f"{r['images_per_cpu_second']:8.2f}/s  x{r['ratio']:.2f}  "
                 f"{r['page_faults']:7.0f} faults  {r['peak_bytes'] / 2**20:6.0f} MiB",
                 flush=True,
             )
-        others += found
+        others += new
     import timm
     import torchvision
     import transformers

@@ -1,14 +1,14 @@
-"""Where the main steps spend their time, with PyTorch's own kernels and with the ones we choose.
+"""Time of the main steps by kind of operation, with PyTorch's default kernels and with ours.
 
     python benchmarks/profiles.py [--quick]
 
 Three steps on one thread: ViT-B/16 forward with bfloat16 weights, a training step of ViT-Ti/16, and
-one of a ViT of 32 x 32 pixels (width 192, depth 6, patch 4), both in bfloat16 autocast. "before" is
-the same model through F.linear, F.gelu, scaled_dot_product_attention and AdamW as it comes; "after"
-is what vit/models/matmul.py and vit/models/attention.py choose, packed weights in the forward pass,
-and fused AdamW. Both take turns; the ratio is that of whole steps without a profiler, the parts are
-milliseconds a step under PyTorch's. A GELU that is the last step of a product counts as product.
-Writes benchmarks/results/profiles_cpu.json; the last line of the output is the JSON.
+one of a ViT for 32 x 32 pixels (width 192, depth 6, patch 4), both in bfloat16 autocast. "before"
+is the same model with F.linear, F.gelu, scaled_dot_product_attention and default AdamW; "after"
+uses the kernels chosen by vit/models/matmul.py and vit/models/attention.py, packed weights in the
+forward pass, and fused AdamW. Both alternate. The ratio is for whole steps without a profiler; the
+parts are milliseconds per step under PyTorch's profiler. A GELU fused into a product counts as
+product. Writes benchmarks/results/profiles_cpu.json; the last line of output is the JSON.
 """
 
 import argparse
@@ -59,7 +59,7 @@ PARTS = {
 
 @contextmanager
 def pytorch_alone() -> Iterator[None]:
-    """No kernel but those that PyTorch's own functions take."""
+    """Disables our choice of kernels."""
     with (
         mock.patch.object(attention, "_use_products", lambda k: False),
         mock.patch.object(matmul, "_use_onednn", lambda x, weight, bias: False),
@@ -88,13 +88,13 @@ def step(name: str, what: str, batch: int, before: bool) -> Call:
 
 
 def parts(call: Call, steps: int) -> dict[str, float]:
-    """Milliseconds a step by kind of operation."""
+    """Milliseconds per step by kind of operation."""
     call()
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for _ in range(steps):
             call()
     sums = dict.fromkeys([*PARTS, "the rest"], 0.0)
-    for event in found.key_averages():
+    for event in profiler.key_averages():
         operation = event.key.split("::")[-1]
         part = next((part for part, names in PARTS.items() if operation in names), "the rest")
         sums[part] += event.self_cpu_time_total / 1000 / steps
@@ -102,7 +102,7 @@ def parts(call: Call, steps: int) -> dict[str, float]:
 
 
 def row(name: str, what: str, batch: int, rounds: int) -> dict[str, Any]:
-    """Both ways of one step."""
+    """One step before and after."""
     calls = {way: step(name, what, batch, way == "before") for way in ("before", "after")}
     times = in_turns(calls, rounds=rounds, clock="cpu")
     ratios = times["after"].ratios(times["before"])
@@ -130,14 +130,14 @@ def main() -> None:
     rows = []
     for name, what, batch in STEPS[-1:] if options.quick else STEPS:
         batch, rounds = (8, 2) if options.quick else (batch, options.rounds)
-        found = row(name, what, batch, rounds)
-        rows.append(found)
+        result = row(name, what, batch, rounds)
+        rows.append(result)
         print(
-            f"{name} {what}, batch {batch}: x{found['ratio']:.2f} "
-            f"({found['ratio_min']:.2f}-{found['ratio_max']:.2f})"
+            f"{name} {what}, batch {batch}: x{result['ratio']:.2f} "
+            f"({result['ratio_min']:.2f}-{result['ratio_max']:.2f})"
         )
-        for part, before in found["parts"]["before"].items():
-            print(f"  {part:30} {before:8.1f} -> {found['parts']['after'][part]:8.1f} ms")
+        for part, before in result["parts"]["before"].items():
+            print(f"  {part:30} {before:8.1f} -> {result['parts']['after'][part]:8.1f} ms")
     document = {
         "what": "profiles",
         "date": time.strftime("%Y-%m-%d"),

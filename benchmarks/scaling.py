@@ -1,13 +1,13 @@
-"""How seconds grow with image size, batch, depth and width; and what a second process gives.
+"""How time grows with image size, batch, depth and width, and how it scales with processes.
 
     python benchmarks/scaling.py [--device cuda] [--quick]
 
-One small ViT (width 192, depth 6, patch 16, 224 pixels), of which one thing is changed at a time.
-Every axis is measured in turns; its exponent is the slope of log seconds an image over log value,
-the middle of the rounds' slopes. On a CPU the clock is the CPU time of one thread. Processes train
-together by DistributedDataParallel (gloo, or nccl on GPUs), each with its own batch on one thread,
-and the clock is the one on the wall. With all axes it writes docs/scaling.png and
-benchmarks/results/scaling_<device>.json; the last line of the output is the JSON.
+One small ViT (width 192, depth 6, patch 16, 224 pixels), of which one size is changed at a time.
+The values of an axis are measured alternately. Its exponent is the slope of log seconds per image
+over log value, the median over rounds. On a CPU the clock is the CPU time of one thread. Processes
+train with DistributedDataParallel (gloo, or nccl on GPUs), each with its own batch on one thread,
+in wall-clock time. With all axes it writes docs/scaling.png and
+benchmarks/results/scaling_<device>.json; the last line of output is the JSON.
 """
 
 import argparse
@@ -43,14 +43,14 @@ AXES: dict[str, tuple[int, ...]] = {
 }
 NAMES = {
     "image_size": "tokens",
-    "batch": "images a batch",
+    "batch": "images per batch",
     "depth": "layers",
     "width": "width",
 }
 
 
 def config(values: dict[str, int]) -> ViTConfig:
-    """The small ViT with these sizes; heads of 64 channels, at width 96 one of 96."""
+    """The small ViT with these sizes; heads have 64 channels, or 96 at width 96."""
     width = values["width"]
     return ViTConfig(
         image_size=values["image_size"],
@@ -66,23 +66,23 @@ def config(values: dict[str, int]) -> ViTConfig:
 def measure_axis(
     axis: str, points: tuple[int, ...], device: torch.device, rounds: int
 ) -> list[dict[str, Any]]:
-    """A row a value and way (inference in bf16 and fp32, training in bf16)."""
+    """One row per value and way (inference in bf16 and fp32, training in bf16)."""
     ways = ("inference fp32", "inference bf16", "training bf16")
     calls: dict[str, Call] = {}
     flops, batches = {}, {}
     for point in points:
         values = {**BASE, axis: point}
-        made = config(values)
-        images = torch.randn(values["batch"], 3, *made.size, device=device)
+        sizes = config(values)
+        images = torch.randn(values["batch"], 3, *sizes.size, device=device)
         for way in ways:
             what, precision = way.split()
-            model = build_model(made).to(device)
+            model = build_model(sizes).to(device)
             if what == "inference":
                 dtype = torch.bfloat16 if precision == "bf16" else torch.float32
                 calls[f"{way} {point}"] = inference(model.to(dtype), images)
             else:
                 calls[f"{way} {point}"] = partial(training(model, precision), images)
-        flops[point], batches[point] = work(made), values["batch"]
+        flops[point], batches[point] = work(sizes), values["batch"]
     with Meter(NAMES[axis], num_turns(len(calls), rounds), "turns") as meter:
         times = in_turns(
             calls,
@@ -94,10 +94,10 @@ def measure_axis(
         )
     rows = []
     for way in ways:
-        found = {point: times[f"{way} {point}"] for point in points}
-        slopes = exponents(axis, found, batches)
-        for point, each in found.items():
-            images_a_second = batches[point] / each.median
+        by_value = {point: times[f"{way} {point}"] for point in points}
+        slopes = exponents(axis, by_value, batches)
+        for point, each in by_value.items():
+            rate = batches[point] / each.median
             cost = flops[point]
             operations = cost.training_flops if way.startswith("training") else cost.flops
             rows.append(
@@ -106,9 +106,9 @@ def measure_axis(
                     "way": way,
                     "value": point,
                     "x": tokens(point) if axis == "image_size" else point,
-                    "images_per_second": images_a_second,
+                    "images_per_second": rate,
                     "spread": each.spread,
-                    "flops_per_second": images_a_second * operations,
+                    "flops_per_second": rate * operations,
                     "exponent": statistics.median(slopes),
                     "exponent_min": min(slopes),
                     "exponent_max": max(slopes),
@@ -123,24 +123,24 @@ def measure_axis(
 
 
 def tokens(image_size: int) -> int:
-    """Patches and the class token."""
+    """Number of patches and class token."""
     return config({**BASE, "image_size": image_size}).num_tokens
 
 
-def exponents(axis: str, found: dict[int, Times], batches: dict[int, int]) -> list[float]:
-    """The slope of each round, of seconds an image."""
-    x = [tokens(p) if axis == "image_size" else p for p in found]
-    rounds = len(next(iter(found.values())).values)
-    return [slope(x, [t.values[i] / batches[p] for p, t in found.items()]) for i in range(rounds)]
+def exponents(axis: str, times: dict[int, Times], batches: dict[int, int]) -> list[float]:
+    """Slope of log seconds per image for each round."""
+    x = [tokens(p) if axis == "image_size" else p for p in times]
+    rounds = len(next(iter(times.values())).values)
+    return [slope(x, [t.values[i] / batches[p] for p, t in times.items()]) for i in range(rounds)]
 
 
 def slope(x: list[int], y: list[float] | list[int]) -> float:
-    """Of log y over log x, by least squares."""
+    """Least-squares slope of log y over log x."""
     return statistics.linear_regression([math.log(v) for v in x], [math.log(v) for v in y]).slope
 
 
 def rank_process(rank: int, world: int, port: int, device: str, steps: int, queue: Any) -> None:
-    """Trains in step with the others; the first one tells the images a second of all."""
+    """Trains in step with the others. The first process puts the total images/s in `queue`."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     keep_memory()
@@ -159,7 +159,7 @@ def rank_process(rank: int, world: int, port: int, device: str, steps: int, queu
         wait()
         torch.distributed.barrier()
 
-    # A turn is one step, so that all processes take the same number.
+    # A turn is one step, so that all processes run the same number.
     call = partial(training(model, "bf16"), images)
     times = in_turns({rank: call}, rounds=steps, shortest=0, finish=finish)[rank]
     if rank == 0:
@@ -168,10 +168,10 @@ def rank_process(rank: int, world: int, port: int, device: str, steps: int, queu
 
 
 def measure_ranks(device: str, steps: int) -> list[dict[str, Any]]:
-    """A row a number of processes, up to one a core or GPU; the numbers take turns."""
+    """One row per number of processes, up to one per core or GPU, measured alternately."""
     most = torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
     counts = [n for n in (1, 2, 4, 8) if n <= most]
-    found: dict[int, list[float]] = {n: [] for n in counts}
+    samples: dict[int, list[float]] = {n: [] for n in counts}
     context = torch.multiprocessing.get_context("spawn")
     with Meter("processes", 2 * len(counts), "turns") as meter:
         for n in 2 * counts:
@@ -183,9 +183,9 @@ def measure_ranks(device: str, steps: int) -> list[dict[str, Any]]:
             torch.multiprocessing.spawn(  # pyright: ignore[reportPrivateImportUsage]
                 rank_process, args=(n, port, device, steps, queue), nprocs=n, join=True
             )
-            found[n] += queue.get()
+            samples[n] += queue.get()
             meter.advance()
-    alone = statistics.median(found[1])
+    alone = statistics.median(samples[1])
     return [
         {
             "axis": "ranks",
@@ -195,15 +195,15 @@ def measure_ranks(device: str, steps: int) -> list[dict[str, Any]]:
             "images_per_second": statistics.median(rates),
             "spread": (max(rates) - min(rates)) / 2 / statistics.median(rates),
             "efficiency": statistics.median(rates) / n / alone,
-            "best_efficiency": max(rates) / n / max(found[1]),
+            "best_efficiency": max(rates) / n / max(samples[1]),
             "rounds": len(rates),
         }
-        for n, rates in found.items()
+        for n, rates in samples.items()
     ]
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Seconds an image over each axis."""
+    """Plots seconds per image over each axis."""
     from vit.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
 
     figure = new_figure(9.6, 2.9, LIGHT)
@@ -225,14 +225,14 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         axes.set_xticks([r["x"] for r in rows if r["axis"] == axis and r["way"] == "training bf16"])
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
         axes.xaxis.set_minor_locator(__import__("matplotlib.ticker").ticker.NullLocator())
-        label_axes(axes, LIGHT, x=NAMES[axis], y="ms an image" if i == 0 else "")
+        label_axes(axes, LIGHT, x=NAMES[axis], y="ms per image" if i == 0 else "")
         if i == 0:
             axes.legend(frameon=False, fontsize=7.5, labelcolor=LIGHT.ink)
     path.write_bytes(png(figure))
 
 
 def main() -> None:
-    """Measures, writes, draws, and prints the JSON."""
+    """Measures, writes the files and prints the JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--axes", nargs="+", choices=(*AXES, "ranks"), default=[*AXES, "ranks"])

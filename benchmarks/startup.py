@@ -1,11 +1,11 @@
-"""CPU seconds that commands take before they answer, each a process of its own, in turns.
+"""CPU seconds of short commands, each in a separate process, measured alternately.
 
     python benchmarks/startup.py [--runs 5] [--quick]
 
-`vit --help`, `vit fit --help` and a whole `vit classify` of one photograph with a ViT-Ti/16, beside
-what they are built on: importing torch, torchvision, lightning, and the help of a trivial
-LightningCLI; and beside the same classification with timm. Writes
-benchmarks/results/startup_cpu.json; the last line of the output is the JSON.
+`vit --help`, `vit fit --help` and `vit classify` of one photo with a ViT-Ti/16, compared with
+importing torch, torchvision and lightning, the help of a trivial LightningCLI, and the same
+classification with timm. Writes benchmarks/results/startup_cpu.json; the last line of output is the
+JSON.
 """
 
 import argparse
@@ -40,7 +40,7 @@ with torch.inference_mode():
 
 
 def cases(folder: Path) -> dict[str, list[str]]:
-    """Commands by what the table calls them."""
+    """Commands by their names in the table."""
     python, vit = [sys.executable, "-W", "ignore"], [sys.executable, "-m", "vit"]
     photo = str(folder / "photo.jpg")
     return {
@@ -57,7 +57,7 @@ def cases(folder: Path) -> dict[str, list[str]]:
 
 
 def prepare(folder: Path) -> None:
-    """A model with random weights, also as timm reads it, and a photograph of 500 x 375 noise."""
+    """A model with random weights, also in timm's layout, and a 500 x 375 photo of noise."""
     import torch
     from PIL import Image
 
@@ -76,7 +76,7 @@ def prepare(folder: Path) -> None:
 
 
 def measure(command: list[str]) -> tuple[float, float]:
-    """CPU seconds, of user and system, and seconds that passed."""
+    """CPU seconds (user and system) and wall-clock seconds."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -86,7 +86,7 @@ def measure(command: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measures in turns, prints a table and the JSON."""
+    """Measures alternately, prints a table and the JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one run, no file written")
@@ -96,15 +96,15 @@ def main() -> None:
         folder = Path(name)
         prepare(folder)
         commands = cases(folder)
-        found: dict[str, list[tuple[float, float]]] = {case: [] for case in commands}
+        samples: dict[str, list[tuple[float, float]]] = {case: [] for case in commands}
         for turn in range(runs + 1):
             for case, command in commands.items():
                 times = measure(command)
-                if turn:  # the first one reads the files from disk
-                    found[case].append(times)
+                if turn:  # the first turn reads the files from disk
+                    samples[case].append(times)
     rows: list[dict[str, Any]] = []
-    torch_seconds = [used for used, _ in found["import torch"]]
-    for case, times in found.items():
+    torch_seconds = [used for used, _ in samples["import torch"]]
+    for case, times in samples.items():
         used = [u for u, _ in times]
         above = statistics.median(a - b for a, b in zip(used, torch_seconds, strict=True))
         rows.append(

@@ -1,9 +1,9 @@
-"""timm's side of benchmarks/time_to_accuracy.py: one training, against the clock.
+"""timm's arms of benchmarks/time_to_accuracy.py: one training with a time budget.
 
     python benchmarks/time_peers.py JOB FOLDER
 
-trains timm's VisionTransformer as JOB says, JSON of the fields of `Job`, and writes
-FOLDER/summary.json with the fields that time_to_accuracy.py reads of a run of `vit fit`.
+trains timm's VisionTransformer. JOB is JSON with the fields of `Job`. Writes FOLDER/summary.json
+with the fields that time_to_accuracy.py reads from a run of `vit fit`.
 """
 
 import json
@@ -32,7 +32,7 @@ RECIPE = "cifar10"
 SIZE, BATCH, PADDING = 32, 128, 4
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 RATE, DECAY = 1e-3, 0.05
-# Of timm's arms, in parts of the budget in place of steps: the first 5 % are the warm-up.
+# Schedule of timm's arms over fractions of the budget instead of steps: 5 % warm-up.
 COSINE, PARTS = Schedule(decay="cosine", warmup_steps=500), 10_000
 
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -41,22 +41,22 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Job:
-    """A training of one of timm's arms."""
+    """One training of a timm arm."""
 
     arm: str
     root: str | None
-    """Folder with train/ and test/; None is torchvision's download."""
+    """Folder with train/ and test/; None downloads CIFAR-10 with torchvision."""
     seed: int
     seconds: int
     each_epoch: bool
-    """Whether the test images are scored after every epoch, not at the end only."""
+    """Whether to score the test images after every epoch, not only at the end."""
     device: str
     options: list[str]
-    """Of vit fit, which the arm with our recipe follows."""
+    """Options of vit fit, used by the arm with our recipe."""
 
 
 class Clock:
-    """Seconds of training, which do not pass while it is stopped."""
+    """Stopwatch for seconds of training."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Clock:
         self._since, self._cpu_since = self._wall(), time.process_time()
 
     def stop(self) -> None:
-        """Once the device has done what it was given."""
+        """Stops after the device has finished its work."""
         self._finish()
         self._before, self._cpu_before = self.seconds, self.cpu_seconds
         self._since = None
@@ -86,19 +86,19 @@ class Clock:
 
     @property
     def cpu_seconds(self) -> float:
-        """Of all threads of this process."""
+        """CPU seconds of all threads of this process."""
         running = 0 if self._since is None else time.process_time() - self._cpu_since
         return self._cpu_before + running
 
     @property
     def used(self) -> float:
-        """The share in [0, 1] of the budget."""
+        """Fraction of the budget, in [0, 1]."""
         return min(self.seconds / self.budget, 1.0)
 
 
 @dataclass(kw_only=True)
 class Learner:
-    """A model with all that its training needs."""
+    """A model with its optimizer, data and schedule."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -112,13 +112,13 @@ class Learner:
     factor: Callable[[int, float], float] = lambda step, used: COSINE.factor(
         int(PARTS * used), PARTS
     )
-    """Of the learning rate, at a step and a share of the budget."""
+    """Factor of the learning rate, from the step and the used fraction of the budget."""
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
     mix: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lambda images, labels: (images, labels)
     read: tuple[float, float] = (0.0, 0.0)
-    """Seconds and CPU seconds that decoding images into memory has taken."""
-    told: dict[str, Any] = field(default_factory=dict)
-    """For the results."""
+    """Seconds and CPU seconds of decoding images into memory."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Description for the results."""
 
     def __post_init__(self) -> None:
         mode = self.setting.compile
@@ -139,7 +139,7 @@ class Learner:
 
     @torch.no_grad()
     def accuracy(self) -> float:
-        """The share of the test images that the model names right; each counts once."""
+        """Accuracy on the test images; each counts once."""
         self.model.eval()
         right, seen = torch.zeros((), dtype=torch.long, device=self.device), 0
         for images, labels in self.test():
@@ -153,7 +153,7 @@ class Learner:
 
 
 def train(learner: Learner, clock: Clock, *, each_epoch: bool) -> dict[str, Any]:
-    """Trains until the clock has used its budget; every epoch's score where that is asked for."""
+    """Trains until the budget is used. With `each_epoch`, scores every epoch."""
     rates = [group["lr"] for group in learner.optimizer.param_groups]
     steps = seen = 0
     scores: list[tuple[float, float]] = []
@@ -178,15 +178,15 @@ def train(learner: Learner, clock: Clock, *, each_epoch: bool) -> dict[str, Any]
 def peer(job: Job, setting: Setting, num_classes: int, like: Any = None) -> nn.Module:
     """timm's model with its own random weights, on the device.
 
-    Of width 192, depth 6 and patch 4, or of the sizes in the configuration `like`.
+    Has width 192, depth 6 and patch 4, or the sizes of the configuration `like`.
     """
     config = replace(like or configuration(CIFAR), num_classes=num_classes)
     torch.manual_seed(job.seed)
     return build_timm(config, setting).to(job.device)
 
 
-def as_it_comes(job: Job) -> Learner:
-    """float32, PyTorch's own optimizer and attention, torchvision's data."""
+def default_settings(job: Job) -> Learner:
+    """float32, PyTorch's default optimizer and attention, torchvision's data."""
     from torch.utils.data import DataLoader
     from torchvision import transforms
     from torchvision.datasets import CIFAR10, ImageFolder
@@ -204,7 +204,7 @@ def as_it_comes(job: Job) -> Learner:
         sets = {
             n: ImageFolder(str(Path(job.root) / n), transform) for n, transform in steps.items()
         }
-    setting = Setting("timm", "as it comes")
+    setting = Setting("timm", "default")
     model = peer(job, setting, len(sets["train"].classes))
     loaders = {n: DataLoader(s, BATCH, shuffle=n == "train") for n, s in sets.items()}
 
@@ -221,7 +221,7 @@ def as_it_comes(job: Job) -> Learner:
         num_test=len(sets["test"]),
         setting=setting,
         device=torch.device(job.device),
-        told={
+        settings={
             "optimizer": f"AdamW, learning rate {RATE:g}, weight decay {DECAY:g}",
             "schedule": "cosine over the budget, warm-up in its first 5 %",
             "batch_size": BATCH,
@@ -231,7 +231,7 @@ def as_it_comes(job: Job) -> Learner:
 
 
 def best_setting(job: Job) -> Setting:
-    """What is fastest: see benchmarks/models.py."""
+    """The fastest setting: see benchmarks/models.py."""
     bf16 = default_precision(job.device)[0] == "bf16-mixed"
     cpu = job.device == "cpu"
     return Setting(
@@ -245,8 +245,8 @@ def best_setting(job: Job) -> Setting:
 
 
 def in_memory(job: Job, data: Any) -> dict[str, Any]:
-    """The part of a Learner that an ImageData gives, whose images are decoded here."""
-    num_test = data.expected_images("test")  # looks for the files
+    """The fields of a Learner that come from an ImageData; decodes its images."""
+    num_test = data.expected_images("test")  # scans the files
     reading = Clock(job.seconds)
     reading.start()
     loader = data.train_dataloader()
@@ -279,7 +279,7 @@ def in_memory(job: Job, data: Any) -> dict[str, Any]:
 
 
 def best_settings(job: Job) -> Learner:
-    """The same training by the fastest means we know, but for torch.compile on a CPU."""
+    """The same training with the fastest settings we know, without torch.compile on a CPU."""
     from vit.data.module import ImageData, InputFormat
     from vit.data.options import Loading, Splitting
     from vit.data.transforms import TrainTransform
@@ -301,7 +301,7 @@ def best_settings(job: Job) -> Learner:
         **parts,
         model=model,
         optimizer=torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY, fused=True),
-        told={
+        settings={
             "optimizer": f"AdamW, learning rate {RATE:g}, weight decay {DECAY:g}",
             "schedule": "cosine over the budget, warm-up in its first 5 %",
             "batch_size": BATCH,
@@ -319,10 +319,10 @@ def named(options: list[str]) -> dict[str, str]:
 
 
 def our_recipe(job: Job) -> Learner:
-    """Our sizes, data, optimizer, schedule, loss and mixing, as `vit fit` with these options has
-    them: timm's network differs by its patches, class token and positions.
+    """Sizes, data, optimizer, schedule, loss and mixing of `vit fit` with these options.
 
-    Not the Trainer's options, such as an average of the weights.
+    timm's network differs in patches, class token and positions. Options of the Trainer, such as
+    weight averaging, are not applied.
     """
     keep_memory()
     recipe, data = vit.from_recipe(
@@ -355,7 +355,7 @@ def our_recipe(job: Job) -> Learner:
         factor=lambda step, used: recipe.schedule.factor(step, None, used),
         loss=lambda logits, targets: recipe.loss(logits, targets, weights),
         mix=mix,
-        told={
+        settings={
             "optimizer": f"the recipe's, {type(optimizer).__name__}",
             "schedule": f"the recipe's, {recipe.schedule.decay}",
             "batch_size": data.batch_size,
@@ -364,11 +364,11 @@ def our_recipe(job: Job) -> Learner:
     )
 
 
-LEARNERS = {"timm": as_it_comes, "timm_best": best_settings, "timm_recipe": our_recipe}
+LEARNERS = {"timm": default_settings, "timm_best": best_settings, "timm_recipe": our_recipe}
 
 
 def run(job: Job) -> dict[str, Any]:
-    """Trains and scores; the summary."""
+    """Trains and scores. Returns the summary."""
     learner = LEARNERS[job.arm](job)
     clock = Clock(job.seconds, finish=finisher(torch.device(job.device)))
     learner.model.train()
@@ -381,13 +381,13 @@ def run(job: Job) -> dict[str, Any]:
         "train_cpu_seconds": learner.read[1] + clock.cpu_seconds,
         **done,
         "parameters": sum(p.numel() for p in learner.model.parameters()),
-        "settings": {**asdict(learner.setting), **learner.told},
+        "settings": {**asdict(learner.setting), **learner.settings},
     }
 
 
 def main(text: str, folder: str) -> None:
     summary = json.dumps(run(Job(**json.loads(text))), indent=2)
-    # At once or not at all: the file says that the cell is finished.
+    # Written atomically: the file marks the run as finished.
     temporary = Path(folder) / "summary.json.tmp"
     temporary.write_text(summary + "\n", encoding="utf-8")
     temporary.rename(Path(folder) / "summary.json")

@@ -1,38 +1,37 @@
-"""Accuracy on CIFAR-10 after equally many seconds of training: ours, and timm's VisionTransformer.
+"""Accuracy on CIFAR-10 after a fixed time of training: our ViT and timm's VisionTransformer.
 
     python benchmarks/time_to_accuracy.py --data.root cifar10/ --seconds 600
     python benchmarks/time_to_accuracy.py --device cuda --seconds 120 --until 0.9 0.94 \\
         -- --model.compile true
 
---data.root is a folder with train/ and test/, which have a folder a class with images of 32 x 32
+--data.root is a folder with train/ and test/, each with one folder per class, and images of 32 x 32
 pixels; without it torchvision downloads CIFAR-10. Every arm trains on all of train and scores the
 weights of its last step on all of test:
 
 - vit: `vit fit -c cifar10 --trainer.max_time ...`
-- timm: "as it comes": float32, torch.optim.AdamW, torchvision's files and transforms
-- timm_best: "best settings": bfloat16 where the machine has it, fused AdamW, images in memory, and
-  explicit attention on a CPU or torch.compile on a GPU
+- timm: "default": float32, torch.optim.AdamW, torchvision's files and transforms
+- timm_best: "best settings": bfloat16 if the machine supports it, fused AdamW, images in memory,
+  and explicit attention on a CPU or torch.compile on a GPU
 - timm_recipe: the same with the width, depth, optimizer, schedule, augmentation and loss of our
-  recipe: what is left is patches for a convolutional root, class token and learned positions
+  recipe, but plain patches instead of a convolutional root, a class token and learned positions
 
-The first two of timm's are of width 192 and depth 6.
+timm and timm_best have width 192 and depth 6. Options after -- go to vit, and to timm_recipe if
+they concern what it shares.
 
-Options behind -- go to vit, and as far as they are about these to timm_recipe.
+The budget is in wall-clock seconds and covers steps, image loading in every epoch, and compilation.
+Arms that keep images in memory decode them before the clock starts; scoring comes after it stops.
+All schedules end with the budget. `seconds` and `cpu_seconds` in the results include that decoding,
+but no evaluation.
 
-The budget is in seconds on the wall. Steps, reading where images are read in every epoch, and
-compiling pass on its clock; before it starts, arms that keep images in memory decode them, and
-afterwards all are scored. All schedules end with it. `seconds` and `cpu_seconds` of the results are
-what the training took with that decoding, without evaluations.
+With --until, every arm scores the test images after every epoch with the clock stopped, and the
+results have the time of the first epoch that reaches each accuracy. Saving vit's checkpoints
+counts.
 
-With --until every arm scores the test images after every epoch, and the results have the seconds on
-the clock at the first epoch that reaches each accuracy. The clock stands still while it scores;
-vit's saving of checkpoints stays on it.
-
-One seed of all arms, each in a process of its own, comes before the next seed of any. What is
-trained stays trained: stopped, the same command goes on, and an arm that was not finished starts
-again. Threads are those of OMP_NUM_THREADS. Writes benchmarks/results/time_to_accuracy_cpu.json or
-_gpu.json after every seed, in which rows of other arms under the same settings stay; the last line
-of output is that JSON.
+Each run is a separate process; all arms run with one seed before the next seed starts. An
+interrupted command resumes and reuses finished runs, but restarts an unfinished one.
+OMP_NUM_THREADS sets the number of threads. Writes benchmarks/results/time_to_accuracy_cpu.json or
+_gpu.json after every seed, keeping rows of other arms with the same settings; the last line of
+output is that JSON.
 """
 
 import csv
@@ -67,21 +66,21 @@ from vit.transfer.cells import CellFailed, Diverged  # noqa: E402
 
 ARMS = {
     "vit": "vit",
-    "timm": "timm, as it comes",
+    "timm": "timm, default",
     "timm_best": "timm, best settings",
     "timm_recipe": "timm, our sizes and recipe",
 }
 
 
 class EpochTests(Timer):
-    """The time limit of a `vit fit` that scores the test images after every epoch.
+    """Time limit of a `vit fit` that scores the test images after every epoch.
 
-    Its clock, which the schedule follows, stands still meanwhile. The test images take the place of
-    the validation images; the rows of metrics.csv that have val/acc1 get training_seconds beside
-    it, and what all evaluations took.
+    Its clock, which the schedule follows, is stopped meanwhile. The test images replace the
+    validation images; the rows of metrics.csv with val/acc1 also get training_seconds and the time
+    of all evaluations.
 
     Args:
-        seconds: Of training.
+        seconds: Seconds of training.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -95,11 +94,11 @@ class EpochTests(Timer):
             data.splits = replace(data.splits, val=data.image_set("test"), val_origin="given")
 
     def time_elapsed(self, stage: Any = "train") -> float:
-        """Of training, what Timer and schedule ask for, without the evaluations."""
+        """Elapsed seconds for Timer and schedule; those of training exclude evaluation."""
         return super().time_elapsed(stage) - (self._spent()[0] if stage == "train" else 0)
 
     def _spent(self) -> tuple[float, float]:
-        """Seconds and CPU seconds of all evaluations, the present one included."""
+        """Seconds and CPU seconds of all evaluations, including the current one."""
         if self._since is None:
             return self._evaluated, self._cpu
         wall, cpu = time.monotonic() - self._since[0], time.process_time() - self._since[1]
@@ -112,9 +111,9 @@ class EpochTests(Timer):
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         wall, cpu = self._spent()
-        told = {"training_seconds": self.time_elapsed()}
-        told |= {"evaluation_seconds": wall, "evaluation_cpu_seconds": cpu}
-        pl_module.log_dict(told)
+        times = {"training_seconds": self.time_elapsed()}
+        times |= {"evaluation_seconds": wall, "evaluation_cpu_seconds": cpu}
+        pl_module.log_dict(times)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         super().on_validation_end(trainer, pl_module)
@@ -123,21 +122,21 @@ class EpochTests(Timer):
 
 
 def fit_arguments(options: Namespace, seed: int) -> list[str]:
-    """Of `vit fit`, but for the run directory."""
-    found = ["-c", RECIPE, "--data.splits.val_fraction", "0", "--trainer.max_epochs", "-1"]
-    found += ["--trainer.accelerator", options.device, "--trainer.devices", "1"]
-    found += [] if options.root is None else ["--data.root", str(options.root)]
+    """Arguments of `vit fit`, without the run directory."""
+    arguments = ["-c", RECIPE, "--data.splits.val_fraction", "0", "--trainer.max_epochs", "-1"]
+    arguments += ["--trainer.accelerator", options.device, "--trainer.devices", "1"]
+    arguments += [] if options.root is None else ["--data.root", str(options.root)]
     if options.until:
         limit = {"class_path": "time_to_accuracy.EpochTests"}
         limit |= {"init_args": {"seconds": options.seconds}}
-        found += [f"--trainer.callbacks+={json.dumps(limit)}"]
+        arguments += [f"--trainer.callbacks+={json.dumps(limit)}"]
     else:
         minutes, seconds = divmod(options.seconds, 60)
         hours, minutes = divmod(minutes, 60)
         days, hours = divmod(hours, 24)
-        found += ["--trainer.max_time", f"{days:02}:{hours:02}:{minutes:02}:{seconds:02}"]
-        found += ["--trainer.limit_val_batches", "0"]
-    return [*found, *options.rest, "--seed_everything", str(seed)]
+        arguments += ["--trainer.max_time", f"{days:02}:{hours:02}:{minutes:02}:{seconds:02}"]
+        arguments += ["--trainer.limit_val_batches", "0"]
+    return [*arguments, *options.rest, "--seed_everything", str(seed)]
 
 
 def run_vit(arguments: list[str], folder: Path) -> dict[str, Any]:
@@ -148,21 +147,21 @@ def run_vit(arguments: list[str], folder: Path) -> dict[str, Any]:
     settings["command"] = portable(settings["command"])
     with (folder / "metrics.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("training_seconds")]
-    found = {**summary, "settings": settings}
-    found["scores"] = [(float(r["training_seconds"]), float(r["val/acc1"])) for r in rows]
+    summary = {**summary, "settings": settings}
+    summary["scores"] = [(float(r["training_seconds"]), float(r["val/acc1"])) for r in rows]
     if rows:
-        # Of the last epoch, where `vit fit` may have chosen the best by these scores.
-        found["metrics"] = {"test/acc1": found["scores"][-1][1]}
-        found["train_seconds"] -= float(rows[-1]["evaluation_seconds"])
-        found["train_cpu_seconds"] -= float(rows[-1]["evaluation_cpu_seconds"])
-    return found
+        # The last epoch's, because `vit fit` may have selected the best by these scores.
+        summary["metrics"] = {"test/acc1": summary["scores"][-1][1]}
+        summary["train_seconds"] -= float(rows[-1]["evaluation_seconds"])
+        summary["train_cpu_seconds"] -= float(rows[-1]["evaluation_cpu_seconds"])
+    return summary
 
 
 def run_peer(job: Job, folder: Path) -> dict[str, Any]:
-    """The summary of one of timm's arms, trained only if it is not there yet."""
+    """The summary of a timm arm; a finished run is reused."""
     file = folder / "summary.json"
     print(f"{folder} ...", end=" ", file=sys.stderr, flush=True)
-    began, how = time.monotonic(), "was there"
+    began, how = time.monotonic(), "reused"
     if not file.is_file():
         folder.mkdir(parents=True)
         command = [
@@ -184,22 +183,22 @@ def run_peer(job: Job, folder: Path) -> dict[str, Any]:
 
 
 def cell(arm: str, seed: int, options: Namespace) -> dict[str, Any]:
-    """The summary of one arm and seed, made once. SystemExit where other options made it."""
+    """The summary of one arm and seed, trained if needed; SystemExit if made with other options."""
     folder = options.runs / arm / f"seed-{seed}"
     root = None if options.root is None else str(options.root)
     job = Job(arm, root, seed, options.seconds, bool(options.until), options.device, options.rest)
     arguments = fit_arguments(options, seed)
-    made = {"arguments": arguments if arm == "vit" else asdict(job), "threads": options.threads}
-    note_options(made, folder)
+    settings = {"arguments": arguments if arm == "vit" else asdict(job)}
+    note_options({**settings, "threads": options.threads}, folder)
     if not (folder / "summary.json").is_file():
-        # What was stopped is not continued: its seconds are to be those of one process.
+        # An interrupted run is not resumed, because its time must be that of one process.
         shutil.rmtree(folder, ignore_errors=True)
     return run_vit(arguments, folder) if arm == "vit" else run_peer(job, folder)
 
 
 def first_at(scores: list[tuple[float, float]], accuracy: float) -> float | None:
-    """Seconds of training to the first epoch at or above an accuracy; None where there is none."""
-    return next((seconds for seconds, found in scores if found >= accuracy), None)
+    """Seconds of training to the first epoch that reaches an accuracy; None if none does."""
+    return next((seconds for seconds, score in scores if score >= accuracy), None)
 
 
 def row(arm: str, summaries: list[dict[str, Any]], until: list[float]) -> dict[str, Any]:
@@ -209,7 +208,7 @@ def row(arm: str, summaries: list[dict[str, Any]], until: list[float]) -> dict[s
     def mean(name: str) -> float:
         return statistics.mean(summary[name] for summary in summaries)
 
-    found = {
+    result = {
         "arm": arm,
         "label": ARMS[arm],
         "n": len(summaries),
@@ -225,23 +224,23 @@ def row(arm: str, summaries: list[dict[str, Any]], until: list[float]) -> dict[s
         "settings": summaries[0]["settings"],
     }
     if until:
-        found["seconds_to"] = {
+        result["seconds_to"] = {
             f"{value:g}": [first_at(summary["scores"], value) for summary in summaries]
             for value in until
         }
-    return found
+    return result
 
 
 def table(rows: list[dict[str, Any]], until: list[float]) -> str:
-    """The rows for people."""
+    """The rows as a text table."""
     names = [f"seconds to {100 * value:g} %" for value in until]
     lines = [f"{'':28}  accuracy, %  images seen  seconds  CPU seconds  " + "  ".join(names)]
-    for found in rows:
-        spread = "" if found["std"] is None else f" ± {100 * found['std']:.1f}"
-        cells = [f"{found['label']:28}", f"{100 * found['mean']:.1f}{spread}".rjust(11)]
+    for result in rows:
+        spread = "" if result["std"] is None else f" ± {100 * result['std']:.1f}"
+        cells = [f"{result['label']:28}", f"{100 * result['mean']:.1f}{spread}".rjust(11)]
         widths = {"images_seen": 11, "seconds": 7, "cpu_seconds": 11}
-        cells += [f"{found[name]:{width},.0f}" for name, width in widths.items()]
-        reached = found.get("seconds_to", {}).values()
+        cells += [f"{result[name]:{width},.0f}" for name, width in widths.items()]
+        reached = result.get("seconds_to", {}).values()
         for name, seconds in zip(names, reached, strict=True):
             text = ", ".join("-" if s is None else f"{s:.1f}" for s in seconds)
             cells.append(text.rjust(len(name)))
@@ -250,7 +249,7 @@ def table(rows: list[dict[str, Any]], until: list[float]) -> str:
 
 
 def check_data(root: Path) -> None:
-    """UserError where a folder is not what all arms can read."""
+    """Raises UserError if some arm cannot read the folder."""
     classes = {}
     for split in ("train", "test"):
         folder = root / split
@@ -271,7 +270,7 @@ def check_data(root: Path) -> None:
         raise UserError(f"{files[0]} is not a readable image") from error
     if size != (SIZE, SIZE):
         width, height = size
-        raise UserError(f"{files[0]} is of {width} x {height} pixels; all must be {SIZE} x {SIZE}")
+        raise UserError(f"{files[0]} has {width} x {height} pixels; all must have {SIZE} x {SIZE}")
 
 
 def parsed(args: list[str]) -> Namespace:
@@ -280,7 +279,9 @@ def parsed(args: list[str]) -> Namespace:
     summary = (__doc__ or "").split("\n\n")[0]
     parser = ArgumentParser("time_to_accuracy.py", description=summary, exit_on_error=False)
     parser.add_argument("--data.root", dest="root", type=Path, help="folder with train/ and test/")
-    parser.add_argument("--seconds", type=int, default=600, help="of training (default 600)")
+    parser.add_argument(
+        "--seconds", type=int, default=600, help="seconds of training (default 600)"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="default 3")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), metavar="ARM")
     parser.add_argument("--until", nargs="+", type=float, default=[], metavar="ACCURACY")
@@ -309,22 +310,22 @@ def parsed(args: list[str]) -> Namespace:
 
 
 def rows_of_other_arms(options: Namespace, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the results file has of arms that are not asked for, under the same settings."""
+    """Rows of the results file for arms that are not selected, if the settings are the same."""
     if not options.results.is_file():
         return []
-    found = json.loads(options.results.read_text())
-    if any(found.get(name) != value for name, value in settings.items()):
+    document = json.loads(options.results.read_text())
+    if any(document.get(name) != value for name, value in settings.items()):
         return []
-    rows = [row for row in found["rows"] if row["arm"] not in options.arms]
+    rows = [row for row in document["rows"] if row["arm"] not in options.arms]
     return [r for r in rows if list(r.get("seconds_to", {})) == [f"{v:g}" for v in options.until]]
 
 
 def main(args: list[str]) -> dict[str, Any]:
     options = parsed(args)
-    # Where nobody has said how many, `vit fit` may take fewer for small models than the others do.
+    # Unless it is set, `vit fit` may use fewer threads for small models than the other arms.
     options.threads = torch.get_num_threads()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    # For EpochTests, which `vit fit` imports.
+    # `vit fit` imports EpochTests from here.
     paths = [str(HERE.resolve()), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     summaries: dict[str, list[dict[str, Any]]] = {arm: [] for arm in options.arms}
@@ -341,10 +342,10 @@ def main(args: list[str]) -> dict[str, Any]:
     others = rows_of_other_arms(options, settings)
     document: dict[str, Any] = {}
     for seed in range(options.seeds):
-        for arm, found in summaries.items():
-            found.append(cell(arm, seed, options))
-        rows = [row(arm, found, options.until) for arm, found in summaries.items()] + others
-        rows.sort(key=lambda found: list(ARMS).index(found["arm"]))
+        for arm, finished in summaries.items():
+            finished.append(cell(arm, seed, options))
+        rows = [row(arm, runs, options.until) for arm, runs in summaries.items()] + others
+        rows.sort(key=lambda result: list(ARMS).index(result["arm"]))
         document = {
             "what": "time to accuracy",
             **settings,

@@ -1,4 +1,4 @@
-"""One thread per test process, no writing into the user's caches, and deadlines for any machine."""
+"""One thread per test process, no writing to the user's caches, and deadlines for any machine."""
 
 import importlib.util
 import os
@@ -42,13 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def deadline(pytestconfig: pytest.Config) -> Callable[[float], float]:
-    """Seconds to wait at most here for what takes `seconds` at most on a quiet machine."""
+    """Timeout on this machine for what takes at most `seconds` on a quiet one."""
     return lambda seconds: seconds * pytestconfig.stash[FACTOR]
 
 
 @pytest.fixture
 def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Imports a script of benchmarks/ under its own name; it finds the scripts beside it."""
+    """Imports a script of benchmarks/ by its name; it can import its neighbours."""
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
 
     def load(name: str) -> ModuleType:
@@ -81,6 +81,8 @@ def own_cache(
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.delenv("VIT_CACHE", raising=False)
+    # Published weights come from a server of the test's own, or not at all.
+    monkeypatch.setenv("VIT_WEIGHTS_MIRROR", "http://127.0.0.1:9")
     # Every test and process computes float32 by one library, as on a machine that is in use.
     (cache / "vit").mkdir()
     (cache / "vit" / "routes.json").write_text(float32_routes)

@@ -1,4 +1,4 @@
-"""docs/architecture.md: its files are in the tree, its table of imports is the rule."""
+"""docs/architecture.md: its files exist, and its table of imports is the tested rule."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""VIT_CACHE moves everything; what earlier versions kept elsewhere is found."""
+"""VIT_CACHE moves the whole cache; files of earlier versions are found."""
 
 from pathlib import Path
 

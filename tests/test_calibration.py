@@ -101,7 +101,7 @@ def test_bins_of_equal_count_by_hand() -> None:
     assert found.error == pytest.approx((3 * (1.95 - 1) / 3 + 2 * 0.075) / 5)
 
 
-def test_bins_of_equal_count_hold_equally_many() -> None:
+def test_bins_of_equal_count_have_equal_counts() -> None:
     random = np.random.default_rng(0)
     confidence = random.random(1003) ** 0.1
     counts = reliability(confidence, confidence > 0.5, spacing="count").count

@@ -1,4 +1,4 @@
-"""The pages in docs: their Python runs as printed, with a small model, and does what they say."""
+"""The pages in docs: their Python runs as printed, with a small model, and its results match."""
 
 import re
 from dataclasses import fields
@@ -35,7 +35,7 @@ def blocks(page: str) -> list[str]:
 
 
 def run(*codes: str) -> dict[str, Any]:
-    """The names that the blocks leave behind, one after the other."""
+    """Runs blocks in sequence; returns their global names."""
     names: dict[str, Any] = {"__name__": "page"}
     for code in codes:
         exec(compile(code, "docs", "exec"), names)
@@ -63,7 +63,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_features_have_the_shapes_on_the_page(files: Path) -> None:
-    first, frozen, _, _ = blocks(PAGES["backbone.md"])
+    first, frozen, *_ = blocks(PAGES["backbone.md"])
     names = run(first, frozen)
     backbone = names["backbone"]
     assert names["features"].shape == (2, backbone.num_features)
@@ -88,8 +88,23 @@ def test_the_table_of_attributes_holds(name: str) -> None:
         assert (model.num_features, model.patch_size) == (768, 16)
 
 
-def test_a_detector_trains_down_to_the_patches(files: Path) -> None:
+def test_timms_methods_have_the_shapes_on_the_page(files: Path) -> None:
     names = run(blocks(PAGES["backbone.md"])[2])
+    assert names["batch"].shape == (1, 3, 224, 224)
+    assert names["tokens"].shape == (1, 1 + 14 * 14, 192)
+    assert names["logits"].shape == (1, 10) and not names["logits"].any()
+    assert names["embedding"].shape == (1, names["model"].num_features)
+
+
+def test_a_fit_in_python_returns_metrics_and_a_classifier(files: Path) -> None:
+    names = run(blocks(PAGES["backbone.md"])[3])
+    assert names["accuracy"] == 1
+    assert names["run"].path == Path("runs/my_photos")
+    assert names["classifier"].classes == sorted(COLORS)
+
+
+def test_a_detector_trains_down_to_the_patches(files: Path) -> None:
+    names = run(blocks(PAGES["backbone.md"])[4])
     assert len(names["losses"]) == 4
     assert all(loss.isfinite() for loss in names["losses"].values())
     gradient = names["backbone"].patch_embed.proj.weight.grad
@@ -104,10 +119,10 @@ def test_a_detector_trains_down_to_the_patches(files: Path) -> None:
     assert [tuple(x.shape[1:]) for x in stages.values()] == wanted
 
 
-def test_a_probe_on_frozen_features_tells_colours_apart(
+def test_a_probe_on_frozen_features_separates_colours(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = run(blocks(PAGES["backbone.md"])[3])
+    names = run(blocks(PAGES["backbone.md"])[5])
     assert names["accuracy"] == 1
     assert "test accuracy 1.000, 30 images of 3 classes: train 24" in capsys.readouterr().out
 

@@ -21,7 +21,7 @@ NAMES = [f"n{i:04}" for i in range(1200)]
         (1200, "n0000, n0001 and 1,198 more"),
     ],
 )
-def test_a_long_list_of_names_says_how_many_it_leaves_out(count: int, expected: str) -> None:
+def test_a_long_list_of_names_counts_the_omitted_ones(count: int, expected: str) -> None:
     assert some_of(iter(NAMES[:count]), 2) == expected
 
 

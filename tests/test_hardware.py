@@ -1,4 +1,4 @@
-"""What is chosen from the machine: precision, threads, and who keeps freed memory."""
+"""Choices by machine: precision, threads, keeping freed memory."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def kept_and_faults(**environment: str) -> tuple[bool, int]:
-    """Whether memory is kept, and the pages that a second pass over the same sizes asks for."""
+    """Whether memory is kept, and the page faults of a second pass."""
     done = subprocess.run(
         [sys.executable, "-c", FAULTS],
         env={**os.environ, **environment},
@@ -38,7 +38,7 @@ def kept_and_faults(**environment: str) -> tuple[bool, int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
-def test_memory_that_is_kept_is_not_asked_for_again() -> None:
+def test_kept_memory_is_not_requested_again() -> None:
     kept, faults = kept_and_faults()
     if not kept:
         pytest.skip("not glibc")
@@ -56,7 +56,7 @@ def test_another_system_keeps_its_allocator(monkeypatch: pytest.MonkeyPatch) -> 
     assert keep_memory() is False
 
 
-def test_bfloat16_is_chosen_where_the_hardware_multiplies_in_it(
+def test_bfloat16_is_chosen_with_hardware_support(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -1,4 +1,4 @@
-"""The minimum against SciPy's, of the objective written in NumPy."""
+"""The minimum against SciPy's, with the objective in NumPy."""
 
 import numpy as np
 import pytest

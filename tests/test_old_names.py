@@ -1,4 +1,4 @@
-"""Recipes, command lines and config.yaml of earlier versions are read under the names of now."""
+"""Recipes, command lines and config.yaml of earlier versions are read with current names."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ PROBE = "vit.training.linear_probe.LinearProbeFirst"
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A move of each kind."""
+    """One move of each kind."""
     names: dict[str, str | Removed] = {
         "vit.old.Muon": "vit.new.Muon",
         "vit.new.Muon.gone": Removed(3, "it is 3"),
@@ -103,7 +103,7 @@ def test_both_names_of_an_option_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("table")
-def test_a_section_in_a_file_of_its_own_is_renamed(tmp_path: Path) -> None:
+def test_a_section_in_a_separate_file_is_renamed(tmp_path: Path) -> None:
     (tmp_path / "data.yaml").write_text("seed: 1\nroot: here\n")
     (tmp_path / "recipe.yaml").write_text("data: data.yaml\n")
     now = {"splits": {"seed": 1}, "root": "here"}

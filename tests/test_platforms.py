@@ -1,4 +1,4 @@
-"""Nothing in vit/ needs what only POSIX systems have; this runs as if it were Windows."""
+"""Nothing in vit/ needs POSIX-only features; the code runs as on Windows."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A terminal gets a bar with a rate; a log file gets a line every tenth, of long work only."""
+"""A terminal gets a bar with a rate; a log file gets a line per tenth, only for long work."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""README: its tables come from results files, its map is the tree, its commands exist."""
+"""README: its table comes from results files, its map matches the tree, its commands exist."""
 
 import re
 import subprocess

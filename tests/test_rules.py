@@ -1,4 +1,4 @@
-"""The rules of the house that a short test can check."""
+"""Rules for the structure of the package."""
 
 import ast
 import subprocess
@@ -14,7 +14,7 @@ import vit
 PACKAGE = Path(vit.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# Room -> the rooms that its modules may import, besides the modules of one page and itself.
+# Room -> rooms that it may import, in addition to itself and the one-page modules.
 MAY_IMPORT = {
     "models": set(),
     "data": set(),
@@ -23,27 +23,27 @@ MAY_IMPORT = {
     "inference": {"data", "models", "checkpoints"},
     "training": {"models", "checkpoints"},
     "evaluation": {"data", "models", "checkpoints", "inference"},
-    # A model may be named by a file of weights, whose configuration `checkpoints` reads; the
-    # catalog has the size of a data set by name.
+    # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
+    # data sets.
     "compute": {"data", "models", "checkpoints"},
     "transfer": {"data", "training", "evaluation", "checkpoints", "compute", "reports"},
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
-# Modules of one page beside the rooms, which every room may import.
+# One-page modules in vit/, which every room may import.
 ONE_PAGE = {
     "cache",
-    "calibration",  # one error for training's metric, for evaluation and for a report
+    "calibration",  # shared by training's metric, evaluation and reports
     "errors",
     "hardware",
     "locking",
-    "logistic",  # a head before fine-tuning and a probe of frozen features are one minimum
+    "logistic",  # shared by the head before fine-tuning and the probe
     "old_names",
     "progress",
     "ranges",
     "ranking",
     "reading",
     "recipes",
-    "seeds",  # of training's steps and of the data's samples
+    "seeds",  # for training steps and samples
     "shapes",
     "signals",
     "yaml_reader",
@@ -69,7 +69,7 @@ def imports(path: Path) -> set[str]:
     return names
 
 
-def test_every_folder_and_module_of_the_package_stands_in_the_tables() -> None:
+def test_every_folder_and_module_of_the_package_is_in_the_tables() -> None:
     places = [path.relative_to(PACKAGE) for path in FILES]
     assert {path.parts[0] for path in places if len(path.parts) > 1} == set(MAY_IMPORT)
     modules = {path.stem for path in places if len(path.parts) == 1}

@@ -1,4 +1,4 @@
-"""Seeds: neighbours differ, and the values are those of every run that was made before."""
+"""Seeds: neighbours differ, and values are those of earlier runs."""
 
 from hashlib import blake2b
 

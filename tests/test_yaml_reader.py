@@ -1,4 +1,4 @@
-"""YAML that means more than it looks."""
+"""YAML that expands to more than it shows."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Vision Transformers for image classification: train, fine-tune, evaluate, look inside, ship."""
+"""Vision Transformers for image classification: train, fine-tune, evaluate, publish."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ __all__ = [
     "transforms",
 ]
 
-# Public names load their room on first use, so that `import vit` stays light.
+# Public names are imported on first use, so that `import vit` stays light.
 _HOMES = {
     "Classifier": "vit.inference.classifier",
     "ImageClassifier": "vit.training.classifier",

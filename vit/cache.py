@@ -1,4 +1,4 @@
-"""The folder for what can be made or fetched again: weights, data sets, features, indexes."""
+"""The cache folder: weights, data sets, features, indexes."""
 
 import os
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 
 def cache_directory() -> Path:
     """VIT_CACHE, or `vit` in the user's cache directory; it may not exist yet."""
-    given = os.environ.get("VIT_CACHE")
-    return Path(given) if given else _default_directory()
+    folder = os.environ.get("VIT_CACHE")
+    return Path(folder) if folder else _default_directory()
 
 
 def cached(path: Path) -> Path:
     """Where to read a path below `cache_directory()`.
 
-    Earlier versions kept data sets, features and indexes in the user's cache directory whatever
-    VIT_CACHE says. What only that place has is read there.
+    Earlier versions ignored VIT_CACHE for data sets, features and indexes. Files that exist only in
+    the user's cache directory are read from there.
     """
     home = cache_directory()
     if path.exists() or not path.is_relative_to(home):

@@ -1,8 +1,7 @@
-"""How far stated confidence can be trusted: reliability in bins, and expected calibration error.
+"""Calibration: reliability in bins, and expected calibration error.
 
 After Guo et al. (arXiv:1706.04599, section 2, eq. 3): the mean over predictions of the distance
-between a bin's confidence and its accuracy. A batch of training, the logits of an evaluation and
-the predictions of a report are counted into bins by the same function.
+between a bin's confidence and its accuracy. Training, evaluation and reports use the same binning.
 """
 
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ import torch
 from torch import Tensor
 
 BINS = 15
-# Predictions that are converted at a time: every class of every image may be many.
+# Predictions converted at a time, to bound the memory of multi-label data.
 _BLOCK = 2**22
 
 
 @dataclass(frozen=True)
 class BinSums:
-    """Sums over the predictions of each bin, in floating point, each (bins,)."""
+    """Sums over the predictions of each bin, floating point, each (bins,)."""
 
     count: Tensor
     confidence: Tensor
@@ -37,7 +36,7 @@ class BinSums:
 
 
 def equal_width(confidence: Tensor, bins: int) -> Tensor:
-    """The bin of each `confidence` (n,) in [0, 1]: equally wide, open below and closed above.
+    """The bin of each `confidence` (n,) in [0, 1]: equal width, open below and closed above.
 
     0 belongs to the first bin.
     """
@@ -45,9 +44,9 @@ def equal_width(confidence: Tensor, bins: int) -> Tensor:
 
 
 def equal_count(confidence: Tensor, bins: int) -> Tensor:
-    """The bin of each `confidence` (n,): in ascending order, equally many predictions in each.
+    """The bin of each `confidence` (n,): ascending, with equally many predictions per bin.
 
-    The same as adaptive bins (Nguyen and O'Connor, arXiv:1508.05154), which leave no bin to a few.
+    Adaptive bins (Nguyen and O'Connor, arXiv:1508.05154); no bin has few predictions.
     """
     group = torch.empty(len(confidence), dtype=torch.int64)
     for index, part in enumerate(confidence.argsort(stable=True).tensor_split(bins)):
@@ -60,12 +59,12 @@ class Reliability:
     """Predictions in bins of confidence; those that hold none are left out. Arrays are (bins,)."""
 
     low: np.ndarray
-    """Lower end of the bin, itself outside of it; `high` belongs to it. Bins of equal counts end at
-    the largest confidence that they hold."""
+    """Lower end of the bin (exclusive); `high` is inclusive. Bins of equal counts end at their
+    largest confidence."""
     high: np.ndarray
     count: np.ndarray
     hits: np.ndarray
-    """Predictions of the bin that are right."""
+    """Number of correct predictions in the bin."""
     confidence: np.ndarray
     """Mean confidence of the bin."""
     error: float
@@ -73,7 +72,7 @@ class Reliability:
 
     @property
     def accuracy(self) -> np.ndarray:
-        """Share of the bin that is right."""
+        """Accuracy of the bin."""
         return self.hits / self.count
 
 
@@ -90,7 +89,8 @@ def reliability(
     """
     sums = BinSums(*(torch.zeros(bins, dtype=torch.float64) for _ in range(3)))
     ends = np.zeros(0)
-    block = _BLOCK if spacing == "width" else max(len(confidence), 1)  # counts need all at once
+    # Equal counts need all values at once.
+    block = _BLOCK if spacing == "width" else max(len(confidence), 1)
     for start in range(0, len(confidence), block):
         stated = torch.from_numpy(confidence[start : start + block].astype(np.float64))
         right = torch.from_numpy(np.asarray(correct[start : start + block], dtype=np.float64))

@@ -1,18 +1,18 @@
-"""The one exception for mistakes that the user can mend, and help with its wording."""
+"""The exception for user errors, and helpers for its message."""
 
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-# Longer than a path that somebody types; both ends of such a value are enough to know it again.
+# Longer than a typed path; both ends of a longer value are enough to recognise it.
 _OVERLONG = re.compile(r"\S{400,}")
 
 
 class UserError(ValueError):
-    """One line that says what is wrong, with which value, and what to do. The CLI exits with 2.
+    """One line with the problem, the value, and the remedy. The CLI exits with status 2.
 
-    Values come from files and from their names, so characters that would break the line or control
-    a terminal are replaced by their escapes, and a value of hundreds of characters is cut.
+    Values come from files and file names, so characters that would break the line or control a
+    terminal are escaped, and a value of hundreds of characters is shortened.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -36,13 +36,13 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """'; did you mean 'x'?' for the known names nearest to `name`, or an empty string."""
+    """'; did you mean 'x'?' for the known names closest to `name`, or an empty string."""
     near = get_close_matches(name, list(known), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
 
 
 def some_of(names: Iterable[str], most: int, separator: str = ", ") -> str:
-    """`a, b and 7 more`: the first `most` of the names, and how many there are besides."""
+    """`a, b and 7 more`: the first `most` names and the number of the others."""
     names = list(names)
     left_out = len(names) - most
     shown = separator.join(names[:most])

@@ -1,6 +1,6 @@
-"""What this machine is and offers: a description for results, precision, threads, memory.
+"""Properties of this machine: description for results, precision, threads, memory.
 
-Nothing heavy is imported before it is needed: `vit --help` imports this module.
+Heavy imports are local, because `vit --help` imports this module.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def cpu_name() -> str:
-    """The processor's name as the system gives it, such as 'AMD EPYC 9V74 80-Core Processor'."""
+    """The processor's name from the system, such as 'AMD EPYC 9V74 80-Core Processor'."""
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:
@@ -22,9 +22,9 @@ def cpu_name() -> str:
 
 
 def default_precision(accelerator: str) -> tuple[str, str]:
-    """The Trainer's precision where the user names none, and why.
+    """Default precision of the Trainer, and the reason.
 
-    bfloat16 only where the hardware multiplies in it: emulated it is slower than float32.
+    bfloat16 only with hardware support; emulated, it is slower than float32.
     """
     import torch
 
@@ -48,13 +48,13 @@ def computes_on_cpu(accelerator: str) -> bool:
     return not torch.cuda.is_available() and not torch.backends.mps.is_available()
 
 
-# Below this work a step, OpenMP's barriers cost more than further cores give: on a busy machine
+# Below this work per step, OpenMP's barriers cost more than further cores gain: on a busy machine,
 # sixty epochs of the digits took ten minutes with two threads and one minute with one.
 SMALL_STEP_FLOPS = 10e9
 
 
 def limit_threads(params: int, tokens: int, batch_size: int) -> bool:
-    """Computes small models on one CPU thread, unless OMP_NUM_THREADS says how many.
+    """Uses one CPU thread for small models, unless OMP_NUM_THREADS is set.
 
     A training step takes about 6 * params * tokens * batch_size operations.
     """
@@ -70,15 +70,15 @@ def limit_threads(params: int, tokens: int, batch_size: int) -> bool:
 # glibc's mallopt, from <malloc.h>.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MMAP_THRESHOLD = 2**30
-"""Bytes from which a block goes back to the system when it is freed. glibc's own limit is 32 MiB at
-most, so that the tensors of every step are handed back, and their pages filled with zeros anew."""
+"""Freed blocks of at least this size return to the system. glibc's limit is at most 32 MiB, so the
+tensors of every step would be returned and their pages zeroed again."""
 
 
 def keep_memory() -> bool:
-    """Lets glibc keep freed memory for the next step; whether it does now.
+    """Lets glibc keep freed memory for the next step. Returns whether it does.
 
-    A training step on a CPU spends 8 to 14 % less CPU time, at the same peak. Where the user has
-    chosen glibc's settings through the environment, or with another C library, nothing happens.
+    Saves 8 to 14 % of the CPU time of a training step, at the same peak memory. Does nothing if the
+    environment sets glibc's options, or with another C library.
     """
     chosen = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
     if sys.platform != "linux" or any(name in os.environ for name in chosen):
@@ -111,7 +111,7 @@ def hardware() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of this package and of what it stands on."""
+    """Versions of this package and its main dependencies."""
     from importlib.metadata import version
 
     names = ("vit", "torch", "torchvision", "lightning", "torchmetrics", "pillow")

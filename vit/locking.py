@@ -1,7 +1,7 @@
 """Locks between processes: one writer of a run directory, one download of a file.
 
-The operating system holds the lock and releases it when the process ends, however it ends; a lock
-file that is left behind means nothing.
+The operating system holds the lock and releases it when the process ends in any way; a remaining
+lock file has no meaning.
 """
 
 import errno
@@ -22,9 +22,9 @@ except ImportError:  # Windows
     import msvcrt
 
 POLL_SECONDS = 0.1
-# Where the owner's name stands; msvcrt locks byte 0, and a locked byte cannot be read there.
+# Offset of the owner's name; msvcrt locks byte 0, and a locked byte cannot be read.
 _OWNER_AT = 1
-# What a file system answers that has no locks; work on it goes on without.
+# Errors of a file system without locks; work continues without one.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 # Open lock files of this process.
@@ -32,7 +32,7 @@ _held: set[int] = set()
 
 
 def _close_in_child() -> None:
-    """Else a forked worker that outlives a killed owner would keep the lock."""
+    """Otherwise a forked worker that outlives a killed owner would keep the lock."""
     for handle in _held:
         os.close(handle)
     _held.clear()
@@ -43,7 +43,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Locked(UserError):
-    """Somebody else holds the lock."""
+    """Another process holds the lock."""
 
 
 class FileLock:
@@ -52,7 +52,7 @@ class FileLock:
     >>> with FileLock(folder / ".lock"): ...
 
     Args:
-        path: The lock file; it is created where missing and stays afterwards.
+        path: The lock file; created if missing, and not deleted.
         wait_seconds: How long to wait for another owner.
     """
 
@@ -62,14 +62,14 @@ class FileLock:
         self._handle: int | None = None
 
     def acquire(self) -> None:
-        """Takes the lock. Raises Locked, which names the owner, when the waiting time is over."""
+        """Acquires the lock. Raises Locked, which names the owner, after the waiting time."""
         deadline = time.monotonic() + self.wait_seconds
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         while True:
             if _try_lock(handle):
                 if _is_at(handle, self.path):
                     break
-                os.close(handle)  # the owner before us has deleted the file
+                os.close(handle)  # the previous owner has deleted the file
                 handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
                 continue
             if time.monotonic() >= deadline:
@@ -84,7 +84,7 @@ class FileLock:
         self._handle = handle
 
     def release(self) -> None:
-        """Gives the lock back; nothing happens if it is not held."""
+        """Releases the lock, if held."""
         if self._handle is not None:
             _held.discard(self._handle)
             _unlock(self._handle)  # closing is not enough while a forked worker has the file open
@@ -92,7 +92,7 @@ class FileLock:
             self._handle = None
 
     def owner(self) -> str:
-        """'process 12 on host' of whoever took the lock last."""
+        """'process 12 on host' of the last owner."""
         try:
             owner = json.loads(self.path.read_bytes()[_OWNER_AT:])
             return f"process {owner['pid']} on {owner['host']}"
@@ -101,14 +101,14 @@ class FileLock:
 
     @property
     def descriptor(self) -> int | None:
-        """What a child process needs to hold the lock, too; None where there is nothing to inherit.
+        """Descriptor with which a child process also holds the lock; None if it cannot.
 
-        For pass_fds of subprocess.Popen. Windows locks a file for one process alone.
+        For pass_fds of subprocess.Popen. Windows locks a file for only one process.
         """
         return None if fcntl is None else self._handle
 
     def hand_over(self) -> None:
-        """Ends this process's hold; children that have inherited `descriptor` keep the lock."""
+        """Closes this process's descriptor; children that inherited it keep the lock."""
         if self._handle is not None:
             _held.discard(self._handle)
             os.close(self._handle)
@@ -140,7 +140,7 @@ def _try_lock(handle: int) -> bool:
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Whether the open file is the one of that name."""
+    """Whether the open file still has this path."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:

@@ -1,25 +1,32 @@
-"""Logistic regression by L-BFGS, for any weight of the squared norm and any starting point.
+"""Logistic regression by L-BFGS, and a classification head fitted by it with cross-validation.
 
 Shapes: n images, d features, k classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+STRENGTHS = (0.003, 0.01, 0.03, 0.1)
+"""Weights of the squared norm that are tried for a head that is fine-tuned next; the range in which
+the best one lies for sets of twenty to a hundred images per class (benchmarks/LOG.md)."""
+
+FOLDS = 3
 
 _ROWS = 65_536
-"""Images in one piece of the loss, which bounds its memory."""
+"""Images per chunk of the loss, to bound its memory."""
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where the minimisation has ended."""
+    """Result of the minimisation."""
 
     weight: Tensor
-    """As it was given: `k d`, or `1 d`."""
+    """`k d`, or `1 d`, as the initial weight."""
     bias: Tensor
     """`k`, or `1`."""
     iterations: int
@@ -37,14 +44,14 @@ def minimise(
     scale: Tensor | float = 1.0,
     **stopping: Any,
 ) -> Minimum:
-    """Minimises mean loss + strength * |scale * weight|^2 from `weight` and `bias` on.
+    """Minimises mean loss + strength * |scale * weight|^2, starting from `weight` and `bias`.
 
-    The scores are features @ (scale * weight).T + bias. With `scale` the minimum is the same, and
-    L-BFGS works in other coordinates. The bias is free of the penalty.
+    The scores are features @ (scale * weight).T + bias. `scale` changes the coordinates of L-BFGS,
+    not the minimum. The bias is not regularised.
 
     Args:
         features: float64 `n d`.
-        labels: Classes `n`, or zeros and ones `n k`; see `total_loss`.
+        labels: Classes `n`, or multi-hot `n k`; see `total_loss`.
         weight: `k d`; `1 d` for the score of the second of two classes.
         bias: `k` or `1`.
         strength: Weight of the squared norm.
@@ -75,7 +82,7 @@ def minimise(
 def total_loss(scores: Tensor, labels: Tensor) -> Tensor:
     """Sum over images of the cross-entropy of `scores` (n, k) with classes (n,).
 
-    With labels of zeros and ones (n, k): binary cross-entropy, summed over classes, too.
+    With multi-hot labels (n, k): binary cross-entropy, also summed over classes.
     """
     if labels.dim() == 1:
         return F.cross_entropy(two_columns(scores), labels, reduction="sum")
@@ -84,5 +91,78 @@ def total_loss(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def two_columns(scores: Tensor) -> Tensor:
-    """Scores (n, k); of two classes with one score (n, 1) the first has 0."""
+    """Scores (n, k); for two classes with one score (n, 1), the first class has score 0."""
     return torch.cat([torch.zeros_like(scores), scores], 1) if scores.shape[1] == 1 else scores
+
+
+@torch.no_grad()
+def set_head(layer: nn.Module, weight: Tensor, bias: Tensor) -> None:
+    """Puts weight `k d` and bias `k` into a linear layer, or into a convolution of one pixel."""
+    layer.get_parameter("weight").copy_(weight.view_as(layer.get_parameter("weight")))
+    layer.get_parameter("bias").copy_(bias)
+
+
+def fit_head(
+    features: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    strengths: Sequence[float] = STRENGTHS,
+) -> tuple[Tensor, Tensor, float]:
+    """Weight `k d`, bias `k`, and the accuracy on left-out images at the strength chosen.
+
+    `features` are float64 `n d`, `labels` classes `n` or zeros and ones `n k`. Of the `strengths`,
+    ascending, the one with the smallest cross-validated loss is taken; with several labels per
+    image the accuracy is the share of labels that are right. With fewer than FOLDS images nothing
+    can be left out; then the strongest is taken and the accuracy is NaN.
+    """
+    mean, std = features.mean(0), features.std(0, correction=0) + 1e-5
+    z = (features - mean) / std
+    strength, accuracy = strengths[-1], float("nan")
+    if len(z) >= FOLDS:
+        scores = [_cross_validate(z, labels, num_classes, strength) for strength in strengths]
+        best = min(range(len(scores)), key=lambda i: scores[i][0])
+        strength, accuracy = strengths[best], scores[best][1]
+    weight, bias = logistic_regression(z, labels, num_classes, strength)
+    weight = weight / std
+    return weight, bias - weight @ mean, accuracy
+
+
+def _cross_validate(
+    z: Tensor, labels: Tensor, num_classes: int, strength: float
+) -> tuple[float, float]:
+    """Mean loss and accuracy over the images, each answered by a fit without its fold."""
+    order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
+    loss, right = 0.0, 0.0
+    for fold in range(FOLDS):
+        out = torch.zeros(len(z), dtype=torch.bool)
+        out[order[fold::FOLDS]] = True
+        weight, bias = logistic_regression(z[~out], labels[~out], num_classes, strength)
+        logits = z[out] @ weight.T + bias
+        loss += float(total_loss(logits, labels[out]))
+        if labels.dim() == 1:
+            right += float((logits.argmax(1) == labels[out]).sum())
+        else:
+            right += float(((logits > 0) == (labels[out] > 0.5)).double().mean(1).sum())
+    return loss / len(z), right / len(z)
+
+
+def logistic_regression(
+    features: Tensor, labels: Tensor, num_classes: int, strength: float
+) -> tuple[Tensor, Tensor]:
+    """Weight `k d` and bias `k` that minimise mean cross-entropy + strength * |weight|^2.
+
+    Binary cross-entropy, summed over classes, for labels `n k`. Starts from zero.
+    """
+    weight = features.new_zeros(num_classes, features.shape[1])
+    bias = features.new_zeros(num_classes)
+    fit = minimise(
+        features,
+        labels,
+        weight,
+        bias,
+        strength,
+        max_iter=300,
+        tolerance_grad=1e-7,
+        tolerance_change=1e-13,
+    )
+    return fit.weight, fit.bias

@@ -1,4 +1,4 @@
-"""Names of earlier versions in recipes, command lines and config.yaml of runs, and those of now."""
+"""Translates names of earlier versions in recipes, command lines and config.yaml of runs."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -12,12 +12,12 @@ from vit.ranges import shown
 
 @dataclass(frozen=True)
 class Removed:
-    """An option that is gone."""
+    """A removed option."""
 
     default: Any
-    """The value that changes nothing, which every config.yaml of before has; it is dropped."""
+    """The default, which every old config.yaml has; it is dropped."""
     remedy: str
-    """What another value is answered with."""
+    """The error message for another value."""
 
 
 _FROM_DATA = Removed(None, "it follows from the data and cannot be set")
@@ -55,19 +55,19 @@ OLD_NAMES: dict[str, str | Removed] = {
         10_000, "a head is fitted to at most 10,000 training images; leave the option out"
     ),
 }
-"""Name of before -> name of now. A name is the path of a class (vit.room.Class), an argument of a
-class under its path of now (vit.room.Class.argument), or an option (data.batch_size). An option
-stands for those below it, too."""
+"""Old name -> current name. A name is the path of a class (vit.room.Class), an argument of a class
+with its current path (vit.room.Class.argument), or an option (data.batch_size) with those below
+it."""
 
 SECTIONS = ("data", "model", "trainer")
-"""Groups of options whose content may be in a file of its own."""
+"""Groups of options that may be in a separate file."""
 
 
 def current_options(options: Any, where: str = "", folder: Path = Path()) -> Any:
-    """A copy of a recipe or config.yaml with the names of now.
+    """A copy of a recipe or config.yaml with current names.
 
-    `folder`: what the file of a section is relative to. Raises UserError, beginning with `where`,
-    for a removed option whose value mattered, and where an option is given under both its names.
+    `folder`: base of relative paths to files of sections. Raises UserError, starting with `where`,
+    for a removed option with another value than its default, and for an option with both names.
     """
     if not isinstance(options, dict):
         return options
@@ -84,25 +84,25 @@ def current_options(options: Any, where: str = "", folder: Path = Path()) -> Any
 
 
 def current_arguments(args: Iterable[str]) -> list[str]:
-    """Arguments of `vit fit` and its relatives with the names of now. UserError as above."""
+    """Arguments of `vit fit` and related commands with current names. UserError as above."""
     current: list[str] = []
-    classes: dict[str, str] = {}  # option -> the class that it named last, whose arguments follow
+    classes: dict[str, str] = {}  # option -> the last class given for it, whose arguments follow
     pending = list(args)
     while pending:
-        given = [pending.pop(0)]
-        option, equals, value = given[0].partition("=")
+        pair = [pending.pop(0)]
+        option, equals, value = pair[0].partition("=")
         if re.match(rf"--({'|'.join(SECTIONS)})\b", option):
             if not equals and pending and not pending[0].startswith("--"):
-                given.append(value := pending.pop(0))
-            if len(given) == 2 or equals:
+                pair.append(value := pending.pop(0))
+            if len(pair) == 2 or equals:
                 renamed = _current_argument(option, value, classes)
-                given = given if renamed is None else renamed
-        current += given
+                pair = pair if renamed is None else renamed
+        current += pair
     return current
 
 
 def _current_argument(option: str, text: str, classes: dict[str, str]) -> list[str] | None:
-    """An option and its value under the names of now; None where it has them already."""
+    """An option and its value with current names; None if unchanged."""
     name = option[2:].removesuffix("+")
     *groups, last = name.split(".")
     value: Any = _content(text, Path())
@@ -131,14 +131,14 @@ def _current_argument(option: str, text: str, classes: dict[str, str]) -> list[s
 
 def as_yaml(options: Any) -> str:
     """Options as the text of a recipe."""
-    import yaml  # heavy for a command that needs none
+    import yaml  # too heavy for commands that do not need it
 
     text = yaml.safe_dump(options, allow_unicode=True, sort_keys=False, width=2**20)
     return text.removesuffix("...\n")
 
 
 def _content(text: str, folder: Path) -> Any:
-    """The mapping or list that a text, or the file of that name, holds; else the text itself."""
+    """The mapping or list in a text, or in the file of that name; otherwise the text."""
     from vit.yaml_reader import load_yaml, read_yaml
 
     if not any(mark in text for mark in "{[\n"):
@@ -147,7 +147,7 @@ def _content(text: str, folder: Path) -> Any:
     try:
         value = load_yaml(text, "an option")
     except UserError:
-        return text  # the parser of the options says what is wrong with it
+        return text  # the option parser reports the error
     return value if isinstance(value, dict | list) else text
 
 
@@ -156,7 +156,7 @@ def _is_class(name: str) -> bool:
 
 
 def _renamed(value: Any, name: str, where: str) -> Any:
-    """A copy with the class paths of now, and without removed options."""
+    """A copy with current class paths and without removed options."""
     if isinstance(value, str):
         new = OLD_NAMES.get(value) if _is_class(value) else None
         return new if isinstance(new, str) else value
@@ -183,7 +183,7 @@ def _kept(options: dict[Any, Any], name: str, where: str) -> Iterator[tuple[Any,
 
 
 def _check_removed(name: str, value: Any, removed: Removed, where: str = "") -> None:
-    """UserError where the value of a removed option mattered."""
+    """Raises UserError if a removed option has another value than its default."""
     if isinstance(value, str):
         from vit.yaml_reader import load_yaml
 
@@ -196,7 +196,7 @@ def _check_removed(name: str, value: Any, removed: Removed, where: str = "") -> 
 
 
 def _move(options: dict[str, Any], old: str, new: str, where: str) -> None:
-    """Puts an option where it belongs now."""
+    """Moves an option to its current place."""
     *groups, key = old.split(".")
     parent: Any = options
     for group in groups:

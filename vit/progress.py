@@ -1,20 +1,20 @@
-"""Progress of long work on stderr: a bar on a terminal, a line per tenth of the work elsewhere."""
+"""Progress on stderr: a bar on a terminal, otherwise a line per tenth of the work."""
 
 import sys
 import time
 from types import TracebackType
 
 PATIENCE = 2.0
-"""Seconds before a log file gets its first line, so that short work writes nothing."""
+"""Seconds before the first line in a log file, so that short work writes nothing."""
 BRIEF = 1.0
-"""Seconds before work that is often short gets a bar."""
+"""Seconds before the bar of `brief` work appears."""
 
 
 class Meter:
     """Counts `total` things, in units such as "img", with their rate and the remaining time.
 
-    A terminal gets a bar that is redrawn; a file or a pipe gets at most ten lines, and none where
-    the total is not known (0). The bar of `brief` work appears after a second and goes at its end.
+    A terminal gets a bar; a file or a pipe gets at most ten lines, and none if the total is unknown
+    (0). The bar of `brief` work appears after a second and disappears at the end.
     """
 
     def __init__(self, name: str, total: float, unit: str, *, brief: bool = False) -> None:
@@ -29,7 +29,7 @@ class Meter:
         return self
 
     def _open(self) -> None:
-        """Starts the bar where stderr is a terminal."""
+        """Starts the bar if stderr is a terminal."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -52,20 +52,20 @@ class Meter:
             self._bar.start()
 
     def begin(self, done: float, total: float) -> None:
-        """`done` of `total` are there before the work begins."""
+        """Sets the number that is done before the work starts."""
         self.done = self._begun = done
         self.total = total
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total or None, share=self._share())
 
     def show(self, name: str) -> None:
-        """Names what is worked on from now on."""
+        """Sets the description of the current work."""
         self.name = name
         if self._bar is not None:
             self._bar.update(self._task, description=name)
 
     def advance(self, count: float = 1) -> None:
-        """`count` more are done."""
+        """Adds `count` to the number done."""
         self.done += count
         elapsed = max(time.monotonic() - self._start, 1e-9)
         if self._hidden and elapsed > BRIEF:
@@ -82,7 +82,7 @@ class Meter:
             print(line, file=sys.stderr, flush=True)
 
     def _share(self) -> str:
-        """Of the total, or the count where that is not known."""
+        """Percentage of the total, or the count if the total is unknown."""
         return f"{self.done / self.total:4.0%}" if self.total else f"{self.done:,.0f} {self.unit}"
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""Ranges of numeric options: one rule for the command line and for constructors."""
+"""Ranges of numeric options, for the command line and for constructors."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Range:
     high_open: bool = False
     """Whether `high` itself is outside."""
     also: tuple[int, ...] = ()
-    """Further values with a meaning of their own, such as -1 for "no limit"."""
+    """Further values with a special meaning, such as -1 for "no limit"."""
     unit: str = ""
 
     def holds(self, value: float) -> bool:
@@ -53,14 +53,14 @@ BELOW_ONE = Range(low=0, high=1, high_open=True)
 
 
 def check_range(name: str, value: Any, allowed: Range) -> None:
-    """UserError, with name, value and range, unless `value` is a number in `allowed`."""
+    """Raises UserError with name, value and range unless `value` is a number in `allowed`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not allowed.holds(value):
         raise UserError(f"{name}={shown(value)} must be {allowed}")
 
 
 def shown(value: Any) -> str:
-    """The value for a message, cut where it is long."""
+    """The value for a message, shortened if long."""
     try:
         text = str(value)
     except ValueError:  # an integer of more than 4300 digits

@@ -1,4 +1,4 @@
-"""The most probable classes of each image, with ties broken the same way everywhere.
+"""The most probable classes of each image, with deterministic ties.
 
 Shapes: n images, k classes, t top classes.
 """
@@ -9,14 +9,14 @@ from torch import Tensor
 def top_classes(scores: Tensor, top: int) -> tuple[Tensor, Tensor]:
     """The `top` largest scores of each row and their classes, both `n t`, largest first.
 
-    Of equal scores, which bfloat16 often gives, the first class comes first, as in an argmax.
-    Exactly what a stable descending sort of `scores` `n k` begins with, in a fraction of its time
-    where t is far below k. `torch.topk` alone takes any of several equal scores.
+    Of equal scores, which are common in bfloat16, the first class comes first, as in argmax. Equal
+    to the beginning of a stable descending sort of `scores` `n k`, but much faster if t is far
+    below k. `torch.topk` alone selects any of several equal scores.
     """
     if top >= scores.shape[-1]:
         return scores.sort(dim=-1, descending=True, stable=True)
     values, order = scores.topk(top)
-    # Rows in which fewer or more scores than `top` reach the last of them: ties, or NaN.
+    # Rows in which the number of scores at least `last` is not `top`: ties, or NaN.
     unclear = (scores >= values[:, -1:]).sum(-1) != top
     unclear |= values.isnan().any(-1)
     if unclear.any():
@@ -31,6 +31,6 @@ def _first_of_equals(scores: Tensor, last: Tensor, top: int) -> Tensor:
     above, equal = scores > last, scores == last
     lacking = top - above.sum(-1, keepdim=True)
     chosen = above | (equal & (equal.cumsum(-1) <= lacking))
-    if scores.isnan().any():  # NaN counts as the largest, but compares as nothing
+    if scores.isnan().any():  # NaN sorts as the largest, but compares as false
         return scores.sort(dim=-1, descending=True, stable=True).indices[:, :top]
     return chosen.nonzero()[:, 1].reshape(len(scores), top)

@@ -1,7 +1,7 @@
-"""Files that a user names: checked to be regular files before anything reads them.
+"""Checks that files named by the user are regular files before reading them.
 
-Opening a named pipe waits for a writer that may never come, and a device such as /dev/zero has no
-end, so the kind of a file is looked at first.
+Opening a named pipe waits for a writer that may never come, and a device such as /dev/zero never
+ends.
 """
 
 import os
@@ -21,9 +21,9 @@ _SPECIAL = frozenset(_KINDS.values()) - {"a directory"}
 
 
 def regular_file(path: str | Path, what: str = "a file") -> Path:
-    """The path itself, if it names an existing regular file; symbolic links are followed.
+    """The path, if it is an existing regular file; symbolic links are followed.
 
-    `what`: what is expected there, with its article, for the message: "a file of weights".
+    `what`: the expected kind of file for the message, with article: "a file of weights".
     Raises UserError otherwise.
     """
     kind = irregular(path)
@@ -33,7 +33,7 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
 
 
 def irregular(path: str | os.PathLike[str]) -> str | None:
-    """What stands at `path` instead of a regular file ("a named pipe", "missing"), or None."""
+    """The kind of `path` if it is not a regular file ("a named pipe", "missing"), or None."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -44,10 +44,9 @@ def irregular(path: str | os.PathLike[str]) -> str | None:
 
 
 def special(path: str | os.PathLike[str]) -> str | None:
-    """What must not be opened: "a named pipe", "a device" or "a socket" at `path`.
+    """The kind of `path` if it must not be opened: "a named pipe", "a device" or "a socket".
 
-    None for all else. `open` refuses directories and missing files by itself, with the system's
-    own words.
+    None for everything else; `open` itself refuses directories and missing files.
     """
     kind = irregular(path)
     return kind if kind in _SPECIAL else None

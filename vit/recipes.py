@@ -1,4 +1,4 @@
-"""The recipes that ship with the package, and where a recipe's name leads."""
+"""The shipped recipes, and how a recipe's name is resolved."""
 
 from pathlib import Path
 
@@ -8,21 +8,21 @@ from vit.reading import irregular
 
 
 def recipe_folder() -> Path:
-    """The shipped recipes: inside the installed package, or beside it in a checkout."""
+    """The folder of shipped recipes: in the installed package, or next to it in a checkout."""
     package = Path(vit.__file__).parent
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
 
 
 def list_recipes() -> dict[str, Path]:
-    """Name to file, such as 'imagenet1k/vit_b16'."""
+    """Name -> file of each recipe; a name is such as 'imagenet1k/vit_b16'."""
     folder = recipe_folder()
-    found = sorted(folder.rglob("*.yaml"))
-    return {str(path.relative_to(folder).with_suffix("")): path for path in found}
+    paths = sorted(folder.rglob("*.yaml"))
+    return {str(path.relative_to(folder).with_suffix("")): path for path in paths}
 
 
 def find_recipe(name: str) -> Path:
-    """A path as it stands, else the shipped recipe of that name. UserError lists the nearest."""
+    """An existing path, otherwise the shipped recipe of that name. UserError lists the nearest."""
     path = Path(name).expanduser()
     kind = irregular(path)
     if kind is None:

@@ -1,7 +1,7 @@
 """Seeds of single steps and single samples: hashes, the same on every machine.
 
-A draw that depends on nothing but such a seed is the same in a resumed run, in any order of the
-images, on any number of processes and workers.
+A draw that depends only on such a seed is the same in a resumed run, in any order of the images, on
+any number of processes and workers.
 """
 
 import struct
@@ -9,12 +9,12 @@ from hashlib import blake2b
 
 
 def step_seed(seed: int, consumed_samples: int, rank: int) -> int:
-    """63 well mixed bits from (run seed, position, process)."""
+    """A 63-bit hash of (run seed, position, process)."""
     return _bits(seed, consumed_samples, rank) >> 1
 
 
 def sample_seed(seed: int, epoch: int, index: int, repeat: int) -> int:
-    """64 well mixed bits from (run seed, epoch, index of the image, which of its copies)."""
+    """A 64-bit hash of (run seed, epoch, index of the image, number of its copy)."""
     return _bits(seed, epoch, index, repeat)
 
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a command at once, or where the work asks for it, at its next good moment.
+"""SIGINT and SIGTERM end a command at once, or, if deferred, at the next safe point.
 
 The exit statuses are those of a shell: 130 after SIGINT, 143 after SIGTERM. A signal that the
 parent process ignores (nohup, a background job) stays ignored.
@@ -24,11 +24,11 @@ class Stopped(SystemExit):
         self.announced = False
         """Whether a message about it has been printed."""
         self.agreed = False
-        """Whether it was raised at a point that all processes of a run have reached."""
+        """Whether it was raised at a point that all processes of a run reached."""
 
 
 class _Requests:
-    """What has arrived. One for the process, as signals are."""
+    """Received signals. One object per process, as signal handlers are."""
 
     pid = 0
     deferrals = 0
@@ -41,10 +41,10 @@ _requests = _Requests()
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM raise Stopped in the main thread, unless they are `deferred`.
+    """Context in which SIGINT and SIGTERM raise Stopped in the main thread, unless `deferred`.
 
-    Handlers that somebody else has set stay. In another thread nothing happens, as Python sets
-    handlers in the main thread only.
+    Existing handlers of others are kept. Does nothing in other threads, because Python sets
+    handlers only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -65,13 +65,14 @@ def handled() -> Iterator[None]:
 
 @contextmanager
 def deferred(*, several: bool = False) -> Iterator[None]:
-    """Inside, the first signal is only noted; `received` tells which. A second SIGINT acts at once.
+    """Context in which the first signal is only recorded, see `received`; a second SIGINT acts.
 
-    On the way out a signal that has been noted raises Stopped, unless something else is raised.
+    On exit a recorded signal raises Stopped, unless another exception is raised.
 
     Args:
-        several: The work is that of several processes. A process that waits for another one cannot
-            run a handler, so the second SIGINT is left to the system, which ends the process.
+        several: Whether several processes work together. A process that waits for another cannot
+        run
+            a handler, so the second SIGINT gets the default action, which ends the process.
     """
     _requests.deferrals += 1
     _requests.several = _requests.several or several
@@ -87,13 +88,13 @@ def deferred(*, several: bool = False) -> Iterator[None]:
 
 
 def received() -> int:
-    """The number of the signal that came while signals were deferred, or 0."""
+    """The number of the signal received while signals were deferred, or 0."""
     return _requests.received
 
 
 def on_signal(number: int, frame: FrameType | None) -> None:
     """The handler."""
-    if os.getpid() != _requests.pid:  # a forked worker that has not set its own yet
+    if os.getpid() != _requests.pid:  # a forked worker that has not set its handlers yet
         os._exit(128 + number)
     if not _requests.deferrals:
         raise Stopped(number)
@@ -102,7 +103,7 @@ def on_signal(number: int, frame: FrameType | None) -> None:
         if _requests.several and signal.getsignal(signal.SIGINT) is on_signal:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         if number == signal.SIGINT:
-            # Not by print, whose buffer the signal may have come in the middle of.
+            # Not print: the signal may have interrupted a write to its buffer.
             os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
     elif number == signal.SIGINT:
         raise Stopped(number)

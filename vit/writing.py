@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writing of files."""
 
 import json
 import os
@@ -9,22 +9,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# The names that `atomic` gives, and those of checkpoints in earlier versions.
+# Temporary names of `atomic`, and of checkpoints in earlier versions.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?|\..+\.ckpt\.\d+\.tmp")
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`; what is written there replaces `path` if nothing fails.
+    """A temporary path next to `path`, which replaces `path` if nothing fails.
 
-    The temporary name ends in the suffix of `path`, since some writers choose a format by it.
+    It has the suffix of `path`, because some writers choose a format by it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
         yield temporary
         with temporary.open("rb+") as stream:
-            os.fsync(stream.fileno())  # else a crash could leave the new name on a hollow file
+            os.fsync(stream.fileno())  # otherwise a crash could leave the new name on an empty file
         temporary.replace(path)
         _sync_directory(path.parent)
     except BaseException:
@@ -39,14 +39,14 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
-    """Writes a text file in UTF-8; `errors` is what str.encode does with other characters."""
+    """Writes a text file in UTF-8; `errors` is that of str.encode."""
     write_bytes(path, text.encode("utf-8", errors))
 
 
 def remove_orphans(folder: Path) -> None:
-    """Deletes the temporary files of processes that were killed while they wrote into `folder`.
+    """Deletes temporary files of processes that were killed while writing to `folder`.
 
-    Only for who is the sole writer of the folder.
+    Only the sole writer of the folder may call this.
     """
     for path in folder.glob(".*"):
         if is_temporary(path.name) and path.is_file():
@@ -54,7 +54,7 @@ def remove_orphans(folder: Path) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of that name is what a killed writer has left."""
+    """Whether a file name is that of a temporary file."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
@@ -64,16 +64,16 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def spreadsheet_text(text: str) -> str:
-    """A cell of text that spreadsheet programs show as it is, with ' before it where need be.
+    """A text cell that spreadsheet programs show unchanged, with a leading ' if needed.
 
-    They run text that begins with = + - @ as a formula, even from a quoted cell of a CSV file,
-    and skip a tab or a line break before it.
+    They run text that begins with = + - @ as a formula, even from a quoted cell of a CSV file and
+    after a tab or a line break.
     """
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
 
 
 def _sync_directory(folder: Path) -> None:
-    """Puts the new name on disk, where the system can open a directory (Windows cannot)."""
+    """Syncs the new name to disk, if the system can open a directory (Windows cannot)."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -81,6 +81,6 @@ def _sync_directory(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError:
-        pass  # some network file systems refuse it; the file itself is on disk
+        pass  # some network file systems refuse this; the file itself is on disk
     finally:
         os.close(handle)

@@ -1,9 +1,8 @@
-"""The one reader of YAML: recipes, configurations of runs, and values on the command line.
+"""Reader for all YAML: recipes, configurations of runs, and values on the command line.
 
-A few lines of YAML can stand for terabytes (aliases of aliases) or exhaust the interpreter's stack
-(deep nesting), and of a key that is given twice PyYAML takes the later one without a word. The
-text is therefore scanned as a stream of events, which takes constant memory, before anything is
-built from it.
+A few lines of YAML can expand to terabytes (aliases of aliases) or exhaust the interpreter's stack
+(deep nesting), and of a repeated key PyYAML silently uses the later one. The text is therefore
+first scanned as a stream of events, in constant memory.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass
 class _Collection:
-    """A mapping or sequence whose end has not been reached."""
+    """A mapping or sequence that is still open."""
 
     is_mapping: bool
     anchor: str | None
@@ -39,7 +38,7 @@ class _Collection:
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a file. UserError, with file and line, where it is not plain, bounded YAML."""
+    """Content of a file. UserError with file and line if it is not plain, bounded YAML."""
     regular_file(path, "a recipe")
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -51,7 +50,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """The content of a recipe or config.yaml, under the names of now. UserError otherwise."""
+    """Content of a recipe or config.yaml with current names. UserError otherwise."""
     options = read_yaml(path)
     if not isinstance(options, dict):
         raise UserError(
@@ -61,7 +60,7 @@ def read_options(path: Path) -> dict[str, Any]:
 
 
 def load_yaml(text: str, source: str) -> Any:
-    """The value of a text. UserError names `source` and the line of what is wrong."""
+    """Value of a text. UserError names `source` and the line of the error."""
     try:
         check_yaml(text, source)
         return yaml.load(text, Loader=_Loader)
@@ -75,12 +74,12 @@ def load_yaml(text: str, source: str) -> Any:
 
 
 def check_yaml(text: str, source: str) -> None:
-    """UserError for repeated keys, deep nesting, and more values than any recipe has.
+    """Raises UserError for repeated keys, deep nesting, and more values than any recipe has.
 
-    Raises yaml.YAMLError for what is not YAML.
+    Raises yaml.YAMLError for invalid YAML.
     """
     sizes: dict[str, int] = {}
-    names: dict[str, str] = {}  # anchored scalars, which may stand for keys
+    names: dict[str, str] = {}  # anchored scalars, which may be keys
     stack: list[_Collection] = []
     for event in yaml.parse(text, Loader=_Loader):
         where = f"{source}, line {event.start_mark.line + 1}"
@@ -118,7 +117,7 @@ def check_yaml(text: str, source: str) -> None:
 
 
 def _check_key(parent: _Collection, key: str, line: int, where: str) -> None:
-    """UserError where `key` is one that its mapping has already; values are left alone."""
+    """Raises UserError if the mapping already has `key`; ignores values."""
     if not parent.is_mapping or parent.children % 2:
         return
     if key in parent.keys and key != "<<":

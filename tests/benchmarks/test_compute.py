@@ -1,4 +1,4 @@
-"""docs/compute.md is what the formulas say."""
+"""docs/compute.md matches the formulas."""
 
 import subprocess
 import sys

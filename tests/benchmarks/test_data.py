@@ -1,4 +1,4 @@
-"""benchmarks/data.py on a few tiny files: every figure that it promises."""
+"""benchmarks/data.py on a few tiny files: all documented figures."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The benchmark at equal FLOPs: its cells, its counts, its statistics."""
+"""The benchmark at equal FLOPs: cells, counts, statistics."""
 
 import json
 import statistics
@@ -22,7 +22,7 @@ def benchmark(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
 
 
 def by_hand() -> int:
-    """ViT, arXiv:2010.11929, section 3.1: two operations a multiply-add, five tokens."""
+    """ViT, arXiv:2010.11929, section 3.1: two operations per multiply-add, five tokens."""
     tokens, width, mlp, classes, patches = 5, 6, 10, 3, 4
     projection = patches * (3 * 4 * 4) * width
     dense = tokens * (3 * width * width + width * width + 2 * width * mlp)

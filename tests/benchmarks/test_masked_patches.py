@@ -1,4 +1,4 @@
-"""The benchmark of pre-training on masked patches: its subsets, its cells, its statistics."""
+"""The benchmark of masked-patch pre-training: subsets, cells, statistics."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ def benchmark(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Files of no content: 40 and 60 to train on, 5 of each class to test."""
+    """Empty files: 40 and 60 to train on, 5 of each class to test."""
     root = tmp_path / "data"
     for split, counts in {"train": (40, 60), "test": (5, 5)}.items():
         for name, count in zip(("cat", "dog"), counts, strict=True):

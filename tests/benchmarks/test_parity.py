@@ -1,4 +1,4 @@
-"""The parity benchmark runs, and its page shows what was measured."""
+"""The parity benchmark runs, and its page shows the measurements."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -33,7 +33,7 @@ TINY = ViTConfig(
 def run(
     load_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., tuple[dict[str, Any], Path]]:
-    """Runs a loaded script's `main`; gives the JSON that it prints last, and its folder."""
+    """Runs a script's `main`; returns the JSON of its last line, and its folder."""
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
     threads = torch.get_num_threads()
@@ -93,7 +93,7 @@ def test_models_are_held_against_timm_and_the_limit(
     file = tmp_path / "some.json"
     found, folder = run(models, capsys, *arguments, "--results", str(file))
     assert json.loads(file.read_text()) == found
-    # A part of the models does not take the place of all.
+    # Results of some models do not replace those of all.
     assert not [*(folder / "benchmarks/results").iterdir()]
     assert {"hardware", "versions", "commit", "clock", "threads"} <= set(found)
     assert {"timm", "transformers", "torchvision", "torch"} <= set(found["versions"])
@@ -110,7 +110,7 @@ def test_models_are_held_against_timm_and_the_limit(
             assert 0 < row["logit_error"] < (0.05 if "bf16" in setting else 1e-5)
 
 
-def test_the_second_table_is_of_processes_of_their_own(
+def test_the_second_table_is_from_separate_processes(
     load_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_benchmark("model_peers")
@@ -127,9 +127,9 @@ def test_the_second_table_is_of_processes_of_their_own(
     monkeypatch.setattr(models.subprocess, "run", process)
     rows = models.alone(job)
     assert len(commands) == 3 * len(rows)
-    assert {r["setting"]: r["ratio"] for r in rows if "command" in r["setting"]} == {
-        "vit, fp32, as the vit command runs it": 2.0,
-        "vit, bf16, as the vit command runs it": 2.0,
+    assert {r["setting"]: r["ratio"] for r in rows if "keeping" in r["setting"]} == {
+        "vit, fp32, keeping freed memory": 2.0,
+        "vit, bf16, keeping freed memory": 2.0,
     }
     assert {r["images_per_cpu_second"] for r in rows if "timm" in r["setting"]} == {2.0}
     monkeypatch.undo()
@@ -152,7 +152,7 @@ def test_profiles_name_what_differs(
         assert before["matrix products"] > 0 and after["matrix products"] > 0
         assert before["attention"] > 0 and after["attention"] > 0
         assert (after["optimizer"] > 0) == (row["what"] == "training")
-        # What has no part of its own is little.
+        # Unclassified operations are a small part.
         assert before["the rest"] < 0.8 * sum(before.values())
 
 
@@ -191,7 +191,7 @@ def test_exponents_are_slopes_of_time_over_size(
     assert scaling.exponents("width", quadratic, {p: p for p in ones}) == pytest.approx([1, 1])
 
 
-def test_start_is_told_beside_that_of_torch(
+def test_startup_is_compared_with_importing_torch(
     load_benchmark: Callable[[str], ModuleType],
     run: Callable[..., tuple[dict[str, Any], Path]],
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""docs/speed.md is what the results files say."""
+"""docs/speed.md matches the results files."""
 
 import subprocess
 import sys

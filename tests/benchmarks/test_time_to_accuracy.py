@@ -1,4 +1,4 @@
-"""Accuracy after a budget of seconds: its clock, its schedule, its counts, its cells."""
+"""Accuracy after a time budget: clock, schedule, counts, cells."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from vit.errors import UserError
 
 pytest.importorskip("timm")
-# A network for `vit fit` that takes next to no time.
+# A tiny network for `vit fit`.
 TINY = [
     "--model.architecture={patch_size: 16, width: 16, depth: 1, mlp_dim: 16, num_heads: 1}",
     "--data.batch_size=8",
@@ -45,7 +45,7 @@ def peers(benchmark: ModuleType) -> ModuleType:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Two colours: 18 and 19 images to train on, 9 and 4 to test; 32 pixels a side."""
+    """Two colours: 18 and 19 images to train on, 9 and 4 to test; 32 x 32 pixels."""
     random = np.random.default_rng(0)
     for split, counts in {"train": (18, 19), "test": (9, 4)}.items():
         for channel, (name, count) in enumerate(zip(("red", "green"), counts, strict=True)):
@@ -70,7 +70,7 @@ class Hand:
 
 @dataclass
 class Recorded:
-    """A learner whose steps take a second, of which four are an epoch."""
+    """A learner with steps of one second and four steps per epoch."""
 
     peers: ModuleType
     hand: Hand
@@ -109,7 +109,7 @@ def test_the_rate_follows_the_share_of_the_budget_that_has_passed(peers: ModuleT
     assert factor(0, 0.0) < 0.01
     assert factor(0, 0.025) == pytest.approx(0.5, abs=0.01)
     assert factor(0, 0.05) == 1
-    # A cosine from the end of the warm-up to that of the budget, whatever the step.
+    # A cosine from the end of the warm-up to that of the budget, for any step.
     for used in (0.1, 0.3, 0.525, 0.8, 1.0):
         cosine = (1 + np.cos(np.pi * (used - 0.05) / 0.95)) / 2
         assert factor(0, used) == factor(10_000, used) == pytest.approx(cosine, abs=1e-3)
@@ -193,14 +193,14 @@ def test_arms_differ_in_what_they_are_named_for(
     assert type(recipe.optimizer).__name__ == "MuonWithAdamW"
     assert (recipe.model.embed_dim, len(recipe.model.blocks)) == (128, 4)
     assert (best.model.embed_dim, len(best.model.blocks)) == (192, 6)
-    assert recipe.told["batch_size"] == 16 and len(next(iter(recipe.epoch()))[0]) == 16
+    assert recipe.settings["batch_size"] == 16 and len(next(iter(recipe.epoch()))[0]) == 16
     smoothed = recipe.loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0])).item()
     assert smoothed == pytest.approx(math.log(1 + math.exp(-2)) + 0.05 * 2)
     assert recipe.factor(10**6, 0.5) == pytest.approx(0.5)  # linear
 
 
 class Slow(Callback):
-    """Evaluations of a quarter of a second."""
+    """Evaluations take a quarter of a second."""
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any
@@ -208,7 +208,7 @@ class Slow(Callback):
         time.sleep(0.25)
 
 
-def test_the_time_limit_of_vit_fit_stands_still_while_the_test_images_are_scored(
+def test_the_time_limit_of_vit_fit_pauses_while_the_test_images_are_scored(
     benchmark: ModuleType, make_data: Callable, make_model: Callable, make_trainer: Callable
 ) -> None:
     rows: list[dict[str, float]] = []
@@ -227,7 +227,7 @@ def test_the_time_limit_of_vit_fit_stands_still_while_the_test_images_are_scored
     assert len(data.splits.val) == 7 == int(model.val_metrics.images.compute())
     seconds = [row["training_seconds"] for row in rows]
     assert seconds == sorted(seconds) and seconds[-1] >= 0.5
-    # The last row was written when its evaluation was done, but for its end.
+    # The last row was written just before its evaluation ended.
     assert rows[-1]["evaluation_seconds"] >= 0.25 * len(rows)
     assert seconds[-1] + rows[-1]["evaluation_seconds"] < passed
     assert limit.time_elapsed() + 0.25 * len(rows) < passed
@@ -320,7 +320,7 @@ def test_data_that_the_arms_would_read_differently_are_refused(
     benchmark.check_data(data)
     first = data / "train" / "green" / "00.jpg"
     Image.new("RGB", (40, 30)).save(first)
-    with pytest.raises(UserError, match="is of 40 x 30 pixels; all must be 32 x 32"):
+    with pytest.raises(UserError, match="has 40 x 30 pixels; all must have 32 x 32"):
         benchmark.check_data(data)
     first.write_text("<html>")
     with pytest.raises(UserError, match=r"00.jpg is not a readable image"):
@@ -356,10 +356,10 @@ def test_arms_are_trained_once_within_the_budget(
     again = benchmark.main([*options, "--seconds=1", "--", *TINY])
     assert again["rows"] == document["rows"]
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    assert capsys.readouterr().err.count("was there") == 2
+    assert capsys.readouterr().err.count("reused") == 2
     with pytest.raises(SystemExit, match="was made with other options"):
         benchmark.main([*options, "--seconds=3", "--", *TINY])
-    # Of a cell that was stopped nothing is taken over.
+    # An interrupted cell is discarded.
     summary = runs / "timm" / "seed-0" / "summary.json"
     summary.rename(summary.with_name("half.json"))
     monkeypatch.setattr(benchmark, "run_peer", lambda job, folder: summary_of(folder.exists()))

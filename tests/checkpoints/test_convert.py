@@ -1,8 +1,11 @@
 """What is exported loads where it should, answers the same there, and comes back bit for bit."""
 
 import json
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +15,14 @@ from torch import nn
 
 import vit
 from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
-from vit.checkpoints.convert import Format, compare, convert
+from vit.checkpoints.convert import compare, convert
+from vit.checkpoints.exporting import Export, NativeInfo, check_expressed
+from vit.checkpoints.files import WeightFile
+from vit.checkpoints.formats import FORMATS, format_named
+from vit.checkpoints.layout import Recognised, Rule, bound
 from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
-from vit.cli.convert import FORMATS, run
+from vit.cli.convert import run
 from vit.cli.main import main
 from vit.data.preprocess import Preprocess
 from vit.errors import UserError
@@ -105,16 +112,16 @@ def native(config: ModelConfig, directory: Path) -> nn.Module:
     return model
 
 
-def exported(config: ModelConfig, to: Format, tmp_path: Path) -> tuple[nn.Module, Path]:
+def exported(config: ModelConfig, to: str, tmp_path: Path) -> tuple[nn.Module, Path]:
     model = native(config, tmp_path / "native")
-    suffix = {"torchvision": ".pth", "google": ".npz"}.get(to, "")
+    suffix = FORMATS[to]
     target = tmp_path / f"out{suffix}"
     convert(tmp_path / "native", target, to)
     return model, target
 
 
 @pytest.mark.parametrize(("to", "kind"), [(to, kind) for to, kinds in CASES for kind in kinds])
-def test_round_trips_are_exact_to_the_bit(to: Format, kind: str, tmp_path: Path) -> None:
+def test_round_trips_are_exact_to_the_bit(to: str, kind: str, tmp_path: Path) -> None:
     config = dict(CASES)[to][kind]
     model, target = exported(config, to, tmp_path)
     convert(target, tmp_path / "again", "native", **_heads(to))
@@ -214,22 +221,101 @@ def test_google_files_satisfy_the_papers_equations(kind: str, tmp_path: Path) ->
         ("huggingface", {"stem_depths": (1,)}, "ResNet stem"),
         ("google", {"distillation_token": True}, "distillation"),
         ("timm", {"representation_size": 8}, "tanh layer"),
+        (
+            "timm",
+            {"distillation_token": True, "num_registers": 2},
+            "distilled ViT has no registers",
+        ),
+        ("huggingface", {"distillation_token": True, "layer_scale": 0.1}, "distillation"),
     ],
 )
 def test_what_a_library_cannot_hold_is_refused_by_name(
-    to: Format, options: dict[str, Any], named: str, tmp_path: Path
+    to: str, options: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
     native(ViTConfig(**SIZES, **options), tmp_path / "native")
-    suffix = {"torchvision": ".pth", "google": ".npz"}.get(to, "")
+    suffix = FORMATS[to]
     with pytest.raises(UserError, match=named):
         convert(tmp_path / "native", tmp_path / f"out{suffix}", to)
     assert not (tmp_path / f"out{suffix}").exists()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newer(ViTConfig):
+    """A configuration with a field that no format knows yet."""
+
+    rotary: bool = False
+
+
+PLAIN = [
+    ("timm", TIMM),
+    ("timm", {**TIMM, "distillation_token": True}),
+    ("torchvision", TIMM),
+    ("huggingface", HF),
+    ("huggingface", DINO),
+    ("google", SIZES),
+]
+
+
+@pytest.mark.parametrize(("to", "options"), PLAIN)
+def test_a_feature_that_a_format_does_not_express_is_refused_by_default(
+    to: str, options: dict[str, Any]
+) -> None:
+    assert {name for name, _ in PLAIN} == set(FORMATS) - {"native"}
+    state = build_model(ViTConfig(**options)).state_dict()
+    format_named(to).write(Newer(**options), state, NativeInfo())
+    with pytest.raises(UserError, match=r"has no rotary=True; (try|keep it) --to"):
+        format_named(to).write(Newer(**options, rotary=True), state, NativeInfo())
+
+
+def test_a_format_is_one_module_and_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Read, written, refused, listed in the help, and given its suffix."""
+    prefix = "toy/"
+    toy: Any = ModuleType("vit.checkpoints.toy")
+    toy.matches = lambda file: f"{prefix}head.weight" in file.shapes
+
+    def recognise(file: WeightFile) -> Recognised:
+        names = [key.removeprefix(prefix) for key in file.shapes]
+        tensors, used = bound(file, [Rule(name, (prefix + name,)) for name in names])
+        config = ViTConfig(**{**SIZES, **file.hints})
+        return Recognised(format="toy", config=config, tensors=tensors, used=used)
+
+    def write(config: ModelConfig, state: Any, info: NativeInfo) -> Export:
+        check_expressed("the toy's ViT", config, "try --to native")
+
+        def save(target: Path) -> list[Path]:
+            torch.save({prefix + name: tensor for name, tensor in state.items()}, target)
+            return [target]
+
+        return Export(save=save, notes=["for children"])
+
+    toy.recognise, toy.write = recognise, write
+    monkeypatch.setitem(sys.modules, "vit.checkpoints.toy", toy)
+    monkeypatch.setitem(FORMATS, "toy", ".toy")
+    model = native(ViTConfig(**SIZES), tmp_path / "a")
+    assert main(["convert", str(tmp_path / "a"), str(tmp_path / "b.toy"), "--to", "toy"]) == 0
+    assert "note: for children" in capsys.readouterr().err
+    again, report = load_pretrained(tmp_path / "b.toy")
+    assert report.format == "toy"
+    assert_same(outputs(again.double().eval(), (32, 32)), outputs(model.double(), (32, 32)))
+    assert main(["convert", str(tmp_path / "a"), str(tmp_path / "b.pth"), "--to", "toy"]) == 2
+    assert "b.toy" in capsys.readouterr().err
+    native(ViTConfig(**SIZES, num_registers=2), tmp_path / "c")
+    assert main(["convert", str(tmp_path / "c"), str(tmp_path / "c.toy"), "--to", "toy"]) == 2
+    assert "the toy's ViT has no registers" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["convert", "--help"])
+    assert "toy a .toy file" in capsys.readouterr().out
 
 
 def test_other_arithmetic_is_said(tmp_path: Path) -> None:
     native(ViTConfig(**SIZES), tmp_path / "native")
     done = convert(tmp_path / "native", tmp_path / "out.pth", "torchvision")
     assert any("GELU" in note for note in done.notes)
+    native(ResNetConfig(depths=(1, 2), num_classes=3, ws_mode="google_bit"), tmp_path / "bit")
+    done = convert(tmp_path / "bit", tmp_path / "hf", "huggingface")
+    assert any("weight standardisation" in note for note in done.notes)
 
 
 def test_compare_measures_the_difference(tmp_path: Path) -> None:
@@ -308,11 +394,11 @@ def test_several_labels_an_image_travel_or_are_said_to_be_lost(tmp_path: Path) -
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_nothing_is_overwritten_without_the_option(
-    to: Format, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind = dict(CASES).get(to, TO_GOOGLE)["vit"]
     native(kind, tmp_path / "a")
-    target = tmp_path / ("out" + {"torchvision": ".pth", "google": ".npz"}.get(to, ""))
+    target = tmp_path / ("out" + FORMATS[to])
     arguments = ["convert", str(tmp_path / "a"), str(target), "--to", to]
     assert main(arguments) == 0
     before = {path: path.read_bytes() for path in [target, *target.glob("*")] if path.is_file()}
@@ -324,7 +410,7 @@ def test_nothing_is_overwritten_without_the_option(
     assert compare(tmp_path / "a", target, **_heads(to)).relative < 1e-6
 
 
-def _heads(to: Format) -> dict[str, Any]:
+def _heads(to: str) -> dict[str, Any]:
     return {"num_heads": 4} if to == "torchvision" else {}
 
 
@@ -358,10 +444,6 @@ def test_a_preprocessing_that_leaves_out_its_defaults_is_exported(tmp_path: Path
         found = inspect_pretrained(tmp_path / to).preprocess
         assert found is not None
         assert Preprocess.from_dict(found) == Preprocess(image_size=(32, 32), crop_fraction=1.0)
-
-
-def test_the_command_knows_all_formats() -> None:
-    assert get_args(Format) == FORMATS
 
 
 def test_the_destination_must_be_of_the_formats_kind(tmp_path: Path) -> None:

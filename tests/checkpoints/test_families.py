@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from vit.checkpoints import layout as layouts
-from vit.checkpoints import timm_families
 from vit.checkpoints.pretrained import create_model, inspect_pretrained
+from vit.checkpoints.timm import families as timm_families
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 

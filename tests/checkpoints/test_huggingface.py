@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
@@ -164,6 +165,16 @@ def test_without_config_json_the_load_is_refused(tmp_path: Path) -> None:
     peer_of("vit").save_pretrained(tmp_path)  # pyright: ignore
     (tmp_path / "config.json").unlink()
     with pytest.raises(UserError, match=r"config\.json"):
+        load_pretrained(tmp_path)
+
+
+def test_a_file_with_two_spellings_of_one_layer_is_refused(tmp_path: Path) -> None:
+    peer_of("vit").save_pretrained(tmp_path)  # pyright: ignore
+    state = load_file(tmp_path / "model.safetensors")
+    first = "vit.encoder.layer.0."
+    state[f"{first}norm1.weight"] = state[f"{first}layernorm_before.weight"].clone()
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"1 unexpected: \+vit\.encoder\.layer\.0\.norm1\.weight"):
         load_pretrained(tmp_path)
 
 

@@ -101,7 +101,7 @@ def test_all_rows_of_table_6_come_in_order(vit: Vit) -> None:
         assert {"params", "flops"} <= set(row)
         assert 0.96 < row["ratio_without_padding"] < 1.02
     text = vit("compare", "--recipe", "jft").out
-    assert "859 is not half of its own 1668" in text and "XLA" in text
+    assert "859 is not half of its 1668" in text and "XLA" in text
 
 
 def test_rows_are_chosen_by_model(vit: Vit) -> None:
@@ -168,7 +168,7 @@ def test_a_run_is_counted_by_the_images_it_saw(vit: Vit, tmp_path: Path) -> None
     assert (row["run"], row["images"], row["image_size"]) == ("mine", 1000, [16, 16])
     assert (row["accuracy"], row["split"], row["dataset"]) == (87.5, "test", "cifar10")
     assert row["exaflops"] == pytest.approx(row["training_flops"] * 1e-15)
-    assert "their compute is not in its own" in vit("compare", "--runs", run).out
+    assert "pretrained weights, whose compute is not included" in vit("compare", "--runs", run).out
     frozen = a_run(tmp_path / "probe", model={"freeze_backbone": True})
     assert rows(vit, "--runs", frozen)[0]["exaflops"] < 0.5 * row["exaflops"]
 
@@ -280,7 +280,7 @@ def test_a_machines_share_of_its_peak_carries_over_to_another(
         ("vit_b16 --memory none", "none is not a number above 0"),
         ("vit_b16 --device h101", "unknown device 'h101'; did you mean 'h100'?"),
         ("--recipe cifar1", "no recipe or file named 'cifar1'; did you mean 'cifar10'"),
-        ("--recipe finetune", "leaves the model to you"),
+        ("--recipe transfer/vit", "leaves the model to you"),
         ("--recipe jft vit_s16", "vit_s16 is not in Table 6 of the paper: say how long"),
         ("--recipe jft --image-size 384", "are trained at 224 pixels"),
         ("--recipe cifar10 --image-size 32 64", "a recipe has one, not 2"),
@@ -325,7 +325,7 @@ def test_a_broken_recipe_is_one_line(vit: Vit, tmp_path: Path) -> None:
     for text, message in (
         ("trainer: [", "r.yaml, line 2: not valid YAML"),
         ("just words", "has no options"),
-        ("data: other.yaml\nmodel: {}", "data: other.yaml is a file of its own"),
+        ("data: other.yaml\nmodel: {}", "data: other.yaml is a separate file"),
         ("model: {name: vit_ti16}\ntrainer: {max_epochs: 3}", "add --images N"),
         ("model: {name: vit_ti16}\ntrainer: {max_time: 00:01:00:00}", "add --epochs N"),
     ):

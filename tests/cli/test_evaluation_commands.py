@@ -249,7 +249,7 @@ def test_a_run_is_a_model_also_before_its_end(vit: Vit, photos: Path, tmp_path: 
     run = tmp_path / "run"
     fit = vit(
         "fit", "-c", "finetune", "--data.root", photos, "--run_dir", run, *TINY,
-        "--trainer.max_steps=2", "--final_split=none",
+        "--trainer.max_steps=2", "--final_split=none", "--model.pretrained=null",
     )  # fmt: skip
     assert fit.status == 0, fit.err
     ended = result(vit, "knn", run, "--data", photos, "--k", 2)
@@ -266,7 +266,7 @@ def several(folder: Path) -> Path:
 
 
 def scarce(folder: Path) -> Path:
-    """A manifest with one image a class, from which nothing can be cut."""
+    """A manifest with one image per class, from which nothing can be cut."""
     manifest = folder / "scarce.csv"
     manifest.write_text("path,label\nmy photos/red/00.jpg,red\nmy photos/blue/00.jpg,blue\n")
     return manifest
@@ -279,7 +279,7 @@ def scarce(folder: Path) -> Path:
         (("fewshot", "model", "--data", "cifar11"), "did you mean 'cifar10'"),
         (("knn", "model", "--data", "digits,svhn"), "give one data set"),
         (("knn", "nowhere", "--data", "digits"), "no file or directory 'nowhere'"),
-        (("knn", "vit_b16", "--data", "digits"), "vit_b16 names an architecture"),
+        (("knn", "vit_giant14", "--data", "digits"), "nobody publishes any of vit_giant14"),
         (("knn", "model"), "--data"),
         (("fewshot", "model", "--data", "my photos", "--shots", "5", "20"),
          "class 'blue' has 11 training images, 20 shots want 20 (3 classes have fewer)"),
@@ -298,7 +298,7 @@ def scarce(folder: Path) -> Path:
          "--device abacus cannot be used"),
         (("knn", "model", "--data", "my photos", "--cache", "my photos/red/00.jpg/x"),
          "--cache"),
-        (("knn", "model", "--data", "several.csv"), "several labels an image"),
+        (("knn", "model", "--data", "several.csv"), "several labels per image"),
         (("knn", "model", "--data", "scarce.csv"), "neither test nor val images"),
     ],
 )  # fmt: skip

@@ -74,7 +74,10 @@ def test_the_saved_model_is_the_best_checkpoint(run: Path) -> None:
 
 
 def test_the_last_lines_say_what_is_worth_knowing(vit: Vit, photos: Path) -> None:
-    done = vit("fit", "-c", "finetune", "--data.root", photos, *TINY, "--trainer.max_steps=3")
+    done = vit(
+        "fit", "-c", "finetune", "--data.root", photos, *TINY, "--trainer.max_steps=3",
+        "--model.pretrained=null",
+    )  # fmt: skip
     assert "test accuracy" in done.out
     assert "runs/my photos" in done.out
     assert "vit classify 'runs/my photos'" in done.out
@@ -219,6 +222,7 @@ def test_a_run_is_scored_from_any_directory(
     """With the data named relatively, and a named model that the recipe changed."""
     small = ("--data.image_size=16", "--data.num_workers=0", "--trainer.accelerator=cpu")
     model = ("--model.name=vit_ti16", "--model.architecture={depth: 1, width: 24, num_heads: 2}")
+    model = ("--model.pretrained=null", *model)
     args = ("fit", "-c", "finetune", "--data.root=my photos", *small, *model)
     assert vit(*args, "--trainer.max_steps=1").status == 0
     run = Path("runs/my photos").resolve()

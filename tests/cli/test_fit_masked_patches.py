@@ -54,7 +54,7 @@ def test_a_run_says_what_it_found(vit: Vit, photos: Path) -> None:
     done = vit(*FIT, "--data.root", photos, "--trainer.max_steps=1", "--run_dir=run")
     assert done.status == 0, done.err
     assert "36 images without labels" in done.err and "random initial weights" not in done.err
-    assert "val colours right" in done.out and "the best constant answer" in done.out
+    assert "val colours right" in done.out and "best constant prediction" in done.out
     assert "--model.pretrained run " in done.out and "vit classify" not in done.out
 
 
@@ -72,7 +72,7 @@ def test_a_run_directory_is_complete(run: Path) -> None:
     ):
         assert (run / name).stat().st_size > 0, name
     page = (run / "report.html").read_text()
-    for words in ("Test loss", "Predicted colours", "Accuracy of the most frequent answer"):
+    for words in ("Test loss", "Predicted colours", "Accuracy of the best constant prediction"):
         assert words in page
     summary = json.loads((run / "summary.json").read_text())
     assert summary["classes"] == [] and summary["checkpoint"]["monitor"] == "val/loss"

@@ -56,7 +56,7 @@ class Sets:
             self.fill(name, among, lambda k: IDS[k])
 
     def fill(self, name: str, among: np.ndarray, folder_of) -> None:
-        """One image a class, and as many more in the folder of the class that the model says."""
+        """One image per class, and as many more in the folder of the class that the model says."""
         count = 2 * len(among) if len(among) < 1000 else 1400
         pixels = self.random.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
         batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
@@ -266,7 +266,7 @@ def test_mistakes_are_one_line(vit: Vit, sets: Sets, tmp_path: Path) -> None:
 def test_a_temperature_that_is_no_minimum_gets_a_note(
     vit: Vit, sets: Sets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reason = "the logits say nothing about the labels"
+    reason = "the logits do not predict the labels"
     name = "vit.evaluation.calibration.temperature_without_minimum"
     monkeypatch.setattr(name, lambda logits, labels: reason)
     done = vit("imagenet", sets.model, "--val", sets.root / "val", "--temperature")

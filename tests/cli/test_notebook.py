@@ -12,7 +12,8 @@ from vit.errors import UserError
 
 OPTIONS = {
     "model": {
-        "architecture": {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 1}
+        "pretrained": None,
+        "architecture": {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 1},
     },
     "trainer": {"precision": "32-true", "max_steps": 4, "enable_progress_bar": False},
 }
@@ -27,7 +28,13 @@ def vit_command(request: pytest.FixtureRequest) -> Vit:
 
 def test_a_run_in_python_is_the_run_of_the_command_line(vit_command: Vit, photos: Path) -> None:
     run = vit.fit("finetune", data={"root": photos, **DATA}, run_dir="a", **OPTIONS)
-    typed = (*TINY, "--trainer.max_steps=4", "--run_dir=b", "--trainer.enable_progress_bar=false")
+    typed = (
+        *TINY,
+        "--model.pretrained=null",
+        "--trainer.max_steps=4",
+        "--run_dir=b",
+        "--trainer.enable_progress_bar=false",
+    )
     done = vit_command("fit", "-c", "finetune", "--data.root", photos, *typed)
     assert done.status == 0, done.err
     weights = [load_file(f"{name}/model/model.safetensors") for name in "ab"]

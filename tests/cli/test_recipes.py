@@ -1,5 +1,6 @@
 """Shipped recipes: found by name, complete, as published, and every one builds."""
 
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from vit.recipes import find_recipe, list_recipes
 RECIPES = list_recipes()
 
 # Ours, without a source of numbers to hold them to.
-OWN = {"quickstart", "cifar10", "finetune"}
+OWN = {"quickstart", "cifar10", "finetune", "probe"}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_a_recipe_parses_and_builds(name: str, folder: Path, no_weights: None) -
     from vit.cli.lightning_cli import TrainingCLI
 
     arguments = ["-c", name, "--data.root", str(folder), "--trainer.accelerator", "cpu"]
-    arguments += ["--trainer.precision", "32-true"]
+    arguments += ["--trainer.precision", "32-true", "--model.pretrained", "null"]
     labelled = "masked_patches" not in name
     cli = builder().build(arguments) if labelled else TrainingCLI(arguments)
     assert cli.model.preprocess == cli.datamodule.preprocess.to_dict()
@@ -131,8 +132,12 @@ def test_a_recipe_says_what_it_is(name: str) -> None:
     lines = header(name)
     assert len(lines[0]) > 20
     if name != "quickstart":
-        for part in ("run:", "source:", "results:"):
+        for part in ("run:", "source:"):
             assert any(line.startswith(f"# {part}") for line in lines), part
+    text = "\n".join(lines)
+    assert "none committed" not in text and "not measured" not in text
+    for file in re.findall(r"benchmarks/[\w./]+\w", text):
+        assert (Path(__file__).parents[2] / file).is_file(), file
 
 
 def test_a_path_is_a_recipe_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Networks of every named model's widths, but few layers, so that counting them takes no time."""
+"""Shallow versions of every named model, which are fast to count."""
 
 from vit.compute.candidate import Candidate, from_config
 from vit.models.config import ResNetConfig
@@ -6,7 +6,7 @@ from vit.models.zoo import ZOO, ModelConfig, config_from_dict
 
 
 def shallow(config: ModelConfig) -> ModelConfig:
-    """One encoder layer; a residual unit a stage, and a second one in the second stage."""
+    """One encoder layer; one residual unit per stage, two in the second stage."""
     values = config.to_dict()
     if isinstance(config, ResNetConfig):
         values["depths"] = [1, 2, 1, 1]

@@ -1,4 +1,4 @@
-"""torchvision's classifiers by name, against the figures that torchvision publishes."""
+"""torchvision's classifiers by name, against torchvision's published figures."""
 
 import pytest
 import torchvision.models

@@ -3,7 +3,7 @@
 from vit.compute.comparison import Comparison, model_rows
 
 
-def test_pytorchs_counter_and_torchvision_stand_beside_the_formula() -> None:
+def test_pytorchs_counter_and_torchvision_are_compared_with_the_formula() -> None:
     models = ("vit_ti16", "torchvision/resnet18")
     comparison = Comparison(models=models, image_size=[(32, 32)], count=True)
     (ours, theirs), notes = model_rows(comparison)

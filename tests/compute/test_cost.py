@@ -59,7 +59,7 @@ def test_a_frozen_backbone_has_no_backward_pass() -> None:
     assert whole.flops == pytest.approx(3 * probe.flops, rel=0.01)
 
 
-def test_precisions_have_the_trainers_names_too() -> None:
+def test_precisions_accept_the_trainers_names() -> None:
     assert [precision_name(n) for n in ("bf16", "bf16-mixed", "32-true")] == [
         "bf16",
         "bf16",

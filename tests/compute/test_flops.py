@@ -29,7 +29,7 @@ VARIANTS = [
 
 @cache
 def counted_once(config: ModelConfig) -> Work:
-    """By PyTorch; R50, R101 and R152 of one width are the same when they are shallow."""
+    """PyTorch's count; shallow R50, R101 and R152 of one width are equal."""
     return counted(build_on_meta(config), config.size)
 
 
@@ -39,7 +39,7 @@ def build_on_meta(config: ModelConfig) -> torch.nn.Module:
 
 
 def agreeing(work: Work) -> tuple[int, int, int]:
-    """The figures that formula and counter share."""
+    """The fields that formula and counter share."""
     return work.params, work.macs, work.training_macs
 
 
@@ -61,7 +61,7 @@ def test_every_option_of_a_vit_is_counted(changes: dict) -> None:
     assert agreeing(model.counted) == agreeing(model.work)
 
 
-def test_full_depth_agrees_too() -> None:
+def test_full_depth_agrees() -> None:
     model = candidate("r50_vit_b16")
     assert agreeing(model.counted) == agreeing(model.work)
 
@@ -105,7 +105,7 @@ def test_attention_counts_the_same_by_any_route(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_padding_is_found_as_a_loop_finds_it() -> None:
-    """A map of zeros and ones, summed by a kernel of ones, counts the pixels that are met."""
+    """A map of zeros and ones, summed by a kernel of ones, counts the pixels that it covers."""
     config = model_config("bit_r50x1", image_size=(37, 50), depths=(1, 1))
     inside = 0
     for c, d, kernel, stride, size in (

@@ -1,4 +1,4 @@
-"""Predicted activations against what autograd is seen to keep."""
+"""Predicted activations against those that autograd keeps."""
 
 from functools import partial
 
@@ -40,11 +40,11 @@ def autocast_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seen(model: Candidate, precision: str, *, checkpointing: bool) -> tuple[int, int]:
-    """(bytes per image, bytes whatever the batch) that autograd keeps, by two batches."""
+    """(bytes per image, constant bytes) that autograd keeps, from two batch sizes."""
     with torch.device("meta"):
         network = model.build()
     network.activation_checkpointing = checkpointing
-    network = network.to_empty(device="cpu").train()  # whatever the weights are
+    network = network.to_empty(device="cpu").train()  # for any weights
     kept = [
         kept_bytes(
             partial(training_loss, network, torch.zeros(b, 3, *model.image_size), precision),
@@ -79,7 +79,7 @@ def test_predicted_activations_are_those_that_are_kept(
 ) -> None:
     for room in ("encoder", "pooling"):
         monkeypatch.setattr(f"vit.models.{room}.attend", F.scaled_dot_product_attention)
-    monkeypatch.setattr(  # the mask of CUDA's dropout, a byte a number
+    monkeypatch.setattr(  # the mask of CUDA's dropout, one byte per element
         F,
         "dropout",
         lambda x, p, training, inplace: torch.native_dropout(x, p, True)[0] if p else x,
@@ -102,7 +102,7 @@ def test_fake_tensors_keep_what_real_ones_keep() -> None:
     assert found.kept == seen(model, "fp32", checkpointing=False)[0]
 
 
-def test_checkpointing_recomputes_the_largest_unit_beside_what_is_kept() -> None:
+def test_checkpointing_adds_the_largest_unit_to_the_saved_activations() -> None:
     model = candidate("vit_b16")
     whole, frugal = (activations(model.config, "fp32", checkpointing=c) for c in (False, True))
     layer = 197 * (8 * 768 + 2 * 3072 + 12 + 4) * 4  # inputs of norms, products, GELU; statistics

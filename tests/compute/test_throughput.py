@@ -1,4 +1,4 @@
-"""Models in turns: one path for `vit bench` and `vit compare --measure`."""
+"""Alternating models: one path for `vit bench` and `vit compare --measure`."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the meter names, in its order."""
+    """The names on the meter, in order."""
     lines: list[str] = []
     monkeypatch.setattr(Meter, "show", lambda self, name: lines.append(name))
     return lines
@@ -43,7 +43,7 @@ def test_models_take_turns_and_the_first_round_does_not_count(shown: list[str]) 
     for one in measured:
         assert len(one.inference.values) == len(one.training.values) == 2
         assert min(one.inference.values + one.training.values) > 0
-        assert one.peak is None  # a CPU does not tell
+        assert one.peak is None  # not reported by a CPU
 
 
 def test_a_model_that_is_named_twice_is_measured_twice() -> None:

@@ -1,4 +1,4 @@
-"""Calls in turns: their order, what does not count, and what is read from their times."""
+"""Alternating calls: order, warm-up, and statistics of their times."""
 
 import time
 

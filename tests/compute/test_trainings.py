@@ -1,4 +1,4 @@
-"""Trainings of recipes and of the paper, as things with a known cost."""
+"""Trainings of recipes and of the paper, with a known cost."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from vit.recipes import list_recipes
 
 
 @pytest.mark.parametrize("name", list_recipes())
-def test_every_shipped_recipe_is_counted_or_says_what_it_lacks(name: str) -> None:
+def test_every_shipped_recipe_is_counted_or_reports_what_is_missing(name: str) -> None:
     try:
         [training], _ = recipe_trainings(name, [], None, None, Length())
     except UserError as error:

@@ -138,7 +138,7 @@ def test_a_manifest_is_a_root_and_may_have_several_labels(photos):
     assert module.multilabel and module.class_counts == [10, 20]
     labels = first(module.train_dataloader())[1]
     assert labels.dtype == torch.float32 and labels.shape == (8, 2)
-    with pytest.raises(UserError, match="balanced needs one label an image"):
+    with pytest.raises(UserError, match="balanced needs one label per image"):
         data(photos / "list.csv", sampling=Sampling(balanced=True)).train_dataloader()
 
 
@@ -307,7 +307,7 @@ def test_resume_sees_exactly_the_rest(num_workers, photos, tmp_path):
         whole, datamodule=new()
     )
     assert len(whole.seen["train"]) == 18
-    for done in (4, 8, 12, 16):  # of 6 batches an epoch
+    for done in (4, 8, 12, 16):  # of 6 batches per epoch
         rest = Recorder()
         trainer(max_epochs=3).fit(rest, datamodule=new(), ckpt_path=tmp_path / f"step={done}.ckpt")
         assert rest.seen["train"] == whole.seen["train"][done:]

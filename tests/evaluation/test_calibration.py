@@ -59,7 +59,7 @@ def test_temperature_mends_an_overconfident_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sign", "reason"), [(0.0, "say nothing"), (-1.0, "say nothing"), (1.0, "every image is right")]
+    ("sign", "reason"), [(0.0, "a higher temp"), (-1.0, "a higher temp"), (1.0, "a lower temp")]
 )
 def test_logits_without_a_best_temperature_are_named(sign, reason):
     labels = np.arange(60) % 6

@@ -1,4 +1,4 @@
-"""Features are the model's own, of every image once; a file of them is used if all is equal."""
+"""Features equal the model's, once per image; a cache entry is used only if everything is equal."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from vit.models import matmul
 
 
 def by_hand(model, photos: Path, split: str, layer: str) -> tuple[np.ndarray, list[int]]:
-    """Image by image, without a loader: folders in the order of the class names."""
+    """Reference without a loader: folders in the order of the class names."""
     preprocess, rows, labels = Preprocess(image_size=(16, 16), crop_fraction=1.0), [], []
     for label, name in enumerate(sorted(os.listdir(photos / split))):
         for file in sorted((photos / split / name).iterdir()):
@@ -69,7 +69,7 @@ def test_a_model_without_tanh_layer_has_one_file_for_both_layers(
     assert Extractor(with_tanh, "pre_logits").layer == "pre_logits"
 
 
-def test_a_second_look_reads_the_file_and_runs_no_model(
+def test_a_second_call_reads_the_file_and_runs_no_model(
     make_model: Callable, make_data: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
@@ -136,7 +136,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_the_numbers_depend_on_is_computed_anew(
+def test_a_change_of_any_dependency_leads_to_recomputation(
     make_model: Callable, make_data: Callable, tmp_path: Path, what: str
 ) -> None:
     Extractor(make_model(), "pooled", cache=tmp_path / "c")(make_data(), "train")
@@ -145,7 +145,7 @@ def test_what_the_numbers_depend_on_is_computed_anew(
 
 
 @pytest.mark.parametrize("options", [{"precision": "float64"}, {"layer": "logits"}])
-def test_another_precision_or_layer_is_computed_anew(
+def test_another_precision_or_layer_is_recomputed(
     make_model: Callable, make_data: Callable, tmp_path: Path, options: dict
 ) -> None:
     Extractor(make_model(), "pooled", cache=tmp_path / "c")(make_data(), "train")
@@ -153,7 +153,7 @@ def test_another_precision_or_layer_is_computed_anew(
     assert not Extractor(make_model(), cache=tmp_path / "c", **given)(make_data(), "train").cached
 
 
-def test_the_other_split_is_computed_anew(
+def test_the_other_split_is_recomputed(
     make_model: Callable, make_data: Callable, tmp_path: Path
 ) -> None:
     extractor = Extractor(make_model(), "pooled", cache=tmp_path / "c")
@@ -161,7 +161,7 @@ def test_the_other_split_is_computed_anew(
     assert len(extractor(make_data(), "test").values) == 12
 
 
-def test_a_changed_image_is_computed_anew(
+def test_a_changed_image_is_recomputed(
     make_model: Callable, make_data: Callable, photos: Path, tmp_path: Path
 ) -> None:
     extractor = Extractor(make_model(), "pooled", cache=tmp_path / "c")
@@ -173,7 +173,7 @@ def test_a_changed_image_is_computed_anew(
     assert changed.tolist() == [6]  # after five blue ones and one green
 
 
-def test_pixels_in_memory_are_told_apart_by_their_bytes() -> None:
+def test_pixels_in_memory_are_distinguished_by_their_bytes() -> None:
     names, labels = PathList(["a", "b"]), np.array([0, 1])
     pixels = np.zeros((2, 3, 3), dtype=np.uint8)
     first = images_digest(ImageSet(pixels.copy(), labels, names))
@@ -183,7 +183,7 @@ def test_pixels_in_memory_are_told_apart_by_their_bytes() -> None:
     assert first != images_digest(ImageSet(np.zeros((2, 9, 1), np.uint8), labels, names))
 
 
-def test_files_are_told_apart_by_order_size_and_time(tmp_path: Path) -> None:
+def test_files_are_distinguished_by_order_size_and_time(tmp_path: Path) -> None:
     paths = [tmp_path / "a", tmp_path / "b"]
     for path in paths:
         path.write_bytes(b"12")
@@ -256,7 +256,7 @@ def test_a_full_disk_costs_the_file_and_nothing_else(
     monkeypatch.setattr(features_module, "write_safetensors", half)
     found = Extractor(make_model(), "pooled", cache=tmp_path / "c")(make_data(), "train")
     assert len(found.values) == 24
-    assert "could not be kept (No space left on device" in capsys.readouterr().err
+    assert "could not be cached (No space left on device" in capsys.readouterr().err
     assert list((tmp_path / "c").iterdir()) == []
 
 

@@ -11,7 +11,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 def clouds(num: int, width: int, num_classes: int = 4, seed: int = 0) -> Pair:
-    """Overlapping clouds, each direction with a mean and a spread of its own."""
+    """Overlapping clouds with different mean and spread per direction."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, num_classes, num)
     centres = np.random.default_rng(99).normal(size=(num_classes, width))
@@ -20,7 +20,7 @@ def clouds(num: int, width: int, num_classes: int = 4, seed: int = 0) -> Pair:
 
 
 def whitened(train: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """With the constant feature of 100, from the text of the paper's code."""
+    """Reference with the constant feature of 100, as in the paper's code."""
     train, other = train.astype(np.float64), other.astype(np.float64)
     white = (other - train.mean(axis=0)) / (train.std(axis=0) + 1e-5)
     return np.concatenate([white, np.full((len(other), 1), 100.0)], axis=1)

@@ -1,4 +1,4 @@
-"""ReaL, V2, A and R on miniatures whose results are worked out by hand."""
+"""ReaL, V2, A and R on small examples with results computed by hand."""
 
 import json
 import os
@@ -83,14 +83,14 @@ def test_wordnet_ids_are_read_from_any_of_the_usual_files(tmp_path: Path) -> Non
         read_wordnet_ids(tmp_path / "none.txt")
 
 
-def test_a_list_of_ids_is_told_from_other_names() -> None:
+def test_lists_of_ids_are_distinguished_from_other_names() -> None:
     assert is_wordnet(IDS)
     assert not is_wordnet(IDS[:-1]) and not is_wordnet([*IDS[:-1], "tench"])
     assert not is_wordnet([*IDS[:-1], IDS[0]])
     assert ranks(["n03", "n01", "n02"]) == [2, 0, 1]
 
 
-def test_class_folders_are_found_in_val_too(tmp_path: Path) -> None:
+def test_class_folders_are_also_found_in_val(tmp_path: Path) -> None:
     (tmp_path / "val" / IDS[3]).mkdir(parents=True)
     (tmp_path / "val" / "other").mkdir()
     assert (
@@ -126,7 +126,7 @@ def test_a_file_that_is_not_real_is_refused(tmp_path: Path, content: str, compla
         read_real(file)
 
 
-def test_a_missing_real_file_says_where_it_is(tmp_path: Path) -> None:
+def test_a_missing_real_file_names_its_source(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"No such file.*reassessed-imagenet"):
         read_real(tmp_path / "real.json")
 

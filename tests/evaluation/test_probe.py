@@ -43,7 +43,7 @@ def test_a_fit_is_sklearns(num_classes: int, c: float) -> None:
     np.testing.assert_allclose(found, model.predict_proba(queries), rtol=0, atol=1e-6)
 
 
-def test_more_features_than_images_is_sklearns_too() -> None:
+def test_more_features_than_images_equals_sklearn() -> None:
     pair = clouds(20, 3, seed=0, width=40)
     fit = LogisticProblem(*tensors(pair), 3).fit(0.01, tolerance=1e-9)
     np.testing.assert_allclose(fit.weight.numpy(), sklearn(pair, 0.01).coef_, rtol=0, atol=1e-6)
@@ -66,7 +66,7 @@ def test_pieces_of_the_loss_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(whole.weight, pieces.weight, rtol=0, atol=1e-6)
 
 
-def test_a_fit_that_was_stopped_says_so() -> None:
+def test_a_fit_that_did_not_converge_is_reported() -> None:
     problem = LogisticProblem(*tensors(clouds(150, 4, seed=0)), 4)
     assert not problem.fit(1.0, max_iterations=2).converged
     assert problem.fit(1.0, max_iterations=2).iterations == 2

@@ -1,4 +1,4 @@
-"""vit.load: a trained model on a machine with torch, Pillow and safetensors only."""
+"""vit.load: a trained model with only torch, Pillow and safetensors."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ CLASSES = ["cat", "dog", "hen"]
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """A model with random weights that tells its classes apart."""
+    """A model with random weights and distinct outputs."""
     torch.manual_seed(0)
     model = vit.create_model(
         "vit_ti16", num_classes=3, image_size=32, depth=1, width=24, mlp_dim=48, num_heads=2
@@ -107,7 +107,7 @@ def test_a_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:
         vit.load(tmp_path)
 
 
-def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path) -> None:
+def test_an_unfinished_run_names_the_resume_command(tmp_path: Path) -> None:
     (tmp_path / "my run").mkdir()
     (tmp_path / "my run" / "config.yaml").write_text("")
     with pytest.raises(UserError, match=r"continue it: vit fit --run_dir '.*my run' --ckpt_path"):

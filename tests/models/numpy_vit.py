@@ -1,4 +1,4 @@
-"""Equations 1 to 4 of arXiv:2010.11929 in plain NumPy float64, written without looking at ours.
+"""Equations 1 to 4 of arXiv:2010.11929 in plain NumPy float64, written independently of vit/models.
 
 One image, one head, one patch at a time: slow, and hard to get wrong in the same way.
 """

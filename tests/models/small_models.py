@@ -43,7 +43,7 @@ BACKBONES = {"vit": small_vit, "hybrid": small_hybrid, "bit": small_bit}
 
 
 def filled(model: M, seed: int = 0) -> M:
-    """The model in evaluation mode; no bias, norm, scale, token or head keeps a trivial start."""
+    """The model in evaluation mode, without trivial biases, norms, scales, tokens or heads."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""Two routes, one result; the bfloat16 one no less accurate than PyTorch's own."""
+"""Both kernels agree; the bfloat16 one is at least as accurate as PyTorch's."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ needs_bfloat16 = pytest.mark.skipif(
 def queries_keys_values(
     n: int, m: int, dtype: torch.dtype, sharpness: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As they come out of one matrix: strided, not contiguous. `sharpness` scales q and k."""
+    """Strided views of one matrix, not contiguous. `sharpness` scales q and k."""
     qkv = random_images(2, max(n, m), 3, 4 * 16).unflatten(-1, (4, 16)).permute(2, 0, 3, 1, 4)
     q, k, v = qkv.to(dtype).unbind(0)
     return q[:, :, :n] * sharpness, k[:, :, :m] * sharpness, v[:, :, :m]
@@ -48,7 +48,7 @@ def test_bfloat16_route_is_as_accurate_as_sdpa(n: int, m: int, sharpness: float)
     exact = with_gradients(F.scaled_dot_product_attention, tuple(x.double() for x in inputs))
     theirs = with_gradients(F.scaled_dot_product_attention, inputs)
     ours = with_gradients(attend, inputs)
-    # The last rounding alone is 2^-9; neither route may be off by more than a few of them.
+    # The last rounding alone is 2^-9; errors must be within a few of these.
     for a, b, e in zip(ours, theirs, exact, strict=True):
         assert relative_error(a, e) < 1.25 * relative_error(b, e) + 2**-9
 

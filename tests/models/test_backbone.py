@@ -1,4 +1,4 @@
-"""What people do with a backbone, done to a ViT, a hybrid and a BiT."""
+"""Uses of a backbone, for a ViT, a hybrid and a BiT."""
 
 import copy
 import json
@@ -101,7 +101,7 @@ def test_one_code_serves_backbones_with_and_without_a_class_token() -> None:
     assert cls is None and torch.equal(patches, model.intermediate_layers(images)[0])
 
 
-def test_layers_stop_at_the_last_one_asked_for() -> None:
+def test_layers_after_the_last_requested_one_do_not_run() -> None:
     model = small_vit()
     model.blocks[2].register_forward_hook(lambda *_: pytest.fail("the last layer ran"))
     assert len(model.intermediate_layers(random_images(1, 3, 32, 32), [0, 1])) == 2
@@ -183,7 +183,7 @@ def test_autocast_trains_in_bfloat16_with_float32_gradients(build: Build) -> Non
 
 
 def saved_bytes(model: nn.Module, images: Tensor) -> int:
-    """Bytes that autograd keeps between forward and backward, parameters aside."""
+    """Bytes that autograd keeps between forward and backward, without parameters."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -214,7 +214,7 @@ def test_activation_checkpointing_saves_memory_and_no_gradient_changes(
     found = {}
     for switch in (False, True):
         model.activation_checkpointing = switch
-        torch.manual_seed(3)  # dropout must be replayed, too
+        torch.manual_seed(3)  # dropout must also be replayed
         gradients = torch.autograd.grad(model(images).square().sum(), list(model.parameters()))
         found[switch] = (gradients, saved_bytes(model, images))
     for a, b in zip(found[True][0], found[False][0], strict=True):

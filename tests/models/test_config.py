@@ -1,4 +1,4 @@
-"""Configurations are checked where they are made, and survive JSON."""
+"""Configurations are validated when built, and survive JSON."""
 
 import ast
 import inspect
@@ -118,7 +118,7 @@ def test_a_mistake_gets_one_line_with_the_value(
     config = kind()
     for name, value in values.items():
         object.__setattr__(config, name, value)
-    # What the constructor runs; the test run's own type checker stands before the constructor.
+    # What the constructor runs, without the type checker of the test run.
     with pytest.raises(UserError, match=message) as caught:
         config.__post_init__()
     assert "\n" not in str(caught.value)

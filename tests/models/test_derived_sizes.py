@@ -11,7 +11,7 @@ from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import ZOO, build_model, model_config
 
-# Without a name of their own, but with every field that a derived size depends on.
+# Unnamed, but with every field that a derived size depends on.
 VARIANTS: list[dict[str, Any]] = [
     {"pool": "cls_gap", "num_registers": 4},
     {"distillation_token": True, "pos_embed_class_slot": False},
@@ -26,7 +26,7 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 SMALL = {"image_size": 64, "width": 64, "depth": 1, "mlp_dim": 48, "num_heads": 2}
 
-# Of each name that timm has, its own name for the architecture.
+# Our name -> timm's name for the same architecture.
 TIMM = {
     "vit_ti16": "vit_tiny_patch16_224",
     "vit_s16": "vit_small_patch16_224",

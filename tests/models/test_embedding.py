@@ -47,7 +47,7 @@ def cubic(x: float, a: float) -> float:
 
 
 def interpolation_matrix(old: int, new: int, rule: PosResize) -> np.ndarray:
-    """Row i says which old positions make new position i."""
+    """Row i has the weights of old positions in new position i."""
     matrix = np.zeros((new, old))
     if rule == "bicubic_antialias":  # Pillow's: a wider kernel when shrinking, cut at the border
         stretch = max(old / new, 1.0)

@@ -1,4 +1,4 @@
-"""The parts of one encoder layer, each against an independent statement of it."""
+"""The parts of an encoder layer, each against an independent implementation."""
 
 import pytest
 import torch
@@ -67,7 +67,7 @@ def test_drop_path_drops_whole_images_and_keeps_the_mean() -> None:
     layer, n = DropPath(0.3), 20_000
     out = layer(torch.ones(n, 2, 3))
     first = out[:, :1, :1]
-    assert torch.equal(out, first.expand_as(out))  # one draw for an image
+    assert torch.equal(out, first.expand_as(out))  # one draw per image
     assert first.unique().tolist() == pytest.approx([0, 1 / 0.7])
     deviation = (0.7 * 0.3 / n) ** 0.5
     assert abs((first > 0).double().mean() - 0.7) < 4 * deviation

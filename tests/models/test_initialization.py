@@ -75,7 +75,7 @@ def test_tokens_and_positions_start_as_published() -> None:
     assert model.cls_token is not None and not model.cls_token.any()
 
 
-def test_heads_start_at_zero_norms_at_one_and_layer_scale_where_told() -> None:
+def test_heads_start_at_zero_norms_at_one_and_layer_scale_at_its_value() -> None:
     model = fresh(distillation_token=True, layer_scale=0.1)
     assert len(model.head_layers) == 2
     for head in model.head_layers:

@@ -1,4 +1,4 @@
-"""oneDNN's dense layers: as exact as PyTorch's own, and used only where nobody would notice."""
+"""oneDNN's dense layers: as exact as PyTorch's, and used only without visible effects."""
 
 import copy
 import gc
@@ -56,7 +56,7 @@ def layer_and_input(dtype: torch.dtype = torch.float32) -> tuple[nn.Linear, Tens
 
 
 def plain(layer: nn.Module, x: Tensor, form: Gelu | None) -> Tensor:
-    """What `dense` is to compute, by PyTorch's own operations."""
+    """Reference for `dense`, by PyTorch's operations."""
     out = layer(x)
     return out if form is None else F.gelu(out, approximate="tanh" if form != "gelu" else "none")
 
@@ -183,7 +183,7 @@ def test_whoever_looks_on_finds_pytorchs_own_layer(calls: list[torch.dtype]) -> 
 
 
 class Adapted(nn.Linear):
-    """As an adapter or a quantiser would put in a layer's place."""
+    """A layer replaced by an adapter or a quantiser."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input) + 1
@@ -285,7 +285,7 @@ def test_logits_of_every_route_are_near_float64(
 
 @pytest.fixture
 def packed_calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each product was of a packed weight."""
+    """Whether each product used a packed weight."""
     seen, kernel = [], matmul._linear
 
     def watched(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:

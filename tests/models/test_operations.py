@@ -1,7 +1,7 @@
-"""What a layer asks of PyTorch: one product per weight, and no copy that it does not need.
+"""Operations of a layer: one product per weight, and no unnecessary copy.
 
-Regressions of speed that no load of the machine disturbs. Bounds are upper ones, so that a PyTorch
-that needs less passes.
+Detects speed regressions independently of the machine's load. Bounds are upper bounds, so that a
+PyTorch with fewer operations passes.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Operations:
-    """What runs in the second call; the first may try the machine."""
+    """Operations of the second call; the first may measure the machine."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         call()
@@ -45,7 +45,7 @@ class Operations:
         ]
 
     def count(self, *names: str) -> int:
-        """Calls of operations whose names begin so."""
+        """Calls of operations whose names start with these."""
         return sum(name.startswith(names) for name, _ in self.calls)
 
     def weights(self, name: str) -> Counter[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""BiT and the hybrids' stem, against timm and against a plain reading of the official code."""
+"""BiT and the hybrids' stem, against timm and a plain version of the official code."""
 
 import math
 from typing import Any
@@ -193,7 +193,7 @@ def test_ws_mode_reaches_every_layer(mode: WsMode) -> None:
         assert (modes, epsilons) == ({mode}, {eps})
 
 
-def test_gray_images_have_a_stem_of_their_own() -> None:
+def test_gray_images_have_a_one_channel_stem() -> None:
     model = small_bit(ws_mode="timm", in_channels=1, depths=(1,)).double()
     images = random_images(2, 1, 32, 32, dtype=torch.float64)
     assert relative_error(model(images), timm_twin(model)(images)) < EXACT

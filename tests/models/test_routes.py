@@ -16,7 +16,7 @@ RACE = "from vit.models.matmul import current_float32_route as r; print(r())"
 
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine that was never measured; the file that its choice is recorded in."""
+    """A machine without a measurement; the file for its choice."""
     monkeypatch.setenv("VIT_CACHE", str(tmp_path))
     monkeypatch.setattr(routes, "_measured", {})
     monkeypatch.setattr(routes, "_forced", None)
@@ -62,7 +62,7 @@ def test_processes_that_start_together_agree(tmp_path: Path) -> None:
     assert set(json.loads((tmp_path / "routes.json").read_text()).values()) == answers
 
 
-def test_without_a_cache_folder_the_process_measures_and_says_so(
+def test_without_a_cache_folder_the_process_measures_and_warns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -80,7 +80,7 @@ def test_a_fixed_route_wins_and_an_unknown_one_is_refused() -> None:
         routes.use_float32_route("mkl")
 
 
-def test_a_resumed_run_takes_up_its_route_and_says_where_it_cannot(
+def test_a_resumed_run_keeps_its_route_or_reports_why_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(matmul, "float32_gain", lambda: 2.0)
@@ -88,5 +88,6 @@ def test_a_resumed_run_takes_up_its_route_and_says_where_it_cannot(
     assert matmul.current_float32_route() == "onednn"
     assert matmul.continue_on_route("aten") is None
     assert matmul.current_float32_route() == "aten"
-    assert "float32_route=aten was asked for" in str(matmul.continue_on_route("onednn"))
+    note = str(matmul.continue_on_route("onednn"))
+    assert "float32_route=aten was requested, but the run began with onednn" in note
     assert matmul.current_float32_route() == "aten"

@@ -1,6 +1,6 @@
 """Compiles and exports every backbone; the last line printed is {case: relative error} as JSON.
 
-A script, because the shape checks that the test run puts into vit.models cannot be traced.
+A script, because the shape checks of the test run cannot be traced.
 """
 
 import json
@@ -13,7 +13,7 @@ from tests.models.small_models import BACKBONES, random_images, relative_error
 # Captures and differentiates the graph as Inductor would, without a minute of C++ compilation.
 BACKEND = "aot_eager"
 
-# Tracing time grows with the layers; two of each kind show what there is to see.
+# Tracing time grows with the layers; two of each kind are enough.
 FIELDS: dict[str, dict[str, Any]] = {
     "vit": {"depth": 2},
     "hybrid": {"stem_depths": (1,), "patch_size": 8, "depth": 2},

@@ -1,4 +1,4 @@
-"""A finished run to report on: digits, a classifier that is mostly right, a written history."""
+"""A finished run on digits, with a mostly correct classifier and a history."""
 
 import csv
 import json
@@ -63,7 +63,7 @@ def _answer() -> Callable[..., Answers]:
 
 
 def write_history(path: Path, *, epochs: int = 4, steps: int = 10) -> None:
-    """metrics.csv as a run leaves it: losses by step, scores by epoch, blanks elsewhere."""
+    """metrics.csv of a run: losses by step, scores by epoch, blanks elsewhere."""
     columns = ["step", "epoch", "images", "lr", "train/loss", "val/loss", "val/acc1", "val/acc5"]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)

@@ -42,7 +42,7 @@ def test_curves_show_loss_accuracy_and_learning_rate_by_epoch(tmp_path, write_hi
     assert {axes.get_xlabel() for axes in figure.axes} == {"epoch"}
 
 
-def test_the_best_constant_answer_is_drawn_beside_the_scores(tmp_path):
+def test_the_best_constant_prediction_is_drawn_with_the_scores(tmp_path):
     rows = [
         {"step": s, "train/loss": 3 - s, "val/loss": 2, "val/constant_loss": 4.5, "val/acc1": 0.2}
         | {"val/constant_acc1": 0.1}

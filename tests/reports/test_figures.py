@@ -122,7 +122,7 @@ def test_reliability_shows_shares_with_wilson_intervals_and_counts():
     assert [bar.get_height() for bar in lower.patches] == [2, 3]
 
 
-def test_bars_of_the_reliability_diagram_stand_on_their_bins():
+def test_bars_of_the_reliability_diagram_span_their_bins():
     confidence = np.linspace(0.001, 1, 300)
     figure = reliability(curve(confidence, confidence > 0.5))
     edges = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in figure.axes[1].patches]

@@ -22,7 +22,7 @@ def test_the_title_of_the_page_is_escaped():
     assert "<title>a &lt;b&gt;</title>" in page("a <b>", [])
 
 
-def test_numbers_stand_to_the_right_and_long_names_wrap():
+def test_numbers_are_right_aligned_and_long_names_wrap():
     html = table(["name", "n"], [["a name of more than one word", "1"]])
     assert '<td class="long">a name' in html and '<td class="number">1' in html
     assert "<td>cat</td>" in table(["name", "n"], [["cat", "1"]])

@@ -1,4 +1,4 @@
-"""The page and the pictures of masked patch prediction."""
+"""The page and figures of masked patch prediction."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_predictions_are_shown_where_there_are_any(theme, examples: Examples) ->
 
 def test_the_headline_compares_with_the_best_constant_answer() -> None:
     lines = pretraining_headline("val", METRICS).splitlines()
-    assert lines[0] == "val loss  2.5000  (the best constant answer: 4.2500)"
+    assert lines[0] == "val loss  2.5000  (best constant prediction: 4.2500)"
     assert "31.0" in lines[1] and "8.0" in lines[1]
     pixels = {name: value for name, value in METRICS.items() if "acc1" not in name}
     assert "\n" not in pretraining_headline("val", pixels)
@@ -80,9 +80,7 @@ def run(tmp_path: Path, write_history) -> Path:
     return tmp_path
 
 
-def test_the_page_says_how_well_it_predicts_and_what_comes_next(
-    run: Path, examples: Examples
-) -> None:
+def test_the_page_has_metrics_and_the_next_commands(run: Path, examples: Examples) -> None:
     write_pretraining(run, "val", examples)
     page = (run / "report.html").read_text()
     for words in (
@@ -94,7 +92,7 @@ def test_the_page_says_how_well_it_predicts_and_what_comes_next(
         "train 90, val 10<",
         "--model.pretrained",
         "task: masked_patches",
-        "Loss of the best constant answer",
+        "Loss of the best constant prediction",
         'alt="Predicted and true colours"',
     ):
         assert words in page.replace("\N{NO-BREAK SPACE}", " "), words

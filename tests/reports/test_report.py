@@ -55,7 +55,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def report(shared_run_dir, answer, digit):
-    """Gives a page, parsed and as HTML, and the answers it reports; drawn once for each kind."""
+    """A page, parsed and as HTML, and its predictions; drawn once per kind."""
 
     @cache
     def build(classes=CLASSES, split="test", **kwargs):
@@ -172,14 +172,14 @@ def test_worst_images_come_with_prediction_probability_truth_and_file(report):
     assert f"true: class {given.predictions.labels[top]}" in page.texts
 
 
-def test_no_errors_are_said_and_leave_no_empty_tables(report):
+def test_no_errors_are_reported_without_empty_tables(report):
     page, html, _ = report(strength=60.0)
     assert "No errors in 120 test images." in page.text
     assert "Most confused" not in page.text and "<figure>" not in html
     assert "Test accuracy 100.0 %" in page.text
 
 
-def test_the_page_says_how_to_use_the_model_again_and_how_it_was_made(report):
+def test_the_page_has_commands_for_the_model_and_its_origin(report):
     page, _, _ = report(strength=1.0)
     for part in ("vit classify", "vit.load(", "vit test", "vit fit -c quickstart"):
         assert part in page.text
@@ -215,7 +215,7 @@ def test_multilabel_with_top_classes_only_leads_with_a_proportion(report):
     page, html, _ = report(multilabel=True, top=3)
     assert "Test images whose most probable class is right" in page.text
     assert "(Wilson)" in page.text and "Calibration" not in page.text
-    assert 'alt="share found among the 3 most probable"' in html
+    assert 'alt="recall among the 3 most probable"' in html
 
 
 def test_a_name_without_a_font_is_explained(report):

@@ -190,7 +190,7 @@ def test_multilabel_findings_agree_with_sklearn(tmp_path, answer, digit):
     assert found.calibration is not None and found.calibration.count.sum() == labels.size
 
 
-def test_multilabel_with_only_the_top_classes_tells_what_they_hold(tmp_path, answer, digit):
+def test_multilabel_with_only_the_top_classes_reports_their_recall(tmp_path, answer, digit):
     given = answer(multilabel=True, top=3)
     found = examine(tmp_path, "test", CLASSES, given.predictions, digit)
     assert found.scores is None and found.mean_average_precision is None
@@ -199,7 +199,7 @@ def test_multilabel_with_only_the_top_classes_tells_what_they_hold(tmp_path, ans
     labels = given.predictions.labels
     ranks = (-given.probabilities).argsort(1).argsort(1)
     np.testing.assert_allclose(share, ((ranks < 3) & (labels > 0)).sum(0) / labels.sum(0))
-    assert label == "share found among the 3 most probable"
+    assert label == "recall among the 3 most probable"
 
 
 def test_multilabel_without_any_label_is_reported(tmp_path, answer, digit):
@@ -234,7 +234,7 @@ def test_the_summary_is_left_as_it_was(run_dir, digit):
 FORMULAS = ["=1+1.png", "+1.png", "-1.png", "@sum.png", "\t=1.png", "\r=1.png"]
 
 
-def test_names_stand_in_predictions_csv_as_they_are(tmp_path):
+def test_names_in_predictions_csv_are_unchanged(tmp_path):
     names = ["=1+1.png", "-2.png", "c.jpg"]
     write_csv(tmp_path / "p.csv", ["=HYPERLINK()", "-5"], few(names=names))
     with (tmp_path / "p.csv").open(newline="") as file:

@@ -1,4 +1,4 @@
-"""Each number against another package or a closed form."""
+"""Each score against another package or a closed form."""
 
 import numpy as np
 import pytest

@@ -30,7 +30,8 @@ class Builder(TrainingCLI):
 
 @cache
 def builder() -> Builder:
-    return Builder(["-c", "finetune", "--data.root=none", "--trainer.precision=32-true"])
+    precision = "--trainer.precision=32-true"
+    return Builder(["-c", "finetune", "--data.root=none", "--model.pretrained=null", precision])
 
 
 def header(name: str) -> list[str]:

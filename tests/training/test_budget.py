@@ -74,7 +74,7 @@ def test_a_warmup_in_epochs_is_over_when_they_are(
     data = make_data() if counting else torch.utils.data.DataLoader(samples, batch_size=8)
     options = {"accumulate_grad_batches": 2, "limit_val_batches": 0, "callbacks": [Rates()]}
     make_trainer(max_epochs=4, **options).fit(model, data)
-    # Five batches an epoch are three steps, so the warm-up six: 0, 1/6, 2/6, ...
+    # Five batches per epoch are three steps, so the warm-up six: 0, 1/6, 2/6, ...
     assert rates[::5] == pytest.approx([0, 0.5e-3, 1e-3, 1e-3])
     assert rates[3] == pytest.approx(1e-3 / 6)
 

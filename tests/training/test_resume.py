@@ -18,7 +18,7 @@ from vit.training.schedules import Schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-# 44 images in batches of 8 are 5 batches an epoch; batch 7 lies in the second of three epochs.
+# 44 images in batches of 8 are 5 batches per epoch; batch 7 lies in the second of three epochs.
 KILLED_AFTER = 8
 RANDOM = TrainTransform(crop="inception", flip=True, randaugment=(2, 9), erasing=0.25)
 

@@ -1,4 +1,4 @@
-"""The command, and the small folders of pictures, of tests/cli."""
+"""Fixtures of tests/cli: the command and small image folders."""
 
 from tests.cli.conftest import photos, vit
 

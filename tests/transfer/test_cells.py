@@ -14,7 +14,7 @@ from vit.errors import UserError
 from vit.locking import FileLock, Locked
 from vit.transfer import cells
 
-# Stands for `vit fit`: saves and stops on SIGTERM, ends when there is a file called go.
+# Replaces `vit fit`: saves and stops on SIGTERM, ends when a file named go exists.
 STAND_IN = """\
 import json, os, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[sys.argv.index("--run_dir") + 1])

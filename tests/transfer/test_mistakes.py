@@ -39,7 +39,7 @@ MISTAKES = [
     (["--val-fraction=1"], "--val-fraction 1.0 is not between 0 and 1"),
     (["--image-size=20"], "not a multiple of 8, the patch size of pre; add --image-size 24"),
     (["--out=/dev/null/x"], "--out /dev/null/x: cannot make this folder"),
-    (["--", "--trainer.max_steps=3"], "--trainer.max_steps behind -- is set for each cell"),
+    (["--", "--trainer.max_steps=3"], "--trainer.max_steps after -- is set for each cell"),
     (["--", "--model.loss.label_smothing=3"], "did you mean 'label_smoothing'?"),
     (["--image-size=16", "--", "--data.image_size=16"], "give one of them"),
     (["--bogus"], "unrecognized arguments: --bogus; see `vit transfer --help`"),
@@ -60,7 +60,7 @@ def test_a_mistake_is_one_line(
     assert calls == []
 
 
-def test_model_data_and_environment_are_checked_too(
+def test_model_data_and_environment_are_checked(
     vit: Vit, photos: Path, pretrained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = vit("transfer", "nowhere.npz", "--data=digits", *FAST)
@@ -87,9 +87,9 @@ def test_another_plan_for_the_same_folder_is_refused(
     args = ("transfer", pretrained, "--data", f"mine={photos}", *FAST, "--lr-grid=0.1")
     assert vit(*args, "--seeds=1").status == 0
     for changed, part in (
-        (("--seeds=2",), "out was begun with --seeds 1, now it is 2"),
-        (("--seeds=1", "--steps=4"), "out was begun with --steps 3, now it is 4"),
-        (("--seeds=1", "--lr-grid=0.2"), "out was begun with --lr-grid 0.1, now it is 0.2"),
+        (("--seeds=2",), "out was started with --seeds 1, now it is 2"),
+        (("--seeds=1", "--steps=4"), "out was started with --steps 3, now it is 4"),
+        (("--seeds=1", "--lr-grid=0.2"), "out was started with --lr-grid 0.1, now it is 0.2"),
         (("--seeds=1", "--image-size=16"), "--image-size not given, now it is 16"),
         (("--seeds=1", "--", *TINY[3:4]), "-- not given, now it is --data.num_workers=0"),
     ):
@@ -100,16 +100,16 @@ def test_another_plan_for_the_same_folder_is_refused(
     Path("small.yaml").write_text(SMALL.replace("0.9", "0.8"))
     done = vit(*args, "--seeds=1")
     assert done.status == 2
-    assert "out was begun with recipes small.yaml" in done.err
+    assert "out was started with recipes small.yaml" in done.err
     Path("small.yaml").write_text(SMALL)
     shutil.copy(photos / "red" / "00.jpg", photos / "red" / "new.jpg")
     done = vit(*args, "--seeds=1")
     assert done.status == 2
-    assert "the images of mine have changed since out was begun" in done.err
+    assert "the images of mine have changed since out was started" in done.err
     assert len(calls) == 1
 
 
-def test_class_names_that_no_table_can_hold_are_refused(
+def test_class_names_that_csv_cannot_represent_are_refused(
     vit: Vit, photos: Path, pretrained: Path, scored: Callable[..., Calls]
 ) -> None:
     calls = scored({})

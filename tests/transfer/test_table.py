@@ -1,4 +1,4 @@
-"""The three forms of the result say the same, and its statistics are those of the library."""
+"""The three forms of the result agree, and their statistics are those of the standard library."""
 
 import csv
 import io

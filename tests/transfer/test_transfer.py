@@ -1,4 +1,4 @@
-"""`vit transfer`: what it runs, in which order, on which images, and what it refuses."""
+"""`vit transfer`: its runs, their order and images, and refused inputs."""
 
 import csv
 import json
@@ -56,7 +56,7 @@ Calls = list[list[str]]
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Runs cells in this process, which is faster; the arguments of each that was started."""
+    """Runs cells in this process, which is faster; collects their arguments."""
     calls: Calls = []
 
     class Done:
@@ -164,8 +164,8 @@ def test_the_best_rate_is_retrained_on_all_images(
     ]
     assert not torch.equal(weights[0]["model.head.weight"], weights[1]["model.head.weight"])
 
-    # The cut of a folder follows the seed; yet all seeds are tested on the same images, which the
-    # learning rate was not chosen on.
+    # A folder is split by seed, but all seeds are tested on the same images, which were not used
+    # to choose the learning rate.
     tested = [
         {row["image"] for row in rows(f"out/mine/seed-{seed}/predictions.csv")} for seed in (0, 1)
     ]
@@ -181,7 +181,7 @@ def test_the_best_rate_is_retrained_on_all_images(
     assert list(parts.values()).count("val") == 3
 
 
-def test_a_val_of_its_own_is_the_slice_and_then_trained_on(
+def test_an_existing_val_is_the_slice_and_then_trained_on(
     vit: Vit, photos: Path, pretrained: Path, in_process: Calls
 ) -> None:
     for split, numbers in (("val", range(2)), ("test", range(2, 5)), ("train", range(5, 12))):
@@ -294,10 +294,10 @@ def test_of_equal_rates_the_smaller_wins_and_one_that_diverges_is_no_crash(
     assert "50.00 failed" in done.out
     before = len(calls)
     assert vit(*args, "--lr-grid=0.9,0.2,0.1").status == 0
-    assert len(calls) == before  # what diverged is not tried again
+    assert len(calls) == before  # diverged runs are not repeated
 
 
-def test_a_set_on_which_all_diverges_is_told_after_the_others(
+def test_a_set_on_which_all_runs_diverge_is_reported_after_the_others(
     vit: Vit, photos: Path, pretrained: Path, scored: Callable[..., Calls]
 ) -> None:
     scored({"lr-0.1": None, "lr-0.2": None})
@@ -317,7 +317,7 @@ def test_finished_cells_are_not_run_again(
     first = vit(*args)
     out = Path("out/mine")
     assert len(calls) == 4
-    # As a kill leaves them: before the first checkpoint, within an epoch, within a write.
+    # States after a kill: before the first checkpoint, within an epoch, within a write.
     (out / "lr-0.2" / "summary.json").unlink()
     (out / "lr-0.2" / "config.yaml").write_text("half")
     (out / "seed-0" / "summary.json").unlink()
@@ -330,7 +330,7 @@ def test_finished_cells_are_not_run_again(
     assert started == ["lr-0.2", "seed-0", "seed-1"]
     assert not (out / "lr-0.2" / "config.yaml").exists()
     assert calls[5] == ["--run_dir", "out/mine/seed-0", "--ckpt_path", "last"]
-    assert again.err.count("was there") == 1
+    assert again.err.count("reused") == 1
 
 
 def test_what_a_run_cannot_do_ends_the_command_and_names_its_log(
@@ -346,10 +346,10 @@ def test_what_a_run_cannot_do_ends_the_command_and_names_its_log(
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_it_goes_on_with_what_is_missing(
+def test_after_a_kill_it_resumes_with_the_missing_runs(
     vit: Vit, photos: Path, pretrained: Path
 ) -> None:
-    """With true processes: all of them are killed while the second seed trains."""
+    """With real processes, all killed while the second seed trains."""
     args = ["transfer", "pre", "--data", f"mine={photos}", "--recipe=small.yaml", "--out=out"]
     args += ["--lr-grid=0.1", "--seeds=2", "--steps=150", "--", "--trainer.log_every_n_steps=1"]
     command = [sys.executable, "-m", "vit", *args]
@@ -371,7 +371,7 @@ def test_killed_in_the_middle_it_goes_on_with_what_is_missing(
     scores = [summary(f"mine/seed-{seed}")["metrics"]["test/acc1"] for seed in (0, 1)]
     assert result()["rows"][0]["scores"] == scores
     assert summary("mine/seed-1")["steps"] == 150
-    assert "was there" in done.stderr
+    assert "reused" in done.stderr
 
 
 def wait_for_long(condition: Callable[[], bool], process: subprocess.Popen[Any]) -> None:

@@ -36,15 +36,15 @@ def adapt(
 ) -> ModelConfig:
     """The configuration of the model to build; changes `found.tensors` to fit it."""
     config = found.config
-    wanted = dict(overrides)
+    changes = dict(overrides)
     if image_size is not None:
-        wanted["image_size"] = image_size
+        changes["image_size"] = image_size
     if num_classes is None and classes is not None:
         num_classes = len(classes)
     if num_classes is not None:
-        wanted["num_classes"] = num_classes
-        _adapt_head(found, report, num_classes, classes, wanted)
-    target = config_from_dict({**config.to_dict(), **wanted})
+        changes["num_classes"] = num_classes
+        _adapt_head(found, report, num_classes, classes, changes)
+    target = config_from_dict({**config.to_dict(), **changes})
     if isinstance(target, ViTConfig) and isinstance(config, ViTConfig):
         _resize_positions(found, report, config, target)
     if target.in_channels != config.in_channels:
@@ -118,9 +118,7 @@ def _resize_positions(
 ) -> None:
     if config.grid == target.grid or "pos_embed" not in found.tensors:
         return
-    slots = 0
-    if config.pos_embed_class_slot:
-        slots = int(config.class_token) + int(config.distillation_token)
+    slots = config.num_position_slots
 
     def resized(table: Tensor) -> Tensor:
         patches = resize_grid(table[:, slots:], config.grid, target.grid, target.pos_resize)

@@ -21,14 +21,14 @@ from vit.models.resnet import ROOT_CHANNELS
 from vit.models.zoo import ModelConfig, config_from_dict
 
 VERSION = 1
-"""Of the format; a file of a later one is refused."""
+"""Version of the format; a file of a later version is refused."""
 MAX_PIXELS = 1 << 26
 """8192 x 8192: images larger than this are brought to no model, so a description that asks for
 them is damaged. Without a limit it could make the reader fill its memory."""
 _POSITIONS = 1 << 24
 """Numbers that any model may have, however few its file holds: fixed positions are in no file."""
 _LARGEST = 1e4
-"""Of the mean and std of images in [0, 1]: beyond it float32 could not hold what comes out."""
+"""Bound for the mean and std of images in [0, 1]: float32 could not hold the result beyond it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ def _check_size(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
         height, width = config.size
         raise UserError(f"image_size={height}x{width} is more than {MAX_PIXELS:,} pixels")
     if isinstance(config, ViTConfig) and config.pos_embed == "sincos2d":
-        positions = math.prod(config.grid) * config.width
+        positions = config.num_patches * config.width
         if positions > max(_POSITIONS, held):
             raise UserError(
                 f"image_size={list(config.size)} makes {positions:,} numbers of fixed positions "
@@ -187,7 +187,7 @@ def _check_size(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
 def _least(config: ModelConfig) -> tuple[int, int]:
     """Lower bounds for the tensors of a model and the numbers in them, of every size it has."""
     if isinstance(config, ResNetConfig):
-        channels = ROOT_CHANNELS * config.width_factor
+        channels = config.root_channels
         numbers = 49 * config.in_channels * channels + channels**2
         return 3 * sum(config.depths), numbers + config.num_classes * channels
     d = config.width
@@ -198,7 +198,7 @@ def _least(config: ModelConfig) -> tuple[int, int]:
     patches = d * side * side if config.stem_depths is not None else 0
     patches = patches or config.in_channels * d * side * side
     if config.pos_embed == "learned":
-        patches += math.prod(config.grid) * d
+        patches += config.num_patches * d
     if config.stem_depths is not None:
         patches += config.in_channels * ROOT_CHANNELS
     stem = 3 * sum(config.stem_depths or ())

@@ -1,36 +1,20 @@
 """Which project a file comes from, by what is in it and never by its name."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
-from vit.checkpoints import google, huggingface, huggingface_bit, native, timm, torchvision
+from vit.checkpoints import native
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.foreign_json import check_types
-from vit.checkpoints.huggingface_families import check_family
+from vit.checkpoints.formats import FORMATS, format_named
+from vit.checkpoints.huggingface.families import check_family
 from vit.checkpoints.layout import Recognised, listed
-from vit.checkpoints.timm_families import architecture_of, refused
+from vit.checkpoints.timm.families import architecture_of, refused
 from vit.errors import UserError
 
 
-class Source(NamedTuple):
-    """A project whose files are understood."""
-
-    matches: Callable[[WeightFile], bool]
-    recognise: Callable[[WeightFile], Recognised]
-
-
-SOURCES = tuple(
-    Source(module.matches, module.recognise)
-    for module in (native, huggingface, huggingface_bit, google, torchvision, timm)
-)
-"""Asked in this order. Ours comes first, since our names are also timm's."""
-
-
 def recognise(file: WeightFile) -> Recognised:
-    """The file as its source understands it. UserError where none does."""
+    """The file as its format understands it. UserError where none does."""
     if not native.matches(file):
         check_types(file)
-    for source in SOURCES:
+    for source in map(format_named, FORMATS):
         if source.matches(file):
             return source.recognise(file)
     # Keys that no source has; where config.json names the model, its reason says more than they do.

@@ -24,6 +24,15 @@ from urllib.parse import urldefrag, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from vit.cache import cache_directory
+from vit.checkpoints.digests import (
+    Digest,
+    compared,
+    hash_of,
+    keep_record,
+    record_path,
+    recorded,
+    sha256,
+)
 from vit.errors import UserError
 from vit.locking import FileLock, Locked
 from vit.progress import Meter
@@ -51,6 +60,10 @@ class _Answer:
     """Base64, as Google's storage sends it."""
 
 
+class Unreachable(UserError):
+    """The network is forbidden or does not answer."""
+
+
 class _Restart(Exception):
     """The unfinished download does not belong to the file that the server has now."""
 
@@ -65,7 +78,14 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def download(url: str, *, name: str | None = None) -> Path:
+def download(
+    url: str,
+    *,
+    name: str | None = None,
+    target: Path | None = None,
+    digest: Digest | None = None,
+    record: bool = False,
+) -> Path:
     """The local file of a URL, from the cache or by http(s).
 
     `#sha256=...` at the end of the URL is compared with the file, also with one in the cache.
@@ -74,13 +94,16 @@ def download(url: str, *, name: str | None = None) -> Path:
     Args:
         url: Where the file is.
         name: The address as the user wrote it, for messages.
+        target: Where the file is kept; by default in the cache, by the URL.
+        digest: What is known of its SHA-256, unless the URL says it.
+        record: Keeps the SHA-256 of the first download beside the file, and compares it ever after.
 
     Raises UserError, in one line, without network, for a server's refusal, for an answer without
     length and digest, for too little disk space, and for content that is damaged.
     """
     name = urldefrag(name or url).url
     url, fragment = urldefrag(url)
-    sha256 = _sha256_of(fragment)
+    digest = _digest_of(fragment) or digest
     try:
         parts = urlsplit(url)
         url.encode("ascii")
@@ -88,29 +111,34 @@ def download(url: str, *, name: str | None = None) -> Path:
         raise UserError(f"{name!r} is not a valid address ({error})") from error
     file_name = parts.path.rstrip("/").rsplit("/", 1)[-1][-100:]
     file_name = "weights" if file_name in ("", ".", "..") else file_name
-    target = cache_directory() / hashlib.sha256(url.encode()).hexdigest()[:16] / file_name
-    if target.is_file():
-        return _cached(target, sha256, name)
-    if offline():
-        raise UserError(f"{name} is not in the cache, and HF_HUB_OFFLINE forbids the network")
-    with _one_process(target.with_name(f"{file_name}.lock"), name):
-        if target.is_file():  # by the process that held the lock
-            return _cached(target, sha256, name)
-        say(f"asking {parts.hostname} for {name} ...")
-        part = target.with_name(f"{file_name}.part")
-        answer = _received(url, name, part, sha256)
-        # Before the renaming: what has the final name is used by others without this lock.
-        _check(part, answer, sha256, name)
-        part.replace(target)
-        _state(part).unlink(missing_ok=True)
+    if target is None:
+        target = cache_directory() / hashlib.sha256(url.encode()).hexdigest()[:16] / file_name
+    if target.is_file() and not (record and not record_path(target).is_file()):
+        return compared(target, (recorded(target) if record else None) or digest, name)
+    if offline() and not target.is_file():
+        raise Unreachable(f"{name} is not in the cache, and HF_HUB_OFFLINE forbids the network")
+    with _one_process(target.with_name(f"{target.name}.lock"), name):
+        digest = (recorded(target) if record else None) or digest
+        if target.is_file():  # by the process that held the lock, or put there by hand
+            compared(target, digest, name)
+        else:
+            say(f"asking {parts.hostname} for {name} ...")
+            part = target.with_name(f"{target.name}.part")
+            answer = _received(url, name, part, digest)
+            # Before the renaming: what has the final name is used by others without this lock.
+            _check(part, answer, digest, name)
+            part.replace(target)
+            _state(part).unlink(missing_ok=True)
+        if record and digest is None:
+            say(keep_record(target, name))
     return target
 
 
-def _received(url: str, name: str, part: Path, sha256: str | None) -> _Answer:
+def _received(url: str, name: str, part: Path, digest: Digest | None) -> _Answer:
     """`_fill`, with every failure as one line."""
     try:
         with Meter(part.stem, 0, "MB") as meter:
-            return _fill(url, name, part, sha256, meter)
+            return _fill(url, name, part, digest is not None, meter)
     except HTTPError as error:
         reason = f"the server says {error.code} {error.reason}"
         raise UserError(f"{name} cannot be fetched: {reason}") from error
@@ -121,28 +149,18 @@ def _received(url: str, name: str, part: Path, sha256: str | None) -> _Answer:
                 "or set VIT_CACHE to a folder on another disk"
             ) from error
         reason = getattr(error, "reason", None) or error or type(error).__name__
-        raise UserError(
+        raise Unreachable(
             f"{name} cannot be fetched ({reason}); check the network, or give a local file. "
             "What has arrived is kept and will be continued"
         ) from error
 
 
-def _sha256_of(fragment: str) -> str | None:
+def _digest_of(fragment: str) -> Digest | None:
     if not fragment:
         return None
     if not re.fullmatch(r"sha256=[0-9a-fA-F]{64}", fragment):
         raise UserError(f"#{fragment} is not sha256= and 64 hexadecimal digits")
-    return fragment.removeprefix("sha256=").lower()
-
-
-def _cached(target: Path, sha256: str | None, name: str) -> Path:
-    """The file in the cache. It is kept whatever the fragment says, which may have a typo."""
-    if sha256 is not None and (digest := _digest(target, "sha256").hex()) != sha256:
-        raise UserError(
-            f"{name} does not have the given SHA-256, but {digest}; if that is right, the copy in "
-            f"the cache is wrong: delete {target} and try again"
-        )
-    return target
+    return Digest(fragment.removeprefix("sha256=").lower(), "given")
 
 
 @contextmanager
@@ -182,16 +200,16 @@ def _read_state(part: Path, url: str) -> _Answer | None:
     return known if whole and is_text and known.url == url else None
 
 
-def _fill(url: str, name: str, part: Path, sha256: str | None, meter: Meter) -> _Answer:
+def _fill(url: str, name: str, part: Path, has_digest: bool, meter: Meter) -> _Answer:
     """Completes `part`, from where it ended if the server still has the same file."""
     known = _read_state(part, url) if part.is_file() else None
     if known is not None and part.stat().st_size:
         try:
-            return _transfer(url, name, part, known, sha256, meter)
+            return _transfer(url, name, part, known, has_digest, meter)
         except _Restart:
             pass  # the file has changed, or what is here is not a part of it
     part.unlink(missing_ok=True)
-    return _transfer(url, name, part, None, sha256, meter)
+    return _transfer(url, name, part, None, has_digest, meter)
 
 
 def _transfer(
@@ -199,7 +217,7 @@ def _transfer(
     name: str,
     part: Path,
     known: _Answer | None,
-    sha256: str | None,
+    has_digest: bool,
     meter: Meter,
 ) -> _Answer:
     """One request. `known`: what was said about the bytes in `part`, which are to be continued."""
@@ -227,7 +245,7 @@ def _transfer(
             have = 0
         elif known is None or (known.size or answer.size) != answer.size:
             raise _Restart
-        if answer.size is None and answer.md5 is None and sha256 is None:
+        if answer.size is None and answer.md5 is None and not has_digest:
             raise UserError(
                 f"{name} cannot be fetched: {urlsplit(url).hostname} does not say how long the "
                 "file is; add #sha256=... to the address, or give a local file"
@@ -313,22 +331,20 @@ class _Redirects(HTTPRedirectHandler):
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
-def _check(part: Path, answer: _Answer, sha256: str | None, name: str) -> None:
+def _check(part: Path, answer: _Answer, digest: Digest | None, name: str) -> None:
     """Compares a complete download with all that is known; what is damaged is removed."""
     problem = None
     if answer.size is not None and part.stat().st_size != answer.size:
         problem = f"it has {part.stat().st_size} bytes instead of {answer.size}"
     elif answer.md5 is not None:
-        if base64.b64encode(_digest(part, "md5")).decode() != answer.md5:
+        if base64.b64encode(hash_of(part, "md5")).decode() != answer.md5:
             problem = "its MD5 differs"
     if problem is not None:
         part.unlink()
         raise UserError(f"{name} arrived damaged ({problem}); try again")
-    if sha256 is not None and (digest := _digest(part, "sha256").hex()) != sha256:
+    if digest is not None and not (actual := sha256(part)).startswith(digest.start):
         part.unlink()
-        raise UserError(f"{name} does not have the given SHA-256, but {digest}; it was not kept")
-
-
-def _digest(path: Path, kind: str) -> bytes:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, kind).digest()
+        raise UserError(
+            f"{name} does not have the {digest.origin} SHA-256 {digest.start}, but {actual}; it "
+            "was not kept"
+        )

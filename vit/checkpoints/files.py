@@ -91,8 +91,8 @@ def open_weights(path: str | Path) -> WeightFile:
     """
     if not isinstance(path, str | os.PathLike):  # True, which other libraries take
         raise UserError(
-            f"pretrained={path!r}: weights do not come by the model's name here; give a file, a "
-            "directory or an address (hf://..., gs://..., https://...), or leave it out"
+            f"pretrained={path!r} names no weights; give a name (`vit models --weights`), a file, "
+            "a directory or an address (hf://..., gs://..., https://...), or leave it out"
         )
     if not os.fspath(path):  # Path("") is the current directory
         raise UserError("pretrained='' names no file; give a file, a directory or an address")
@@ -133,13 +133,13 @@ def find_weights(path: Path) -> Path:
             return path / name
     if (path / "model.safetensors.index.json").is_file():
         raise UserError(f"{path} is split into several files; save it as one model.safetensors")
-    found = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
-    if len(found) != 1:
-        what = "no weights" if not found else f"{len(found)} files of weights"
+    weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
+    if len(weights) != 1:
+        what = "no weights" if not weights else f"{len(weights)} files of weights"
         raise UserError(
             f"{path} holds {what}; name one file, or a directory with model.safetensors"
         )
-    return found[0]
+    return weights[0]
 
 
 def read_json(path: Path) -> dict[str, Any]:

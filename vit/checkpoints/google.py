@@ -2,28 +2,47 @@
 
 One layout under seven sets of names: the layers' suffixes of Flax before
 and after linen, three prefixes, the position table at the root, layers stacked by `scan`, bfloat16
-stored as raw bytes, and attention pooling beside or inside MAPHead_0.
+stored as raw bytes, and attention pooling beside or inside MAPHead_0. Flax keeps matrices as input
+x output, and attention by head: query, key and value `d h e`, out `h e d` (d width, h heads,
+e = d / h). Numbers of heads are only needed for writing.
 Sources: vision_transformer, vit_jax/{models_vit,models_resnet,checkpoint}.py; big_vision,
 models/vit.py; big_transfer, bit_pytorch/models.py.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import Tensor
 
+from vit.checkpoints.exporting import ANY, Export, NativeInfo, arithmetic_notes, check_expressed
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.google_layout import bit_rules, block_rules, head_rules, map_rules, stem_rules
-from vit.checkpoints.layout import Op, Recognised, Rule, bound, exported, grid_of
+from vit.checkpoints.layout import (
+    HWIO,
+    SAME,
+    TRANSPOSED,
+    ModelConfig,
+    Op,
+    Recognised,
+    Rule,
+    bound,
+    exported,
+    grid_of,
+    patch_size_of,
+)
 from vit.checkpoints.preprocessing import HALF, described
 from vit.errors import UserError
-from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.config import ROOT_CHANNELS, ResNetConfig, ViTConfig
+from vit.writing import atomic
 
 _PREFIX = re.compile(r"^(opt/target/|params/img/|params/)")
 _NUMBERED = re.compile(r"(standardized_conv2d|group_norm|conv2d)_\d+(?=/)")
-_STACKED = "Transformer/encoderblock/"
+_LAYER, _STACKED = "Transformer/encoderblock_{}/", "Transformer/encoderblock/"
+_PARTS = ("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
+_PARTS_OF_LINEN = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 _OLD_MAP = re.compile(r"^(probe$|MultiHeadDotProductAttention_0/|LayerNorm_0/|MlpBlock_0/)")
 _ROOT_POSITIONS = "pos_embedding"
 _INPUT_POSITIONS = "Transformer/posembed_input/pos_embedding"
@@ -47,36 +66,26 @@ def recognise(file: WeightFile) -> Recognised:
     """A Google file as one of our models, with the arithmetic of Google's code."""
     named = file.renamed(_canonical)
     original = {_canonical(key): key for key in file.shapes}
-    found = _recognise_bit(named) if _BIT_ROOT in named.shapes else _recognise_vit(named)
-    found.used = {original[key] for key in found.used}
-    return found
+    recognised = _recognise_bit(named) if _BIT_ROOT in named.shapes else _recognise_vit(named)
+    recognised.used = {original[key] for key in recognised.used}
+    return recognised
 
 
 def _recognise_vit(file: WeightFile) -> Recognised:
     shapes = file.shapes
     stacked = any(key.startswith(_STACKED) for key in shapes)
-    names = _Names(shapes, _STACKED if stacked else "Transformer/encoderblock_0/")
-    query = shapes[f"{names.base}{names.attention}/query/kernel"]
+    layer = _STACKED if stacked else _LAYER
+    names = _part_names(shapes, layer.format(0))
+    query = shapes[f"{layer.format(0)}{names[0]}/query/kernel"]
     if stacked:
         depth, query = query[0], query[1:]
     else:
-        found = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in shapes)
-        depth = 1 + max(int(match[1]) for match in found if match)
-    stem_depths = _stem_depths(shapes)
-    config = _config(file, depth, query, stem_depths, names)
-    rules = [*head_rules(), *map_rules()]
-    if config.pos_embed == "learned":
-        root = _ROOT_POSITIONS in shapes
-        rules.append(Rule("pos_embed", (_ROOT_POSITIONS if root else _INPUT_POSITIONS,)))
-    if stem_depths is not None:
-        rules += stem_rules(stem_depths)
-    for i in range(depth):
-        if stacked:
-            layer = block_rules(i, _STACKED, names.attention, names.norm2, names.mlp)
-            rules += [_of_layer(rule, i) for rule in layer]
-        else:
-            base = f"Transformer/encoderblock_{i}/"
-            rules += block_rules(i, base, names.attention, names.norm2, names.mlp)
+        matches_of_blocks = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in shapes)
+        depth = 1 + max(int(match[1]) for match in matches_of_blocks if match)
+    mlp_dim = shapes[f"{layer.format(0)}{names[2]}/Dense_0/kernel"][-1]
+    config = _config(file, depth, query, mlp_dim)
+    positions = [name for name in (_ROOT_POSITIONS, _INPUT_POSITIONS) if name in shapes]
+    rules = _vit_rules(config, positions[:1], layer, names)
     if stacked:  # else every layer would unpack the arrays of all layers again
         cached = lru_cache(maxsize=None)(file.read)
         file = WeightFile(path=file.path, shapes=shapes, read=cached)
@@ -99,39 +108,27 @@ def _recognise_vit(file: WeightFile) -> Recognised:
     )
 
 
-class _Names:
-    """How this file calls the parts of a layer: before linen they were numbered through."""
+def _part_names(shapes: Mapping[str, tuple[int, ...]], base: str) -> tuple[str, str, str]:
+    """The file's names of attention, second norm and MLP: before linen they were numbered through.
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], base: str) -> None:
-        def present(*choices: str) -> str:
-            for name in choices:
-                if any(key.startswith(f"{base}{name}/") for key in shapes):
-                    return name
-            raise UserError(f"the file has no {base}{choices[0]}")
+    `base`: what the keys of the first layer begin with.
+    """
 
-        self.base = base
-        self.attention = present("MultiHeadDotProductAttention_1", "MultiHeadDotProductAttention_0")
-        self.norm2 = present("LayerNorm_2", "LayerNorm_1")
-        self.mlp = present("MlpBlock_3", "MlpBlock_0")
+    def present(*choices: str) -> str:
+        for name in choices:
+            if any(key.startswith(f"{base}{name}/") for key in shapes):
+                return name
+        raise UserError(f"the file has no {base}{choices[0]}")
 
-
-def _of_layer(rule: Rule, i: int) -> Rule:
-    """The same rule for arrays with a leading axis of layers."""
-    read = rule.op.read
-    return Rule(rule.ours, rule.theirs, Op(lambda *ts: read(*(t[i] for t in ts)), rule.op.write))
+    attention, norm2, mlp = map(present, _PARTS, _PARTS_OF_LINEN)
+    return attention, norm2, mlp
 
 
-def _config(
-    file: WeightFile,
-    depth: int,
-    query: tuple[int, ...],
-    stem_depths: tuple[int, ...] | None,
-    names: _Names,
-) -> ViTConfig:
+def _config(file: WeightFile, depth: int, query: tuple[int, ...], mlp_dim: int) -> ViTConfig:
     shapes = file.shapes
     side, _, in_channels, width = shapes["embedding/kernel"]
-    stride = 1 if stem_depths is None else 4 * 2 ** max(len(stem_depths) - 1, 0)
-    patch_size = side * stride
+    stem_depths = _depths(shapes, "") if "conv_root/kernel" in shapes else None
+    patch_size = patch_size_of(side, stem_depths)
     class_token = "cls" in shapes
     pool: Literal["cls", "gap", "map"] = "cls" if class_token else "gap"
     if "MAPHead_0/probe" in shapes:
@@ -146,7 +143,7 @@ def _config(
         num_classes=shapes.get("head/kernel", (0, 0))[1],
         width=width,
         depth=depth,
-        mlp_dim=shapes[f"{names.base}{names.mlp}/Dense_0/kernel"][-1],
+        mlp_dim=mlp_dim,
         num_heads=query[1],
         pool=pool,
         class_token=class_token,
@@ -176,26 +173,21 @@ def _positions(
     return (height // patch_size, width // patch_size), None
 
 
-def _stem_depths(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
-    if "conv_root/kernel" not in shapes:
-        return None
-    units = [re.match(r"block(\d+)/unit(\d+)/", key) for key in shapes]
+def _depths(shapes: Mapping[str, tuple[int, ...]], prefix: str) -> tuple[int, ...]:
+    """Units of each stage of a ResNet; both count from 1."""
+    units = [re.match(rf"{prefix}block(\d+)/unit(\d+)/", key) for key in shapes]
     pairs = {(int(m[1]), int(m[2])) for m in units if m}
-    stages = sorted({s for s, _ in pairs})
-    return tuple(max(u for t, u in pairs if t == s) for s in stages)
+    return tuple(max(u for t, u in pairs if t == s) for s in sorted({s for s, _ in pairs}))
 
 
 def _recognise_bit(file: WeightFile) -> Recognised:
-    units = [re.match(r"resnet/block(\d+)/unit(\d+)/", key) for key in file.shapes]
-    pairs = {(int(m[1]), int(m[2])) for m in units if m}
-    stages = sorted({s for s, _ in pairs})
-    depths = tuple(max(u for t, u in pairs if t == s) for s in stages)
+    depths = _depths(file.shapes, "resnet/")
     _, _, in_channels, root = file.shapes[_BIT_ROOT]
     config = ResNetConfig(
         in_channels=in_channels,
         num_classes=file.shapes.get("resnet/head/conv2d/kernel", (0,))[-1],
         depths=depths,
-        width_factor=root // 64,
+        width_factor=root // ROOT_CHANNELS,
         ws_mode="google_bit",
     )
     tensors, used = bound(file, bit_rules(depths))
@@ -215,43 +207,189 @@ def _recognise_bit(file: WeightFile) -> Recognised:
     )
 
 
-def write(
-    config: ViTConfig | ResNetConfig, state: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Tensors under the names of Google's releases, and what Google would compute differently."""
+def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+    """One .npz file as Google's releases are. UserError where Google's code has no such model."""
     if isinstance(config, ResNetConfig):
-        tensors = exported(state, bit_rules(config.depths))
-        differs = config.ws_mode != "google_bit"
-        return tensors, ["weight standardisation has another epsilon there"] if differs else []
-    problems = {
-        "distillation": config.distillation_token,
-        "registers": bool(config.num_registers),
-        "LayerScale": config.layer_scale is not None,
-        "norm_after_pool": config.norm_after_pool,
-        "swiglu": config.activation == "swiglu",
-        f"pool={config.pool!r}": config.pool == "cls_gap"
-        or (config.pool == "gap" and config.class_token),
-        f"pos_embed={config.pos_embed!r}": config.pos_embed == "none",
-    }
-    found = [name for name, present in problems.items() if present]
-    if found:
-        raise UserError(f"Google's ViT has no {', '.join(found)}; try --to timm")
-    rules = [*head_rules(), *map_rules(config.num_heads)]
-    if config.pos_embed == "learned":
+        rules = bit_rules(config.depths)
+        notes = arithmetic_notes("Google", config, ws_mode="google_bit")
+    else:
+        check_expressed(
+            "Google's ViT",
+            config,
+            "try --to timm",
+            pool=("cls", "map") if config.class_token else ("gap", "map"),
+            class_token=ANY,
+            pos_embed=("learned", "sincos2d"),
+            pos_embed_class_slot=ANY,
+            representation_size=ANY,
+            activation=("gelu", "gelu_tanh"),
+            stem_depths=ANY,
+        )
         root = config.class_token and not config.pos_embed_class_slot
-        rules.append(Rule("pos_embed", (_ROOT_POSITIONS if root else _INPUT_POSITIONS,)))
+        positions = [_ROOT_POSITIONS if root else _INPUT_POSITIONS]
+        rules = _vit_rules(
+            config, positions if config.pos_embed == "learned" else [], _LAYER, _PARTS
+        )
+        notes = arithmetic_notes("Google", config, ws_mode="google_hybrid", activation="gelu_tanh")
+    tensors = exported(state, rules)
+
+    def save(target: Path) -> list[Path]:
+        import numpy as np  # the format is numpy's
+
+        with atomic(target) as temporary, temporary.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **{k: t.numpy() for k, t in tensors.items()})
+        return [target]
+
+    return Export(save=save, notes=notes)
+
+
+def _vit_rules(
+    config: ViTConfig, positions: Sequence[str], layer: str, names: tuple[str, str, str]
+) -> list[Rule]:
+    """All rules of a ViT. `layer`: the beginning of a layer's keys, {} in place of its number."""
+    rules = [*head_rules(), *map_rules(config.num_heads)]
+    rules += [Rule("pos_embed", (name,)) for name in positions]
     if config.stem_depths is not None:
         rules += stem_rules(config.stem_depths)
     for i in range(config.depth):
-        base = f"Transformer/encoderblock_{i}/"
-        rules += block_rules(
-            i, base, "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3", config.num_heads
-        )
-    notes = []
-    if config.activation != "gelu_tanh":
-        notes.append("Google computes GELU by its tanh approximation, this model exactly")
-    if config.layer_norm_eps != 1e-6:
-        notes.append(f"Google's epsilon is 1e-6, this model's {config.layer_norm_eps:g}")
-    if config.stem_depths is not None and config.ws_mode != "google_hybrid":
-        notes.append("weight standardisation and GroupNorm have other epsilons there")
-    return exported(state, rules), notes
+        block = block_rules(i, layer.format(i), *names, config.num_heads)
+        rules += [_of_layer(rule, i) for rule in block] if layer == _STACKED else block
+    return rules
+
+
+def _of_layer(rule: Rule, i: int) -> Rule:
+    """The same rule for arrays with a leading axis of layers."""
+    read = rule.op.read
+    return Rule(rule.ours, rule.theirs, Op(lambda *ts: read(*(t[i] for t in ts)), rule.op.write))
+
+
+_FLAT = Op(lambda t: t.flatten(), lambda t: (t,))
+"""GroupNorm's vectors, which some files keep as 1 x 1 x 1 x c."""
+
+
+def _by_head(num_heads: int, parts: int) -> tuple[Op, Op]:
+    """Operations for the kernels and the biases of `parts` joined input projections."""
+
+    def read_kernels(*kernels: Tensor) -> Tensor:  # d h e -> (parts h e) d
+        return torch.cat([kernel.flatten(1).mT for kernel in kernels])
+
+    def write_kernels(weight: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part.mT.unflatten(1, (num_heads, -1)) for part in weight.chunk(parts))
+
+    def read_biases(*biases: Tensor) -> Tensor:  # h e -> (parts h e)
+        return torch.cat([bias.flatten() for bias in biases])
+
+    def write_biases(bias: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part.unflatten(0, (num_heads, -1)) for part in bias.chunk(parts))
+
+    return Op(read_kernels, write_kernels), Op(read_biases, write_biases)
+
+
+def _out(num_heads: int) -> Op:
+    """The output projection: h e d -> d (h e)."""
+    return Op(lambda t: t.flatten(0, 1).mT, lambda t: (t.mT.unflatten(0, (num_heads, -1)),))
+
+
+def _projection(ours: str, base: str, names: Sequence[str], num_heads: int) -> list[Rule]:
+    kernels, biases = _by_head(num_heads, len(names))
+    return [
+        Rule(f"{ours}.weight", tuple(f"{base}{name}/kernel" for name in names), kernels),
+        Rule(f"{ours}.bias", tuple(f"{base}{name}/bias" for name in names), biases),
+    ]
+
+
+def _dense(ours: str, theirs: str, kernel: Op = TRANSPOSED) -> list[Rule]:
+    return [
+        Rule(f"{ours}.weight", (f"{theirs}/kernel",), kernel),
+        Rule(f"{ours}.bias", (f"{theirs}/bias",)),
+    ]
+
+
+def _norm(ours: str, theirs: str, scale: str = "scale", bias: str = "bias") -> list[Rule]:
+    op = SAME if "LayerNorm" in theirs or "encoder_norm" in theirs else _FLAT
+    return [
+        Rule(f"{ours}.weight", (f"{theirs}/{scale}",), op),
+        Rule(f"{ours}.bias", (f"{theirs}/{bias}",), op),
+    ]
+
+
+def block_rules(
+    i: int, base: str, attention: str, norm2: str, mlp: str, num_heads: int = 1
+) -> list[Rule]:
+    """Encoder layer `i`, whose keys start with `base`."""
+    ours, attended = f"blocks.{i}", f"{base}{attention}/"
+    return [
+        *_norm(f"{ours}.norm1", f"{base}LayerNorm_0"),
+        *_projection(f"{ours}.attn.qkv", attended, ("query", "key", "value"), num_heads),
+        *_dense(f"{ours}.attn.proj", f"{attended}out", _out(num_heads)),
+        *_norm(f"{ours}.norm2", f"{base}{norm2}"),
+        *_dense(f"{ours}.mlp.fc1", f"{base}{mlp}/Dense_0"),
+        *_dense(f"{ours}.mlp.fc2", f"{base}{mlp}/Dense_1"),
+    ]
+
+
+def head_rules() -> list[Rule]:
+    """What surrounds the encoder, but for positions."""
+    return [
+        *_dense("patch_embed.proj", "embedding", HWIO),
+        Rule("cls_token", ("cls",)),
+        *_norm("norm", "Transformer/encoder_norm"),
+        *_dense("pre_logits.fc", "pre_logits"),
+        *_dense("head", "head"),
+    ]
+
+
+def map_rules(num_heads: int = 1) -> list[Rule]:
+    """Attention pooling (big_vision, models/vit.py, MAPHead)."""
+    base, ours = "MAPHead_0/", "attn_pool"
+    attended = f"{base}MultiHeadDotProductAttention_0/"
+    return [
+        Rule(f"{ours}.latent", (f"{base}probe",)),
+        *_projection(f"{ours}.q", attended, ("query",), num_heads),
+        *_projection(f"{ours}.kv", attended, ("key", "value"), num_heads),
+        *_dense(f"{ours}.proj", f"{attended}out", _out(num_heads)),
+        *_norm(f"{ours}.norm", f"{base}LayerNorm_0"),
+        *_dense(f"{ours}.mlp.fc1", f"{base}MlpBlock_0/Dense_0"),
+        *_dense(f"{ours}.mlp.fc2", f"{base}MlpBlock_0/Dense_1"),
+    ]
+
+
+def stem_rules(depths: Sequence[int]) -> list[Rule]:
+    """The hybrids' ResNet (vit_jax/models_resnet.py); stages and units count from 1 there."""
+    stem = "patch_embed.backbone."
+    root = f"{stem}stem." if depths else stem
+    rules = [Rule(f"{root}conv.weight", ("conv_root/kernel",), HWIO)]
+    rules += _norm(f"{root}norm", "gn_root")
+    for s, depth in enumerate(depths):
+        for b in range(depth):
+            ours, theirs = f"{stem}stages.{s}.blocks.{b}.", f"block{s + 1}/unit{b + 1}/"
+            for n in (1, 2, 3):
+                rules.append(Rule(f"{ours}conv{n}.weight", (f"{theirs}conv{n}/kernel",), HWIO))
+                rules += _norm(f"{ours}norm{n}", f"{theirs}gn{n}")
+            if b == 0:
+                rules.append(
+                    Rule(f"{ours}downsample.conv.weight", (f"{theirs}conv_proj/kernel",), HWIO)
+                )
+                rules += _norm(f"{ours}downsample.norm", f"{theirs}gn_proj")
+    return rules
+
+
+def bit_rules(depths: Sequence[int]) -> list[Rule]:
+    """BiT (bit_pytorch/models.py): units have two digits, their convolutions are a, b and c."""
+    conv = "standardized_conv2d/kernel"
+    rules = [
+        Rule("stem.conv.weight", (f"resnet/root_block/{conv}",), HWIO),
+        *_norm("norm", "resnet/group_norm", "gamma", "beta"),
+        *_dense("head.fc", "resnet/head/conv2d", HWIO),
+    ]
+    for s, depth in enumerate(depths):
+        for b in range(depth):
+            ours, theirs = f"stages.{s}.blocks.{b}.", f"resnet/block{s + 1}/unit{b + 1:02d}/"
+            for n, part in enumerate("abc", start=1):
+                rules.append(Rule(f"{ours}conv{n}.weight", (f"{theirs}{part}/{conv}",), HWIO))
+                rules += _norm(f"{ours}norm{n}", f"{theirs}{part}/group_norm", "gamma", "beta")
+            if b == 0:
+                rules.append(
+                    Rule(f"{ours}downsample.conv.weight", (f"{theirs}a/proj/{conv}",), HWIO)
+                )
+    return rules

@@ -1,8 +1,10 @@
-"""Weights by address: hf://org/repo[/file][@revision], gs://bucket/file, https://host/file.
+"""Weights by name or address: hf://org/repo[/file][@revision], gs://bucket/file, https://host/file.
 
-Nothing here runs unless an address was given. hf:// goes through huggingface_hub (extra `hub`),
-with its cache, HF_ENDPOINT for mirrors and HF_HUB_OFFLINE. The others are downloaded and kept by
-`vit.checkpoints.download`; VIT_GS_ENDPOINT replaces https://storage.googleapis.com.
+Nothing here runs unless a name (vit/checkpoints/published.py) or an address was given. hf:// goes
+through huggingface_hub (extra `hub`), with its cache, HF_ENDPOINT for mirrors and HF_HUB_OFFLINE.
+The others are downloaded and kept by `vit.checkpoints.download`; VIT_GS_ENDPOINT replaces
+https://storage.googleapis.com, and VIT_WEIGHTS_MIRROR stands before host and path of whatever is
+fetched by name.
 """
 
 import os
@@ -14,7 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vit.checkpoints.download import download, offline, say
+from vit.cache import cache_directory
+from vit.checkpoints import published
+from vit.checkpoints.digests import Digest
+from vit.checkpoints.download import Unreachable, download, offline, say
+from vit.checkpoints.published import Published
 from vit.errors import UserError
 
 _ADDRESS = re.compile(r"^(hf|gs|https)://")
@@ -37,11 +43,62 @@ def fetch(address: str) -> Path:
     """
     if address.startswith("hf://"):
         return _fetch_huggingface(address)
-    if address.startswith("gs://"):
-        endpoint = os.environ.get("VIT_GS_ENDPOINT", "https://storage.googleapis.com")
-        url = f"{endpoint.rstrip('/')}/{address.removeprefix('gs://')}"
-        return download(url, name=address)
-    return download(address)
+    return download(_url(address), name=address)
+
+
+def _url(address: str) -> str:
+    if not address.startswith("gs://"):
+        return address
+    endpoint = os.environ.get("VIT_GS_ENDPOINT", "https://storage.googleapis.com")
+    return f"{endpoint.rstrip('/')}/{address.removeprefix('gs://')}"
+
+
+def locate(weights: str | Path) -> tuple[str | Path, Published | None]:
+    """The local path of a name, an address or a path; with the row of the table for a name.
+
+    UserError as for `published.named`, `fetch` and `fetch_published`.
+    """
+    row = published.named(weights)
+    if row is not None:
+        return fetch_published(row), row
+    return (fetch(str(weights)) if is_address(weights) else weights), None
+
+
+def fetch_published(row: Published, folder: Path | None = None) -> Path:
+    """The local file of published weights, downloaded where it is not in `folder` yet.
+
+    `folder`: a cache, by default `vit.cache.cache_directory()`. Host, size and licence are printed
+    before a download. A published digest is compared; where nobody publishes one, that of the first
+    download is recorded beside the file and compared from then on.
+    """
+    target = published_path(row, folder)
+    url = _url(row.address)
+    mirror = os.environ.get("VIT_WEIGHTS_MIRROR")
+    if mirror:
+        url = f"{mirror.rstrip('/')}/{row.address.partition('://')[2]}"
+    if not target.is_file() and not offline():
+        terms = f"{row.licence}, NOT FOR COMMERCIAL USE" if row.non_commercial else row.licence
+        say(f"{row.name}: {urlsplit(url).hostname}, {row.amount}, licence {terms}")
+    digest = Digest(row.sha256, "published") if row.sha256 is not None else None
+    try:
+        return download(url, name=row.name, target=target, digest=digest, record=digest is None)
+    except Unreachable as error:
+        there = [path.name for path in sorted(target.parent.glob("*.*")) if _is_weights(path)]
+        raise UserError(
+            f"{error}; where there is a network, run `vit download {row.name} --to DIR` and copy "
+            f"what is in DIR to {folder or cache_directory()}, or put the file at {target}"
+            + (f" (there is {there[0]})" if there else "")
+        ) from error
+
+
+def published_path(row: Published, folder: Path | None = None) -> Path:
+    """Where the file of published weights is kept."""
+    file_name = row.address.rpartition("/")[2]
+    return (folder or cache_directory()) / "weights" / row.name / file_name
+
+
+def _is_weights(path: Path) -> bool:
+    return path.suffix in (".npz", ".pth", ".safetensors", ".bin")
 
 
 def hub_library() -> Any:

@@ -74,6 +74,14 @@ class Rule:
     op: Op = SAME
 
 
+def layer(ours: str, *theirs: str, op: Op = SAME) -> list[Rule]:
+    """Rules for the weight and the bias of a layer that is made from one or more of theirs."""
+    return [
+        Rule(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs), op)
+        for part in ("weight", "bias")
+    ]
+
+
 @dataclass(kw_only=True)
 class Recognised:
     """A file as a source understands it. No tensor has been read yet."""
@@ -101,11 +109,14 @@ class Recognised:
 
 
 def bound(file: WeightFile, rules: Iterable[Rule]) -> tuple[LazyTensors, set[str]]:
-    """The rules whose tensors are in the file, as functions that read; and the keys they use."""
+    """The rules whose tensors are in the file, as functions that read; and the keys they use.
+
+    Several rules may make one of our tensors, for several spellings: the first of them does.
+    """
     tensors: LazyTensors = {}
     used: set[str] = set()
     for rule in rules:
-        if all(key in file.shapes for key in rule.theirs):
+        if rule.ours not in tensors and all(key in file.shapes for key in rule.theirs):
             tensors[rule.ours] = _reader(file, rule)
             used.update(rule.theirs)
     return tensors, used
@@ -150,6 +161,11 @@ def count_layers(keys: Iterable[str], prefix: str) -> int:
         if head != key and digits.isdigit():
             numbers.add(int(digits))
     return max(numbers) + 1 if numbers else 0
+
+
+def patch_size_of(side: int, stem_depths: tuple[int, ...] | None) -> int:
+    """Pixels from one token to the next, where `side` positions of the stem's map make a patch."""
+    return side * ViTConfig(stem_depths=stem_depths, patch_size=32).stem_stride
 
 
 def grid_of(

@@ -10,7 +10,6 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints.building import build_empty
 from vit.checkpoints.described import VERSION, checked
+from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile, open_weights, parse_json
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, listed
 from vit.checkpoints.local_paths import without_local_paths
@@ -31,18 +31,6 @@ FORMAT = "vit"
 WEIGHTS = "model.safetensors"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """In which a model can compute."""
-
-
-@dataclass(frozen=True)
-class NativeInfo:
-    """What a saved model knows about itself besides its weights."""
-
-    classes: list[str] | None = None
-    """Class names in the order of the logits."""
-    preprocess: dict[str, Any] | None = None
-    """How images are brought to the model; vit.data.preprocess.Preprocess.from_dict reads it."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
 
 
 def save_native(
@@ -62,8 +50,8 @@ def save_native(
 
 def write_native(
     directory: Path, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo
-) -> None:
-    """`save_native` for a state dict."""
+) -> list[Path]:
+    """`save_native` for a state dict. Returns the files that it wrote."""
     if info.classes is not None and len(info.classes) != config.num_classes:
         raise UserError(f"{len(info.classes)} class names for num_classes={config.num_classes}")
     # Also undoes sharing: safetensors refuses tensors that overlap in memory.
@@ -86,6 +74,12 @@ def write_native(
     with atomic(directory / WEIGHTS) as temporary:
         write_safetensors(temporary, tensors, metadata)
     write_json(directory / "config.json", description)
+    return [directory / WEIGHTS, directory / "config.json"]
+
+
+def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+    """A model directory of this package, which has a place for everything."""
+    return Export(save=lambda target: write_native(target, config, state, info), multilabel=True)
 
 
 def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
@@ -96,21 +90,21 @@ def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
     file = open_weights(directory)
     if not matches(file):
         raise UserError(f"{directory} is no model of this package; {convert_command(directory)}")
-    found = recognise(file)
-    model = build_empty(found.config)
+    recognised = recognise(file)
+    model = build_empty(recognised.config)
     expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     if expected != file.shapes:
         differing = {n for n, shape in expected.items() if file.shapes.get(n) != shape}
         differing |= set(file.shapes) - set(expected)
         raise UserError(f"{file.path} does not fit its own config.json: {listed(differing)}")
-    found.check()
-    state = {name: read() for name, read in found.tensors.items()}
+    recognised.check()
+    state = {name: read() for name, read in recognised.tensors.items()}
     for name, tensor in state.items():
         if tensor.dtype not in _DTYPES:
             raise UserError(f"{file.path} does not fit: {name} is of type {tensor.dtype}")
     model.load_state_dict(state, strict=True, assign=True)
-    model.preprocess = found.preprocess or {}
-    return model.eval(), NativeInfo(found.classes, found.preprocess, found.extra)
+    model.preprocess = recognised.preprocess or {}
+    return model.eval(), NativeInfo(recognised.classes, recognised.preprocess, recognised.extra)
 
 
 def convert_command(path: str | Path) -> str:

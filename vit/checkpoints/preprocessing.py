@@ -47,15 +47,19 @@ def from_huggingface(values: dict[str, Any], size: tuple[int, int]) -> dict[str,
     resample = values.get("resample", 2)
     if not values or resample not in _PILLOW:
         return None
-    given = values.get("size", {})
-    if isinstance(given, int):
-        given = {"height": given, "width": given}
+    size_entry = values.get("size", {})
+    if isinstance(size_entry, int):
+        size_entry = {"height": size_entry, "width": size_entry}
     cropped = values.get("crop_size") if values.get("do_center_crop", True) else None
     if isinstance(cropped, int):
         cropped = {"height": cropped, "width": cropped}
-    edge = given.get("shortest_edge")
+    edge = size_entry.get("shortest_edge")
     resized = (
-        (given["height"], given["width"]) if "height" in given else (edge, edge) if edge else size
+        (size_entry["height"], size_entry["width"])
+        if "height" in size_entry
+        else (edge, edge)
+        if edge
+        else size
     )
     seen = (cropped["height"], cropped["width"]) if cropped else resized
     return described(

@@ -7,18 +7,26 @@ in place; a file that does not fit changes nothing.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from vit.checkpoints.adapt import HEAD, adapt, same_architecture, with_image_size
+from vit.checkpoints import published
+from vit.checkpoints.adapt import HEAD, IMAGENET_CLASSES, adapt, same_architecture, with_image_size
 from vit.checkpoints.building import build_empty
+from vit.checkpoints.class_names import (
+    IMAGENET21K_CLASSES,
+    imagenet21k_classes,
+    imagenet_classes,
+)
 from vit.checkpoints.detect import recognise
 from vit.checkpoints.files import open_weights
-from vit.checkpoints.hub import fetch, is_address
+from vit.checkpoints.hub import locate
 from vit.checkpoints.layout import ModelConfig, Recognised, listed
+from vit.checkpoints.published import Published
 from vit.checkpoints.report import LoadReport, print_report
 from vit.errors import UserError
+from vit.models.config import ViTConfig
 from vit.models.zoo import Model, build_model, model_config
 
 
@@ -42,19 +50,22 @@ def create_model(
     *,
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
-    pretrained: str | Path | Literal[False] | None = None,
+    pretrained: str | Path | bool | None = None,
     classes: Sequence[str] | None = None,
     report: Callable[[LoadReport], object] = print_report,
     **overrides: Any,
 ) -> Model:
     """A model by name, from a file, or both (then the file must hold that architecture).
 
-    `num_classes`: 0 for a backbone; with `pretrained`, None keeps the file's head. `image_size`:
-    pixels, one side or (height, width). `pretrained`: see `load_pretrained`; False means None.
+    `name`: an architecture (`vit models`), or NAME.TAG of published weights (`vit models
+    --weights`), which are loaded. `num_classes`: 0 for a backbone; with `pretrained`, None keeps
+    the file's head. `image_size`: pixels, one side or (height, width). `pretrained`: see
+    `load_pretrained`; True means the published weights of `name`, False random ones.
     `report` receives the account of the load; by default it is printed. `overrides`: fields of
     ViTConfig or ResNetConfig. In training mode, as every new module.
     """
-    if pretrained is not None and pretrained is not False:
+    name, pretrained = _published(name, pretrained)
+    if pretrained is not None:
         model, account = load_pretrained(
             pretrained,
             name,
@@ -74,6 +85,25 @@ def create_model(
     return build_model(model_config(name, **given, **overrides))
 
 
+def _published(
+    name: str | None, pretrained: str | Path | bool | None
+) -> tuple[str | None, str | Path | None]:
+    """Architecture and weights that a name and `pretrained` mean together."""
+    if pretrained is True:
+        if name is None:
+            raise UserError(
+                "pretrained=True means the published weights of a model's name; give one, such as "
+                "create_model('vit_s16', pretrained=True), or a file, a directory or an address"
+            )
+        row = published.find(name)
+        return row.architecture, row.name
+    # A tag means its weights; so does timm's spelling with one.
+    if isinstance(name, str) and "." in name:
+        row = published.find(name)
+        return row.architecture, (row.name if pretrained is None else pretrained or None)
+    return name, pretrained or (None if pretrained is False else pretrained)
+
+
 def load_pretrained(
     pretrained: str | Path,
     name: str | None = None,
@@ -85,25 +115,34 @@ def load_pretrained(
 ) -> tuple[Model, LoadReport]:
     """A model with the weights of a file, in float32, and the account of what was done.
 
-    `pretrained`: an address (hf://org/repo, gs://bucket/file, https://...; see
-    vit/checkpoints/hub.py), a run or model directory, or a file (.safetensors, .npz, .pth, ...) of
+    `pretrained`: a name of published weights (`vit models --weights`), whose image size and
+    normalisation are the published ones; an address (hf://org/repo, gs://bucket/file, https://...;
+    see vit/checkpoints/hub.py); a run or model directory; or a file (.safetensors, .npz, .pth) of
     Google, timm, torchvision, Hugging Face, DINOv2 or ours; what it is, its contents say. Facts
     that change the logits and that it does not record are taken from `overrides` (num_heads,
     activation, pos_embed), or it is refused.
     `classes`: names of the classes wanted; the head is kept where they are the file's, else zero.
     Raises UserError for a file that is damaged, needs code to be executed, or does not fit.
     """
-    found = _open(pretrained, image_size, overrides)
+    found, row = _open(pretrained, image_size, overrides)
+    if row is not None and image_size is None and found.config.size != row.size:
+        image_size = row.size
+    if row is not None and not row.outputs and num_classes is None and classes is None:
+        num_classes = 0  # several of Google's files have a head of zeros
     report = LoadReport(
-        source=str(pretrained),
+        source=row.name if row is not None else str(pretrained),
         format=found.format,
         left_out=dict(found.left_out),
         notes=list(found.notes),
     )
+    if name is None and row is not None:
+        name = row.architecture
     if name is not None:
         differing = same_architecture(found.config, model_config(name))
         if differing:
-            raise UserError(f"{pretrained} is not a {name}: it has {', '.join(differing)}")
+            raise UserError(
+                f"{pretrained} is not a {name}: it has {', '.join(differing)}{_weights_of(name)}"
+            )
     target = adapt(
         found,
         report,
@@ -121,18 +160,32 @@ def load_pretrained(
     return model, report
 
 
+def _weights_of(name: str) -> str:
+    """'; published weights of vit_s16: ...', or an empty string where there are none."""
+    names = [row.name for row in published.table().values() if row.architecture == name]
+    return f"; published weights of {name}: {', '.join(names)}" if names else ""
+
+
 def inspect_pretrained(pretrained: str | Path, **facts: Any) -> PretrainedInfo:
     """Architecture, classes and preprocessing of a file; no tensor is read.
 
     `facts`: fields of the configuration that the file does not record, such as num_heads.
     """
     given = {name: value for name, value in facts.items() if value is not None}
-    found = _open(pretrained, given.pop("image_size", None), given)
+    size = given.pop("image_size", None)
+    found, row = _open(pretrained, size, given)
+    config = found.config
+    if row is not None:
+        config = replace(config, image_size=size or row.size)
+        if not row.outputs:
+            config = replace(config, num_classes=0)
+        if not row.outputs and isinstance(config, ViTConfig):
+            config = replace(config, representation_size=None)  # goes with the head
     return PretrainedInfo(
-        source=str(pretrained),
+        source=row.name if row is not None else str(pretrained),
         format=found.format,
-        config=found.config,
-        classes=_class_names(found, found.config),
+        config=config,
+        classes=_class_names(found, config),
         preprocess=found.preprocess,
         extra=found.extra,
     )
@@ -142,18 +195,21 @@ def _open(
     pretrained: str | Path,
     image_size: int | tuple[int, int] | None,
     overrides: dict[str, Any],
-) -> Recognised:
+) -> tuple[Recognised, Published | None]:
+    """The file of a name, an address or a path; with the row of published weights for a name."""
     hints = dict(overrides)
     if image_size is not None:
         side = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
         hints["image_size"] = side
-    path = fetch(str(pretrained)) if is_address(pretrained) else pretrained
+    path, row = locate(pretrained)
     file = replace(open_weights(path), hints=hints)
     found = recognise(file)
     unexpected = set(file.shapes) - found.used - set(found.left_out)
     if unexpected:
         found.unexpected = sorted(unexpected)
-    return found
+    if row is not None:  # it knows how images are prepared, and what a file alone does not say
+        found.preprocess, found.notes = row.preprocess(), []
+    return found, row
 
 
 def _filled(found: Recognised, target: ModelConfig, report: LoadReport, source: str) -> Model:
@@ -191,15 +247,7 @@ def _filled(found: Recognised, target: ModelConfig, report: LoadReport, source: 
 def _class_names(found: Recognised, target: ModelConfig) -> list[str] | None:
     if found.classes is not None and len(found.classes) == target.num_classes:
         return found.classes
-    if found.config.num_classes == target.num_classes == 1000 and found.classes is None:
-        return imagenet_classes()
-    return None
-
-
-def imagenet_classes() -> list[str] | None:
-    """The names of ImageNet's 1000 classes, from torchvision; None where it is not installed."""
-    try:
-        from torchvision.models import ResNet50_Weights
-    except ImportError:
+    if found.config.num_classes != target.num_classes or found.classes is not None:
         return None
-    return list(ResNet50_Weights.DEFAULT.meta["categories"])
+    names = {IMAGENET_CLASSES: imagenet_classes, IMAGENET21K_CLASSES: imagenet21k_classes}
+    return names[target.num_classes]() if target.num_classes in names else None

@@ -18,7 +18,7 @@ class LoadReport:
     resized: list[str] = field(default_factory=list)
     """Tensors that were changed to fit: positions, input filters."""
     reinitialised: list[str] = field(default_factory=list)
-    """Parts that start anew: "head", or nothing."""
+    """Parts with fresh weights: "head", or nothing."""
     head: str = ""
     """Why and with what the head was replaced."""
     left_out: dict[str, str] = field(default_factory=dict)

@@ -4,12 +4,15 @@ Source: torchvision 0.29, models/vision_transformer.py. Its files carry no descr
 """
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from vit.checkpoints.exporting import ANY, Export, NativeInfo, arithmetic_notes, check_expressed
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.layout import (
+    ModelConfig,
     Recognised,
     Rule,
     bound,
@@ -17,10 +20,12 @@ from vit.checkpoints.layout import (
     exported,
     grid_of,
     heads_of_width,
+    layer,
 )
 from vit.checkpoints.preprocessing import IMAGENET_MEAN, IMAGENET_STD, described
 from vit.errors import UserError
 from vit.models.config import ViTConfig
+from vit.writing import atomic
 
 _LAYER = "encoder.layers.encoder_layer_"
 
@@ -31,27 +36,27 @@ def matches(file: WeightFile) -> bool:
 
 
 def _rules(depth: int, mlp: tuple[str, str]) -> list[Rule]:
-    rules = [Rule("cls_token", ("class_token",)), Rule("pos_embed", ("encoder.pos_embedding",))]
-    for part in ("weight", "bias"):
-        rules += [
-            Rule(f"patch_embed.proj.{part}", (f"conv_proj.{part}",)),
-            Rule(f"norm.{part}", (f"encoder.ln.{part}",)),
-            Rule(f"pre_logits.fc.{part}", (f"heads.pre_logits.{part}",)),
-            Rule(f"head.{part}", (f"heads.head.{part}",)),
-        ]
-        names = {
-            "norm1": "ln_1.",
-            "attn.qkv": "self_attention.in_proj_",
-            "attn.proj": "self_attention.out_proj.",
-            "norm2": "ln_2.",
-            "mlp.fc1": f"{mlp[0]}.",
-            "mlp.fc2": f"{mlp[1]}.",
-        }
-        for i in range(depth):
-            rules += [
-                Rule(f"blocks.{i}.{ours}.{part}", (f"{_LAYER}{i}.{theirs}{part}",))
-                for ours, theirs in names.items()
-            ]
+    rules = [
+        Rule("cls_token", ("class_token",)),
+        Rule("pos_embed", ("encoder.pos_embedding",)),
+        *layer("patch_embed.proj", "conv_proj"),
+        *layer("norm", "encoder.ln"),
+        *layer("pre_logits.fc", "heads.pre_logits"),
+        *layer("head", "heads.head"),
+    ]
+    names = {
+        "norm1": "ln_1",
+        "attn.proj": "self_attention.out_proj",
+        "norm2": "ln_2",
+        "mlp.fc1": mlp[0],
+        "mlp.fc2": mlp[1],
+    }
+    for i in range(depth):
+        for ours, theirs in names.items():
+            rules += layer(f"blocks.{i}.{ours}", f"{_LAYER}{i}.{theirs}")
+        for part in ("weight", "bias"):
+            qkv = f"{_LAYER}{i}.self_attention.in_proj_{part}"
+            rules.append(Rule(f"blocks.{i}.attn.qkv.{part}", (qkv,)))
     return rules
 
 
@@ -101,26 +106,23 @@ def recognise(file: WeightFile) -> Recognised:
     )
 
 
-def write(config: ViTConfig, state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Tensors under torchvision's names, and what torchvision would compute differently."""
-    problems: dict[str, Any] = {
-        f"pool={config.pool!r}": config.pool != "cls",
-        "norm_after_pool": config.norm_after_pool,
-        "distillation": config.distillation_token,
-        "registers": bool(config.num_registers),
-        "LayerScale": config.layer_scale is not None,
-        "a ResNet stem": config.stem_depths is not None,
-        f"pos_embed={config.pos_embed!r}": config.pos_embed != "learned",
-        "a position table without a class slot": not config.pos_embed_class_slot,
-        "swiglu": config.activation == "swiglu",
-        f"images of {config.size[0]}x{config.size[1]}": config.size[0] != config.size[1],
-    }
-    found = [name for name, present in problems.items() if present]
-    if found:
-        raise UserError(f"torchvision's ViT has no {', '.join(found)}; try --to timm")
-    notes = []
-    if config.activation == "gelu_tanh":
-        notes.append("torchvision computes GELU exactly, this model by its tanh approximation")
-    if config.layer_norm_eps != 1e-6:
-        notes.append(f"torchvision's epsilon is 1e-6, this model's {config.layer_norm_eps:g}")
-    return exported(state, _rules(config.depth, ("mlp.0", "mlp.3"))), notes
+def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+    """A state dict. UserError where torchvision has no such model."""
+    if not isinstance(config, ViTConfig):
+        raise UserError("torchvision has no BiT; try --to timm")
+    check_expressed(
+        "torchvision's ViT",
+        config,
+        "try --to timm",
+        image_size=[(config.size[0],) * 2],
+        activation=("gelu", "gelu_tanh"),
+        representation_size=ANY,
+    )
+    tensors = exported(state, _rules(config.depth, ("mlp.0", "mlp.3")))
+
+    def save(target: Path) -> list[Path]:
+        with atomic(target) as temporary:
+            torch.save(tensors, temporary)
+        return [target]
+
+    return Export(save=save, notes=arithmetic_notes("torchvision", config, activation="gelu"))

@@ -82,15 +82,15 @@ def _pictures(arguments: list[str]) -> Iterator[Path]:
     for argument in arguments:
         path = Path(argument).expanduser()
         if path.is_dir():
-            found = sorted(
+            pictures = sorted(
                 file
                 for file in path.rglob("*")
                 if file.suffix.lower() in known
                 and not any(part.startswith(".") for part in file.relative_to(path).parts)
             )
-            if not found:
+            if not pictures:
                 raise UserError(f"no pictures in {path}")
-            yield from found
+            yield from pictures
         elif path.is_file():
             yield path
         else:

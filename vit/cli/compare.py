@@ -18,7 +18,7 @@ EPILOG = f"""\
 examples:
   vit compare vit_b16 vit_l16 bit_r50x1 r50_vit_b16 torchvision/resnet50
   vit compare vit_b16 --image-size 224 384 --device h100       the largest batch in its memory
-  vit compare vit_s16 bit_r50x1 --measure                      images a second on this machine
+  vit compare vit_s16 bit_r50x1 --measure                      images per second on this machine
   vit compare --recipe jft                                     the paper's Table 6 beside ours
   vit compare --recipe imagenet1k/vit_b16 --device h100 --utilisation 0.4 --price-per-hour 2.5
   vit compare --recipe jft --runs runs/* --figure compute.png  your runs in the paper's Figure 5
@@ -30,14 +30,14 @@ devices: {" ".join(DEVICES)}"""
 # fmt: off
 def parser() -> OneLineParser:
     """The options of `vit compare`."""
-    made = OneLineParser(
+    command = OneLineParser(
         prog="vit compare",
-        description="What models cost: parameters, operations, memory, images a second; and for a "
-        "recipe the operations, days and price of a whole training.",
+        description="What models cost: parameters, operations, memory, images per second; and for "
+        "a recipe the operations, days and price of a whole training.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = made.add_argument
+    add = command.add_argument
     add("models", nargs="*", metavar="MODEL",
         help="a name (`vit models`), torchvision/NAME, a run, or a file of weights")
     add("--image-size", nargs="+", type=pixels, metavar="N", default=[],
@@ -46,18 +46,18 @@ def parser() -> OneLineParser:
     add("--precision", metavar="P",
         help="bf16 (mixed; default) or fp32; with --measure by default what `vit fit` takes here")
     add("--count", action="store_true",
-        help="count operations with PyTorch's own counter too (seconds a model)")
+        help="count operations with PyTorch's own counter too (seconds per model)")
     add("--memory", type=number, metavar="GIB",
         help="for the largest batch; by default that of --device or of the measured machine")
-    add = made.add_argument_group("measuring").add_argument
-    add("--measure", action="store_true", help="images a second on this machine's GPU or CPU")
+    add = command.add_argument_group("measuring").add_argument
+    add("--measure", action="store_true", help="images per second on this machine's GPU or CPU")
     add("--batch-size", type=whole_number, metavar="N",
-        help="images a step (default 8 on CPUs, else 64)")
+        help="images per step (default 8 on CPUs, else 64)")
     add("--repetitions", type=whole_number, metavar="N", help="of each measurement (default 5)")
-    add = made.add_argument_group("whole trainings").add_argument
+    add = command.add_argument_group("whole trainings").add_argument
     add("--recipe", metavar="NAME",
         help="jft (the paper's Table 6), a recipe of `vit fit`, or a file")
-    add("--images", type=number, metavar="N", help="training images an epoch")
+    add("--images", type=number, metavar="N", help="training images per epoch")
     add("--epochs", type=number, metavar="N", help="instead of the recipe's")
     add("--processes", type=whole_number, metavar="N",
         help="that share the batch of a recipe whose length is in steps (default 1)")
@@ -66,18 +66,18 @@ def parser() -> OneLineParser:
         help=f"share of its peak that is reached (default {UTILISATION}); --measure measures it")
     add("--price-per-hour", type=number, metavar="X", help="of one device, in your currency")
     add("--runs", nargs="+", metavar="RUN", default=[], help="finished runs of `vit fit`")
-    add = made.add_argument_group("output").add_argument
+    add = command.add_argument_group("output").add_argument
     add("--figure", type=Path, metavar="FILE.png",
         help="draws accuracy against compute (--recipe jft, --runs), or else speed against image "
         "size (--measure with several sizes)")
     add("--accuracy", choices=[*ACCURACIES, AVERAGE], help="of the paper's points in the figure")
     add("--json", action="store_true", help="print a list of objects")
-    return made
+    return command
 # fmt: on
 
 
 def run(args: list[str]) -> int:
-    """Prints one row a model and size, a training, or a run."""
+    """Prints one row per model and size, a training, or a run."""
     options = parser().parse_intermixed_args(args)
     _check(options)
     if options.figure is not None:

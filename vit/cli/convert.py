@@ -6,21 +6,18 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from vit.checkpoints.formats import FORMATS
 from vit.cli.messages import OneLineParser
 from vit.errors import UserError, did_you_mean
 
 HELP = "translate weights between formats, or compare two files"
-
-# vit.checkpoints.convert.Format, which would bring torch along just to print help.
-FORMATS = ("native", "timm", "torchvision", "huggingface", "google")
 
 EPILOG = """\
 examples:
   vit convert B_16.npz my_model --to native           Google's file as a model directory of ours
   vit convert runs/pets my_model --to huggingface     a run for transformers
   vit convert B_16.npz my_model --compare             largest difference of the logits
-
-native, timm and huggingface write a directory, torchvision a .pth file, google a .npz file."""
+"""
 
 
 def run(args: list[str]) -> int:
@@ -28,7 +25,7 @@ def run(args: list[str]) -> int:
     parser = OneLineParser(
         prog="vit convert",
         description=HELP[0].upper() + HELP[1:] + ".",
-        epilog=EPILOG,
+        epilog=f"{EPILOG}\n{_written()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", help="weights: a run, a directory, a file, or a hub address")
@@ -36,7 +33,6 @@ def run(args: list[str]) -> int:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--to", choices=FORMATS, help="the library to write for")
     action.add_argument("--compare", action="store_true", help="print the difference of the logits")
-    parser.add_argument("--num-heads", type=int, help="the same as --set num_heads=NUMBER")
     parser.add_argument(
         "--set",
         action="append",
@@ -44,6 +40,13 @@ def run(args: list[str]) -> int:
         metavar="FIELD=VALUE",
         help="a field of the model's configuration that the file does not record, such as "
         "activation=gelu_tanh; may be repeated",
+    )
+    parser.add_argument(
+        "--num-heads",
+        action="append",
+        dest="set",
+        type="num_heads={}".format,
+        help="the same as --set num_heads=NUM_HEADS",
     )
     parser.add_argument(
         "--image-size",
@@ -58,19 +61,23 @@ def run(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     given = parser.parse_args(args)
     options = _fields(given.set)
-    for name, value in (("num_heads", given.num_heads), ("image_size", given.image_size)):
-        if value is not None and name in options:
-            raise UserError(
-                f"{name} is given twice: --set {name}={options[name]} and by its option"
-            )
-        if value is not None:
-            options[name] = tuple(value) if isinstance(value, list) else value
+    if given.image_size and "image_size" in options:
+        raise UserError("image_size is given twice: by --set and by --image-size")
+    if given.image_size:
+        options["image_size"] = tuple(given.image_size)
     from vit.checkpoints.layout import MissingFact
 
     try:
         return _run(given, options)
     except MissingFact as fact:
         raise UserError(fact.asking(map(_option, fact.options))) from fact
+
+
+def _written() -> str:
+    """What each format writes, for the help."""
+    *names, last = (name for name, suffix in FORMATS.items() if not suffix)
+    files = "".join(f", {name} a {suffix} file" for name, suffix in FORMATS.items() if suffix)
+    return f"{', '.join(names)} and {last} write a directory{files}."
 
 
 def _fields(assignments: list[str]) -> dict[str, Any]:

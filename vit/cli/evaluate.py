@@ -24,7 +24,7 @@ RUN is a run directory: its configuration, class names and best weights are used
 
 EPILOG = """\
 and every option of `vit fit`, such as --data.batch_size or --trainer.devices:
-  --data.root PATH  other images: a folder a class, named as the classes of the run"""
+  --data.root PATH  other images: a folder per class, named as the classes of the run"""
 
 
 def validate(args: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""`vit fewshot`: accuracy of a ridge classifier on the features of a few images a class."""
+"""`vit fewshot`: accuracy of a ridge classifier on the features of a few images per class."""
 
 import json
 
@@ -11,10 +11,10 @@ on test; mean and standard deviation over several draws. As big_vision's fewshot
 
 
 def run(args: list[str]) -> int:
-    """Prints one row for each number of images a class."""
+    """Prints one row for each number of images per class."""
     parser = bench_parser("fewshot", DESCRIPTION)
     parser.add_argument(
-        "--shots", type=int, nargs="+", metavar="N", help="images a class (default 1 5 10 25)"
+        "--shots", type=int, nargs="+", metavar="N", help="images per class (default 1 5 10 25)"
     )
     parser.add_argument(
         "--seeds", type=int, default=3, metavar="N", help="draws, by seeds 0 to N-1 (default 3)"

@@ -34,11 +34,11 @@ images. Everything goes into one directory under runs/: checkpoints, metrics, pi
 and model/, which `vit classify` and vit.load read. Later -c files and options win.
 
 most used options:
-  --data.root PATH             your images: a folder a class, with or without train/ val/ test/;
+  --data.root PATH             your images: a folder per class, with or without train/ val/ test/;
                                or a CSV or Parquet file with the columns path, label and split
   --data.image_size N          pixels
-  --data.batch_size N          images a step and process
-  --data.global_batch N        images a step of all processes; batch_size and accumulation follow
+  --data.batch_size N          images per step and process
+  --data.global_batch N        images per step of all processes; batch_size and accumulation follow
   --data.loading.on_error skip
                                leave out unreadable images, and count them, instead of stopping
   --data.sampling.balanced true

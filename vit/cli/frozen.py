@@ -57,7 +57,7 @@ def add_model_arguments(parser: OneLineParser) -> None:
 
 
 def bench_parser(command: str, description: str) -> OneLineParser:
-    """Of `vit COMMAND MODEL --data X`, which trains a classifier on the features and tests it."""
+    """Parser of `vit COMMAND MODEL --data X`: a classifier is trained on features and tested."""
     parser = OneLineParser(
         prog=f"vit {command}",
         usage=f"vit {command} MODEL --data X [OPTIONS]",
@@ -156,13 +156,9 @@ def _image_size(given: Sequence[int] | None) -> tuple[int, int] | None:
 
 def _weights(model: str) -> str:
     """The best checkpoint of a run that has not ended; else what was given."""
-    from vit.models.zoo import list_models
-
     folder = Path(model).expanduser()
     if (folder / "config.yaml").is_file() and not (folder / "model" / "config.json").is_file():
         return str(find_checkpoint(folder))
-    if model in list_models() and not folder.exists():
-        raise UserError(f"{model} names an architecture; give trained weights, such as a run")
     return str(folder) if folder.exists() else model
 
 
@@ -195,14 +191,14 @@ class Bench:
     """Where accuracy is measured: test, or val where there is no test."""
 
     def features(self, split: "SplitName") -> "Features":
-        """Of a split; says on stderr how they were come by."""
-        found = self.frozen.extractor(self.data, split)
-        how = "from the cache" if found.cached else f"computed in {found.seconds:.1f} s"
-        count, width = found.values.shape
+        """Features of a split; prints on stderr whether they came from the cache."""
+        features = self.frozen.extractor(self.data, split)
+        how = "from the cache" if features.cached else f"computed in {features.seconds:.1f} s"
+        count, width = features.values.shape
         left_out = len(self.data.image_set(split)) - count
         skipped = f", {left_out} unreadable images left out" if left_out else ""
         print(f"{split}: {count:,} images, {width} features, {how}{skipped}", file=sys.stderr)
-        return found
+        return features
 
     def about(self, options: Namespace, train: int, test: int) -> dict[str, Any]:
         """The head of the result: what was measured on what."""
@@ -236,7 +232,7 @@ def open_bench(options: Namespace, layer: "Layer") -> Bench:
     for note in splits.notes:
         print(f"note: {note}", file=sys.stderr)
     if splits.multilabel:
-        raise UserError(f"{source.name} has several labels an image; one is needed here")
+        raise UserError(f"{source.name} has several labels per image; one is needed here")
     if splits.test is None and splits.val is None:
         raise UserError(
             f"{source.name} has neither test nor val images, and too few to cut some from train; "

@@ -24,7 +24,7 @@ names of the model where those are ids, or from --classes."""
 
 
 def run(args: list[str]) -> int:
-    """Prints one row a set."""
+    """Prints one row per set."""
     parser = OneLineParser(
         prog="vit imagenet",
         description=DESCRIPTION,
@@ -99,8 +99,8 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
     scores: list[Score] = []
     temperature = None
     for images in _sets(options, frozen, real):  # all of them found before one is computed
-        found = frozen.extractor(images.data, "test")
-        logits, labels = found.values, found.labels
+        features = frozen.extractor(images.data, "test")
+        logits, labels = features.values, features.labels
         print(f"{images.name}: {len(labels):,} images", file=sys.stderr)
         scores.append(
             variants.score(
@@ -108,7 +108,7 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
             )
         )
         if images.real is not None:
-            scores.append(variants.score_real(logits, [images.real[i] for i in found.indices]))
+            scores.append(variants.score_real(logits, [images.real[i] for i in features.indices]))
         if images.name == "val" and options.temperature:
             temperature = fit_temperature(logits, labels)
             reason = temperature_without_minimum(logits, labels)
@@ -164,14 +164,14 @@ def _logit_order(options: Namespace, frozen: Frozen) -> list[str] | None:
     """
     from vit.evaluation import imagenet_variants as variants
 
-    given = None if options.classes is None else variants.read_wordnet_ids(options.classes)
-    own = frozen.classes or []
-    if variants.is_wordnet(own):
-        if given is not None and set(given) != set(own):
+    wordnet_ids = None if options.classes is None else variants.read_wordnet_ids(options.classes)
+    classes = frozen.classes or []
+    if variants.is_wordnet(classes):
+        if wordnet_ids is not None and set(wordnet_ids) != set(classes):
             raise UserError(f"--classes {options.classes} has other ids than {options.model}")
-        return own
-    if given is not None:
-        return given
+        return classes
+    if wordnet_ids is not None:
+        return wordnet_ids
     if options.val is not None:
         place, ids = variants.class_folders(options.val)
         if variants.is_wordnet(ids):

@@ -220,18 +220,18 @@ class TrainingCLI(LightningCLI):
     def build_trainer(self, run_dir: Path | None, resumed_step: int | None = None) -> Trainer:
         """The Trainer of a run that writes into `run_dir`; without one it writes nothing."""
         progress = self._progress()
-        own: dict[str, Any] = {"logger": False, "callbacks": [*progress, StopTogether()]}
+        callbacks: dict[str, Any] = {"logger": False, "callbacks": [*progress, StopTogether()]}
         if run_dir is not None:
-            own = {
+            callbacks = {
                 "default_root_dir": str(run_dir),
                 "logger": [MetricsCsv(run_dir, resumed_step), *self._configured("logger")],
                 # LastCheckpoint is a StopTogether.
                 "callbacks": [*progress, *self._early_stopping(), *self._checkpoints(run_dir)],
                 "plugins": [AtomicCheckpointIO(), *self._configured("plugins")],
             }
-        own["callbacks"] = [*self._configured("callbacks"), *own["callbacks"]]
+        callbacks["callbacks"] = [*self._configured("callbacks"), *callbacks["callbacks"]]
         try:
-            self.trainer = self.instantiate_trainer(**own)
+            self.trainer = self.instantiate_trainer(**callbacks)
         except UserError:
             raise
         # Such as a GPU or a package that is not there, a list of devices for a CPU, or a callback
@@ -244,8 +244,8 @@ class TrainingCLI(LightningCLI):
     def _progress(self) -> list[ProgressBar]:
         """Our progress line, unless the user wants none or another one."""
         others = any(isinstance(c, ProgressBar) for c in self._configured("callbacks"))
-        wanted = self.config.trainer.enable_progress_bar is not False
-        return [RunProgress()] if wanted and not others else []
+        enabled = self.config.trainer.enable_progress_bar is not False
+        return [RunProgress()] if enabled and not others else []
 
     def _configured(self, name: str) -> list[Any]:
         """What the user's configuration lists under trainer.`name`."""
@@ -335,16 +335,16 @@ def fill_from_pretrained(config: Namespace) -> PretrainedInfo:
     # What the file does not record, the user's changes to the architecture may say.
     facts = dict(config.model.get("architecture") or {})
     info = inspect_pretrained(config.model.pretrained, **facts)
-    found = info.preprocess
-    if not found:
+    preprocess = info.preprocess
+    if not preprocess:
         return info
     for group, names in (
         (config.data, ("image_size",)),
         (config.data.inputs, ("resize", "crop_fraction", "interpolation", "mean", "std")),
     ):
         for name in names:
-            if name in found and group[name] is None:
-                value = found[name]
+            if name in preprocess and group[name] is None:
+                value = preprocess[name]
                 group[name] = tuple(value) if isinstance(value, list) else value
     return info
 

@@ -31,18 +31,22 @@ COMMANDS = {
         "vit.cli.transfer:run",
         "fine-tune to several data sets as the paper does; a table",
     ),
-    "fewshot": ("vit.cli.fewshot:run", "accuracy of frozen features with a few images a class"),
+    "fewshot": ("vit.cli.fewshot:run", "accuracy of frozen features with a few images per class"),
     "knn": ("vit.cli.knn:run", "accuracy of nearest neighbours among frozen features"),
     "probe": ("vit.cli.probe:run", "accuracy of logistic regression on frozen features"),
     "imagenet": ("vit.cli.imagenet:run", "score a model on ImageNet's val, ReaL, V2, A and R"),
     "classify": ("vit.cli.classify:run", "name what is on pictures, with a trained model"),
     "recipes": ("vit.cli.recipes:run", "list the recipes that `-c` finds by name"),
-    "models": ("vit.cli.models:run", "list the models that have a name"),
+    "models": ("vit.cli.models:run", "list the models that have a name, and published weights"),
     "compare": (
         "vit.cli.compare:run",
         "what models cost: operations, memory, speed, whole trainings",
     ),
-    "bench": ("vit.cli.bench:run", "images a second on this machine, and how near to its limit"),
+    "bench": ("vit.cli.bench:run", "images per second on this machine, and how near to its limit"),
+    "download": (
+        "vit.cli.download:run",
+        "fetch published weights by name, for offline machines too",
+    ),
     "convert": ("vit.cli.convert:run", "translate weights between formats, or compare two files"),
 }
 
@@ -76,7 +80,7 @@ SYNONYMS = {
 EXAMPLES = """\
 examples:
   vit fit -c quickstart                            train on handwritten digits, under two minutes
-  vit fit -c finetune --data.root my_photos/       your pictures: one folder a class
+  vit fit -c finetune --data.root my_photos/       your pictures: one folder per class
   vit classify runs/my_photos photo.jpg            top five classes with probabilities
   vit test runs/my_photos                          score it on the images kept aside
 

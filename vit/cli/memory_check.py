@@ -19,7 +19,7 @@ FLOAT = 4
 LAYER_OBJECTS = 2**15
 """Bytes of Python objects that a layer takes whatever its width; 31 KiB and more were measured."""
 CHANNELS = 3
-"""Of the images that ImageData reads."""
+"""Channels of the images that ImageData reads."""
 
 # Arguments of the model that are no fields of its architecture, although they look like some.
 FROM_DATA = ("num_classes", "image_size")

@@ -1,17 +1,38 @@
-"""`vit models`: the table of named models."""
+"""`vit models`: the table of named models, and that of published weights."""
 
+import argparse
 import json
+from dataclasses import asdict
+from fnmatch import fnmatchcase
 
 from vit.cli.messages import OneLineParser
+from vit.errors import UserError
 from vit.models.zoo import ZOO, list_models
+
+EPILOG = """\
+examples:
+  vit models 'vit_b*'
+  vit models --weights --licence apache-2.0
+  vit models --weights 'dinov2_*' --json"""
 
 
 def run(args: list[str]) -> int:
-    """Prints name, parameters, sizes and source of every model that matches."""
-    parser = OneLineParser(prog="vit models", description="Lists the models that have a name.")
+    """Prints name, parameters, sizes and source of every model that matches, or of its weights."""
+    parser = OneLineParser(
+        prog="vit models",
+        description="Lists the models that have a name, or published weights.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("pattern", nargs="?", default="*", help="such as 'vit_b*'")
+    parser.add_argument("--weights", action="store_true", help="list published weights by name")
+    parser.add_argument("--licence", metavar="L", help="only weights under it, such as apache-2.0")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
     options = parser.parse_args(args)
+    if options.weights:
+        return _weights(options)
+    if options.licence is not None:
+        raise UserError("--licence is about weights; add --weights")
     rows = [
         {
             "name": name,
@@ -24,7 +45,47 @@ def run(args: list[str]) -> int:
     if options.json:
         print(json.dumps(rows, indent=2))
         return 0
-    print(f"{'name':14} {'million parameters':>18}  source (1000 classes)")
+    print(f"{'name':19} {'million parameters':>18}  source (1000 classes)")
     for row in rows:
-        print(f"{row['name']:14} {row['params'] / 1e6:18.1f}  {row['source']}")
+        print(f"{row['name']:19} {row['params'] / 1e6:18.1f}  {row['source']}")
+    return 0
+
+
+def _weights(options: argparse.Namespace) -> int:
+    from vit.checkpoints.published import pages, table
+
+    licences = {row.licence for row in table().values()}
+    wanted = options.licence and options.licence.lower()
+    if wanted is not None and wanted not in licences:
+        raise UserError(f"--licence {options.licence}: there are {', '.join(sorted(licences))}")
+    rows = [
+        row
+        for name, row in table().items()
+        if fnmatchcase(name, options.pattern) and wanted in (None, row.licence)
+    ]
+    if options.json:
+        links = pages()
+        texts = [
+            {
+                key: links.get(value, value) if isinstance(value, str) else value
+                for key, value in row
+            }
+            for row in (asdict(row).items() for row in rows)
+        ]
+        print(json.dumps(texts, indent=2))
+        return 0
+    print(
+        f"{'name':45} {'size':>8} {'outputs':>7} {'pixels':>6} {'top-1, %':>8}  "
+        f"{'licence':13} {'source'}"
+    )
+    for row in rows:
+        top = "-" if row.accuracy is None else f"{row.accuracy:.1f}"
+        print(
+            f"{row.name:45} {row.amount:>8} {row.outputs:7} {row.image_size:6} {top:>8}  "
+            f"{row.licence:13} {row.source}"
+        )
+    print(
+        "\n~: from the number of parameters. top-1: on ImageNet, of models without outputs by a "
+        "linear\nclassifier on their features. --json names the page of each value."
+    )
     return 0

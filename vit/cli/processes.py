@@ -16,7 +16,7 @@ GRACE_SECONDS = 30.0
 def start() -> AbstractContextManager[None]:
     """The whole of a command that a launcher may have started as one of several processes.
 
-    A signal then waits until the others can be told, else they would wait for this process.
+    A signal then waits until the others can be notified, or they would wait for this process.
     """
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if "SLURM_PROCID" in os.environ:

@@ -48,7 +48,7 @@ class CollectPredictions(Callback):
         _, labels, indices = batch
         if len(indices) == 0:
             return
-        # With several labels an image, average precision needs every class's score.
+        # With several labels per image, average precision needs every class's score.
         top = TOP if labels.dim() == 1 else outputs.shape[-1]
         values, order = top_classes(outputs, top)
         row = {"indices": indices, "labels": labels, "classes": order, "probabilities": values}
@@ -137,9 +137,9 @@ class Outcome:
 
     split: str
     metrics: dict[str, float]
-    """Of the best weights, on `split`."""
+    """Metrics of the best weights on `split`."""
     validation: dict[str, float]
-    """Of the same weights, when they were saved."""
+    """Metrics of the same weights when they were saved."""
     predictions: Predictions | None
     checkpoint: dict[str, Any]
     progress: dict[str, int]
@@ -297,11 +297,18 @@ def closing(
 ) -> str:
     """What `vit fit` ends with: the result, where it is, and the next three commands."""
     items, run = data.splits.train.items, shlex.quote(str(run_dir))
+    go_on = (f"vit fit --run_dir {run} --ckpt_path last {longer}", "train on")
+    if not (run_dir / "checkpoints").exists() and data.root is not None:  # nothing was trained
+        root = shlex.quote(str(data.root))
+        go_on = (
+            f"vit fit -c finetune --data.root {root} --model.pretrained {run}",
+            "fine-tune all of it",
+        )
     if not data.labelled:
         following = [
             (f"vit fit -c RECIPE --data.root LABELLED --model.pretrained {run}", "fine-tune it"),
             (f"vit test {run}", "score it again"),
-            (f"vit fit --run_dir {run} --ckpt_path last {longer}", "train on"),
+            go_on,
         ]
     elif isinstance(items, PathList):
         first, here = Path(items[0]), Path.cwd()
@@ -309,12 +316,12 @@ def closing(
         following = [
             (f"vit classify {run} {example}", "name what is on a picture"),
             (f"vit test {run}", "score it again"),
-            (f"vit fit --run_dir {run} --ckpt_path last {longer}", "train on"),
+            go_on,
         ]
     else:
         following = [
             (f"vit test {run}", "score it again"),
-            ("vit fit -c finetune --data.root my_photos/", "your own pictures, a folder a class"),
+            ("vit fit -c finetune --data.root my_photos/", "your own pictures, a folder per class"),
             ("vit recipes", "what else there is to train"),
         ]
     width = min(max(len(command) for command, _ in following), 70)

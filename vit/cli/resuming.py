@@ -138,7 +138,7 @@ def _batch(
     there = ((saved.get("callbacks") or {}).get("LastCheckpoint") or {}).get("global_batch")
     if there is not None:
         if there != here:
-            yield _differ("images a step (batch_size x processes x accumulation)", there, here)
+            yield _differ("images per step (batch_size x processes x accumulation)", there, here)
         return
     # Checkpoints of earlier versions do not have it; the options say it but for the processes.
     for group, name in (("data", "batch_size"), ("trainer", "accumulate_grad_batches")):

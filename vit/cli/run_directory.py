@@ -149,10 +149,10 @@ class _Occupied(UserError):
 def _claim_free(folder: Path, what: str) -> Claim:
     # Before anything is made, so that a refusal changes nothing.
     _check_free(folder, what)
-    made = [path for path in (*reversed(folder.parents), folder) if not path.exists()]
+    new_folders = [path for path in (*reversed(folder.parents), folder) if not path.exists()]
     writable(folder, "--run_dir")
     earlier = frozenset(filter(_KEPT.fullmatch, os.listdir(folder)))
-    claim = _take(Claim(folder, fresh=True, made=made, earlier_names=earlier), what)
+    claim = _take(Claim(folder, fresh=True, made=new_folders, earlier_names=earlier), what)
     try:
         _check_free(folder, what)  # another run may have come and gone
         for name in _REPLACED:

@@ -1,1 +1,1 @@
-"""What a model costs: multiply-adds, memory, time, and the bill for a whole training."""
+"""Cost of models: multiply-adds, memory, time, and the price of a whole training."""

@@ -1,8 +1,7 @@
 """torchvision's classifiers as baselines, by names such as torchvision/resnet50.
 
-And torchvision/efficientnet_l2, which torchvision has the parts of but not the name: EfficientNet
-of width 4.3 and depth 5.3, the model of Noisy Student (arXiv:1911.04252, appendix A.1), which the
-ViT paper compares itself with in Table 2.
+torchvision/efficientnet_l2 is built from torchvision's parts: EfficientNet with width 4.3 and depth
+5.3, the model of Noisy Student (arXiv:1911.04252, appendix A.1) in Table 2 of the ViT paper.
 """
 
 from functools import partial
@@ -16,24 +15,24 @@ if TYPE_CHECKING:
 PREFIX = "torchvision/"
 L2 = "efficientnet_l2"
 L2_SIZE = 475
-"""Pixels it was trained at."""
+"""Its training resolution in pixels."""
 SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
-"""Networks whose training needs losses of their own."""
+"""Networks that need special losses for training."""
 
 
 def is_baseline(name: str) -> bool:
-    """Whether the name asks for torchvision."""
+    """Whether the name starts with torchvision/."""
     return name.lower().startswith(PREFIX)
 
 
 def baseline_name(name: str) -> str:
-    """The name without its prefix. UserError for one that torchvision does not have."""
+    """The name without its prefix. UserError for an unknown one."""
     from torchvision import models
 
-    known = [n for n in models.list_models(module=models) if n not in SEVERAL_OUTPUTS] + [L2]
+    names = [n for n in models.list_models(module=models) if n not in SEVERAL_OUTPUTS] + [L2]
     short = name[len(PREFIX) :].lower()
-    if short not in known:
-        full = [PREFIX + n for n in known]
+    if short not in names:
+        full = [PREFIX + n for n in names]
         hint = did_you_mean(name, full) or "; such as torchvision/resnet50, torchvision/vit_b_16"
         raise UserError(f"unknown model {name!r}{hint}")
     return short

@@ -1,4 +1,4 @@
-"""Images per second of models on this machine, and how close that is to the machine's limit."""
+"""Images per second of models on this machine, and the share of its peak."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 BATCHES = {"cpu": (1, 8), "cuda": (1, 32, 128)}
 NEARLY = 0.95
-"""Share of the highest rate that a smaller batch must reach to be the one suggested."""
+"""A smaller batch is suggested if it reaches this share of the highest rate."""
 
 
 class Products(NamedTuple):
-    """The limit of one model in one precision, which takes turns like a way of running it."""
+    """The peak for one model in one precision, measured alternately with the ways of running it."""
 
     place: int
-    """Position among the models."""
+    """Index of the model."""
     precision: str
 
     def __str__(self) -> str:
@@ -38,22 +38,22 @@ class Bench:
     models: Sequence[str]
     """Names, torchvision/NAME, runs, or files of weights."""
     image_size: tuple[int, int] | None = None
-    """(height, width) in pixels; None is each model's own."""
+    """(height, width) in pixels; None is each model's default."""
     device: str | None = None
-    """cpu or cuda; None is the GPU where there is one."""
+    """cpu or cuda; None is the GPU if there is one."""
     what: What = "inference"
     batch_sizes: tuple[int, ...] = ()
-    """Images at a time; the device's usual ones where none is given."""
+    """Batch sizes; empty for the device's defaults."""
     precisions: tuple[str, ...] = ()
-    """fp32, bf16; what the device is fast in where none is given."""
+    """fp32, bf16; empty for those that are fast on the device."""
     compile: str | None = None
-    """Mode of torch.compile in which all is measured a second time."""
+    """Mode of torch.compile for a second measurement of each way."""
     rounds: int = ROUNDS
 
     def run(self) -> list[dict[str, Any]]:
-        """A report per model, of plain JSON types. All ways of all models take turns.
+        """One report per model, of plain JSON types. All ways of all models alternate.
 
-        UserError for a GPU that is not there, and where the memory does not suffice.
+        UserError if there is no GPU or not enough memory.
         """
         import torch
 
@@ -89,7 +89,7 @@ class Bench:
     def _measure(
         self, ways: Sequence[Way], device: "torch.device", largest: int
     ) -> tuple[dict[Any, Times], dict[Products, Limit]]:
-        """Times of each way, and of each limit by place and precision; and those limits."""
+        """Times of each way and of each limit, by place and precision; and the limits."""
         import torch
 
         dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -153,7 +153,7 @@ class Bench:
 
 
 def suggestion(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The fastest way, and of its batches the smallest that is nearly as fast."""
+    """The fastest way, with the smallest batch that is nearly as fast."""
     best = max(rows, key=lambda row: row["images_per_second"])
     enough = NEARLY * best["images_per_second"]
     same = [row for row in rows if (row["precision"], row["compile"]) ==

@@ -1,4 +1,4 @@
-"""A model that is compared: one of ours, by formula, or one of torchvision's, counted."""
+"""A model to compare: ours, with formulas, or torchvision's, with counted operations."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,14 +22,14 @@ class Candidate:
 
     name: str
     config: ModelConfig | None
-    """None for torchvision's."""
+    """None for torchvision's models."""
     image_size: tuple[int, int]
     """(height, width) in pixels."""
     num_classes: int
 
     @property
     def channels(self) -> int:
-        """Of its images."""
+        """Channels of its images."""
         return 3 if self.config is None else self.config.in_channels
 
     def build(self) -> "nn.Module":
@@ -40,24 +40,24 @@ class Candidate:
 
     @cached_property
     def work(self) -> Work:
-        """What an image costs: by formula where there is one, else by PyTorch's counter."""
+        """Cost per image, by formula if there is one, otherwise by PyTorch's counter."""
         return self.counted if self.config is None else work(self.config)
 
     @cached_property
     def counted(self) -> Work:
-        """What PyTorch's counter says that an image costs."""
+        """Cost per image by PyTorch's counter."""
         return counted(self._empty(), self.image_size, self.channels)
 
     def memory(self, precision: str, *, checkpointing: bool = False) -> TrainingMemory | None:
-        """Of a training step. None for checkpointing that the model does not offer."""
-        found: Activations
+        """Memory of a training step. None if the model does not support checkpointing."""
+        kept: Activations
         if self.config is not None:
-            found = activations(self.config, precision, checkpointing=checkpointing)
+            kept = activations(self.config, precision, checkpointing=checkpointing)
         elif checkpointing:
             return None
         else:
-            found = counted_activations(self._empty(), self.image_size, precision)
-        return TrainingMemory(params=self.work.params, precision=precision, activations=found)
+            kept = counted_activations(self._empty(), self.image_size, precision)
+        return TrainingMemory(params=self.work.params, precision=precision, activations=kept)
 
     def _empty(self) -> "nn.Module":
         import torch
@@ -69,9 +69,9 @@ class Candidate:
 def candidate(
     name: str, image_size: tuple[int, int] | None = None, num_classes: int | None = None
 ) -> Candidate:
-    """A named model, at its own size and with 1000 classes unless told otherwise.
+    """A named model, by default at its own size and with 1000 classes.
 
-    UserError for an unknown name, or a size that the patches do not divide.
+    UserError for an unknown name or a size that the patch size does not divide.
     """
     if is_baseline(name):
         size = native_size(name) if image_size is None else image_size
@@ -86,7 +86,7 @@ def from_config(
     image_size: tuple[int, int] | None = None,
     num_classes: int | None = None,
 ) -> Candidate:
-    """A model of ours that is known by its configuration."""
+    """A model of this package, from its configuration."""
     try:
         config = sized(config, image_size, num_classes)
     except UserError as error:
@@ -99,9 +99,18 @@ def from_config(
 def find_model(
     name: str, size: tuple[int, int] | None = None, num_classes: int | None = None
 ) -> Candidate:
-    """A model by name, or the one in a run, a directory or a file of weights, or at an address."""
+    """A model by name, or the one in a run, a directory or a file of weights, or at an address.
+
+    For published weights (NAME.TAG) the table is enough: nothing is downloaded.
+    """
     if "://" not in name and not Path(name).expanduser().exists():
-        return candidate(name, size, num_classes)
+        from vit.checkpoints.published import named
+
+        row = named(name) if "." in name else None
+        if row is None:
+            return candidate(name, size, num_classes)
+        classes = row.outputs if num_classes is None else num_classes
+        return from_config(row.name, model_config(row.architecture), size or row.size, classes)
     from vit.checkpoints.pretrained import inspect_pretrained
 
     config = inspect_pretrained(str(Path(name).expanduser()) if "://" not in name else name).config
@@ -113,12 +122,12 @@ RESNET_SHAPE = ("depths", "width_factor")
 
 
 def describe(config: ModelConfig) -> str:
-    """The name of an architecture, or its sizes: 'vit 128x6 /4' is width 128, depth 6, patch 4."""
+    """Name of an architecture, or its sizes: 'vit 128x6 /4' is width 128, depth 6, patch 4."""
     shape = RESNET_SHAPE if isinstance(config, ResNetConfig) else SHAPE
     for name, entry in ZOO.items():
-        known = entry.config
-        if isinstance(known, type(config)) and all(
-            getattr(known, field) == getattr(config, field) for field in shape
+        named = entry.config
+        if isinstance(named, type(config)) and all(
+            getattr(named, field) == getattr(config, field) for field in shape
         ):
             return name
     if isinstance(config, ResNetConfig):

@@ -1,4 +1,4 @@
-"""The rows of `vit compare` as plain JSON types, and the notes below its tables."""
+"""Rows of `vit compare` as plain JSON types, and the notes below its tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,23 +25,23 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is compared, and how; None leaves a choice to the model, the recipe or the machine."""
+    """Options of a comparison; None takes the default of the model, recipe or machine."""
 
     models: Sequence[str] = ()
     """Names, torchvision/NAME, runs, or files of weights."""
     image_size: Sequence[tuple[int, int]] = ()
-    """(height, width) in pixels; models are compared at each."""
+    """Sizes (height, width) in pixels; every model is compared at each."""
     classes: int | None = None
     precision: str | None = None
     """fp32 or bf16."""
     count: bool = False
-    """Whether PyTorch's counter counts the operations too."""
+    """Whether to also count the operations with PyTorch's counter."""
     memory: float | None = None
-    """GiB for the largest batch."""
+    """Memory in GiB for the largest batch."""
     measure: bool = False
-    """Whether images per second are measured on this machine."""
+    """Whether to measure images per second on this machine."""
     batch_size: int | None = None
-    """Of the measurement."""
+    """Batch size of the measurement."""
     repetitions: int | None = None
     recipe: str | None = None
     """jft (Table 6 of the paper), a recipe of `vit fit`, or a file."""
@@ -52,14 +52,14 @@ class Comparison:
     device: str | None = None
     """A key of DEVICES."""
     utilisation: float | None = None
-    """Share of the device's peak that is reached."""
+    """Fraction of the device's peak."""
     price_per_hour: float | None = None
     runs: Sequence[str] = ()
     """Directories of finished runs."""
 
 
 def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
-    """One row a model and image size."""
+    """One row per model and image size."""
     device = None if options.device is None else find_device(options.device)
     sizes = options.image_size or [None]
     models = [find_model(n, size, options.classes) for n in options.models for size in sizes]
@@ -69,7 +69,7 @@ def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
     measured = machine.measure(models, memories) if machine else [None] * len(models)
     budget, where = _budget(options, device, machine)
     rows = []
-    for model, memory, found in zip(models, memories, measured, strict=True):
+    for model, memory, measurement in zip(models, memories, measured, strict=True):
         row = {**_model(model), "precision": precision.removesuffix("-cpu")}
         if options.count:
             counted = model.counted
@@ -79,14 +79,14 @@ def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
             }
         frugal = model.memory(precision, checkpointing=True)
         row |= _memory_fields(memory, "", budget) | _memory_fields(frugal, "_checkpointing", budget)
-        if found is not None:
-            row |= found.to_row(model.work)
+        if measurement is not None:
+            row |= measurement.to_row(model.work)
         rows.append(row)
     return rows, _model_notes(rows, precision, where, machine)
 
 
 def training_rows(options: Comparison) -> tuple[list[Row], list[str]]:
-    """One row a training of the recipe, then one a run."""
+    """One row per training of the recipe, then one per run."""
     device = None if options.device is None else find_device(options.device)
     size = options.image_size[0] if options.image_size else None
     trainings: list[tuple[Training, Point | None]] = []
@@ -94,18 +94,18 @@ def training_rows(options: Comparison) -> tuple[list[Row], list[str]]:
     if options.recipe == "jft":
         if size is not None:
             raise UserError("--image-size: the models of --recipe jft are trained at 224 pixels")
-        asked = (options.models, options.images, options.epochs, options.classes)
-        trainings = jft_trainings(*asked)
+        arguments = (options.models, options.images, options.epochs, options.classes)
+        trainings = jft_trainings(*arguments)
         notes = _jft_notes(trainings)
     elif options.recipe is not None:
-        found, notes = recipe_trainings(
+        recipes, notes = recipe_trainings(
             options.recipe,
             options.models,
             size,
             options.classes,
             Length(options.images, options.epochs, options.processes),
         )
-        trainings = [(training, None) for training in found]
+        trainings = [(training, None) for training in recipes]
     runs = [read_run(path) for path in options.runs]
     machine = _machine(options)
     if machine is not None and device is not None:
@@ -137,7 +137,7 @@ def _model(model: Candidate) -> Row:
 
 
 def _memory_fields(memory: TrainingMemory | None, suffix: str, budget: int | None) -> Row:
-    """Bytes per image, and how many images fit; None where the model has no checkpointing."""
+    """Bytes per image and the largest batch; None if the model has no checkpointing."""
     per_image = None if memory is None else memory.activations.per_image
     fields: Row = {f"activation_bytes{suffix}": per_image}
     if budget is not None:
@@ -155,7 +155,7 @@ def _machine(options: Comparison) -> Machine | None:
 def _budget(
     options: Comparison, device: Device | None, machine: Machine | None
 ) -> tuple[int | None, str]:
-    """(bytes that a training step may take, whose they are)."""
+    """(bytes available to a training step, their source)."""
     if options.memory is not None:
         return int(options.memory * GIB), f"{options.memory:g} GiB"
     if device is not None and device.memory is not None:
@@ -171,8 +171,8 @@ def _measured_speeds(
     if machine is None or not models:
         return {}
     unique = list(dict.fromkeys(models))
-    found = machine.measure(unique, [model.memory(machine.rule) for model in unique])
-    return dict(zip(unique, found, strict=True))
+    results = machine.measure(unique, [model.memory(machine.rule) for model in unique])
+    return dict(zip(unique, results, strict=True))
 
 
 def _training(training: Training) -> Row:
@@ -185,7 +185,7 @@ def _training(training: Training) -> Row:
 
 
 def _published(training: Training, point: Point) -> Row:
-    """The paper's figures, and ours by XLA's way of counting convolutions."""
+    """The paper's figures, and ours with XLA's count of convolutions."""
     inside = 2 * training.images * training.model.work.training_macs_inside / 1e18
     return {
         "paper_name": point.paper_name,
@@ -213,7 +213,7 @@ def _bill(
     machine: Machine | None,
     measured: Measured | None,
 ) -> Row:
-    """Days, and the price where the user has named one."""
+    """Days, and the cost if a price is given."""
     fields: Row = {}
     if machine is not None and measured is not None:
         fields = measured.to_row(training.model.work)
@@ -237,10 +237,10 @@ def _model_notes(rows: list[Row], precision: str, where: str, machine: Machine |
     kind = "float32" if precision == "fp32" else "bf16 mixed precision"
     kind += " on a CPU" if precision == "bf16-cpu" else " on a GPU"
     notes = [
-        "A multiply-add is 2 FLOPs. Counted are matrix products and convolutions; a training step "
+        "A multiply-add is 2 FLOPs. Matrix products and convolutions are counted; a training step "
         "is forward and backward pass, without the gradient of the pixels.",
-        f"Activations: what the backward pass waits for, in {kind}, predicted; checkpointed: with "
-        "the models' activation_checkpointing, which runs the forward pass a second time.",
+        f"Activations: predicted memory kept for the backward pass in {kind}; checkpointed: with "
+        "the models' activation_checkpointing, which recomputes the forward pass.",
     ]
     if any("counted_flops" in row for row in rows):
         ours = [row for row in rows if not row["model"].startswith("torchvision/")]
@@ -256,14 +256,13 @@ def _model_notes(rows: list[Row], precision: str, where: str, machine: Machine |
                 else "torch.utils.flop_counter DISAGREES with the formula: please report this."
             )
     if any(row["model"].startswith("torchvision/") for row in rows):
-        notes.append("torchvision's models: counted by PyTorch on empty tensors, CPU kernels.")
+        notes.append("torchvision's models: counted by PyTorch on fake tensors, CPU kernels.")
     if where:
         notes.append(
-            f"Largest batch: predicted, not tried; beside weights, gradients and AdamW's moments, "
-            f"in {where}."
+            f"Largest batch: predicted, with weights, gradients and AdamW's moments, in {where}."
         )
     if machine is not None and machine.tries:
-        notes.append(f"Largest batch found: by training steps on {machine.name}.")
+        notes.append(f"Largest batch found: with training steps on {machine.name}.")
     if machine is not None:
         notes += machine.notes()
         if machine.rule == "bf16-cpu":
@@ -273,29 +272,29 @@ def _model_notes(rows: list[Row], precision: str, where: str, machine: Machine |
 
 def _training_notes(rows: list[Row]) -> list[str]:
     notes = [
-        "exaFLOPs: 1e18 operations; 2 a multiply-add, forward and backward pass of every image "
-        "seen, without the gradient of the pixels, which nobody computes. Evaluation is not in it.",
+        "exaFLOPs: 1e18 operations, 2 per multiply-add, in forward and backward passes of all "
+        "images seen, without the gradient of the pixels. Evaluation is not included.",
     ]
     if any(row.get("pretrained") for row in rows):
-        notes.append("A run that began with pretrained weights: their compute is not in its own.")
+        notes.append("A run started from pretrained weights, whose compute is not included.")
     return notes
 
 
 def _jft_notes(trainings: list[tuple[Training, Point | None]]) -> list[str]:
     notes = []
     if any(training.images == (training.epochs or 0) * JFT_IMAGES for training, _ in trainings):
-        notes.append(f"JFT-300M: {JFT_IMAGES / 1e6:.0f} million images an epoch, 224 pixels.")
+        notes.append(f"JFT-300M: {JFT_IMAGES / 1e6:.0f} million images per epoch, 224 pixels.")
     if not any(point for _, point in trainings):
         return notes
     classes = trainings[0][0].model.num_classes
     notes += [
-        f"A head of {classes:,} classes; JFT's {JFT_CLASSES:,} (--classes) add at most 1 %.",
-        "Without padding: without multiplications by the zeros around convolutions' maps, as in "
-        "XLA's cost analysis. The paper's ResNets seem counted so: they agree within 1.4 %.",
+        f"The head has {classes:,} classes; JFT's {JFT_CLASSES:,} (--classes) add at most 1 %.",
+        "Without padding: without multiplications by padding of convolutions, as in XLA's cost "
+        "analysis. The paper's ResNets agree with this count within 1.4 %.",
     ]
     if any(p and p.exaflops == 859 for _, p in trainings):
         notes.append(
-            "R50x1+ViT-L/16, 7 epochs: the paper's 859 is not half of its own 1668; 834 would be."
+            "R50x1+ViT-L/16, 7 epochs: the paper's 859 is not half of its 1668; 834 would be."
         )
     return [*notes, "docs/compute.md explains every difference."]
 
@@ -306,8 +305,8 @@ def _bill_notes(options: Comparison, device: Device | None, machine: Machine | N
         return notes
     line = f"{device.title}: peak {device.tflops:,g} TFLOP/s of dense bf16 ({device.source})"
     if machine is None:
-        given = "given" if options.utilisation else "assumed, see --utilisation"
-        line += f", {options.utilisation or UTILISATION:.0%} of it reached ({given})"
+        origin = "given" if options.utilisation else "assumed, see --utilisation"
+        line += f", {options.utilisation or UTILISATION:.0%} utilisation ({origin})"
     else:
         line += ", at the utilisation measured here"
     return [*notes, line + "."]

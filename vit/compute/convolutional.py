@@ -1,4 +1,4 @@
-"""The cost of BiT ResNets and of the hybrids' stems, unit by unit, from their configuration.
+"""Cost of BiT ResNets and hybrid stems per unit, from their configuration.
 
 Weight standardisation and norms count for memory, not for multiply-adds, as in PyTorch's counter.
 Sources: BiT (arXiv:1912.11370, section 3.1); ViT (arXiv:2010.11929, section 4.1).
@@ -8,19 +8,19 @@ from vit.compute.units import FLOAT, Precision, Unit
 from vit.models.config import ROOT_CHANNELS, ResNetConfig, ViTConfig
 
 INDEX = 8
-"""Bytes of the place that max pooling remembers."""
+"""Bytes of an index that max pooling saves."""
 
 Size = tuple[int, int]
 
 
 def resnet_units(config: ResNetConfig, precision: Precision) -> list[Unit]:
-    """Root, residual units, and head with loss, of a BiT ResNet-v2 for images of `config.size`."""
+    """Units of a BiT ResNet-v2 at `config.size`: root, residual units, head with loss."""
     root = Unit(name="root", precision=precision)
     (height, width), channels = config.size, config.root_channels
     root.keep(height * width * config.in_channels)
     size = root.conv((height, width), (config.in_channels, channels), 7, 2, same=False)
     root.reads_pixels = True
-    root.keep((size[0] + 2) * (size[1] + 2) * channels)  # padded, as the pooling sees it
+    root.keep((size[0] + 2) * (size[1] + 2) * channels)  # padded input of the pooling
     size = _half(size)
     root.kept += size[0] * size[1] * channels * INDEX
     units = [root]
@@ -50,7 +50,7 @@ def _pre_activation(unit: Unit, size: Size, channels: int, mid: int, stride: int
     def activate(size: Size, channels: int, readers: int = 1) -> None:
         count = size[0] * size[1]
         unit.group_norm(count, channels)
-        unit.kept += count * channels * unit.precision.norm  # ReLU keeps its output
+        unit.kept += count * channels * unit.precision.norm  # ReLU saves its output
         for _ in range(readers):
             unit.cast(count * channels)
 
@@ -67,7 +67,7 @@ def _pre_activation(unit: Unit, size: Size, channels: int, mid: int, stride: int
 
 
 def hybrid_stem(config: ViTConfig, precision: Precision) -> list[Unit]:
-    """The post-activation ResNet before a hybrid's patches; without stages, its root alone."""
+    """The post-activation ResNet of a hybrid; without stages, only its root."""
     assert config.stem_depths is not None
     centred = config.ws_mode == "google_hybrid"  # the others are a LayerNorm of the kernel
     root = Unit(name="stem root", precision=precision, keeps_centred=centred)
@@ -121,11 +121,11 @@ def _post_activation(unit: Unit, size: Size, channels: int, mid: int, stride: in
 
 
 def _norm_relu(unit: Unit, size: Size, channels: int) -> None:
-    """GroupNorm keeps its input, ReLU its output."""
+    """GroupNorm saves its input, ReLU its output."""
     unit.group_norm(size[0] * size[1], channels)
     unit.kept += size[0] * size[1] * channels * unit.precision.norm
 
 
 def _half(size: Size) -> Size:
-    """After a stride of 2."""
+    """Size after a stride of 2."""
     return -(-size[0] // 2), -(-size[1] // 2)

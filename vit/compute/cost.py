@@ -1,7 +1,7 @@
 """From operations to days and money: devices by name, and whole trainings.
 
-Peaks are those of dense bfloat16 matrix products in the vendors' data sheets. Prices are the
-user's: they change by the month.
+Peaks are for dense bfloat16 matrix products, from the vendors' data sheets. Users give prices,
+because they change monthly.
 """
 
 from dataclasses import dataclass
@@ -11,24 +11,24 @@ from vit.errors import UserError, did_you_mean
 
 DAY = 86_400
 UTILISATION = 0.4
-"""Share of its peak that a device is taken to reach where nothing was measured; well-tuned
-trainings of large Transformers report 0.3 to 0.5."""
+"""Assumed fraction of a device's peak without a measurement; well-tuned trainings of large
+Transformers report 0.3 to 0.5."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """An accelerator that can be rented."""
+    """An accelerator."""
 
     title: str
     tflops: float
-    """Peak of dense bfloat16 matrix products with float32 sums, in 1e12 operations a second."""
+    """Peak of dense bfloat16 matrix products with float32 sums, in 1e12 operations per second."""
     memory: int | None
-    """GiB; None where our memory formulas, which are for CUDA, do not apply."""
+    """Memory in GiB; None if our memory formulas, which are for CUDA, do not apply."""
     source: str
-    """Where the peak is published; data sheets that print a figure "with sparsity" are halved."""
+    """Source of the peak; figures "with sparsity" are halved."""
 
 
-# Keys are what `--device` takes; torch.cuda's name of a device is matched with the title's words.
+# Keys are values of `--device`; torch.cuda's device name is matched with the words of the title.
 DEVICES = {
     "a100": Device("NVIDIA A100 80GB", 312, 80, "A100 data sheet"),
     "a100-40gb": Device("NVIDIA A100 40GB", 312, 40, "A100 data sheet"),
@@ -47,7 +47,7 @@ DEVICES = {
 
 
 def find_device(name: str) -> Device:
-    """A device by its key. UserError lists the nearest."""
+    """A device by its key. UserError lists the nearest keys."""
     key = name.lower().replace("_", "-").replace(" ", "-")
     if key not in DEVICES:
         hint = did_you_mean(key, DEVICES) or f"; known: {', '.join(DEVICES)}"
@@ -56,26 +56,26 @@ def find_device(name: str) -> Device:
 
 
 def recognise_device(cuda_name: str) -> Device | None:
-    """The device that torch.cuda.get_device_name describes; None for one that is not listed.
+    """The device for a torch.cuda.get_device_name; None if it is not listed.
 
     The longest title whose words all occur wins: "NVIDIA H100 PCIe" is not "NVIDIA H100 80GB HBM3".
     """
     words = set(cuda_name.upper().replace("-", " ").split())
-    found = [d for d in DEVICES.values() if set(d.title.upper().split()) <= words]
-    return max(found, key=lambda d: len(d.title), default=None)
+    matches = [d for d in DEVICES.values() if set(d.title.upper().split()) <= words]
+    return max(matches, key=lambda d: len(d.title), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A model and all the images that it is trained on."""
+    """A model and the number of its training images."""
 
     model: Candidate
     images: float
-    """Images seen in all: epochs times the images of one."""
+    """Images seen in total: epochs times images per epoch."""
     epochs: float | None = None
-    """None where the length is given in steps, or known from images seen."""
+    """None if the length is given in steps or images."""
     frozen: bool = False
-    """Whether the head alone learns, on features of a frozen backbone."""
+    """Whether only the head is trained, on a frozen backbone."""
 
     @property
     def flops(self) -> float:
@@ -85,5 +85,5 @@ class Training:
 
 
 def device_days(flops: float, flops_per_second: float) -> float:
-    """Days that one device of this sustained speed needs."""
+    """Days on one device of this sustained speed."""
     return flops / flops_per_second / DAY

@@ -1,8 +1,8 @@
 """Multiply-adds of a model and its training step: by formula, and by PyTorch's own counter.
 
-Both count matrix products (the two of attention included) and convolutions, not norms, softmax,
+Both count matrix products (including the two in attention) and convolutions, not norms, softmax,
 activations or weight standardisation. One multiply-add is two floating-point operations (FLOPs).
-Attention counts the same whichever kernel computes it.
+The count of attention does not depend on the kernel.
 """
 
 from dataclasses import dataclass
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a model computes for one image."""
+    """Operations of a model for one image."""
 
     params: int
-    """Learned numbers."""
+    """Number of parameters."""
     macs: int
     """Multiply-adds of the forward pass."""
     training_macs: int
-    """Multiply-adds of forward and backward pass: thrice `macs`, less the gradient of the pixels,
-    which the first layer does not compute."""
+    """Multiply-adds of forward and backward pass: three times `macs`, minus the gradient of the
+    pixels, which autograd does not compute."""
     probe_macs: int = 0
-    """Multiply-adds of a training step of the head alone, over a frozen backbone."""
+    """Multiply-adds of a training step of the head on a frozen backbone."""
     training_macs_inside: int = 0
-    """`training_macs` without multiplications by the zeros around the maps, which XLA's cost
-    analysis leaves out (xla/service/hlo_cost_analysis.cc, GetConvolutionFlops)."""
+    """`training_macs` without multiplications by padding, which XLA's cost analysis does not count
+    (xla/service/hlo_cost_analysis.cc, GetConvolutionFlops)."""
 
     @property
     def flops(self) -> int:
@@ -51,14 +51,14 @@ class Work:
 def sized(
     config: ModelConfig, image_size: tuple[int, int] | None, num_classes: int | None = None
 ) -> ModelConfig:
-    """The configuration at another image size (height, width), with another number of classes."""
+    """The configuration with another image size (height, width) or number of classes."""
     changes = {"image_size": image_size, "num_classes": num_classes}
     changes = {name: value for name, value in changes.items() if value is not None}
     return config_from_dict({**config.to_dict(), **changes})
 
 
 def units(config: ModelConfig, precision: str = "fp32") -> list[Unit]:
-    """The parts of a model in the order of its forward pass, for images of `config.size`."""
+    """Units of a model in forward order, for images of `config.size`."""
     kept = PRECISIONS[precision]
     if isinstance(config, ResNetConfig):
         return resnet_units(config, kept)
@@ -66,7 +66,7 @@ def units(config: ModelConfig, precision: str = "fp32") -> list[Unit]:
 
 
 def work(config: ModelConfig) -> Work:
-    """The closed formula, for images of `config.size`."""
+    """Operations by closed formula, for images of `config.size`."""
     parts = units(config)
     macs = sum(unit.macs for unit in parts)
     padding = sum(unit.padding_macs * (2 if unit.reads_pixels else 3) for unit in parts)
@@ -81,9 +81,9 @@ def work(config: ModelConfig) -> Work:
 
 
 def counted(model: "nn.Module", image_size: tuple[int, int], channels: int = 3) -> Work:
-    """What `torch.utils.flop_counter` counts for one image of (height, width) pixels.
+    """Operations for one image of (height, width) pixels by `torch.utils.flop_counter`.
 
-    The model is moved to the meta device, where nothing is computed and weights are lost. The
+    Moves the model to the meta device, where nothing is computed and weights are lost. The
     backward pass of grouped convolutions is counted by `grouped_backward` instead.
     """
     import torch
@@ -91,11 +91,11 @@ def counted(model: "nn.Module", image_size: tuple[int, int], channels: int = 3) 
 
     model.to("meta").eval()
     images = torch.empty(1, channels, *image_size, device="meta")
-    own = {torch.ops.aten.convolution_backward: grouped_backward}
-    with FlopCounterMode(display=False, custom_mapping=own) as counter:
+    formulas = {torch.ops.aten.convolution_backward: grouped_backward}
+    with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
         try:
             logits = model(images)
-        except RuntimeError as error:  # torchvision's networks, of a picture that is too small
+        except RuntimeError as error:  # raised by torchvision's networks if the image is too small
             size = f"{image_size[0]}x{image_size[1]}"
             reason = str(error).splitlines()[0]
             raise UserError(f"images of {size} do not fit this model: {reason}") from error
@@ -113,8 +113,8 @@ def counted(model: "nn.Module", image_size: tuple[int, int], channels: int = 3) 
 def grouped_backward(gradient: Any, images: Any, weight: Any, *rest: Any, **_: Any) -> int:
     """Operations of a convolution's backward pass, from the shapes that FlopCounterMode passes.
 
-    One forward pass each for the gradients of input and weight. PyTorch 2.15 takes groups for one
-    in the latter (pytorch/pytorch#183405): 40 times too much for a depthwise EfficientNet.
+    One forward pass each for the gradients of input and weight. PyTorch 2.15 ignores the groups in
+    the latter (pytorch/pytorch#183405): 40 times too much for a depthwise EfficientNet.
     """
-    wanted = rest[-1]  # gradients of input, weight and bias
-    return 2 * prod(gradient) * prod(weight[1:]) * (bool(wanted[0]) + bool(wanted[1]))
+    needed = rest[-1]  # gradients of input, weight and bias
+    return 2 * prod(gradient) * prod(weight[1:]) * (bool(needed[0]) + bool(needed[1]))

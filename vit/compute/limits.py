@@ -1,4 +1,4 @@
-"""The limit of this machine: dense matrix products alone, which take turns with the models."""
+"""The peak of this machine: plain matrix products, measured alternately with the models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from vit.models.zoo import ModelConfig
 
 SQUARE = {"cpu": 2048, "cuda": 8192}
-"""Rows and columns of the product that a model without dense layers is held against."""
+"""Rows and columns of the reference product for models without dense layers."""
 
 
 def products(
     config: "ModelConfig | None", batch_size: int, device: "torch.device"
 ) -> list[tuple[int, int, int]]:
     """The dense products of an encoder layer for a batch, without attention: (m, d, k) is `m d`
-    times `d k`. Every layer has these, and little else costs as much.
+    times `d k`. They dominate the cost of a layer.
 
-    A network of convolutions has one large square product instead.
+    Convolutional networks have one large square product instead.
     """
     if not isinstance(config, ViTConfig):
         side = SQUARE[device.type]
@@ -34,18 +34,19 @@ def products(
 
 @dataclass(frozen=True)
 class Limit:
-    """Matrix products alone, as the fastest library of this machine computes them."""
+    """Plain matrix products by the fastest library of this machine."""
 
     call: Call
     flops: int
     """Operations of one call."""
 
-    def share(self, flops: float, times: Times, own: Times) -> float:
-        """Of the limit, what a call of `flops` operations in `times` reaches; `own` is the limit's.
+    def share(self, flops: float, times: Times, limit_times: Times) -> float:
+        """Fraction of the peak reached by a call of `flops` operations in `times`.
 
-        The middle of the rounds' values, so that both sides met the same machine.
+        `limit_times` are those of the peak. Median of the ratios per round, in which both ran under
+        the same conditions.
         """
-        pairs = zip(times.values, own.values, strict=True)
+        pairs = zip(times.values, limit_times.values, strict=True)
         return median(flops / t / (self.flops / o) for t, o in pairs)
 
 
@@ -56,18 +57,18 @@ def limit(
     *,
     packed: bool = False,
 ) -> Limit:
-    """The products of these shapes, one after the other; `packed` is for forward passes."""
+    """Products of these shapes in sequence; `packed` applies to inference."""
     import torch
 
     from vit.models import matmul
 
     inputs = [torch.randn(m, d, device=device).to(dtype) for m, d, _ in shapes]
     weights = [torch.randn(k, d, device=device).to(dtype) for _, d, k in shapes]
-    # oneDNN or MKL, whichever is the faster one in float32; PyTorch takes oneDNN in bfloat16.
-    own = device.type == "cpu" and matmul.works(dtype)
-    if own and packed:
+    # The faster of oneDNN and MKL in float32; PyTorch uses oneDNN in bfloat16.
+    has_onednn = device.type == "cpu" and matmul.works(dtype)
+    if has_onednn and packed:
         product, weights = matmul.packed_product, [matmul.packed_copy(w) for w in weights]
-    elif own and dtype == torch.float32 and matmul.current_float32_route() == "onednn":
+    elif has_onednn and dtype == torch.float32 and matmul.current_float32_route() == "onednn":
         product = matmul.packed_product
     else:
         product, weights = torch.mm, [weight.t() for weight in weights]

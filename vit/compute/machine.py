@@ -1,4 +1,4 @@
-"""The machine that `vit compare --measure` runs on: its memory, its speed, what fits."""
+"""The machine of `vit compare --measure`: memory, speed, largest batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,18 +26,18 @@ from vit.progress import Meter
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was measured of one model."""
+    """Measurements of one model."""
 
     machine: "Machine"
     inference: Times
-    """Of a batch."""
+    """Times of a batch."""
     training: Times
     kept: int
     """Bytes per image kept for the backward pass."""
     peak: int | None
-    """Bytes of a training step; None where the device does not tell."""
+    """Peak bytes of a training step; None if the device does not report it."""
     largest_batch: int | None
-    """Found by trying; None where only a prediction is safe."""
+    """Determined by trial; None where only a prediction is safe."""
 
     def to_row(self, work: Work) -> dict[str, Any]:
         """Plain JSON types."""
@@ -65,21 +65,21 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The first CUDA device, or else the CPU."""
+    """The first CUDA device, otherwise the CPU."""
 
     type: str
-    """torch's name of the kind: cuda or cpu."""
+    """torch's device type: cuda or cpu."""
     name: str
     memory: int
-    """Bytes that are free."""
+    """Free bytes."""
     limit: int | None
-    """Bytes that the user allows, where they said so."""
+    """Bytes that the user allows, if given."""
     precision: str
     """fp32 or bf16."""
     batch_size: int
     repetitions: int
     known: Device | None
-    """Its entry in our table, where it has one."""
+    """Its entry in DEVICES, if any."""
 
     @classmethod
     def here(
@@ -89,7 +89,7 @@ class Machine:
         repetitions: int | None,
         gib: float | None,
     ) -> "Machine":
-        """The machine, and how to measure on it: the user's choices, else what suits it."""
+        """The machine with the user's options for measuring, or its defaults."""
         import torch
 
         cuda = torch.cuda.is_available()
@@ -110,21 +110,21 @@ class Machine:
 
     @property
     def rule(self) -> str:
-        """The precision's entry in the table of units.py."""
+        """The entry of the precision in units.py."""
         return "bf16-cpu" if (self.type, self.precision) == ("cpu", "bf16") else self.precision
 
     @property
     def tries(self) -> bool:
-        """Whether the largest batch can be found by trying; a CPU that runs out kills processes."""
+        """Whether the largest batch can be tried; a CPU out of memory kills processes."""
         return self.type == "cuda"
 
     def utilisation(self, flops_per_second: float) -> float:
-        """Share of its peak, which must be known."""
+        """Fraction of its peak, which must be known."""
         assert self.known is not None
         return flops_per_second / (self.known.tflops * 1e12)
 
     def check_known(self) -> None:
-        """UserError where the peak is not known."""
+        """Raises UserError if the peak is unknown."""
         if self.known is None:
             raise UserError(
                 f"--device with --measure needs the peak of this machine, and that of {self.name} "
@@ -135,7 +135,7 @@ class Machine:
     def measure(
         self, models: Sequence[Candidate], memories: Sequence[TrainingMemory | None]
     ) -> list[Measured]:
-        """All models in turns. UserError, before or after the fact, where they do not fit."""
+        """Measures all models alternately. UserError if they do not fit, predicted or actual."""
         import torch
 
         self._check_memory(models, memories)
@@ -179,7 +179,7 @@ class Machine:
         ]
 
     def _ways(self, model: Candidate, place: int) -> tuple[Way, Way]:
-        """Inference and training of one network."""
+        """Inference and training of one model."""
         options: dict[str, Any] = {"batch_size": self.batch_size, "precision": self.precision}
         options |= {"model": model, "place": place, "in_training": True}
         return Way(what="inference", **options), Way(what="training", **options)
@@ -187,9 +187,9 @@ class Machine:
     def _check_memory(
         self, models: Sequence[Candidate], memories: Sequence[TrainingMemory | None]
     ) -> None:
-        """All weights stay, one model at a time has activations."""
-        known = [(c, m) for c, m in zip(models, memories, strict=True) if m is not None]
-        for model, memory in known:
+        """Raises UserError unless all weights and one model's activations fit."""
+        fitted = [(c, m) for c, m in zip(models, memories, strict=True) if m is not None]
+        for model, memory in fitted:
             need = memory.total(self.batch_size)
             if need > self.memory:
                 raise UserError(
@@ -197,11 +197,11 @@ class Machine:
                     f"needs about {need / GIB:.1f} GiB to train, {self.memory / GIB:.1f} GiB are "
                     f"free on {self.name}: choose a smaller batch or model"
                 )
-        fixed = sum(memory.fixed for _, memory in known)
-        need = fixed + max(m.total(self.batch_size) - m.fixed for _, m in known)
+        fixed = sum(memory.fixed for _, memory in fitted)
+        need = fixed + max(m.total(self.batch_size) - m.fixed for _, m in fitted)
         if need > self.memory:
             raise UserError(
-                f"the {len(known)} models together need about {need / GIB:.1f} GiB, "
+                f"the {len(fitted)} models together need about {need / GIB:.1f} GiB, "
                 f"{self.memory / GIB:.1f} GiB are free on {self.name}: measure fewer at a time"
             )
 
@@ -221,7 +221,7 @@ class Machine:
             torch.cuda.set_per_process_memory_fraction(1.0, device)
 
     def notes(self) -> list[str]:
-        """How the figures came about."""
+        """How the figures were measured."""
         return [
             f"Measured on {self.name}, {self.precision}, batch {self.batch_size}: median of "
             f"{self.repetitions} repetitions, models in turns, ± half the distance of slowest and "

@@ -1,7 +1,7 @@
 """Memory of a training step: predicted from the configuration, counted, measured and tried.
 
-Bytes throughout; GiB is 2^30. Attention is predicted as fused kernels compute it, which keep no
-attention weights, and precisions are those of vit/compute/units.py.
+All sizes are in bytes; GiB is 2^30. Predictions assume fused attention kernels, which keep no
+attention weights. Precisions are those of vit/compute/units.py.
 """
 
 import os
@@ -28,26 +28,26 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """What a forward pass leaves in memory for the backward pass."""
+    """Memory that a forward pass keeps for the backward pass."""
 
     kept: int
-    """Bytes per image that wait for the backward pass."""
+    """Bytes per image kept for the backward pass."""
     recomputed: int = 0
-    """Bytes per image of the largest unit that is computed once more during the backward pass."""
+    """Bytes per image of the largest unit that is recomputed in the backward pass."""
     once: int = 0
-    """Bytes whatever the batch."""
+    """Bytes independent of the batch size."""
 
     @property
     def per_image(self) -> int:
-        """Bytes per image at the worst moment."""
+        """Peak bytes per image."""
         return self.kept + self.recomputed
 
 
 def activations(config: ModelConfig, precision: str, *, checkpointing: bool = False) -> Activations:
-    """Predicted for images of `config.size`; `checkpointing` as `activation_checkpointing`."""
+    """Prediction for images of `config.size`; `checkpointing` is `activation_checkpointing`."""
     parts = units(config, precision)
     kept = recomputed = once = 0
-    lost = False  # whether the unit before was left to be recomputed
+    lost = False  # whether the previous unit is recomputed
     for unit in parts:
         if checkpointing and unit.input_kept is not None:
             kept, lost = kept + unit.input_kept, True
@@ -63,7 +63,7 @@ class TrainingMemory:
     """Memory of a training step with AdamW, in bytes."""
 
     params: int
-    """Count of learned numbers."""
+    """Number of parameters."""
     precision: str
     activations: Activations
 
@@ -74,51 +74,51 @@ class TrainingMemory:
         return self.params * weights + self.activations.once
 
     def total(self, batch_size: int) -> int:
-        """Predicted peak of a step."""
+        """Predicted peak of a training step."""
         return self.fixed + batch_size * self.activations.per_image
 
     def largest_batch(self, memory: int) -> int:
-        """Images that fit into `memory` bytes, after WORKSPACE of it; 0 where none does."""
+        """Largest batch in `memory` bytes, of which WORKSPACE is reserved; 0 if none fits."""
         free = memory * (1 - WORKSPACE) - self.fixed
         return max(0, int(free // self.activations.per_image))
 
 
 WORKSPACE = 0.08
-"""Share of the memory for what no formula here counts: gradients of activations on their way,
-libraries' buffers, and gaps between allocations."""
+"""Fraction of memory reserved for what no formula counts: temporary gradients of activations,
+library buffers, and fragmentation."""
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take on this machine, its container's limit included."""
-    found = []
+    """Bytes available to this process, within the limit of its container."""
+    limits = []
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         if limit != "max":
-            found.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+            limits.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
     except (OSError, ValueError):
         pass  # not Linux, or no limit
-    return min(found) if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(limits) if limits else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def kept_bytes(step: "Callable[[], Tensor]", model: "nn.Module") -> int:
-    """Bytes that autograd keeps while `step`, a forward pass with its loss, is run.
+    """Bytes that autograd keeps after `step`, a forward pass with its loss.
 
-    Parameters themselves do not count, and a storage counts once, however many views are kept.
-    Works on fake tensors too.
+    Parameters do not count, and a storage counts once for all its views. Also works on fake
+    tensors.
     """
     import torch
 
     storages = {p.untyped_storage()._cdata: None for p in model.parameters()}
-    known, total = set(storages), 0
-    alive = []  # or a later storage could have the address of a freed one
+    counted, total = set(storages), 0
+    alive = []  # otherwise a later storage could reuse the address of a freed one
 
     def pack(tensor: "Tensor") -> "Tensor":
         nonlocal total
         storage = tensor.untyped_storage()
-        if storage._cdata not in known:
-            known.add(storage._cdata)
+        if storage._cdata not in counted:
+            counted.add(storage._cdata)
             alive.append(storage)
             total += storage.nbytes()
         return tensor
@@ -131,14 +131,14 @@ def kept_bytes(step: "Callable[[], Tensor]", model: "nn.Module") -> int:
 def counted_activations(
     model: "nn.Module", image_size: tuple[int, int], precision: str, channels: int = 3
 ) -> Activations:
-    """What a model without a formula keeps, counted on fake tensors by the CPU's kernels.
+    """Activations of a model without a formula, counted on fake tensors with CPU kernels.
 
     The model must be on the meta device; nothing is computed.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    fake = deepcopy(model)  # PyTorch's counter leaves references that forbid converting the model
+    fake = deepcopy(model)  # PyTorch's counter leaves references that prevent converting the model
     with FakeTensorMode(allow_non_fake_inputs=True):
         fake = fake.to_empty(device="cpu").train()
         counts = []
@@ -157,14 +157,14 @@ def measured_activations(model: "nn.Module", images: "Tensor", precision: str) -
         kept_bytes(partial(training_loss, model.train(), images[:n].clone(), precision), model)
         for n in sorted({1, batch})
     ]
-    # What does not grow with the batch, such as standardised kernels, falls out of the difference.
+    # The difference cancels what does not grow with the batch, such as standardised kernels.
     return (counts[-1] - counts[0]) // (batch - 1) if batch > 1 else counts[0]
 
 
 def measured_peak(
     step: Callable[[], object], model: "nn.Module", device: "torch.device"
 ) -> int | None:
-    """Bytes at the worst moment of a training step with AdamW; None where the device does not tell.
+    """Peak bytes of a training step with AdamW; None if the device does not report it.
 
     `step` is a whole training step of `model`; it runs twice.
     """
@@ -177,11 +177,11 @@ def measured_peak(
     before = torch.cuda.memory_allocated(device)
     step()
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    return torch.cuda.max_memory_allocated(device) - before + 3 * weights  # with two moments
+    return torch.cuda.max_memory_allocated(device) - before + 3 * weights  # including two moments
 
 
 def largest(fits: Callable[[int], bool], start: int) -> int:
-    """The largest batch that `fits`, to one part in 32, searched from a prediction; 0 for none."""
+    """The largest batch that `fits`, within 1/32, searched from a prediction; 0 if none."""
     low, high = 0, max(1, start)
     while fits(high):
         low, high = high, 2 * high
@@ -192,7 +192,7 @@ def largest(fits: Callable[[int], bool], start: int) -> int:
 
 
 def trainable(model: "Candidate", device: "torch.device", precision: str) -> Callable[[int], bool]:
-    """Whether a training step with so many images goes through on a CUDA device."""
+    """Whether a training step with this many images fits on a CUDA device."""
     import torch
 
     step = training(model.build().to(device), precision)
@@ -200,7 +200,7 @@ def trainable(model: "Candidate", device: "torch.device", precision: str) -> Cal
     def fits(batch_size: int) -> bool:
         shape = (batch_size, model.channels, *model.image_size)
         try:
-            for _ in range(2):  # the optimizer's state is there from the second on
+            for _ in range(2):  # the optimizer's state exists from the second step on
                 step(torch.randn(shape, device=device))
         except torch.OutOfMemoryError:
             return False

@@ -1,4 +1,4 @@
-"""What is timed and weighed: a forward pass, and one training step with AdamW, on random images."""
+"""The measured calls: a forward pass, and a training step with AdamW, on random images."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Step = Callable[["Tensor"], object]
-"""What is done with a batch of images `b c h w`."""
+"""A call with a batch of images `b c h w`."""
 
 
 def training_loss(model: "nn.Module", images: "Tensor", precision: str) -> "Tensor":
-    """The loss of a step on `images` (b c h w) whose labels are all 0, in this precision."""
+    """The loss on `images` (b c h w) with all labels 0, in this precision."""
     import torch
 
     labels = torch.zeros(len(images), dtype=torch.long, device=images.device)
@@ -23,10 +23,10 @@ def training_loss(model: "nn.Module", images: "Tensor", precision: str) -> "Tens
 
 
 def training(model: "nn.Module", precision: str, *, fused: bool | None = True) -> Step:
-    """A training step with AdamW: forward, backward, update, gradients dropped.
+    """A training step with AdamW: forward, backward, update, zero_grad.
 
-    `precision` is fp32 or bf16 (mixed); `fused` is AdamW's own option. Batches of several sizes
-    share the moments. The learning rate is so small that the weights stay finite.
+    `precision` is fp32 or bf16 (mixed); `fused` is AdamW's option. Batches of several sizes share
+    the moments. The learning rate is small enough for weights to stay finite.
     """
     import torch
 
@@ -38,7 +38,7 @@ def training(model: "nn.Module", precision: str, *, fused: bool | None = True) -
         try:
             training_loss(model, images, precision).backward()
             optimizer.step()
-        finally:  # after a batch too large for the memory, too
+        finally:  # also after running out of memory
             optimizer.zero_grad(set_to_none=True)
 
     return step
@@ -49,8 +49,8 @@ def inference(
 ) -> Callable[[], object]:
     """A forward pass for the model's logits.
 
-    Without a precision, as a finished model is used: in the dtype of its weights, which are packed
-    on a CPU. With one, as a model in training is scored: float32 weights, in autocast for bf16.
+    Without a precision, as a finished model is used: in the dtype of its weights, packed on a CPU.
+    With one, as a model in training is evaluated: float32 weights, autocast for bf16.
     """
     import torch
 

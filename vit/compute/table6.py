@@ -11,7 +11,7 @@ JFT_IMAGES = 303_000_000
 JFT_CLASSES = 18_291
 """BiT (arXiv:1912.11370), section 3.1; the ViT paper says 18k."""
 JFT_SIZE = 224
-"""Pixels of pre-training images."""
+"""Resolution of pre-training images in pixels."""
 
 ACCURACIES = {
     "imagenet": "ImageNet",
@@ -21,24 +21,24 @@ ACCURACIES = {
     "pets": "Oxford-IIIT Pets",
     "flowers": "Oxford Flowers-102",
 }
-"""Columns of the table, in its order, and their full names."""
+"""Columns of the table in order, with their full names."""
 AVERAGE = "average"
-"""Beside the columns: the mean that Figure 5 of the paper draws."""
+"""In addition to the columns: the mean in Figure 5 of the paper."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One row: a model, how long it was trained, what it reached, and what that took."""
+    """One row: a model, its epochs, accuracies and compute."""
 
     paper_name: str
     model: str
-    """Name in our table of models."""
+    """Name in vit/models/zoo.py."""
     epochs: int
-    """Of JFT-300M."""
+    """Epochs on JFT-300M."""
     accuracy: tuple[float, ...]
-    """In the order of ACCURACIES, per cent."""
+    """Per cent, in the order of ACCURACIES."""
     exaflops: float
-    """Pre-training compute as the paper gives it, in units of 1e18 operations."""
+    """Pre-training compute in the paper, in units of 1e18 operations."""
 
     @property
     def family(self) -> str:
@@ -49,7 +49,7 @@ class Point:
 
     @property
     def label(self) -> str:
-        """Short, and with the epochs where the table has the model twice."""
+        """Short name, with the epochs if the table has the model twice."""
         name = self.paper_name.replace("ResNet", "R").replace("R50x1+ViT-", "R50+")
         twice = sum(other.model == self.model for other in TABLE6) > 1
         return f"{name}, {self.epochs} ep." if twice else name
@@ -64,7 +64,7 @@ class Point:
     def average(self) -> float:
         """Mean of ImageNet, CIFAR-10, CIFAR-100, Pets and Flowers, in per cent.
 
-        The five sets that Figure 5 averages; ReaL has ImageNet's images with other labels.
+        The five sets in Figure 5; ReaL has ImageNet's images with other labels.
         """
         rest = [self.score(name) for name in ACCURACIES if name != "real"]
         return sum(rest) / len(rest)
@@ -95,11 +95,11 @@ TABLE6 = (
 
 
 def column_of(datasets: Iterable[str | None]) -> str:
-    """The column with the data set of the user's runs; ImageNet's where they have none or several.
+    """The column with the data set of the user's runs; ImageNet's if there is none or several.
 
-    `datasets`: our names, one per run.
+    `datasets`: names in our catalog, one per run.
     """
-    from vit.data.catalog import CATALOG  # not needed for the table itself
+    from vit.data.catalog import CATALOG  # not needed for the table
 
     rows = [CATALOG.get(name or "") for name in datasets]
     columns = {row.paper.column if row and row.paper else None for row in rows}
@@ -107,5 +107,5 @@ def column_of(datasets: Iterable[str | None]) -> str:
 
 
 def column_title(name: str) -> str:
-    """One of ACCURACIES, or their AVERAGE, for the axis of a figure."""
+    """Axis title for one of ACCURACIES, or their AVERAGE."""
     return "mean of five data sets" if name == AVERAGE else ACCURACIES[name]

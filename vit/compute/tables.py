@@ -1,4 +1,4 @@
-"""The rows of `vit compare` and `vit bench` as aligned text."""
+"""Rows of `vit compare` and `vit bench` as aligned text."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ Cell = Callable[[Row], str | None]
 
 
 def model_table(rows: Sequence[Row]) -> str:
-    """Models at image sizes; below, where they were measured, what came of that."""
+    """Models at image sizes, followed by their measurements, if any."""
     named: list[tuple[str, str, Cell]] = [
         ("model", "", lambda row: row["model"]),
         ("image", "px", _pixels),
@@ -40,12 +40,12 @@ def model_table(rows: Sequence[Row]) -> str:
 
 
 def training_table(rows: Sequence[Row]) -> str:
-    """Whole trainings, and runs."""
+    """Whole trainings and runs."""
     return _table(
         [
             ("training", "", _label),
             ("model", "", lambda r: r.get("paper_name", r["model"])),
-            # The same for all of Table 6, and in the notes.
+            # Equal for all of Table 6, and stated in the notes.
             ("image", "px", lambda r: None if "paper_name" in r else _pixels(r)),
             ("params", "M", lambda r: amount(r["params"] / 1e6)),
             ("forward", "GFLOP/image", lambda r: amount(r["flops"] / 1e9)),
@@ -66,7 +66,7 @@ def training_table(rows: Sequence[Row]) -> str:
 
 
 def amount(value: float) -> str:
-    """Three digits below 1, else four or all before the point: 0.164, 4.409, 17.56, 4,256."""
+    """Three digits below 1, otherwise four or all integer digits: 0.164, 4.409, 17.56, 4,256."""
     if value < 1:
         return f"{value:.3g}" if value >= 0.001 or value == 0 else f"{value:.2e}"
     places = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
@@ -74,7 +74,7 @@ def amount(value: float) -> str:
 
 
 def _label(row: Row) -> str | None:
-    """The run, or the recipe; of Table 6 alone, the models say all."""
+    """The run or recipe; None for a row of Table 6, which its model identifies."""
     return row.get("run") or (None if "paper_name" in row else row["recipe"])
 
 
@@ -125,25 +125,25 @@ _MEASURED: list[tuple[str, str, Cell]] = [
 
 
 def _table(columns: Sequence[tuple[str, str, Cell]], rows: Sequence[Row]) -> str:
-    """Columns without a single value are left out; text to the left, numbers to the right."""
-    made = []
+    """Aligned columns: text left, numbers right. Columns without values are dropped."""
+    filled = []
     for name, unit, cell in columns:
         cells = [cell(row) for row in rows]
         if any(cell is not None for cell in cells):
-            made.append([name, unit, *("-" if cell is None else cell for cell in cells)])
-    widths = [max(map(len, column)) for column in made]
+            filled.append([name, unit, *("-" if cell is None else cell for cell in cells)])
+    widths = [max(map(len, column)) for column in filled]
     lines = []
     for i in range(len(rows) + 2):
         cells = [
             column[i].ljust(width) if column[0] in ("model", "training") else column[i].rjust(width)
-            for column, width in zip(made, widths, strict=True)
+            for column, width in zip(filled, widths, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 
 def bench_table(reports: Sequence[Row]) -> str:
-    """What `vit bench` measured: a table of all models, their limits, and what suits each best."""
+    """Results of `vit bench`: a table of all models, their peaks, and the best settings."""
     first, several = reports[0], len(reports) > 1
     machine = first["device"]
     if machine == "cpu":
@@ -176,7 +176,7 @@ def _sized_name(report: Row) -> str:
 
 
 def _bench_advice(report: Row) -> list[str]:
-    """The limits of a model, its best precision and batch, and `vit fit`'s options for these."""
+    """The peaks of a model, its best precision and batch, and `vit fit`'s options for them."""
     limits, best = report["limit_flops_per_second"].items(), report["suggestion"]
     name = best["precision"] + (f" compiled ({best['compile']})" if best["compile"] else "")
     lines = [

@@ -1,7 +1,7 @@
-"""Models and ways of running them, measured in turns, so that all meet the same machine.
+"""Models and ways of running them, measured alternately under the same conditions.
 
-A training step is forward pass, loss, backward pass and fused AdamW on random images that are on
-the device already: what the model costs, without reading and augmenting images.
+A training step is forward pass, loss, backward pass and fused AdamW on random images on the device:
+the cost of the model without loading and augmenting images.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,24 +24,24 @@ What = Literal["inference", "training"]
 
 ROUNDS = 5
 GPU_SHORTEST = 0.2
-"""Seconds that a turn lasts at least on a GPU, where steps are queued faster than they are run."""
+"""Minimum seconds per turn on a GPU, where steps are queued faster than they run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """A model and how it is run."""
+    """A model and a way of running it."""
 
     model: Candidate
     what: What
     batch_size: int
     precision: str
-    """fp32 or bf16: mixed in training, else the dtype of the weights."""
+    """fp32 or bf16: mixed in training, dtype of the weights in inference."""
     compile: str | None = None
     """Mode of torch.compile."""
     in_training: bool = False
-    """Whether inference is that of the network that is trained: float32 weights, not packed."""
+    """Whether inference uses the network in training: float32 weights, not packed."""
     place: int = 0
-    """Position among the models that the user named; the same name twice is measured twice."""
+    """Index among the named models; a name given twice is measured twice."""
 
     def __str__(self) -> str:
         compiled = "" if self.compile is None else f", compiled ({self.compile})"
@@ -51,7 +51,7 @@ class Way:
 
 
 class Workbench:
-    """Networks, training steps and images on one device; ways that can share them do."""
+    """Networks, training steps and images on one device, shared between ways if possible."""
 
     def __init__(self, device: "torch.device") -> None:
         self.device = device
@@ -103,7 +103,7 @@ class Workbench:
 def measure(
     calls: Mapping[Any, Call], device: "torch.device", *, rounds: int, meter: Meter
 ) -> dict[Any, Times]:
-    """Seconds of calls in turns on this device, as `vit bench` and `vit compare` measure them."""
+    """Times of alternating calls on this device, for `vit bench` and `vit compare`."""
     return in_turns(
         calls,
         rounds=rounds,
@@ -115,7 +115,7 @@ def measure(
 
 @contextmanager
 def out_of_memory(device: str, batch_size: int) -> Iterator[None]:
-    """Turns a device that runs out of memory into a UserError."""
+    """Converts an out-of-memory error of a device into a UserError."""
     try:
         yield
     except RuntimeError as error:

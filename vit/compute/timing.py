@@ -1,7 +1,7 @@
-"""Seconds of calls that take turns.
+"""Timing of alternating calls.
 
-Machines change their speed within a minute, by heat and by other programs; calls that take turns
-meet the same machine, and their ratios, round by round, keep their meaning.
+Machines change their speed within a minute, because of heat and other programs. Calls that
+alternate run under the same conditions, so their ratios per round are meaningful.
 """
 
 import time
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import torch
 
 Clock = Literal["wall", "cpu"]
-"""Time that passed, or time that this process computed, of all its threads together: what a busy
-machine leaves unchanged, but meaningless for a GPU."""
+"""Wall-clock time, or CPU time of all threads of this process, which a busy machine does not change
+but which is meaningless for a GPU."""
 Call = Callable[[], object]
 Key = TypeVar("Key", bound=Hashable)
 
 SHORTEST = 0.05
-"""Seconds that a turn lasts at least: a shorter call is repeated within it."""
+"""Minimum seconds per turn; a shorter call is repeated within it."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Times:
 
     @property
     def median(self) -> float:
-        """The middle round."""
+        """Median over rounds."""
         return median(self.values)
 
     @property
     def spread(self) -> float:
-        """Half the distance from fastest to slowest round, as a share of the median."""
+        """Half the range of the rounds, relative to the median."""
         return (max(self.values) - min(self.values)) / 2 / self.median
 
     def per_second(self, count: int) -> dict[str, float | int]:
@@ -47,16 +47,16 @@ class Times:
         return {"median": median(rates), "min": min(rates), "max": max(rates), "n": len(rates)}
 
     def ratios(self, other: "Times") -> list[float]:
-        """How many times the other's speed, round by round."""
+        """Speed relative to `other`, per round."""
         return [b / a for a, b in zip(self.values, other.values, strict=True)]
 
     def faster_than(self, other: "Times") -> float:
-        """The middle of the rounds' ratios: 2.0 takes half of the other's time."""
+        """Median ratio over rounds: 2.0 takes half of the other's time."""
         return median(self.ratios(other))
 
 
 def num_turns(num_calls: int, rounds: int) -> int:
-    """Turns of so many calls, which `in_turns` counts on its meter; the first round warms up."""
+    """Number of turns of `in_turns` for its meter, including the warm-up round."""
     return num_calls * (rounds + 1)
 
 
@@ -70,11 +70,10 @@ def in_turns(
     meter: Meter | None = None,
     name: str = "",
 ) -> dict[Key, Times]:
-    """Times of all calls, each in its turn, `rounds` times after one that does not count.
+    """Times of all calls, alternating for `rounds` rounds after a warm-up round.
 
-    `finish` waits for a device that works on after a call has returned; see `finisher`. With
-    `shortest` 0 a turn is one call, the one that does not count included. `name` precedes what the
-    meter shows.
+    `finish` waits for asynchronous work of a device; see `finisher`. With `shortest` 0 a turn is
+    one call, also in the warm-up. `name` is a prefix of the meter's text.
     """
     now = time.perf_counter if clock == "wall" else time.process_time
 
@@ -97,7 +96,7 @@ def in_turns(
     repeats, values = dict.fromkeys(calls, 1), {key: [] for key in calls}
     for key, call in calls.items():
         show("warming up", key)
-        turn(call, 1)  # which may compile, and choose kernels
+        turn(call, 1)  # may compile and choose kernels
         if shortest:
             repeats[key] = max(1, round(shortest / max(turn(call, 1), 1e-9)))
         advance()
@@ -110,7 +109,7 @@ def in_turns(
 
 
 def finisher(device: "torch.device") -> Call:
-    """What waits for the device; nothing to wait for on a CPU."""
+    """A function that waits for the device; a no-op on a CPU."""
     import torch
 
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None

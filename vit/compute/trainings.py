@@ -1,4 +1,4 @@
-"""Whole trainings with a known cost: of the paper's Table 6, of a recipe, and finished runs."""
+"""Trainings with a known cost: the paper's Table 6, recipes, and finished runs."""
 
 import json
 from collections.abc import Sequence
@@ -32,17 +32,17 @@ Size = tuple[int, int]
 
 
 UNNAMED = "vit_ti16"
-"""What `vit fit` trains where a recipe names no model."""
+"""Model of `vit fit` if a recipe names none."""
 BATCH = 64
-"""Images in a batch where a recipe names no number."""
+"""Batch size if a recipe names none."""
 
 
 @dataclass(frozen=True)
 class Length:
-    """What the user says about a recipe's length; None leaves it to the recipe."""
+    """Length of the training, given by the user; None takes the recipe's."""
 
     images: float | None = None
-    """Training images an epoch."""
+    """Training images per epoch."""
     epochs: float | None = None
     processes: int | None = None
 
@@ -50,9 +50,9 @@ class Length:
 def jft_trainings(
     models: Sequence[str], images: float | None, epochs: float | None, num_classes: int | None
 ) -> list[tuple[Training, Point | None]]:
-    """The rows of Table 6, all or those of some models; with its row where it is the paper's own.
+    """Rows of Table 6, of all or some models, each with its point if it is in the paper.
 
-    A model that is not in the table needs `epochs`, which then replace the table's for all.
+    A model that is not in the table needs `epochs`, which then replaces the table's for all.
     """
     names = [name if is_baseline(name) else canonical_name(name) for name in models]
     seen = float(JFT_IMAGES if images is None else images)
@@ -78,12 +78,12 @@ def recipe_trainings(
     num_classes: int | None,
     length: Length,
 ) -> tuple[list[Training], list[str]]:
-    """What a `vit fit` recipe trains, or the named models trained by it; and notes about that."""
+    """The training of a recipe, or of the named models by that recipe; and notes."""
     options = read_recipe(recipe)
     data, model, trainer = (_group(recipe, options, name) for name in ("data", "model", "trainer"))
-    known = _dataset(data)
-    if num_classes is None and known is not None:
-        num_classes = known.num_classes
+    dataset = _dataset(data)
+    if num_classes is None and dataset is not None:
+        num_classes = dataset.num_classes
     if size is None:
         side = data.get("image_size", 224)
         size = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
@@ -92,24 +92,24 @@ def recipe_trainings(
     if task != "classification":
         notes.append(f"Counted as if the task were classification, not {task}.")
     if models:
-        found = [find_model(name, size, num_classes) for name in models]
+        compared = [find_model(name, size, num_classes) for name in models]
     else:
-        found = [_recipe_model(recipe, model, size, num_classes)]
+        compared = [_recipe_model(recipe, model, size, num_classes)]
     frozen = _frozen(model)
-    return [Training(model=m, images=seen, epochs=passes, frozen=frozen) for m in found], notes
+    return [Training(model=m, images=seen, epochs=passes, frozen=frozen) for m in compared], notes
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """A recipe's options. UserError where it is not YAML with options."""
+    """A recipe's options. UserError if it is not YAML with options."""
     return read_options(find_recipe(name))
 
 
 def _group(recipe: str, options: dict[str, Any], name: str) -> dict[str, Any]:
-    """A group of options; under class_path they are one level down."""
+    """A group of options; with class_path they are one level deeper."""
     group = options.get(name) or {}
     if isinstance(group, dict):
         return group.get("init_args", group) if "class_path" in group else group
-    raise UserError(f"recipe {recipe!r}: {name}: {group} is a file of its own; give it in one file")
+    raise UserError(f"recipe {recipe!r}: {name}: {group} is a separate file; give it in one file")
 
 
 def _recipe_model(
@@ -130,7 +130,7 @@ def _recipe_model(
 def _images_seen(
     recipe: str, data: dict[str, Any], trainer: dict[str, Any], length: Length
 ) -> tuple[float, float | None, list[str]]:
-    """(images seen in all, epochs or None, notes), by the recipe's own limit of epochs or steps."""
+    """(total images seen, epochs or None, notes), from the recipe's limit of epochs or steps."""
     processes = length.processes
     if processes is None:
         processes = _whole(trainer.get("num_nodes"), 1) * _whole(trainer.get("devices"), 1)
@@ -139,7 +139,7 @@ def _images_seen(
     batch = (data.get("batch_size") or BATCH) * processes
     if whole and not data.get("batch_size"):
         batch = whole // accumulated
-    # The user's epochs stand for the recipe's steps.
+    # The user's epochs replace the recipe's steps.
     steps = _whole(trainer.get("max_steps"), 0) if length.epochs is None else 0
     step = whole or batch * accumulated
     epochs = length.epochs or _whole(trainer.get("max_epochs"), 0)
@@ -148,7 +148,7 @@ def _images_seen(
     seen = float("inf")
     if epochs:
         images = _train_images(recipe, data) if length.images is None else length.images
-        # The images after the last full batch sit out an epoch (vit/data/sampler.py).
+        # An epoch skips the images after the last full batch (vit/data/sampler.py).
         seen = epochs * max(1, images // batch) * batch
     if steps and steps * step <= seen:
         who = "one process" if processes == 1 else f"{processes} processes"
@@ -167,41 +167,41 @@ def _dataset(data: dict[str, Any]) -> "Dataset | None":
 
 
 def _train_images(recipe: str, data: dict[str, Any]) -> float:
-    known = _dataset(data)
-    if known is None:
-        dataset = data.get("dataset")
-        of = f"the dataset {dataset!r}" if dataset else "its data"
+    dataset = _dataset(data)
+    if dataset is None:
+        name = data.get("dataset")
+        of = f"the dataset {name!r}" if name else "its data"
         raise UserError(
-            f"recipe {recipe!r}: the size of {of} is not known here: add --images N, training "
-            "images an epoch"
+            f"recipe {recipe!r}: the size of {of} is unknown: add --images N, training "
+            "images per epoch"
         )
-    share = 0.0 if known.own_val else (data.get("splits") or {}).get("val_fraction", 0.1)
-    whole = known.images["train"]
+    share = 0.0 if dataset.own_val else (data.get("splits") or {}).get("val_fraction", 0.1)
+    whole = dataset.images["train"]
     return whole - round(whole * share)
 
 
 def _whole(value: Any, otherwise: int) -> int:
-    """A number as it stands; `otherwise` for "auto", "-1" devices and what is not set."""
+    """The value if it is a number; `otherwise` for "auto", -1 devices and missing values."""
     return value if isinstance(value, int) and value > 0 else otherwise
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished training of the user's."""
+    """A finished run of the user."""
 
     name: str
     training: Training
     accuracy: float | None
-    """Per cent, on test images if there are any, else on val; None for a run without top-1."""
+    """Top-1 in per cent, on test if there is one, otherwise on val; None without top-1."""
     split: str
     dataset: str | None
-    """Name of its dataset, where it has one."""
+    """Name of its data set, if any."""
     pretrained: bool
-    """Whether it began with weights whose compute is not in its own."""
+    """Whether it started from weights whose compute is not included."""
 
 
 def read_run(path: str) -> Run:
-    """A run directory. UserError where it holds no finished run."""
+    """Reads a run directory. UserError if it has no finished run."""
     folder = Path(path).expanduser()
     try:
         summary = json.loads(regular_file(folder / "summary.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The cost of a Vision Transformer or hybrid, unit by unit, from its configuration.
+"""Cost of a Vision Transformer or hybrid per unit, from its configuration.
 
 Sources of the formulas: ViT (arXiv:2010.11929), equations 1-4 and appendix A. Letters: n tokens,
 d width, m MLP.
@@ -10,7 +10,7 @@ from vit.models.config import ViTConfig
 
 
 def transformer_units(config: ViTConfig, precision: Precision) -> list[Unit]:
-    """Stem, embedding, layers, and head with loss, for images of `config.size`."""
+    """Units for images of `config.size`: stem, embedding, layers, head with loss."""
     d = config.width
     n, patches = config.num_tokens, config.num_patches
 
@@ -24,7 +24,7 @@ def transformer_units(config: ViTConfig, precision: Precision) -> list[Unit]:
         count = patches * side**2 * config.stem_channels
         embed.cast(count)
         if not precision.mixed:
-            # The ReLU of the last residual unit keeps it already; pooling keeps only its input.
+            # The ReLU of the last residual unit already saves it; pooling saves only its input.
             embed.shared = count * precision.product if config.stem_depths else 0
             embed.keep(0 if config.stem_depths else count)
     embed.linear(patches, side**2 * config.stem_channels, d)
@@ -61,18 +61,18 @@ def _layer(config: ViTConfig, precision: Precision, n: int, index: int) -> Unit:
 
 
 def _stream(config: ViTConfig, precision: Precision, sums: int) -> int:
-    """Bytes of a number of the tokens between layers, after so many residual sums.
+    """Bytes per element of the tokens between layers, after this many residual sums.
 
-    LayerScale's factors are float32, and so is every sum that they enter.
+    LayerScale's factors are float32, and so are all later sums.
     """
     return precision.product if config.layer_scale is None or sums == 0 else FLOAT
 
 
 def _mlp(unit: Unit, config: ViTConfig, n: int) -> None:
-    """Two dense layers; kept are the input of the activation and the input of the second."""
+    """Two dense layers; saves the inputs of the activation and of the second layer."""
     d, m = config.width, config.mlp_dim
     unit.linear(n, d, config.mlp_hidden_width)
-    # Gate, value, SiLU of the gate, and the product; or what goes into the GELU, and comes out.
+    # Gate, value, SiLU of the gate, and the product; or input and output of the GELU.
     unit.keep(n * m, copies=4 if config.activation == "swiglu" else 2)
     unit.linear(n, m, d)
 
@@ -83,13 +83,13 @@ def _dropped(config: ViTConfig, count: int) -> int:
 
 
 def _head(config: ViTConfig, precision: Precision, n: int, patches: int) -> Unit:
-    """Final norm, pooling, and what gives the logits."""
+    """Final norm, pooling and head."""
     d, k = config.width, config.num_classes
     unit = Unit(name="head", precision=precision)
     norms = config.num_logit_layers if config.norm_after_pool else n
     stream = _stream(config, precision, sums=2 * config.depth)
     unit.layer_norm(norms, d, stream)
-    cast = max(stream, precision.norm) != precision.product  # the head reads a copy of its own
+    cast = max(stream, precision.norm) != precision.product  # the head reads a separate copy
     if config.norm_after_pool:
         unit.keep(norms * d)
     elif config.pool == "cls" and not cast:
@@ -107,7 +107,7 @@ def _head(config: ViTConfig, precision: Precision, n: int, patches: int) -> Unit
         for _ in range(config.num_logit_layers):
             unit.linear(1, config.num_features, k)
         unit.classifier_macs = config.num_logit_layers * config.num_features * k
-        unit.kept += k * FLOAT  # the loss keeps the logarithms of the probabilities
+        unit.kept += k * FLOAT  # the loss saves log-probabilities
     return unit
 
 

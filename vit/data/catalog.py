@@ -66,7 +66,7 @@ class Dataset:
     """Images of each split, as the loader gives them, before val is cut from a train without it."""
     num_classes: int
     mean_std: tuple[Channels, Channels] | None
-    """Of train's red, green and blue in [0, 1], as recipes give them; None where none does."""
+    """Mean and deviation of train's red, green and blue in [0, 1] if recipes give them."""
     paper: Paper | None
     """None where the ViT paper does not transfer to it."""
     load: Loader
@@ -75,7 +75,7 @@ class Dataset:
 
     @property
     def num_images(self) -> int:
-        """Of all splits; fewer on disk means an interrupted download."""
+        """Images of all splits; fewer on disk means an interrupted download."""
         return sum(self.images.values())
 
     @property

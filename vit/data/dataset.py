@@ -33,7 +33,7 @@ _MAX_NEIGHBOURS = 100
 class UnreadableImage(ImageError):
     """An image that could not be opened, in one line also when a worker process raised it.
 
-    DataLoader makes a worker's exception anew from its whole traceback; only the last line is ours.
+    DataLoader rebuilds a worker's exception from its whole traceback; only the last line is ours.
     """
 
     def __init__(self, message: str) -> None:

@@ -254,9 +254,9 @@ class _Listing:
         numbers: dict[int, list[int]] = {}
         bad = []
         for cell in used:
-            own = self.labels[cell]
-            numbers[cell] = [index[label] for label in own if label in index]
-            if len(numbers[cell]) < len(own) or not (self.multilabel or len(own) == 1):
+            names = self.labels[cell]
+            numbers[cell] = [index[label] for label in names if label in index]
+            if len(numbers[cell]) < len(names) or not (self.multilabel or len(names) == 1):
                 bad.append(cell)
         if bad:
             at = int(np.flatnonzero(np.isin(cells, bad))[0])

@@ -15,10 +15,10 @@ from vit.errors import UserError
 Cache = Literal["auto", "ram", "none"]
 
 MAX_BYTES = 2**30
-"""Of a set that is kept without being asked to."""
+"""Largest set that is kept in memory by default."""
 
 SMALL_PIXELS = 64 * 64
-"""Of an image that is kept without being asked to."""
+"""Pixels of the largest image that is kept in memory by default."""
 
 
 @dataclass

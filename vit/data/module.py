@@ -331,7 +331,7 @@ class ImageData(LightningDataModule):
 
     def _weights(self) -> Tensor:
         if self.multilabel:
-            raise UserError("sampling.balanced needs one label an image; this set has several")
+            raise UserError("sampling.balanced needs one label per image; this set has several")
         images = torch.tensor(self.class_counts, dtype=torch.float64)
         return 1 / images[torch.from_numpy(self.splits.train.labels)]
 

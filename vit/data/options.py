@@ -13,7 +13,7 @@ MAX_WORKERS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Which training images an epoch is made of."""
+    """The training images that make an epoch."""
 
     balanced: bool = False
     """Draws classes equally often, whatever their sizes, with replacement."""
@@ -36,7 +36,7 @@ class Splitting:
     """Share that becomes test where a folder or manifest has neither val nor test; in [0, 1)."""
 
     seed: int = 0
-    """Of these cuts, the training order and the augmentation."""
+    """Seed of these cuts, of the training order and of the augmentation."""
 
     def __post_init__(self) -> None:
         check_range("splits.val_fraction", self.val_fraction, BELOW_ONE)

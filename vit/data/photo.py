@@ -136,7 +136,7 @@ class _Jpeg:
         return usual and bool(image.tile) and _is_upright(image)
 
     def opened(self) -> JpegImageFile:
-        """The image, not decoded yet. An image can be decoded once: the next call reads anew."""
+        """The image, not decoded yet. It can be decoded once: the next call reads it again."""
         image, self._opened = self._opened, None
         return image or JpegImageFile(io.BytesIO(self._data))
 

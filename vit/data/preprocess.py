@@ -21,7 +21,7 @@ Interpolation = Literal["bilinear", "bicubic"]
 """Pillow's filters, antialiased."""
 
 MAX_ASPECT = 100
-"""Of an image that is longer than this many times its other side, only the middle is used: a
+"""Aspect ratio beyond which only the middle of an image is used: a
 strip of 1 x 20,000 pixels, its shorter side resized to 256, would fill five gigabytes."""
 
 
@@ -92,8 +92,8 @@ class Preprocess:
         ToTensor and Normalize, so the result equals theirs to the bit.
         """
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-            found = f"{images.dtype} of shape {tuple(images.shape)}"
-            raise ValueError(f"normalize takes uint8 images of shape (b, 3, h, w), not {found}")
+            received = f"{images.dtype} of shape {tuple(images.shape)}"
+            raise ValueError(f"normalize takes uint8 images of shape (b, 3, h, w), not {received}")
         mean = _per_channel(self.mean, images.device)
         std = _per_channel(self.std, images.device)
         floats = _empty_floats(images)

@@ -1,1 +1,1 @@
-"""What frozen features are worth, and how a model fares on ImageNet's other test sets."""
+"""Evaluation of frozen features, and of models on ImageNet's other test sets."""

@@ -13,7 +13,7 @@ from vit.calibration import reliability
 def expected_calibration_error(
     logits: np.ndarray, labels: np.ndarray, *, temperature: float = 1.0
 ) -> float:
-    """That of softmax(logits / temperature), in equally wide bins.
+    """Expected calibration error of softmax(logits / temperature), in bins of equal width.
 
     `logits` (n, k), `labels` (n,).
     """
@@ -23,11 +23,11 @@ def expected_calibration_error(
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The T for which softmax(logits / T) has the least cross-entropy; above 1 if overconfident.
+    """The T that minimises the cross-entropy of softmax(logits / T); above 1 if overconfident.
 
-    From images that the model was not trained on: `logits` (n, k), `labels` (n,). One number
-    changes no prediction. Found by L-BFGS over log T, in float64. The result is only where the
-    search stopped if `temperature_without_minimum` gives a reason.
+    `logits` (n, k) and `labels` (n,) are of images that the model was not trained on. Temperature
+    scaling changes no prediction. L-BFGS over log T in float64. If `temperature_without_minimum`
+    returns a reason, the result is only the last iterate.
     """
     scores, truth = torch.from_numpy(logits).double(), torch.from_numpy(labels)
     log_t = torch.zeros((), dtype=torch.float64, requires_grad=True)
@@ -44,16 +44,16 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def temperature_without_minimum(logits: np.ndarray, labels: np.ndarray) -> str | None:
-    """Why no temperature has the least cross-entropy, or None if one has.
+    """Why no temperature minimises the cross-entropy, or None if one does.
 
     Cross-entropy is convex in b = 1 / T. Its slope at b = 0 is the mean over the images of (mean
     logit - true logit), and for b to infinity that of (largest logit - true logit): it has a
-    minimum in between only if the first is below 0 and the second above 0.
+    finite minimum only if the first is below 0 and the second above 0.
     """
     scores = torch.from_numpy(logits).double()
     true = scores[torch.arange(len(scores)), torch.from_numpy(labels)]
     if (scores.mean(1) - true).mean() >= 0:
-        return "the logits say nothing about the labels, so the higher the temperature the better"
+        return "the logits do not predict the labels: a higher temperature is always better"
     if (scores.amax(1) - true).mean() <= 0:
-        return "every image is right, so the lower the temperature the better"
+        return "every image is correct: a lower temperature is always better"
     return None

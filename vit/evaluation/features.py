@@ -1,8 +1,8 @@
-"""What a frozen model makes of the images of a split: computed once, then read from a file.
+"""Features of the images of a split from a frozen model, cached in a file.
 
-The file is named by a hash of everything that the numbers depend on: weights and configuration,
-the images (path, size and time of change of each file, or the pixels in memory) in their order, the
-preprocessing, the precision and which layer. Whatever differs is computed anew.
+The file name is a hash of everything that determines the features: weights and configuration, the
+images in order (path, size and modification time of each file, or the pixels in memory),
+preprocessing, precision and layer. Any change leads to a new computation.
 Shapes: n images, d features.
 """
 
@@ -37,34 +37,34 @@ if TYPE_CHECKING:
     from vit.data.module import ImageData
 
 Layer = Literal["pre_logits", "pooled", "logits"]
-"""pre_logits: what the head receives. pooled: the same before the tanh layer that some models have
-there. logits: what the head gives."""
+"""pre_logits: input of the head. pooled: the same before the tanh layer that some models have.
+logits: output of the head."""
 
 Precision = Literal["float32", "float64", "bfloat16"]
 
 _VERSION = 1
-"""To be raised when the same model, image and settings give other numbers than before."""
+"""Increase when the same model, images and settings result in other features than before."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """Features of the images of a split, in their order."""
+    """Features of the images of a split, in order."""
 
     values: np.ndarray
-    """(n, d) float32, or float64 where the model computed in it."""
+    """(n, d) float32, or float64 if the model computed in float64."""
     labels: np.ndarray
-    """(n,) class indices, or (n, k) zeros and ones."""
+    """(n,) class indices, or (n, k) multi-hot."""
     indices: np.ndarray
-    """(n,) places in the split: all of them, unless unreadable images were skipped."""
+    """(n,) indices into the split; some are missing if unreadable images were skipped."""
     cached: bool
-    """Whether they were read from a file."""
+    """Whether they were read from the cache."""
     seconds: float
 
 
 class Extractor:
-    """Gives the features of splits under one model, which it puts into evaluation mode.
+    """Computes features of splits with one model, which it sets to evaluation mode.
 
-    `cache` is the folder of the files, None for none. `precision` is that of the whole model.
+    `cache` is the cache folder, or None. `precision` is the dtype of the whole model.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Extractor:
         if layer == "logits" and not config.num_classes:
             raise UserError("the model has no head, so it gives no logits; use one with classes")
         tanh = isinstance(config, ViTConfig) and config.representation_size is not None
-        # Without the tanh layer these are the same, and need one file only.
+        # Without the tanh layer these are equal and share a file.
         self.layer: Layer = "pooled" if layer == "pre_logits" and not tanh else layer
         self.precision: Precision = precision
         self.device = device
@@ -92,25 +92,25 @@ class Extractor:
         self.model = model.eval().to(device, getattr(torch, precision))
 
     def __call__(self, data: "ImageData", split: SplitName) -> Features:
-        """The features of a split; `data.preprocess` is how its images are brought to the model.
+        """Features of a split, preprocessed with `data.preprocess`.
 
-        Raises UserError for an unreadable image, which it names, unless `data` skips those, and
-        for numbers that are not finite.
+        Raises UserError for an unreadable image, unless `data` skips them, and for non-finite
+        features.
         """
         start = time.monotonic()
-        images, file, key, found = data.image_set(split), Path(), "", None
+        images, file, key, stored = data.image_set(split), Path(), "", None
         if self.cache is not None:
             key = self._key(data, images)
             file = self.cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
-            found = _read(cached(file), key)
-        values, indices = found or self._compute(data, split)
-        if self.cache is not None and found is None:
+            stored = _read(cached(file), key)
+        values, indices = stored or self._compute(data, split)
+        if self.cache is not None and stored is None:
             _write(file, key, values, indices)
         return Features(
             values=values.numpy(),
             labels=images.labels[indices.numpy()],
             indices=indices.numpy(),
-            cached=found is not None,
+            cached=stored is not None,
             seconds=time.monotonic() - start,
         )
 
@@ -132,7 +132,7 @@ class Extractor:
 
     @torch.inference_mode()
     def _compute(self, data: "ImageData", split: SplitName) -> tuple[Tensor, Tensor]:
-        """(n, d) and (n,), on the CPU."""
+        """Features (n, d) and indices (n,), on the CPU."""
         pack(self.model)
         total, dtype = data.expected_images(split), getattr(torch, self.precision)
         values, places, done = torch.empty(0), torch.empty(total, dtype=torch.int64), 0
@@ -177,7 +177,7 @@ def images_digest(images: ImageSet) -> str:
         try:
             status = os.stat(path)
             state = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError:  # whoever opens it will name it
+        except OSError:  # opening the file will report it
             state = "absent"
         digest.update(os.fsencode(path) + f"\0{state}\n".encode())
     return digest.hexdigest()
@@ -185,7 +185,7 @@ def images_digest(images: ImageSet) -> str:
 
 @contextmanager
 def _whole_float32() -> Iterator[None]:
-    """cuDNN's convolutions take TF32 for float32 by default: ten bits of the patch embedding."""
+    """Disables cuDNN's default TF32 convolutions, which round the patch embedding to ten bits."""
     cudnn: Any = torch.backends.cudnn
     convolution = cudnn.conv
     before = convolution.fp32_precision
@@ -197,18 +197,18 @@ def _whole_float32() -> Iterator[None]:
 
 
 def _read(file: Path, key: str) -> tuple[Tensor, Tensor] | None:
-    """Values and indices; None where there is no such file, or where it is not whole."""
+    """Values and indices; None if the file is missing or damaged."""
     if not file.is_file():
         return None
     try:
         with safe_open(str(file), framework="pt") as content:
-            told = content.metadata() or {}
+            metadata = content.metadata() or {}
             tensors = {name: content.get_tensor(name) for name in content.keys()}
-        if told["key"] == key and told["sha256"] == fingerprint(tensors):
+        if metadata["key"] == key and metadata["sha256"] == fingerprint(tensors):
             return tensors["values"], tensors["indices"]
     except (SafetensorError, OSError, KeyError, ValueError):
         pass
-    print(f"note: {file} is damaged; its features are computed again", file=sys.stderr)
+    print(f"note: {file} is damaged; recomputing its features", file=sys.stderr)
     return None
 
 
@@ -218,6 +218,6 @@ def _write(file: Path, key: str, values: Tensor, indices: Tensor) -> None:
     try:
         with atomic(file) as temporary:
             write_safetensors(temporary, tensors, metadata)
-    except OSError as error:  # a full disk must not cost what was computed
+    except OSError as error:  # a full disk must not discard the result
         reason = f"{error.strerror}: {file}"
-        print(f"note: the features could not be kept ({reason})", file=sys.stderr)
+        print(f"note: the features could not be cached ({reason})", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""Few-shot accuracy by ridge regression, exactly as big_vision's (evaluators/fewshot_lsr.py).
+"""Few-shot accuracy by ridge regression, exactly as in big_vision (evaluators/fewshot_lsr.py).
 
-The paper's own quick figure (ViT, arXiv:2010.11929, section 4.1): a regularised least-squares map
-from frozen features of k images a class to targets of -1 and 1, which has a closed form. big_vision
-computes in float32; this is float64. Shapes: n images, d features, k classes.
+The paper's fast evaluation (ViT, arXiv:2010.11929, section 4.1): regularised least squares in
+closed form from frozen features of k images per class to targets of -1 and 1. In float64;
+big_vision uses float32. Shapes: n images, d features, k classes.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from vit.errors import UserError
 
 BIAS = 100.0
-"""The constant feature: so large that its weight is hardly regularised."""
+"""The constant feature, so large that its weight is hardly regularised."""
 
 L2 = 2.0**10
 """big_vision's regularisation (configs/common_fewshot.py), the same for all sets."""
@@ -23,10 +23,10 @@ SHOTS = (1, 5, 10, 25)
 
 @dataclass(frozen=True)
 class Ridge:
-    """Least squares of whitened features, solved for every strength of regularisation at once.
+    """Ridge regression on standardised features, solved for all regularisation strengths at once.
 
-    With X (n d+1) and Y (n k) the weights are (X'X + l2)^-1 X'Y, or X'(XX' + l2)^-1 Y where that
-    matrix is the smaller one; its eigenvectors make the inverse a division by eigenvalue + l2.
+    With X (n d+1) and Y (n k) the weights are (X'X + l2)^-1 X'Y, or X'(XX' + l2)^-1 Y if that
+    matrix is smaller. With its eigenvectors, the inverse is a division by eigenvalue + l2.
     """
 
     mean: np.ndarray
@@ -37,7 +37,7 @@ class Ridge:
 
     @classmethod
     def fit(cls, features: np.ndarray, labels: np.ndarray, num_classes: int) -> "Ridge":
-        """From `features` (n, d) and `labels` (n,)."""
+        """Fits `features` (n, d) and `labels` (n,)."""
         features = features.astype(np.float64)
         mean, std = features.mean(0), features.std(0) + 1e-5
         x = _with_bias((features - mean) / std)
@@ -49,7 +49,7 @@ class Ridge:
         return cls(mean, std, eigenvalues, x.T @ q, q.T @ y)
 
     def scores(self, features: np.ndarray, l2: float = L2) -> np.ndarray:
-        """Scores (n, k) of `features` (n, d); the class of an image is the largest one."""
+        """Scores (n, k) of `features` (n, d); the prediction is the argmax."""
         x = _with_bias((features.astype(np.float64) - self.mean) / self.std)
         return x @ ((self.left / (self.eigenvalues + l2)) @ self.right)
 
@@ -59,11 +59,11 @@ def _with_bias(x: np.ndarray) -> np.ndarray:
 
 
 def draw_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) -> np.ndarray:
-    """Places of `shots` images of each class, class after class.
+    """Indices of `shots` images of each class, ordered by class.
 
-    The images of every class are permuted by one generator, from class 0 on, and the first `shots`
-    are taken: so more shots contain fewer. The draw depends on the order of the images, which is
-    that of TensorFlow Datasets for big_vision.
+    One generator permutes the images of each class, starting with class 0, and the first `shots`
+    are used, so a larger draw contains a smaller one. The draw depends on the order of the images,
+    which is that of TensorFlow Datasets in big_vision.
     """
     random = np.random.default_rng(seed)
     chosen = [random.permutation(np.flatnonzero(labels == k))[:shots] for k in range(num_classes)]
@@ -73,12 +73,12 @@ def draw_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) -> n
 def check_shots(
     labels: np.ndarray, classes: Sequence[str], shots: Sequence[int], l2: float = L2
 ) -> None:
-    """UserError that names the class with the fewest images where those are less than asked for."""
+    """Raises UserError, naming the smallest class, if a class has fewer images than requested."""
     if not l2 > 0:
         raise UserError(f"l2={l2} must be above 0")
-    for wanted in shots:
-        if wanted < 1:
-            raise UserError(f"shots={wanted} must be at least 1")
+    for count in shots:
+        if count < 1:
+            raise UserError(f"shots={count} must be at least 1")
     counts = np.bincount(labels, minlength=len(classes))
     scarce = int(counts.argmin())
     if counts[scarce] < max(shots):
@@ -101,15 +101,15 @@ def few_shot_accuracy(
 ) -> dict[int, list[float]]:
     """Shots -> test accuracy for each seed, from features (n, d) and labels (n,) of two sets.
 
-    Raises UserError where a class of train has fewer images than asked for.
+    Raises UserError if a training class has fewer images than requested.
     """
     (features, labels), (queries, truth) = train, test
     check_shots(labels, classes, shots, l2)
-    accuracies: dict[int, list[float]] = {wanted: [] for wanted in shots}
+    accuracies: dict[int, list[float]] = {count: [] for count in shots}
     for seed in seeds:
-        for wanted in shots:
-            drawn = draw_shots(labels, len(classes), wanted, seed)
+        for count in shots:
+            drawn = draw_shots(labels, len(classes), count, seed)
             ridge = Ridge.fit(features[drawn], labels[drawn], len(classes))
             hits = ridge.scores(queries, l2).argmax(1) == truth
-            accuracies[wanted].append(float(hits.mean()))
+            accuracies[count].append(float(hits.mean()))
     return accuracies

@@ -1,10 +1,10 @@
 """ImageNet-1k's other test sets: ReaL labels, V2, A and R, for a model with its 1000 classes.
 
-ReaL: several labels an image of val, or none (arXiv:2006.07159; google-research/
+ReaL: any number of labels per image of val (arXiv:2006.07159; google-research/
 reassessed-imagenet, real.json). V2: folders 0 to 999 (arXiv:1902.10811). A and R: 200 WordNet ids
 each, and only the logits of these 200 count (arXiv:1907.07174, arXiv:2006.16241; eval.py in
 hendrycks/natural-adv-examples and hendrycks/imagenet-r).
-ImageNet numbers its classes in the order of their WordNet ids. Shapes: n images, k classes.
+Classes are ordered by WordNet id. Shapes: n images, k classes.
 """
 
 import json
@@ -54,8 +54,7 @@ def score(
 ) -> Score:
     """Top-1, top-5 and calibration of `logits` (n, k) against `labels` (n,).
 
-    `among`: the classes that can be answered, as for A and R; all if None. Of equal logits the
-    first class counts.
+    `among`: the allowed classes, as for A and R; None allows all. Ties go to the first class.
     """
     if among is not None:
         places = np.full(logits.shape[1], -1)
@@ -73,15 +72,15 @@ def score(
 
 
 def score_real(logits: np.ndarray, labels: Sequence[Sequence[int]]) -> Score:
-    """Share of images whose largest logit is among their labels, of those that have any.
+    """Accuracy on images with labels: the largest logit must be one of the labels.
 
     `logits` (n, k), and a list of labels for each of n images.
     """
-    rows = [row for row, own in enumerate(labels) if own]
+    rows = [row for row, answers in enumerate(labels) if answers]
     if not rows:
         raise UserError("no image of val has a ReaL label")
     predicted = logits[rows].argmax(1)
-    hits = [said in labels[row] for row, said in zip(rows, predicted, strict=True)]
+    hits = [k in labels[row] for row, k in zip(rows, predicted, strict=True)]
     return Score(name="ReaL", images=len(rows), acc1=float(np.mean(hits)))
 
 
@@ -92,33 +91,33 @@ def is_wordnet(names: Sequence[str]) -> bool:
 
 def read_wordnet_ids(file: str | Path) -> list[str]:
     """The 1000 ids in ImageNet's order from a file that mentions each: LOC_synset_mapping.txt,
-    imagenet_class_index.json, or one id a line. UserError for anything else."""
+    imagenet_class_index.json, or one id per line. UserError for anything else."""
     path = Path(file).expanduser()
     _refuse_special(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the classes from {path}: {error}") from error
-    found = sorted(set(_WORDNET_ID.findall(text)))
-    if not is_wordnet(found):
+    ids = sorted(set(_WORDNET_ID.findall(text)))
+    if not is_wordnet(ids):
         raise UserError(
-            f"{path} has {len(found)} WordNet ids such as n01440764, not {NUM_CLASSES}; give "
+            f"{path} has {len(ids)} WordNet ids such as n01440764, not {NUM_CLASSES}; give "
             "LOC_synset_mapping.txt or imagenet_class_index.json"
         )
-    return found
+    return ids
 
 
 def _refuse_special(path: Path) -> None:
-    """UserError for a pipe or a device, before it is opened."""
+    """Raises UserError for a pipe or a device, without opening it."""
     kind = special(path)
     if kind is not None:
         raise UserError(f"cannot read {path}: it is {kind}, not a file")
 
 
 def class_folders(folder: str | Path) -> tuple[Path, list[str]]:
-    """Where the folders named by WordNet id are, `folder` itself or its val/, and their names.
+    """The parent of the folders named by WordNet id, `folder` or its val/, and their names.
 
-    UserError where there are none.
+    UserError if there are none.
     """
     top = Path(folder).expanduser()
     if os.fspath(folder) == "":  # Path("") is the current directory
@@ -138,7 +137,7 @@ def class_folders(folder: str | Path) -> tuple[Path, list[str]]:
 
 
 def ranks(ids: Sequence[str]) -> list[int]:
-    """The number that ImageNet gives to each of its ids: the place in the sorted list."""
+    """ImageNet's class index of each id: its position in sorted order."""
     order = {name: place for place, name in enumerate(sorted(ids))}
     return [order[name] for name in ids]
 
@@ -146,7 +145,7 @@ def ranks(ids: Sequence[str]) -> list[int]:
 def shifted_classes(labels: np.ndarray, folder: str | Path) -> np.ndarray:
     """The classes of ImageNet-A or -R, from the labels (n,) of its images.
 
-    UserError unless they are 200: with a folder missing, the task would be an easier one.
+    UserError unless there are 200: with a missing folder, the task would be easier.
     """
     classes = np.unique(labels)
     if len(classes) != NUM_SHIFTED:
@@ -158,7 +157,7 @@ def shifted_classes(labels: np.ndarray, folder: str | Path) -> np.ndarray:
 
 
 def read_real(file: str | Path) -> list[list[int]]:
-    """real.json: for each image of val, in the order of its number, the labels that are right."""
+    """Reads real.json: the correct labels of each image of val, ordered by its number."""
     path = Path(file).expanduser()
     _refuse_special(path)
     try:
@@ -171,8 +170,8 @@ def read_real(file: str | Path) -> list[list[int]]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}); give real.json") from error
     fits = isinstance(content, list) and all(
-        isinstance(own, list) and all(type(k) is int and 0 <= k < NUM_CLASSES for k in own)
-        for own in content
+        isinstance(labels, list) and all(type(k) is int and 0 <= k < NUM_CLASSES for k in labels)
+        for labels in content
     )
     if not fits:
         raise UserError(f"{path} is not a list of lists of labels from 0 to 999; give real.json")
@@ -182,17 +181,17 @@ def read_real(file: str | Path) -> list[list[int]]:
 def real_labels(real: list[list[int]], names: PathList, file: str | Path) -> list[list[int]]:
     """The ReaL labels of each image of val, by the number in its name.
 
-    `real` has an entry for each of the 50,000 images, or for all of a smaller val that is numbered
-    from 1 without gaps. Raises UserError where it has not, or where a name has no number.
+    `real` has an entry for each of the 50,000 images, or for each image of a smaller val that is
+    numbered from 1 without gaps. Raises UserError otherwise, or if a name has no number.
     """
-    found = [_VAL_NUMBER.search(name) for name in names]
-    if None in found:
-        name = names[found.index(None)]
+    matches = [_VAL_NUMBER.search(name) for name in names]
+    if None in matches:
+        name = names[matches.index(None)]
         raise UserError(
-            f"{name} is not named as ImageNet's val (ILSVRC2012_val_00000001.JPEG), by whose "
-            "numbers the ReaL labels go"
+            f"{name} is not named as ImageNet's val (ILSVRC2012_val_00000001.JPEG); its "
+            "number selects the ReaL labels"
         )
-    numbers = [int(match[1]) for match in found if match is not None]
+    numbers = [int(match[1]) for match in matches if match is not None]
     if len(real) != NUM_REAL and sorted(numbers) != list(range(1, len(real) + 1)):
         raise UserError(
             f"{file} has labels for {len(real):,} images, val has {NUM_REAL:,}; download it again"

@@ -1,8 +1,8 @@
-"""Weighted nearest neighbours, as DINOv2 evaluates them (dinov2/eval/knn.py).
+"""Weighted nearest neighbours, as in DINOv2 (dinov2/eval/knn.py).
 
-Features are scaled to length one; each of the k most similar training images votes for its class
-with weight exp(similarity / temperature). In float64. Shapes: n images, d features, k neighbours or
-classes.
+Features are normalised to unit length; each of the k most similar training images votes for its
+class with weight exp(similarity / temperature). In float64. Shapes: n images, d features, k
+neighbours or classes.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ NEIGHBOURS = (10, 20, 100, 200)
 TEMPERATURE = 0.07
 
 _QUERIES, _CANDIDATES = 1024, 16384
-"""Images compared at a time: 128 MB of similarities, however large the sets are."""
+"""Images compared at a time: 128 MB of similarities for any size of the sets."""
 
 
 @torch.inference_mode()
@@ -31,9 +31,9 @@ def neighbours(
     num_queries: int = _QUERIES,
     num_candidates: int = _CANDIDATES,
 ) -> tuple[Tensor, Tensor]:
-    """Cosine similarities and places in `train` (n, k) of the k nearest, nearest first, on the CPU.
+    """Cosine similarities and indices (n, k) of the k nearest in `train`, nearest first, on CPU.
 
-    `train` (m, d), `queries` (n, d). The chunks bound the memory and change nothing else.
+    `train` (m, d), `queries` (n, d). Chunks only bound the memory.
     """
     similarities, places = [], []
     for start in range(0, len(queries), num_queries):
@@ -41,9 +41,9 @@ def neighbours(
         best = torch.empty(len(rows), 0, dtype=torch.float64, device=device)
         where = torch.empty(len(rows), 0, dtype=torch.int64, device=device)
         for first in range(0, len(train), num_candidates):
-            found = rows @ _unit(train[first : first + num_candidates], device).T
-            found, at = found.topk(min(k, found.shape[1]))
-            best, where = torch.cat([best, found], 1), torch.cat([where, at + first], 1)
+            chunk = rows @ _unit(train[first : first + num_candidates], device).T
+            chunk, at = chunk.topk(min(k, chunk.shape[1]))
+            best, where = torch.cat([best, chunk], 1), torch.cat([where, at + first], 1)
             best, at = best.topk(min(k, best.shape[1]))
             where = where.gather(1, at)
         similarities.append(best.cpu())
@@ -65,7 +65,7 @@ def vote(
 
 
 def check_neighbours(ks: Sequence[int], num_images: int, temperature: float = TEMPERATURE) -> None:
-    """UserError for a number of neighbours that `num_images` training images cannot give."""
+    """Raises UserError for a number of neighbours outside 1 to `num_images`."""
     if not temperature > 0:
         raise UserError(f"temperature={temperature} must be above 0")
     for k in ks:
@@ -84,18 +84,18 @@ def knn_accuracy(
 ) -> dict[int, float]:
     """Number of neighbours -> test accuracy, from features (n, d) and labels (n,) of two sets.
 
-    Of classes with equal votes the first one counts. Raises UserError for a number of neighbours
-    that is not between 1 and the training images.
+    Ties go to the first class. Raises UserError for a number of neighbours outside 1 to the number
+    of training images.
     """
     (features, labels), (queries, truth) = train, test
     check_neighbours(ks, len(features), temperature)
     similarities, places = neighbours(features, queries, max(ks), device=device)
-    found, right = torch.from_numpy(labels)[places], torch.from_numpy(truth)
+    voters, right = torch.from_numpy(labels)[places], torch.from_numpy(truth)
     accuracies = {}
     for k in ks:
         hits = 0
         for rows in torch.arange(len(truth)).split(_QUERIES):
-            votes = vote(similarities[rows, :k], found[rows, :k], num_classes, temperature)
+            votes = vote(similarities[rows, :k], voters[rows, :k], num_classes, temperature)
             hits += int((votes.argmax(1) == right[rows]).sum())
         accuracies[k] = hits / len(truth)
     return accuracies

@@ -1,8 +1,8 @@
-"""Logistic regression on frozen features, its strength chosen on images held out of training.
+"""Logistic regression on frozen features; the regularisation is tuned on held-out images.
 
-The protocol of DINOv2 (dinov2/eval/log_regression.py): C from a logarithmic grid, the one that is
-best on a tenth of train, or on val, then a fit to all of these and one look at test. The objective
-is scikit-learn's and cuML's, C * sum of losses + |W|^2 / 2, minimised by L-BFGS in float64 on any
+The protocol of DINOv2 (dinov2/eval/log_regression.py): C is chosen from a logarithmic grid on a
+tenth of train, or on val; then one fit on all of these and one evaluation on test. The objective is
+that of scikit-learn and cuML, C * sum of losses + |W|^2 / 2, minimised by L-BFGS in float64 on any
 device. Shapes: n images, d features, k classes.
 """
 
@@ -20,8 +20,8 @@ from vit.logistic import minimise, two_columns
 from vit.progress import Meter
 
 NUM_C = 12
-"""C from 1e-6 to 1e5 in steps of ten: every fourth of DINOv2's 45 values, for a CPU. Around the
-best one, accuracy changes less between two of them than the held-out images can tell."""
+"""Powers of ten from 1e-6 to 1e5: every fourth of DINOv2's 45 values. Near the best one, accuracy
+changes less between two of them than the held-out images can resolve."""
 
 MAX_ITERATIONS = 1000
 TOLERANCE = 1e-5
@@ -31,13 +31,13 @@ SEED = 0
 
 @dataclass(frozen=True)
 class LogisticFit:
-    """Weights (k, d) and bias (k,) of the scores; of two classes one row, the score of class 1."""
+    """Weights (k, d) and bias (k,) of the scores; for two classes one row, the score of class 1."""
 
     weight: Tensor
     bias: Tensor
     iterations: int
     converged: bool
-    """Whether the gradient came down to the tolerance."""
+    """Whether the gradient reached the tolerance."""
 
     def probabilities(self, features: Tensor) -> Tensor:
         """Probabilities (n, k) of `features` (n, d)."""
@@ -46,30 +46,30 @@ class LogisticFit:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe found."""
+    """Result of a probe."""
 
     accuracy: float
     """On test."""
     c: float
     sweep: dict[float, float]
-    """C -> accuracy on the images held out."""
+    """C -> accuracy on the held-out images."""
     converged: bool
-    """Whether the last fit reached its minimum within the iterations."""
+    """Whether the last fit converged within the iterations."""
 
 
 def c_values(count: int = NUM_C) -> list[float]:
-    """`count` values from 1e-6 to 1e5, evenly on a logarithmic scale; DINOv2's are 45."""
+    """`count` values from 1e-6 to 1e5 on a logarithmic scale; DINOv2 has 45."""
     if count < 2:
         raise UserError(f"num_c={count} must be at least 2: the ends of the range")
     return [float(c) for c in 10.0 ** np.linspace(-6, 5, count)]
 
 
 class LogisticProblem:
-    """Training images, ready to be fitted with any C.
+    """Training images, preconditioned for fits with any C.
 
-    Raw features point in few directions, and L-BFGS would take thousands of steps. It works in
-    coordinates in which the curvature is about the same in all directions: centred, along the
-    principal axes, each scaled by curvature. The minimum is the same, the way is short.
+    Raw features are highly correlated, and L-BFGS would take thousands of steps. It works in
+    coordinates with about equal curvature in all directions: centred, along the principal axes,
+    each scaled by its curvature. The minimum is the same.
 
     `features` (n, d) float64, `labels` (n,), on one device.
     """
@@ -80,7 +80,7 @@ class LogisticProblem:
         self.mean = features.mean(0)
         centred = features - self.mean
         variances, self.axes = torch.linalg.eigh(centred.T @ centred / len(features))
-        # Cross-entropy curves by p (1 - p) times the variance, at equal p for all classes.
+        # Curvature of cross-entropy: p (1 - p) times the variance, at equal p for all classes.
         self.curvature = variances.clamp(min=0) * (num_classes - 1) / num_classes**2
         self.rotated = centred @ self.axes
 
@@ -94,8 +94,8 @@ class LogisticProblem:
     ) -> LogisticFit:
         """Minimises mean cross-entropy + |weight|^2 / (2 c n); the bias is free.
 
-        `start`: a fit to begin from, such as that of the next smaller C. `tolerance`: of the
-        largest entry of the gradient in the coordinates of this class.
+        `start`: a fit to start from, such as that of the next smaller C. `tolerance`: bound of the
+        largest gradient entry in the coordinates of this class.
         """
         count, rows = len(self.rotated), 1 if self.num_classes == 2 else self.num_classes
         strength = 1 / (c * count)
@@ -132,7 +132,7 @@ def choose_c(
     num_classes: int,
     values: Sequence[float],
 ) -> dict[float, float]:
-    """C -> accuracy on `selection` of the fit to `train`, each begun from the one before."""
+    """C -> accuracy on `selection` of the fit to `train`, each started from the previous one."""
     problem, fit = LogisticProblem(*train, num_classes), None
     accuracies = {}
     with Meter("logistic regression", len(values), "fits") as meter:
@@ -144,7 +144,7 @@ def choose_c(
 
 
 def accuracy(fit: LogisticFit, features: Tensor, labels: Tensor) -> float:
-    """Share of `features` (n, d) whose most probable class is in `labels` (n,)."""
+    """Accuracy on `features` (n, d) and `labels` (n,)."""
     return float((fit.probabilities(features).argmax(1) == labels).double().mean())
 
 
@@ -159,9 +159,8 @@ def probe_accuracy(
 ) -> ProbeResult:
     """The protocol, from features (n, d) and labels (n,) of two or three sets.
 
-    C is chosen on `val`, or without one on a tenth of each class of train, and the last fit is to
-    all of both. Of equally good values the smallest. Raises UserError where no class has an image
-    to spare.
+    C is chosen on `val`, or if None on a tenth of each class of train; ties go to the smallest. The
+    last fit uses both. Raises UserError if every class has only one training image.
     """
     values = c_values(num_c)
     everything = _tensors(train, device)
@@ -172,7 +171,7 @@ def probe_accuracy(
             places, strata, seed=SEED, val_fraction=HELD_OUT, test_fraction=0.0
         )
         if not len(chosen):
-            raise UserError("no class has two training images, so that C could be chosen on one")
+            raise UserError("no class has two training images, so none can be held out to choose C")
         fitted, selection = _rows(everything, kept), _rows(everything, chosen)
     else:
         fitted, selection = everything, _tensors(val, device)

@@ -1,1 +1,1 @@
-"""A trained model with its class names and preprocessing, ready for pictures."""
+"""Inference with a trained model, its class names and preprocessing."""

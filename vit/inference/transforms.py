@@ -1,4 +1,4 @@
-"""The evaluation preprocessing of a model as one callable, for use outside of this package."""
+"""The evaluation preprocessing of a model as a callable."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from vit.inference.classifier import Classifier
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """Image -> float32 `c h w`, normalised, as the model expects it.
+    """Image -> normalised float32 `c h w`.
 
     Takes a path, a PIL image or a uint8 array (h w, or h w 3); can be pickled for a DataLoader.
     """
@@ -28,10 +28,10 @@ class ImageTransform:
 def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
     """The evaluation preprocessing of a model from `vit.create_model` or `vit.load`.
 
-    `changes`: fields of `vit.data.preprocess.Preprocess` that are to differ, such as
-    `crop_fraction=1.0`. A model with fresh weights has the defaults of training from scratch:
-    a centre crop of 0.875, and mean and standard deviation of 0.5. Raises UserError for weights
-    that do not record how their images are normalised, until `mean` and `std` are given.
+    `changes`: overrides of fields of `vit.data.preprocess.Preprocess`, such as `crop_fraction=1.0`.
+    A model with fresh weights has the defaults of training from scratch: a centre crop of 0.875,
+    and mean and standard deviation 0.5. Raises UserError if the weights do not record their
+    normalisation and `mean` and `std` are not given.
     """
     if isinstance(model, Classifier):
         preprocess = model.preprocess
@@ -41,7 +41,7 @@ def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
             raise UserError(f"transforms takes a model of this package, not {type(model).__name__}")
         if recorded == {} and not {"mean", "std"} <= set(changes):
             raise UserError(
-                "these weights do not record how images are normalised: give mean and std, such as "
+                "these weights do not record their normalisation: give mean and std, such as "
                 "vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
             )
         preprocess = (

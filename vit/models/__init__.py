@@ -1,1 +1,1 @@
-"""Architectures on plain torch: Vision Transformers and the ResNets they are compared with."""
+"""Architectures in plain torch: Vision Transformers, and the ResNets of their paper."""

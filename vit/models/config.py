@@ -1,7 +1,7 @@
-"""The two architectures' configurations: frozen, checked, and plain JSON on disk.
+"""Configurations of the two architectures: frozen, validated, plain JSON on disk.
 
-Whatever differs between the published weights of one architecture (GELU form, epsilons, resize
-rule, where the final norm sits) is a field, so that a file's own arithmetic travels with it.
+Every numerical choice that differs between published weights (GELU form, epsilons, resize rule,
+position of the final norm) is a field, so that it is saved with the weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ PosResize = Literal[
     "bicubic_antialias",
     "bicubic_offset",
 ]
-"""How a table of positions meets another grid; each name is the rule of a published source.
+"""Rules for resampling a position table to another grid, by published source.
 
 bilinear_corners: Google's code (scipy.ndimage.zoom, order 1), bilinear with aligned corners;
 bilinear: half-pixel centres; bicubic_corners: torchvision; bicubic: DeiT and Hugging Face;
@@ -30,7 +30,7 @@ bicubic_offset: DINOv2, bicubic by the scale factor (size + 0.1) / old size.
 Activation = Literal["gelu", "gelu_tanh", "swiglu"]
 
 WsMode = Literal["google_hybrid", "google_bit", "timm"]
-"""Arithmetic of weight standardisation and GroupNorm; each name is a published source.
+"""Epsilons of weight standardisation and GroupNorm, by published source.
 
 google_hybrid: w / (std + 1e-5), GroupNorm epsilon 1e-6 (vit_jax/models_resnet.py);
 google_bit: w / sqrt(var + 1e-10), GroupNorm epsilon 1e-5 (big_transfer, bit_pytorch/models.py);
@@ -39,12 +39,11 @@ timm: w / sqrt(var + 1e-8), GroupNorm epsilon 1e-5 (timm, and Hugging Face's BiT
 
 
 ROOT_CHANNELS = 64
-"""Channels of the first convolution of every ResNet, before a width factor (arXiv:1512.03385,
-table 1)."""
+"""Channels of a ResNet's first convolution at width factor 1 (arXiv:1512.03385, table 1)."""
 
 
 def gated_width(mlp_dim: int, activation: Activation) -> int:
-    """Outputs of an MLP's first layer: a gated one gives gate and value (arXiv:2002.05202)."""
+    """Output width of an MLP's first layer; a gated one has gate and value (arXiv:2002.05202)."""
     return 2 * mlp_dim if activation == "swiglu" else mlp_dim
 
 
@@ -53,13 +52,13 @@ class ViTConfig:
     """Architecture of a Vision Transformer or hybrid. Defaults are the paper's ViT-B/16 at 224."""
 
     image_size: int | tuple[int, int] = 224
-    """Pixels, one side or (height, width), for which the position table is made."""
+    """Image size in pixels, one side or (height, width); determines the position table."""
     patch_size: int = 16
-    """Pixels from one token to the next; for a hybrid, the stride of its ResNet included."""
+    """Stride of the tokens in pixels; for a hybrid it includes the stride of the ResNet."""
     in_channels: int = 3
     """Channels of the input images."""
     num_classes: int = 1000
-    """Outputs of the head; 0 builds a backbone whose forward gives pooled features."""
+    """Outputs of the head; 0 builds a backbone that returns pooled features."""
     width: int = 768
     """Token size, D in the paper."""
     depth: int = 12
@@ -76,34 +75,34 @@ class ViTConfig:
     class_token: bool = True
     """Whether a learned class token is prepended."""
     distillation_token: bool = False
-    """Whether a second token, with a head of its own, learns from a teacher (arXiv:2012.12877)."""
+    """Whether there is a distillation token with its own head (arXiv:2012.12877)."""
     num_registers: int = 0
-    """Learned register tokens, without positions, before the patches (arXiv:2309.16588)."""
+    """Number of learned register tokens, without positions (arXiv:2309.16588)."""
     pos_embed: Literal["learned", "sincos2d", "none"] = "learned"
     """Positions: a learned table, fixed 2-D sine and cosine, or none."""
     pos_embed_class_slot: bool = True
     """Whether the table has entries for class and distillation token (paper: yes; DeiT-III: no)."""
     pos_resize: PosResize = "bilinear_corners"
-    """Rule by which the table is resampled to another grid; the paper's code by default."""
+    """Rule for resampling the table to another grid; default: the paper's code."""
     representation_size: int | None = None
     """Size of the tanh layer before the head, used for pre-training (section 3.1), or None."""
     dropout: float = 0.0
-    """Probability in [0, 1) after every dense layer but qkv, and after the positions (B.1)."""
+    """Dropout probability in [0, 1) after positions and all dense layers but qkv (B.1)."""
     drop_path: float = 0.0
-    """Probability in [0, 1) of skipping the last layer's branches; grows linearly from 0."""
+    """Stochastic depth: probability in [0, 1) for the last layer; grows linearly from 0."""
     drop_path_uniform: bool = False
-    """Whether every layer is skipped with the same probability (DeiT-III) instead."""
+    """Whether every layer has the probability `drop_path` (DeiT-III)."""
     layer_scale: float | None = None
-    """Initial value of LayerScale's factors, or None for no LayerScale."""
+    """Initial value of LayerScale, or None for no LayerScale."""
     activation: Activation = "gelu_tanh"
-    """GELU by its tanh approximation, as the official code computes it, or exactly ("gelu");
-    "swiglu": fc1 gives gate and value, 2 * mlp_dim wide (DINOv2's ViT-g)."""
+    """GELU with tanh approximation, as in the official code, or exact ("gelu"); in "swiglu", fc1
+    computes gate and value with width 2 * mlp_dim (DINOv2's ViT-g)."""
     layer_norm_eps: float = 1e-6
     """Epsilon of every LayerNorm."""
     stem_depths: tuple[int, ...] | None = None
-    """Blocks in each stage of a hybrid's ResNet; () is its root alone, None no ResNet at all."""
+    """Blocks per stage of a hybrid's ResNet; () is only its root, None is no ResNet."""
     ws_mode: WsMode = "google_hybrid"
-    """Arithmetic of the hybrid's standardised convolutions and GroupNorms."""
+    """Epsilons of the hybrid's standardised convolutions and GroupNorms."""
 
     def __post_init__(self) -> None:
         sizes = ["patch_size", "in_channels", "width", "depth", "mlp_dim", "num_heads"]
@@ -163,17 +162,17 @@ class ViTConfig:
 
     @property
     def stem_stride(self) -> int:
-        """Pixels from one position of the ResNet stem's map to the next; 1 without a stem."""
+        """Stride of the ResNet stem in pixels; 1 without a stem."""
         if self.stem_depths is None:
             return 1
         return 4 * 2 ** max(len(self.stem_depths) - 1, 0)
 
     @property
     def stem_channels(self) -> int:
-        """Channels of the map that is cut into patches: the image's, or those of the ResNet stem.
+        """Input channels of the patch embedding: the image's, or those of the ResNet stem.
 
-        Every stage ends in 4 times the channels of its 3x3 convolutions, which double from stage
-        to stage (arXiv:1512.03385, table 1).
+        A stage outputs 4 times the channels of its 3x3 convolutions, which double per stage
+        (arXiv:1512.03385, table 1).
         """
         if self.stem_depths is None:
             return self.in_channels
@@ -183,24 +182,24 @@ class ViTConfig:
 
     @property
     def num_patches(self) -> int:
-        """Patches of an image of `size`: N in the paper (arXiv:2010.11929, section 3.1)."""
+        """Patches in an image of `size`: N in the paper (arXiv:2010.11929, section 3.1)."""
         return self.grid[0] * self.grid[1]
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Learned tokens before the patches: class, distillation, registers."""
+        """Number of learned tokens before the patches: class, distillation, registers."""
         return self._num_slot_tokens + self.num_registers
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of an image of `size`, prefix tokens included: n of every attention product."""
+        """Number of tokens of an image of `size`, including prefix tokens: n in attention."""
         return self.num_prefix_tokens + self.num_patches
 
     @property
     def num_position_slots(self) -> int:
         """Entries of a learned position table before those of the patches.
 
-        One for each class and distillation token (arXiv:2010.11929, equation 1), or none (DeiT-III,
+        One each for class and distillation token (arXiv:2010.11929, equation 1), or none (DeiT-III,
         arXiv:2204.07118); registers have no positions (arXiv:2309.16588).
         """
         return self._num_slot_tokens if self.pos_embed_class_slot else 0
@@ -212,24 +211,24 @@ class ViTConfig:
 
     @property
     def mlp_hidden_width(self) -> int:
-        """Outputs of the first layer of each MLP: twice `mlp_dim` where it is gated."""
+        """Output width of the first layer of each MLP: twice `mlp_dim` if gated."""
         return gated_width(self.mlp_dim, self.activation)
 
     @property
     def num_features(self) -> int:
-        """Numbers per image that the head receives, after pooling and the tanh layer."""
+        """Input width of the head, after pooling and the tanh layer."""
         if self.representation_size is not None:
             return self.representation_size
         return self.pooled_width
 
     @property
     def pooled_width(self) -> int:
-        """Numbers per image after pooling: class token and mean stand side by side in "cls_gap"."""
+        """Width after pooling; "cls_gap" concatenates class token and mean."""
         return 2 * self.width if self.pool == "cls_gap" else self.width
 
     @property
     def num_logit_layers(self) -> int:
-        """Layers that give logits: two when distilled, which pool a token each."""
+        """Number of heads: two for distilled models, one per token."""
         return 1 + int(self.distillation_token)
 
     @property
@@ -244,7 +243,7 @@ class ViTConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "ViTConfig":
-        """The inverse of `to_dict`. UserError names a field that does not exist."""
+        """Inverse of `to_dict`. UserError names an unknown field."""
         return cls(**_known_fields(cls, values))
 
 
@@ -253,17 +252,17 @@ class ResNetConfig:
     """Architecture of a BiT ResNet-v2 (arXiv:1912.11370). Defaults are R50x1 at 224 pixels."""
 
     image_size: int | tuple[int, int] = 224
-    """Pixels, one side or (height, width), that images are brought to; any size is accepted."""
+    """Recorded image size in pixels, one side or (height, width); any size is accepted."""
     in_channels: int = 3
     """Channels of the input images."""
     num_classes: int = 1000
-    """Outputs of the head; 0 builds a backbone whose forward gives pooled features."""
+    """Outputs of the head; 0 builds a backbone that returns pooled features."""
     depths: tuple[int, ...] = (3, 4, 6, 3)
     """Bottleneck blocks in each stage."""
     width_factor: int = 1
     """Multiplies every channel count; "x3" in R101x3."""
     ws_mode: WsMode = "google_bit"
-    """Arithmetic of the standardised convolutions and GroupNorms."""
+    """Epsilons of the standardised convolutions and GroupNorms."""
 
     def __post_init__(self) -> None:
         _check_fields(self, ["in_channels", "width_factor"], ["num_classes"])
@@ -281,7 +280,7 @@ class ResNetConfig:
 
     @property
     def stage_channels(self) -> list[int]:
-        """Channels of each stage's output."""
+        """Output channels of each stage."""
         return [4 * self.root_channels * 2**s for s in range(len(self.depths))]
 
     def to_dict(self) -> dict[str, Any]:
@@ -291,7 +290,7 @@ class ResNetConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "ResNetConfig":
-        """The inverse of `to_dict`. UserError names a field that does not exist."""
+        """Inverse of `to_dict`. UserError names an unknown field."""
         return cls(**_known_fields(cls, values))
 
 
@@ -310,7 +309,7 @@ def _as_depths(name: str, depths: Sequence[int], least: int) -> tuple[int, ...]:
 
 
 def _known_fields(kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Arguments for `kind` from JSON: its fields only, known choices only, lists as tuples."""
+    """Arguments for `kind` from JSON, with lists as tuples. UserError for unknown names."""
     known = [field.name for field in fields(kind)]
     values = {name: value for name, value in values.items() if name != "architecture"}
     for name in values:
@@ -329,7 +328,7 @@ def _check_choices(kind: type, values: Mapping[str, Any]) -> None:
 
 
 def _check_fields(config: Any, positive: Sequence[str], not_negative: Sequence[str]) -> None:
-    """Brings image_size into its canonical form; UserError names a value outside its range."""
+    """Normalises image_size. UserError names a value outside its range."""
     object.__setattr__(config, "image_size", _as_size(config.image_size))
     _check_choices(type(config), vars(config))
     for name in (*positive, *not_negative):
@@ -348,4 +347,4 @@ def _check_fields(config: Any, positive: Sequence[str], not_negative: Sequence[s
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)  # True is an int, too
+    return isinstance(value, int) and not isinstance(value, bool)  # True is also an int

@@ -1,4 +1,4 @@
-"""From pixels to tokens: patches, and where they came from.
+"""From pixels to tokens: patch embedding and positions.
 
 Shapes: b batch, c channels, h w pixels, gh gw patches, n = gh gw tokens, d width.
 """
@@ -16,9 +16,9 @@ from vit.shapes import Float
 
 
 class PatchEmbed(nn.Module):
-    """Cuts images into square patches and projects each to `width` (ViT, eq. 1, the matrix E).
+    """Splits images into square patches and projects each to `width` (ViT, eq. 1, the matrix E).
 
-    A hybrid cuts the map of a ResNet stem, `backbone`, instead of the image (section 3.1).
+    A hybrid splits the feature map of a ResNet stem, `backbone`, instead (section 3.1).
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -47,7 +47,7 @@ class PatchEmbed(nn.Module):
         return self.proj(images if self.backbone is None else self.backbone(images, recompute))
 
     def init_weights(self) -> None:
-        """Flax's default for every convolution."""
+        """Flax's default for convolutions."""
         init_convolutions(self)
         lecun_normal_(self.proj)
 
@@ -55,10 +55,10 @@ class PatchEmbed(nn.Module):
 def resize_grid(
     table: Float[Tensor, "1 n d"], old: tuple[int, int], new: tuple[int, int], rule: PosResize
 ) -> Float[Tensor, "1 m d"]:
-    """Resamples a position table without prefix slots from grid `old` to `new` (rows, columns)."""
+    """Resamples the patch positions of a table from grid `old` to `new` (rows, columns)."""
     if old == new:
         return table
-    # In float32 at least: a bfloat16 table would lose digits at every step of the interpolation.
+    # At least float32: in bfloat16 every step of the interpolation would lose digits.
     grid = table if table.dtype == torch.float64 else table.float()
     grid = grid.unflatten(1, old).permute(0, 3, 1, 2)  # 1 d h w
     mode, corners = ("bilinear" if rule.startswith("bilinear") else "bicubic"), "corners" in rule
@@ -74,7 +74,7 @@ def resize_grid(
 def sincos2d(
     grid: tuple[int, int], width: int, temperature: float = 10_000.0
 ) -> Float[Tensor, "1 n d"]:
-    """Fixed sine and cosine positions in the order sin x, cos x, sin y, cos y.
+    """Fixed sine-cosine positions in the order sin x, cos x, sin y, cos y.
 
     Source: big_vision, models/vit.py, posemb_sincos_2d (used by arXiv:2205.01580).
     """
@@ -82,7 +82,7 @@ def sincos2d(
         raise UserError(
             f"width={width} must be a multiple of 4, at least 8, for pos_embed='sincos2d'"
         )
-    # On the CPU whatever the default device: they are not in the file that fills a meta model.
+    # Always on the CPU: files do not contain them, so a meta model would never get them.
     counts = [torch.arange(n, dtype=torch.float64, device="cpu") for n in (width // 4, *grid)]
     omega = temperature ** -(counts[0] / (width // 4 - 1))
     y, x = torch.meshgrid(counts[1], counts[2], indexing="ij")

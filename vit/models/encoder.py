@@ -18,7 +18,7 @@ from vit.shapes import Float
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with one matrix for queries, keys and values (appendix A).
+    """Multi-head self-attention with a joint matrix for queries, keys and values (appendix A).
 
     Dropout follows the output projection; the published models never drop attention weights.
     """
@@ -39,8 +39,8 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """Two linear layers with a GELU between them; dropout follows both (appendix B.1).
 
-    With "swiglu", fc1 gives gate and value side by side and SiLU(gate) * value takes the GELU's
-    place (arXiv:2002.05202, section 2; DINOv2's ViT-g, where the layers are called w12 and w3).
+    With "swiglu", fc1 computes gate and value, and SiLU(gate) * value replaces the GELU
+    (arXiv:2002.05202, section 2; DINOv2's ViT-g, where the layers are called w12 and w3).
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Mlp(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A learned factor per channel on a residual branch, `initial` at the start."""
+    """Learned factor per channel on a residual branch, initialized to `initial`."""
 
     def __init__(self, width: int, initial: float) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class LayerScale(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Zeroes a residual branch for whole images with probability `rate`, and rescales the rest."""
+    """Drops a residual branch per image with probability `rate` and rescales the others."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Block(nn.Module):
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
 
     def init_weights(self) -> None:
-        """As the official code; queries, keys and values are separate matrices there."""
+        """As in the official code, where queries, keys and values are separate matrices."""
         xavier_(self.attn.qkv, matrices=3)
         xavier_(self.attn.proj)
         mlp_(self.mlp.fc1, self.mlp.fc2)

@@ -1,4 +1,4 @@
-"""Starting weights of Flax's layers, which the official code and its papers rely on."""
+"""Default initializations of Flax, which the official code uses."""
 
 import math
 
@@ -6,8 +6,8 @@ from torch import nn
 
 
 def lecun_normal_(layer: nn.Linear | nn.Conv2d) -> None:
-    """Flax's default: variance 1 / fan_in from a normal cut at two deviations; zero bias."""
-    # A unit normal that is cut at +-2 keeps this deviation, so that much more is drawn.
+    """Flax's default: normal of variance 1 / fan_in, truncated at two deviations; zero bias."""
+    # Standard deviation of a unit normal truncated at +-2; the draw compensates for it.
     std = layer.weight[0].numel() ** -0.5 / 0.87962566103423978
     nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
     if layer.bias is not None:
@@ -15,7 +15,7 @@ def lecun_normal_(layer: nn.Linear | nn.Conv2d) -> None:
 
 
 def xavier_(layer: nn.Linear, matrices: int = 1) -> None:
-    """Xavier uniform with zero bias; `matrices` stacked in one weight have a fan each."""
+    """Xavier uniform with zero bias; the fans are those of each of the stacked `matrices`."""
     for matrix in layer.weight.chunk(matrices):
         nn.init.xavier_uniform_(matrix)
     nn.init.zeros_(layer.bias)
@@ -35,6 +35,6 @@ def probe_(token: nn.Parameter) -> None:
 
 
 def zero_(layer: nn.Linear | nn.Conv2d) -> None:
-    """A head that answers zero, so that fine-tuning starts without noise (section 3.2)."""
+    """A head with zero output, so that fine-tuning starts without noise (section 3.2)."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)

@@ -1,17 +1,17 @@
-"""Which kernel computes a dense layer on a CPU, and the GELU behind it: one rule, in one place.
+"""Choice of the CPU kernel for a dense layer and the GELU after it.
 
-`F.linear` and `F.gelu` are right everywhere. On CPUs they have weak points (one Zen 4 core):
-- bfloat16: the bias is copied into the result before the product. oneDNN's own linear adds it in
-  the product's last step: the same bits in 0.90 to 0.97 of the time. Without gradients that step
-  applies the GELU too, before the result is rounded, so that errors become smaller.
+`F.linear` and `F.gelu` work everywhere, but have weak points on CPUs (one Zen 4 core):
+- bfloat16: the bias is copied into the result before the product. oneDNN's linear adds it in the
+  last step of the product, with equal bits in 0.90 to 0.97 of the time. Without gradients, that
+  step also applies the GELU before rounding, which reduces errors.
 - float32: MKL does not use the full width of every CPU. oneDNN takes 0.84 to 0.95 of the time
-  here, 0.45 on a Zen 5. Which of them a machine wants is measured once (vit/models/routes.py), and
+  here, 0.45 on a Zen 5. The faster one is measured once per machine (vit/models/routes.py), and
   oneDNN's errors are checked against float64.
-- the tanh form of the GELU: oneDNN's takes 0.4 of the time of ATen's.
-- weights: oneDNN and MKL bring them into their own order at every call. `pack` does so once, for
-  inference; products then take 0.85 to 0.95 of the time.
-Nothing global is switched, and nothing happens at import. The layer stays a plain `nn.Linear`: one
-that was replaced, hooked, parametrised, traced, compiled or transformed is called as it is.
+- the tanh form of the GELU: oneDNN takes 0.4 of the time of ATen.
+- weights: oneDNN and MKL convert them to their own layout in every call. `pack` converts them once
+  for inference; products then take 0.85 to 0.95 of the time.
+No global switch is set, and nothing happens at import. The layer stays a plain `nn.Linear`; one
+that is replaced, hooked, parametrised, traced, compiled or transformed is called normally.
 Shapes: m rows, d inputs, k outputs.
 """
 
@@ -30,27 +30,25 @@ from vit.models.routes import Float32Route, float32_route, is_fixed, use_float32
 
 Gelu = Literal["gelu", "gelu_tanh"]
 
-# A CPU without them computes bfloat16 products one number at a time.
+# Without these units, a CPU computes bfloat16 products one number at a time.
 HAS_BFLOAT16: bool = (
     torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 )
-# Below so many operations of a product, or elements of a GELU, the call costs more than it saves.
+# For products with fewer operations, or GELUs with fewer elements, the call overhead dominates.
 SMALL_PRODUCT, SMALL_GELU = 2**24, 2**17
-# Every so many numbers of a weight are looked at to see whether it is still what was packed; a
-# prime, so that they lie in all columns.
+# Stride of the sample that detects changes of a packed weight; prime, to cover all columns.
 SAMPLED = 251
-# oneDNN's speed over MKL's from which it computes float32. Below 1, because inference with packed
-# weights gains 5 to 15 % more, which the measurement does not see.
+# Minimum speed of oneDNN relative to MKL to be chosen for float32. Below 1, because packed weights,
+# which are not part of the measurement, gain another 5 to 15 % in inference.
 MARGIN = 0.9
-# Pairs of trials that the choice is made from.
+# Number of paired trials in the measurement.
 TRIALS = 15
-# Relative errors against float64 that a product and its GELU may have; the rounding of a result to
-# bfloat16 alone is 2^-9.
+# Maximum relative errors of a product and its GELU against float64; rounding to bfloat16 is 2^-9.
 ERRORS = {torch.float32: 1e-6, torch.bfloat16: 2**-8}
 
 
 def dense(layer: nn.Module, x: Tensor, activation: Gelu | None = None) -> Tensor:
-    """`layer(x)`, `* d` to `* k`, and then the activation, by the fastest route."""
+    """`layer(x)`, `* d` to `* k`, followed by the activation, with the fastest kernel."""
     if not (type(layer) is nn.Linear and _is_plain(x) and _is_unobserved(layer)):
         return gelu(layer(x), activation)
     weight, bias = layer.weight, layer.bias
@@ -69,25 +67,25 @@ def dense(layer: nn.Module, x: Tensor, activation: Gelu | None = None) -> Tensor
 
 
 class _Packed(NamedTuple):
-    """A copy of a weight in oneDNN's order."""
+    """A copy of a weight in oneDNN's layout."""
 
     state: tuple[object, ...]
-    """Of the weight when it was copied."""
+    """State of the weight when it was copied."""
     copy: Tensor
 
 
-# Beside the layers, not in them: their state, their copies and their files stay what they were.
+# Outside the layers, so that state dicts, copies and files of the layers do not change.
 _PACKED: WeakKeyDictionary[nn.Module, _Packed | None] = WeakKeyDictionary()
 
 
 def pack(model: nn.Module) -> None:
-    """Has the dense layers of `model` keep their weights in oneDNN's order too.
+    """Lets the dense layers of `model` cache their weights in oneDNN's layout.
 
-    For many forward passes on a CPU without gradients: the first one copies the weights, which then
-    take their memory twice, and the others save doing so. A weight that changed is copied again.
-    Changes are seen by address, version and a sample of the values, because not all of them count
-    as a new version: fused optimizers' and those through `.data` do not. An edit by hand of few
-    numbers through `.data` may be missed: call `pack` again.
+    For repeated inference on a CPU. The first forward pass copies the weights, which doubles their
+    memory; later ones skip the conversion. A changed weight is copied again. Changes are detected
+    by address, version and a sample of the values, because fused optimizers and edits through
+    `.data` do not change the version. An edit of few numbers through `.data` may be missed: call
+    `pack` again.
     """
     for layer in model.modules():
         if type(layer) is nn.Linear:
@@ -95,24 +93,24 @@ def pack(model: nn.Module) -> None:
 
 
 def _packed(layer: nn.Module, weight: Tensor) -> Tensor:
-    """The copy of `weight`, made if need be."""
+    """The packed copy of `weight`, updated if needed."""
     if weight.is_inference():  # has no version
         return weight
     sample = weight.detach().flatten()[::SAMPLED].sum().item()
     state = (weight.data_ptr(), weight._version, weight.dtype, weight.shape, sample)
-    found = _PACKED[layer]
-    if found is None or found.state != state:
-        found = _PACKED[layer] = _Packed(state, packed_copy(weight))
-    return found.copy
+    packed = _PACKED[layer]
+    if packed is None or packed.state != state:
+        packed = _PACKED[layer] = _Packed(state, packed_copy(weight))
+    return packed.copy
 
 
 def packed_copy(weight: Tensor) -> Tensor:
-    """`k d` in the order in which oneDNN reads it."""
+    """A copy of a weight `k d` in oneDNN's layout."""
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
 
 
 def gelu(x: Tensor, form: Gelu | None) -> Tensor:
-    """GELU in its exact form, or by its tanh approximation (arXiv:1606.08415, section 2)."""
+    """GELU in exact form or tanh approximation (arXiv:1606.08415, section 2); None is identity."""
     if form is None:
         return x
     if form == "gelu":
@@ -123,7 +121,7 @@ def gelu(x: Tensor, form: Gelu | None) -> Tensor:
 
 
 def _is_plain(x: Tensor) -> bool:
-    """Whether `x` is on the CPU and nobody looks on who knows ATen's operations only."""
+    """Whether `x` is on the CPU and no mode that needs ATen's operations is active."""
     return (
         type(x) is Tensor
         and x.is_cpu
@@ -136,7 +134,7 @@ def _is_plain(x: Tensor) -> bool:
 
 
 def _is_unobserved(layer: nn.Module) -> bool:
-    """Whether nobody would notice that `layer` is computed without being called."""
+    """Whether computing `layer` without calling it has no visible effect."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return (
         type(layer.weight) is type(layer.bias) is nn.Parameter
@@ -146,7 +144,7 @@ def _is_unobserved(layer: nn.Module) -> bool:
 
 
 def _use_onednn(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """The rule: whether oneDNN computes this product."""
+    """Whether oneDNN computes this product."""
     if not x.dtype == weight.dtype == bias.dtype:
         return False
     if 2 * x.numel() * len(weight) < SMALL_PRODUCT or not works(x.dtype):
@@ -155,7 +153,7 @@ def _use_onednn(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor, activation: Gelu | None) -> Tensor:
-    """The layer and its activation in one call of oneDNN."""
+    """Layer and activation in one call of oneDNN."""
     if activation is None:
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     form = "tanh" if activation == "gelu_tanh" else "none"
@@ -163,7 +161,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor, activation: Gelu | None) ->
 
 
 class _Linear(torch.autograd.Function):
-    """x W^T + b with the gradients by the same kernels."""
+    """x W^T + b, with gradients computed by the same kernels."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -174,29 +172,29 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         x, weight = ctx.saved_tensors
         grad, x = grads[0].flatten(0, -2), x.flatten(0, -2)  # m k, m d
-        # ATen's product is differentiable once more, and oneDNN's already in bfloat16.
-        own = x.dtype == torch.float32 and not torch.is_grad_enabled()
-        multiply = product if own else torch.mm
-        wanted = ctx.needs_input_grad
-        grad_x = multiply(grad, weight).view(*grads[0].shape[:-1], -1) if wanted[0] else None
-        grad_weight = multiply(grad.t(), x) if wanted[1] else None
-        # A product with ones sums in float32, like sum, in half of its time.
-        grad_bias = multiply(grad.new_ones(1, len(grad)), grad)[0] if wanted[2] else None
+        # ATen's product supports second derivatives; in bfloat16 it already uses oneDNN.
+        use_onednn = x.dtype == torch.float32 and not torch.is_grad_enabled()
+        multiply = product if use_onednn else torch.mm
+        needed = ctx.needs_input_grad
+        grad_x = multiply(grad, weight).view(*grads[0].shape[:-1], -1) if needed[0] else None
+        grad_weight = multiply(grad.t(), x) if needed[1] else None
+        # A product with ones accumulates in float32, like sum, in half the time.
+        grad_bias = multiply(grad.new_ones(1, len(grad)), grad)[0] if needed[2] else None
         return grad_x, grad_weight, grad_bias
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """a b by oneDNN."""
+    """a b, computed by oneDNN."""
     return packed_product(a, b.t())
 
 
 def packed_product(a: Tensor, weight: Tensor) -> Tensor:
-    """a W^T by oneDNN, of a weight that may be a `packed_copy`."""
+    """a W^T, computed by oneDNN; the weight may be a `packed_copy`."""
     return torch.ops.mkldnn._linear_pointwise(a, weight, None, "none", [], "")
 
 
 class _TanhGelu(torch.autograd.Function):
-    """The tanh form forward by oneDNN, backward by ATen."""
+    """Tanh GELU, forward by oneDNN, backward by ATen."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -209,7 +207,7 @@ class _TanhGelu(torch.autograd.Function):
 
 
 def _tanh_gelu(x: Tensor) -> Tensor:
-    """oneDNN's GELU, which PyTorch gives us as the last step of a convolution: one by ones."""
+    """oneDNN's GELU, which PyTorch exposes only fused into a convolution: a 1x1 with ones."""
     rows = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)  # 1 k m 1, k in a row in memory
     k = rows.shape[1]
     out = torch.ops.mkldnn._convolution_pointwise(
@@ -220,7 +218,7 @@ def _tanh_gelu(x: Tensor) -> Tensor:
 
 @cache
 def works(dtype: torch.dtype) -> bool:
-    """Whether these kernels are there for `dtype` and their errors are within ERRORS."""
+    """Whether these kernels exist for `dtype` with errors within ERRORS."""
     if not torch.backends.mkldnn.is_available() or dtype not in ERRORS:
         return False
     if dtype == torch.bfloat16 and not HAS_BFLOAT16:
@@ -244,14 +242,14 @@ def works(dtype: torch.dtype) -> bool:
 
 
 def current_float32_route() -> Float32Route:
-    """The library of this process's float32 products: fixed by the run, else the machine's."""
+    """Library of this process's float32 products: fixed by the run, otherwise the machine's."""
     return float32_route(lambda: "onednn" if float32_gain() > MARGIN else "aten")
 
 
 def continue_on_route(route: str | None) -> str | None:
-    """Takes up the route that a checkpoint records; a note for the user where that cannot be done.
+    """Fixes the route that a checkpoint records. Returns a note for the user if that is impossible.
 
-    A route that was fixed before stays.
+    A route that is already fixed is kept.
     """
     if route is not None and not is_fixed():
         use_float32_route(route)
@@ -264,16 +262,16 @@ def continue_on_route(route: str | None) -> str | None:
         )
     if route != current:
         return (
-            f"float32_route={current} was asked for and the run began with {route}: it does not "
+            f"float32_route={current} was requested, but the run began with {route}: it does not "
             "continue bit by bit"
         )
     return None
 
 
 def float32_gain() -> float:
-    """How many times as fast as `F.linear` oneDNN is in float32.
+    """Speed of oneDNN relative to `F.linear` in float32.
 
-    The median over pairs of trials of the ratio of CPU times, which other processes disturb least.
+    Median over paired trials of the ratio of CPU times, which other processes disturb least.
     """
     if not works(torch.float32):
         return 0.0
@@ -282,7 +280,7 @@ def float32_gain() -> float:
     ratios = []
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         for route in routes:
-            route()  # the first call initialises the library
+            route()  # warm-up: the first call initialises the library
         for _ in range(TRIALS):
             times = []
             for route in routes:
@@ -294,7 +292,7 @@ def float32_gain() -> float:
 
 
 def _sample(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """x, weight and bias for a trial; the global random numbers are left alone."""
+    """x, weight and bias for a trial; leaves the global random state alone."""
     m, d, k = 64, 3072, 192
     generator = torch.Generator().manual_seed(0)
     shapes = ((m, d), (k, d), (k,))
@@ -303,10 +301,10 @@ def _sample(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _error(result: Callable[[], Tensor], exact: Tensor) -> float:
-    """Relative error; infinite where there is no such kernel."""
+    """Relative error; infinite if the kernel does not exist."""
     try:
         with torch.no_grad():
             difference = result().double() - exact
-    except (RuntimeError, AttributeError):  # not in this build of PyTorch, or not for this CPU
+    except (RuntimeError, AttributeError):  # missing in this build of PyTorch or on this CPU
         return float("inf")
     return (difference.norm() / exact.norm()).item()

@@ -1,4 +1,4 @@
-"""Attention pooling: one learned query looks at all patches. Shapes: b batch, n tokens, d width."""
+"""Attention pooling with one learned query. Shapes: b batch, n tokens, d width."""
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from vit.shapes import Float
 class AttentionPool(nn.Module):
     """Multihead attention pooling, "MAP" (arXiv:2106.04560, section 3.4).
 
-    A learned probe attends to the tokens; a residual MLP follows (big_vision, models/vit.py).
+    A learned query attends to the tokens; a residual MLP follows (big_vision, models/vit.py).
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class AttentionPool(nn.Module):
         return y + self.mlp(self.norm(y))
 
     def init_weights(self) -> None:
-        """As big_vision's MAPHead; queries, keys and values are separate matrices there."""
+        """As in big_vision's MAPHead, where queries, keys and values are separate matrices."""
         probe_(self.latent)
         xavier_(self.q)
         xavier_(self.kv, matrices=2)

@@ -1,7 +1,7 @@
 """The ResNets of the paper: BiT's (v2, pre-activation) and the stem of the hybrids (v1.5).
 
-Both have GroupNorm and weight standardisation (arXiv:1903.10520) in place of BatchNorm, and the
-stride on the 3x3 convolution. BiT pads by fixed amounts, the hybrids as TensorFlow's SAME.
+Both use GroupNorm and weight standardisation (arXiv:1903.10520) instead of BatchNorm, with the
+stride on the 3x3 convolution. BiT has fixed padding, the hybrids TensorFlow's SAME.
 Shapes: b c h w images and maps, n = h w tokens, d width. Parameter names are timm's resnetv2.
 Sources: big_transfer, bit_pytorch/models.py; vision_transformer, vit_jax/models_resnet.py.
 """
@@ -21,24 +21,24 @@ from vit.shapes import Float
 
 
 def group_norm(channels: int, ws_mode: WsMode) -> nn.GroupNorm:
-    """GroupNorm of 32 groups with the epsilon of the source."""
+    """GroupNorm with 32 groups and the epsilon of the source."""
     return nn.GroupNorm(32, channels, eps=1e-6 if ws_mode == "google_hybrid" else 1e-5)
 
 
 def same_padding(size: int, kernel_size: int, stride: int) -> tuple[int, int]:
-    """Pixels that SAME adds before and after an axis of `size`; an odd one goes after."""
+    """Pixels that SAME adds before and after an axis of `size`; an odd pixel goes after."""
     total = max((-(-size // stride) - 1) * stride + kernel_size - size, 0)
     return total // 2, total - total // 2
 
 
 def pad_same(x: Float[Tensor, "b c h w"], kernel_size: int, stride: int) -> Tensor:
-    """Zeros around the maps, `b c ph pw`, so that VALID afterwards is SAME."""
+    """Pads maps with zeros, `b c ph pw`, so that a VALID convolution equals SAME."""
     vertical, horizontal = (same_padding(n, kernel_size, stride) for n in x.shape[-2:])
     return F.pad(x, (*horizontal, *vertical)) if any(horizontal + vertical) else x
 
 
 class StdConv2d(nn.Conv2d):
-    """Convolution without bias whose kernels are brought to mean 0 and variance 1 per output."""
+    """Convolution without bias; kernels are standardised to mean 0 and variance 1 per output."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class StdConv2d(nn.Conv2d):
             padding = 0
             input = pad_same(input, kernel_size, stride)
         else:
-            padding = kernel_size // 2  # at stride 1 this is SAME
+            padding = kernel_size // 2  # equals SAME at stride 1
         return F.conv2d(input, self.standardized(), None, stride, padding)
 
     def standardized(self) -> Float[Tensor, "d c kh kw"]:
-        """The kernels that are applied, computed in float32 at least: the epsilons are tiny."""
+        """The standardised kernels, computed in at least float32 because the epsilons are tiny."""
         weight = self.weight if self.weight.dtype == torch.float64 else self.weight.float()
-        # Not by var_mean, which takes a third of a forward pass on CPUs.
+        # var_mean would take a third of a forward pass on CPUs.
         if self.ws_mode == "google_hybrid":
             centred = weight - weight.mean((1, 2, 3), keepdim=True)
             std = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
@@ -128,7 +128,7 @@ class PostActBottleneck(nn.Module):
 
 
 class Stage(nn.Module):
-    """Bottlenecks at one resolution; the first one strides."""
+    """Bottleneck blocks at one resolution; the first one has the stride."""
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -146,19 +146,19 @@ def stages(
     root: int,
     ws_mode: WsMode,
 ) -> nn.ModuleList:
-    """Stage s has 4 * 2^s * root channels and, but for the first, half the resolution before it."""
-    made, channels = nn.ModuleList(), root
+    """Stages; s has 4 * 2^s * root channels, and all but the first halve the resolution."""
+    stages, channels = nn.ModuleList(), root
     for s, depth in enumerate(depths):
         blocks = []
         for b in range(depth):
             blocks.append(block(channels, root * 2**s, 2 if s and not b else 1, ws_mode))
             channels = 4 * root * 2**s
-        made.append(Stage(blocks))
-    return made
+        stages.append(Stage(blocks))
+    return stages
 
 
 class HybridRoot(nn.Module):
-    """Convolution, norm, ReLU and pooling, of stride 4 together; R+ViT-Ti/16 has nothing more."""
+    """Convolution, norm, ReLU and pooling with total stride 4: the whole stem of R+ViT-Ti/16."""
 
     def __init__(self, in_channels: int, ws_mode: WsMode) -> None:
         super().__init__()
@@ -171,12 +171,12 @@ class HybridRoot(nn.Module):
         return run(self._forward, images, recompute)
 
     def _forward(self, images: Tensor) -> Tensor:
-        # Padding zeros is padding -inf here: nothing after a ReLU is smaller.
+        # Padding with zeros equals -inf here, because the input is a ReLU's output.
         return F.max_pool2d(pad_same(F.relu(self.norm(self.conv(images))), 3, 2), 3, 2)
 
 
 class HybridStem(nn.Module):
-    """The part of a post-activation ResNet that a hybrid puts before the patches (section 3.1)."""
+    """The post-activation ResNet before the patches of a hybrid (section 3.1)."""
 
     def __init__(self, in_channels: int, depths: Sequence[int], ws_mode: WsMode) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class HybridStem(nn.Module):
 
 
 def init_convolutions(model: nn.Module) -> None:
-    """LeCun normal kernels, as Flax's; hybrids' last norms start at zero, BiT's do not."""
+    """LeCun normal kernels, as in Flax. The last norms start at zero in hybrids, not in BiT."""
     for module in model.modules():
         if isinstance(module, StdConv2d):
             lecun_normal_(module)
@@ -204,12 +204,12 @@ def init_convolutions(model: nn.Module) -> None:
 class ResNet(nn.Module):
     """BiT ResNet-v2 (arXiv:1912.11370, section 3.1). Any height and width.
 
-    Answers the calls and has the attributes of `VisionTransformer`; its layers are its stages, and
+    Has the methods and attributes of `VisionTransformer`. Its layers are its stages, and
     `patch_size` is the stride of the last one.
     """
 
     preprocess: dict[str, Any] | None = None
-    """Empty for weights that do not record it; None for fresh weights."""
+    """Preprocessing of the weights: {} if not recorded, None for fresh weights."""
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
@@ -237,27 +237,27 @@ class ResNet(nn.Module):
 
     @property
     def head_layers(self) -> list[nn.Module]:
-        """The layers that give logits; empty when num_classes is 0."""
+        """The output layers; empty if num_classes is 0."""
         return list(self.head)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
-        """Logits; pooled features `b d` when num_classes is 0."""
+        """Logits, or pooled features `b d` if num_classes is 0."""
         return self.forward_head(self.forward_features(images))
 
     def forward_features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d gh gw"]:
-        """The last map after the final norm and ReLU, as timm's ResNets give it."""
+        """The last map after the final norm and ReLU, as in timm's ResNets."""
         [last] = self.intermediate_layers(images)
         return last
 
     def forward_head(
         self, maps: Float[Tensor, "b d gh gw"], pre_logits: bool = False
     ) -> Float[Tensor, "b k"]:
-        """Logits from what `forward_features` gives; with `pre_logits` the head's input, `b d`."""
+        """Logits from `forward_features`' output; with `pre_logits` the head's input, `b d`."""
         x = self.pool(maps.flatten(2).transpose(1, 2))
         return x if pre_logits else self.head(x[..., None, None]).flatten(1)
 
     def reset_classifier(self, num_classes: int) -> None:
-        """Replaces the head by one of `num_classes` outputs that answers zero; 0 removes it."""
+        """Replaces the head with a zero-initialized one of `num_classes` outputs; 0 removes it."""
         self.config = replace(self.config, num_classes=num_classes)
         self.head = self._head(num_classes).to(self.norm.weight).train(self.training)
         for layer in self.head:
@@ -284,29 +284,29 @@ class ResNet(nn.Module):
     ) -> list[Any]:
         """Maps `b d h w` after some of the stages (`b n d` without `reshape`).
 
-        `layers`: the last so many stages, or indices from 0 (negative ones count from the end).
-        Channels and strides are `layer_channels` and `layer_strides`. `norm` applies the final norm
-        and ReLU to the last stage, the only one it fits. With `return_cls` each entry is a pair of
-        the map and None, since a ResNet has no class token: one code serves all backbones.
+        `layers`: number of last stages, or indices (negative ones count from the end). Channels and
+        strides are `layer_channels` and `layer_strides`. `norm` applies the final norm and ReLU,
+        to the last stage only. With `return_cls` each entry is a pair of the map and None, as for
+        a ViT without a class token.
         """
         check_channels(images, self.config.in_channels)
-        wanted, last = layer_indices(layers, len(self.stages)), len(self.stages) - 1
-        # Zeros, not -inf: maps before the first norm may be negative, and BiT pads like this.
+        indices, last = layer_indices(layers, len(self.stages)), len(self.stages) - 1
+        # Zeros as in BiT, not -inf: maps before the first norm may be negative.
         x = F.max_pool2d(F.pad(self.stem(images), (1, 1, 1, 1)), 3, 2)
         outputs = {}
         for s, stage in enumerate(self.stages):
-            if s > max(wanted):
+            if s > max(indices):
                 break
             x = stage(x, self.activation_checkpointing)
-            if s in wanted:
+            if s in indices:
                 y = F.relu(self.norm(x)) if norm and s == last else x
                 y = y if reshape else y.flatten(2).transpose(1, 2)
                 outputs[s] = (y, None) if return_cls else y
-        return [outputs[s] for s in wanted]
+        return [outputs[s] for s in indices]
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """big_vision, models/bit_paper.py: Flax's convolutions; the head starts at zero."""
+        """As in big_vision, models/bit_paper.py: Flax's convolutions and a zero head."""
         init_convolutions(self)
         for layer in self.head:
             assert isinstance(layer, nn.Conv2d)

@@ -1,9 +1,8 @@
-"""Which library computes float32 products on a CPU: measured once per machine, fixed for a run.
+"""Choice of the CPU library for float32 products: measured once per machine, fixed for a run.
 
-Both libraries are right, but they differ in the last bits. A choice made by a race in every process
-would turn on a busy machine, and a resumed run would end with other weights. So the result of the
-measurement is kept in the cache folder, and a run keeps its route from the first step to the last:
-`vit fit` writes it into config.yaml, and checkpoints carry it.
+The libraries differ in the last bits. If every process measured for itself, the choice could change
+on a busy machine, and a resumed run would end with other weights. Therefore the measurement is
+cached, and a run keeps its route: `vit fit` writes it to config.yaml and to checkpoints.
 """
 
 import json
@@ -21,9 +20,9 @@ from vit.locking import FileLock, Locked
 from vit.writing import write_json
 
 Float32Route = Literal["aten", "onednn"]
-"""`aten`: PyTorch's own choice, which is MKL on x86; `onednn`: oneDNN's inner product."""
+"""`aten`: PyTorch's default, which is MKL on x86; `onednn`: oneDNN's inner product."""
 
-# Another process needs about 0.1 s for its measurement.
+# Another process takes about 0.1 s for its measurement.
 WAIT_SECONDS = 30
 
 _forced: Float32Route | None = None
@@ -31,7 +30,7 @@ _measured: dict[str, Float32Route] = {}
 
 
 def use_float32_route(route: str | None) -> None:
-    """Fixes the route for this process; None returns to the one that is recorded for the machine.
+    """Fixes the route for this process; None returns to the one recorded for the machine.
 
     Raises UserError for an unknown route.
     """
@@ -48,9 +47,9 @@ def is_fixed() -> bool:
 
 
 def float32_route(measure: Callable[[], Float32Route]) -> Float32Route:
-    """The route of this process: the fixed one, else the machine's, which `measure` finds once.
+    """The route of this process: the fixed one, otherwise the machine's, which `measure` returns.
 
-    It is recorded by processor, instruction set, PyTorch's version and number of threads.
+    It is recorded by processor, instruction set, PyTorch version and number of threads.
     """
     if _forced is not None:
         return _forced
@@ -61,9 +60,9 @@ def float32_route(measure: Callable[[], Float32Route]) -> Float32Route:
 
 
 def _known(route: str) -> Float32Route:
-    for known in get_args(Float32Route):
-        if route == known:
-            return known
+    for name in get_args(Float32Route):
+        if route == name:
+            return name
     raise UserError(f"float32_route={route!r}: choose {' or '.join(get_args(Float32Route))}")
 
 
@@ -74,7 +73,7 @@ def _machine() -> str:
 
 
 def _recorded(file: Path, key: str, measure: Callable[[], Float32Route]) -> Float32Route:
-    """The choice in `file`; measured and written there if it is missing."""
+    """The choice in `file`; measured and written if it is missing."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_name(".routes.lock"), wait_seconds=WAIT_SECONDS):
@@ -93,7 +92,7 @@ def _recorded(file: Path, key: str, measure: Callable[[], Float32Route]) -> Floa
 
 
 def _read(file: Path) -> dict[str, Float32Route]:
-    """What the file records; a damaged one records nothing."""
+    """Content of the file; empty if it is damaged."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
 """The Vision Transformer of "An Image is Worth 16x16 Words" (arXiv:2010.11929), equations 1 to 4.
 
 Shapes: b batch, c channels, h w pixels, n tokens (prefix tokens first, then patches row by row),
-d width, k classes. Parameter names are timm's and DINOv2's, so that their files load unrenamed.
+d width, k classes. Parameter names are those of timm and DINOv2.
 """
 
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ from vit.shapes import Float
 
 
 class VisionTransformer(nn.Module):
-    """Patches, encoder, head. Weights start as the official code's (vit_jax/models_vit.py).
+    """Patches, encoder, head. Initialized as in the official code (vit_jax/models_vit.py).
 
-    Attributes for those who build on it: `num_features` (what the head receives), `patch_size`
-    (pixels from token to token), `layer_channels` and `layer_strides` (of `intermediate_layers`),
-    `num_prefix_tokens` (before the patches), and the switch `activation_checkpointing`, which
-    recomputes each layer in the backward pass: about 1/depth of the memory, 4/3 of the work.
-    `preprocess` is what the weights record about their input, for `vit.transforms`.
+    Attributes: `num_features` (input width of the head), `patch_size` (token stride in pixels),
+    `layer_channels` and `layer_strides` (of `intermediate_layers`), `num_prefix_tokens` (before the
+    patches), and `activation_checkpointing`: if True, the backward pass recomputes each layer, with
+    about 1/depth of the memory and 4/3 of the work. `preprocess` is the recorded preprocessing of
+    the weights, for `vit.transforms`.
     """
 
     preprocess: dict[str, Any] | None = None
-    """Empty for weights that do not record it; None for fresh weights."""
+    """Preprocessing of the weights: {} if not recorded, None for fresh weights."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class VisionTransformer(nn.Module):
         self.pos_embed = None
         if config.pos_embed == "learned":
             self.pos_embed = _token(config.num_positions, d)
-        # Not in the state dict: the configuration says all about them.
+        # Not in the state dict: the configuration determines them.
         self.fixed_positions: Tensor | None
         fixed = sincos2d(config.grid, d) if config.pos_embed == "sincos2d" else None
         self.register_buffer("fixed_positions", fixed, persistent=False)
@@ -95,33 +95,33 @@ class VisionTransformer(nn.Module):
 
     @property
     def head_layers(self) -> list[nn.Linear]:
-        """The layers that give logits: one, two when distilled, none when num_classes is 0."""
+        """The output layers: one, two if distilled, none if num_classes is 0."""
         return [layer for layer in (self.head, self.head_dist) if isinstance(layer, nn.Linear)]
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
-        """Logits; features `b d` as the head receives them when num_classes is 0.
+        """Logits, or the input `b d` of the head if num_classes is 0.
 
-        A distilled model answers the mean of its two heads (DeiT, arXiv:2012.12877, section 4).
+        A distilled model returns the mean of its two heads (DeiT, arXiv:2012.12877, section 4).
         """
         return self.forward_head(self.features(images))
 
     def forward_features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
-        """`features` under the name it has in timm."""
+        """`features`, under timm's name."""
         return self.features(images)
 
     def forward_head(
         self, tokens: Float[Tensor, "b n d"], pre_logits: bool = False
     ) -> Float[Tensor, "b k"]:
-        """Logits from what `forward_features` gives; with `pre_logits` the head's input, `b d`."""
+        """Logits from `forward_features`' output; with `pre_logits` the head's input, `b d`."""
         if self.head_dist is not None and not pre_logits:
             return torch.stack(self._both_heads(tokens)).mean(0)
         x = self.pre_logits(self.pool(tokens))
         return x if pre_logits else self.head(x)
 
     def reset_classifier(self, num_classes: int) -> None:
-        """Replaces the head by one of `num_classes` outputs that answers zero; 0 removes it.
+        """Replaces the head with a zero-initialized one of `num_classes` outputs; 0 removes it.
 
-        A distilled model gets both of its heads. Pooling and the pre-logits layer stay, as in timm.
+        Distilled models get two new heads. Pooling and the pre-logits layer are kept, as in timm.
         """
         self.config = replace(self.config, num_classes=num_classes)
         weight = self.patch_embed.proj.weight
@@ -135,7 +135,7 @@ class VisionTransformer(nn.Module):
     def forward_distilled(
         self, images: Float[Tensor, "b c h w"]
     ) -> tuple[Float[Tensor, "b k"], Float[Tensor, "b k"]]:
-        """Logits of the class token and of the distillation token, for a loss of their own each."""
+        """Logits of the class token and of the distillation token, for separate losses."""
         if self.head_dist is None:
             raise UserError("this model has no distillation token; set distillation_token=true")
         return self._both_heads(self.features(images))
@@ -147,7 +147,7 @@ class VisionTransformer(nn.Module):
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
         """All tokens after the final LayerNorm: class, distillation, registers, patches.
 
-        With `norm_after_pool` they are not normalised yet, as in timm.
+        With `norm_after_pool` they are not normalised, as in timm.
         """
         return self.encode(*self.embed(images))
 
@@ -161,16 +161,16 @@ class VisionTransformer(nn.Module):
     def encode(
         self, patches: Float[Tensor, "b n_patches d"], grid: tuple[int, int]
     ) -> Float[Tensor, "b n d"]:
-        """`features` from what `embed` gives, which may have been changed in between."""
+        """`features` from the output of `embed`, which may have been changed in between."""
         x = self._with_positions(patches, grid)
         for block in self.blocks:
             x = run(block, x, self.activation_checkpointing)
         return self.norm(x)
 
     def pool(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d_pooled"]:
-        """The image representation y of equation 4, by the rule `config.pool`.
+        """The image representation y of equation 4, as given by `config.pool`.
 
-        For a distilled model the mean of its two tokens, as timm gives it.
+        For a distilled model the mean of its two tokens, as in timm.
         """
         patches = tokens[:, self.num_prefix_tokens :]
         if self.attn_pool is not None:
@@ -192,30 +192,30 @@ class VisionTransformer(nn.Module):
         norm: bool = True,
         return_cls: bool = False,
     ) -> list[Any]:
-        """Patch tokens after some layers, as DINOv2's get_intermediate_layers gives them.
+        """Patch tokens after some layers, like DINOv2's get_intermediate_layers.
 
-        `layers`: the last so many, or indices from 0 (negative ones count from the end).
-        Each entry is `b d gh gw` (rows and columns of patches), or `b n d` without `reshape`; with
-        `return_cls` a pair of that and the class token `b d`, or None where the model has none.
-        `norm` applies the final LayerNorm.
+        `layers`: number of last layers, or indices (negative ones count from the end). Each entry
+        is `b d gh gw` (rows and columns of patches), or `b n d` without `reshape`; with
+        `return_cls` a pair of it and the class token `b d`, or None if the model has none. `norm`
+        applies the final LayerNorm.
         """
-        wanted = layer_indices(layers, self.config.depth)
+        indices = layer_indices(layers, self.config.depth)
         patches, grid = self.embed(images)
         x = self._with_positions(patches, grid)
         outputs = {}
-        for i, block in enumerate(self.blocks[: max(wanted) + 1]):
+        for i, block in enumerate(self.blocks[: max(indices) + 1]):
             x = run(block, x, self.activation_checkpointing)
-            if i in wanted:
+            if i in indices:
                 tokens = self.norm(x) if norm else x
                 patches = tokens[:, self.num_prefix_tokens :]
                 if reshape:
                     patches = patches.transpose(1, 2).unflatten(2, grid)
                 cls = None if self.cls_token is None else tokens[:, 0]
                 outputs[i] = (patches, cls) if return_cls else patches
-        return [outputs[i] for i in wanted]
+        return [outputs[i] for i in indices]
 
     def _with_positions(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """The rest of equation 1: patches `b n d` with positions, behind the prefix tokens."""
+        """The rest of equation 1: prefix tokens, then patches `b n d` with positions."""
         prefix: list[Tensor] = [t for t in (self.cls_token, self.dist_token) if t is not None]
         positions = self._positions(grid)
         if positions is not None:
@@ -231,7 +231,7 @@ class VisionTransformer(nn.Module):
         return self.pos_drop(x)
 
     def _positions(self, grid: tuple[int, int]) -> Tensor | None:
-        """The position table for this grid, `1 n d`, behind the slots of a learned one."""
+        """The position table for this grid, `1 n d`; a learned one includes prefix slots."""
         config = self.config
         if self.fixed_positions is not None:
             if grid == config.grid:
@@ -244,10 +244,10 @@ class VisionTransformer(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """vit_jax/models_vit.py: class token and heads at zero, positions from N(0, 0.02).
+        """As in vit_jax/models_vit.py: class token and heads zero, positions from N(0, 0.02).
 
-        The tanh layer starts as Flax's default. Registers as DINOv2's, from N(0, 1e-6), and the
-        distillation token as DeiT's, from N(0, 0.02).
+        The tanh layer has Flax's default. Registers are from N(0, 1e-6) as in DINOv2, the
+        distillation token from N(0, 0.02) as in DeiT.
         """
         self.patch_embed.init_weights()
         for token, std in (
@@ -279,7 +279,7 @@ def _token(n: int, width: int) -> nn.Parameter:
 
 
 def _drop_path_rates(config: ViTConfig) -> list[float]:
-    """A probability for each layer: linear from 0 (arXiv:1603.09382), or the same for all."""
+    """Drop probability per layer: linear from 0 (arXiv:1603.09382), or constant."""
     if config.drop_path_uniform:
         return [config.drop_path] * config.depth
     return [config.drop_path * i / max(config.depth - 1, 1) for i in range(config.depth)]

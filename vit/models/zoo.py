@@ -1,4 +1,4 @@
-"""One table of the models that have a name: their sizes, and the parameter count each must have."""
+"""Table of the named models: sizes and parameter counts."""
 
 import re
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ class Entry:
 
     config: ModelConfig
     num_params: int
-    """Count with 1000 classes at 224 pixels, without a tanh layer before the head."""
+    """Parameter count with 1000 classes at 224 pixels, without a tanh layer before the head."""
     source: str
-    """Where the sizes are published."""
+    """Publication of the sizes."""
 
 
 # Width, depth, mlp_dim and num_heads of the Transformers.
@@ -36,11 +36,15 @@ _SIZES = {
     "L": (1024, 24, 4096, 16),
     "H": (1280, 32, 5120, 16),
     "giant": (1408, 40, 6144, 16),
+    # DINOv2's ViT-g, whose MLP is gated (hidden width 4096), with heads of 64.
+    "g": (1536, 40, 4096, 24),
     "gigantic": (1664, 48, 8192, 16),
 }
 
 
-def _vit(size: str, patch_size: int, stem_depths: tuple[int, ...] | None = None) -> ViTConfig:
+def _vit(
+    size: str, patch_size: int, stem_depths: tuple[int, ...] | None = None, **fields: Any
+) -> ViTConfig:
     width, depth, mlp_dim, num_heads = _SIZES[size]
     return ViTConfig(
         patch_size=patch_size,
@@ -49,6 +53,34 @@ def _vit(size: str, patch_size: int, stem_depths: tuple[int, ...] | None = None)
         mlp_dim=mlp_dim,
         num_heads=num_heads,
         stem_depths=stem_depths,
+        **fields,
+    )
+
+
+def _deit(size: str, **fields: Any) -> ViTConfig:
+    return _vit(size, 16, activation="gelu", pos_resize="bicubic_antialias", **fields)
+
+
+def _deit3(size: str, patch_size: int) -> ViTConfig:
+    return _vit(
+        size,
+        patch_size,
+        activation="gelu",
+        pos_resize="bicubic_antialias",
+        pos_embed_class_slot=False,
+        layer_scale=1e-5,
+    )
+
+
+def _dinov2(size: str, num_registers: int) -> ViTConfig:
+    return _vit(
+        size,
+        14,
+        activation="swiglu" if size == "g" else "gelu",
+        # Files with registers say so themselves (interpolate_offset=0, antialias).
+        pos_resize="bicubic_antialias" if num_registers else "bicubic_offset",
+        layer_scale=1e-5,
+        num_registers=num_registers,
     )
 
 
@@ -62,6 +94,10 @@ _SCALING = "arXiv:2106.04560, Table 2"
 _HYBRID = "arXiv:2010.11929, section 4.1 and Table 6"
 _BIT = "arXiv:1912.11370, section 3.1"
 _BASELINE = "arXiv:2010.11929, Table 6"
+_DEIT = "arXiv:2012.12877, Table 1"
+_DEIT3 = "arXiv:2204.07118, section 3"
+_DINOV2 = "arXiv:2304.07193, appendix B"
+_REGISTERS = "arXiv:2309.16588, section 2.2"
 
 ZOO: dict[str, Entry] = {
     "vit_ti16": Entry(_vit("Ti", 16), 5_717_416, _AUGREG),
@@ -72,13 +108,13 @@ ZOO: dict[str, Entry] = {
     "vit_l16": Entry(_vit("L", 16), 304_326_632, _PAPER),
     "vit_l32": Entry(_vit("L", 32), 306_535_400, _PAPER),
     "vit_h14": Entry(_vit("H", 14), 632_045_800, _PAPER),
-    # ViT-g/14 and ViT-G/14 there, which differ in case only; names here do not depend on case.
+    # ViT-g/14 and ViT-G/14 there; names here are case-insensitive.
     "vit_giant14": Entry(_vit("giant", 14), 1_012_611_432, _SCALING),
     "vit_gigantic14": Entry(_vit("gigantic", 14), 1_844_440_680, _SCALING),
-    # The name counts the root's stride as 2 of its 4; tokens are 32 pixels apart.
+    # The name counts only 2 of the root's stride of 4; the token stride is 32 pixels.
     "r_vit_ti16": Entry(_vit("Ti", 32, ()), 6_337_704, _AUGREG),
     "r26_vit_s32": Entry(_vit("S", 32, (2, 2, 2, 2)), 36_431_912, _AUGREG),
-    # At /16 the fourth stage's blocks are in the third (section 4.1 of the paper).
+    # At /16 the third stage includes the fourth stage's blocks (section 4.1 of the paper).
     "r50_vit_b16": Entry(_vit("B", 16, (3, 4, 9)), 98_659_112, _HYBRID),
     "r50_vit_b32": Entry(_vit("B", 32, (3, 4, 6, 3)), 110_945_832, _HYBRID),
     "r50_vit_l16": Entry(_vit("L", 16, (3, 4, 9)), 316_483_624, _HYBRID),
@@ -92,16 +128,35 @@ ZOO: dict[str, Entry] = {
     "bit_r152x2": Entry(_bit(2, 3, 8, 36, 3), 236_335_208, _BIT),
     "bit_r152x4": Entry(_bit(4, 3, 8, 36, 3), 936_533_224, _BIT),
     "bit_r200x3": Entry(_bit(3, 3, 24, 36, 3), 568_633_000, _BASELINE),
+    # As ViT, with the exact GELU.
+    "deit_ti16": Entry(_deit("Ti"), 5_717_416, _DEIT),
+    "deit_s16": Entry(_deit("S"), 22_050_664, _DEIT),
+    "deit_b16": Entry(_deit("B"), 86_567_656, _DEIT),
+    "deit_ti16_distilled": Entry(_deit("Ti", distillation_token=True), 5_910_800, _DEIT),
+    "deit_s16_distilled": Entry(_deit("S", distillation_token=True), 22_436_432, _DEIT),
+    "deit_b16_distilled": Entry(_deit("B", distillation_token=True), 87_338_192, _DEIT),
+    "deit3_s16": Entry(_deit3("S", 16), 22_059_496, _DEIT3),
+    "deit3_b16": Entry(_deit3("B", 16), 86_585_320, _DEIT3),
+    "deit3_l16": Entry(_deit3("L", 16), 304_374_760, _DEIT3),
+    "deit3_h14": Entry(_deit3("H", 14), 632_126_440, _DEIT3),
+    "dinov2_s14": Entry(_dinov2("S", 0), 22_013_800, _DINOV2),
+    "dinov2_b14": Entry(_dinov2("B", 0), 86_493_928, _DINOV2),
+    "dinov2_l14": Entry(_dinov2("L", 0), 304_252_904, _DINOV2),
+    "dinov2_g14": Entry(_dinov2("g", 0), 1_136_306_664, _DINOV2),
+    "dinov2_s14_reg4": Entry(_dinov2("S", 4), 22_015_336, _REGISTERS),
+    "dinov2_b14_reg4": Entry(_dinov2("B", 4), 86_497_000, _REGISTERS),
+    "dinov2_l14_reg4": Entry(_dinov2("L", 4), 304_257_000, _REGISTERS),
+    "dinov2_g14_reg4": Entry(_dinov2("g", 4), 1_136_312_808, _REGISTERS),
 }
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names of the known models, filtered by a shell-style pattern such as "vit_b*"."""
+    """Names of the models that match a shell-style pattern such as "vit_b*"."""
     return [name for name in ZOO if fnmatchcase(name, pattern)]
 
 
 def _key(name: str) -> str:
-    """Letters and digits only, with the spellings of the paper's Table 6 brought together."""
+    """Letters and digits of a name, with the paper's Table 6 spellings unified."""
     text = re.sub(r"[^a-z0-9]", "", name.lower()).replace("resnet", "r")
     text = re.sub(r"^(r\d+)x1(?=vit)", r"\1", text)  # R50x1+ViT-B/16
     return re.sub(r"^(?=r\d+x\d+$)", "bit", text)  # ResNet50x1
@@ -112,7 +167,7 @@ def canonical_name(name: str) -> str:
 
     UserError lists the nearest known names.
     """
-    by_key = {_key(known): known for known in ZOO}
+    by_key = {_key(entry): entry for entry in ZOO}
     if not isinstance(name, str):
         raise UserError(f"{name!r} is not the name of a model, such as 'vit_b16'")
     if _key(name) not in by_key:
@@ -121,7 +176,7 @@ def canonical_name(name: str) -> str:
         if published is not None:
             hint = (
                 f"; here this architecture is {published!r}, and pretrained=... takes its weights: "
-                "a file, a directory or an address"
+                "a name of `vit models --weights`, a file, a directory or an address"
             )
         raise UserError(f"unknown model {shown(name)!r}{hint}")
     return by_key[_key(name)]
@@ -132,23 +187,23 @@ _WORDS |= {"giant": "giant", "gigantic": "gigantic"}
 
 
 def _published(name: str) -> str | None:
-    """Our name for timm's and Hugging Face's names, with or without organisation and tag."""
+    """Our name for a name of timm or Hugging Face, with or without organisation and tag."""
     text = name.lower().rpartition("/")[2].partition(".")[0].replace("-", "_")
     ours = _key(text)
-    # To the end of the name: vit_base_patch16_clip_224 and the like are other architectures.
-    if found := re.match(
+    # Match the whole name: vit_base_patch16_clip_224, for example, is another architecture.
+    if match := re.match(
         rf"(?:vit|deit)_({'|'.join(_WORDS)})_patch(\d+)(?:_\d+)?(?:_in21k)?$", text
     ):
-        ours = f"vit{_WORDS[found[1]]}{found[2]}"
-    elif found := re.match(rf"vit_({'|'.join(_WORDS)})_r(\d+)_s(\d+)(?:_\d+)?(?:_in21k)?$", text):
-        ours = f"r{found[2]}vit{_WORDS[found[1]]}{found[3]}"
-    elif found := re.match(r"resnetv2_(\d+)x(\d+)_bit", text):
-        ours = f"bitr{found[1]}x{found[2]}"
-    return {_key(known): known for known in ZOO}.get(ours)
+        ours = f"vit{_WORDS[match[1]]}{match[2]}"
+    elif match := re.match(rf"vit_({'|'.join(_WORDS)})_r(\d+)_s(\d+)(?:_\d+)?(?:_in21k)?$", text):
+        ours = f"r{match[2]}vit{_WORDS[match[1]]}{match[3]}"
+    elif match := re.match(r"resnetv2_(\d+)x(\d+)_bit", text):
+        ours = f"bitr{match[1]}x{match[2]}"
+    return {_key(entry): entry for entry in ZOO}.get(ours)
 
 
 def config_from_dict(values: dict[str, Any]) -> ModelConfig:
-    """The inverse of a configuration's `to_dict`; "architecture" picks the class."""
+    """Inverse of a configuration's `to_dict`; "architecture" selects the class."""
     kinds: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
     architecture = values.get("architecture", "vit")
     if not isinstance(architecture, str) or architecture not in kinds:
@@ -164,7 +219,7 @@ def model_config(name: str, **overrides: Any) -> ModelConfig:
 
 def build_model(config: ModelConfig) -> Model:
     """A model with fresh weights."""
-    # Imported here, so that the table alone is read without torch (`vit models`).
+    # Imported here, so that `vit models` reads the table without torch.
     from vit.models.resnet import ResNet
     from vit.models.vision_transformer import VisionTransformer
 

@@ -1,4 +1,4 @@
-"""metrics.csv as curves: loss, accuracy and learning rate over the course of training."""
+"""Curves of metrics.csv: loss, accuracy and learning rate over training."""
 
 import csv
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ PANELS = {
     "mAP and F1": ("val/map", "val/f1"),
     "Learning rate": ("lr",),
 }
-"""Panel -> columns. Accuracy, where there is any, stands for mAP and F1, which are for runs with
-several labels an image."""
+"""Panel -> columns. If there is an accuracy, it replaces mAP and F1, which are for multi-label
+runs."""
 
 NAMES = {
     "train/loss": "train",
@@ -38,15 +38,15 @@ NAMES = {
 
 
 def read_history(path: Path) -> list[Row]:
-    """The rows of metrics.csv without blanks and non-numbers; no rows if there is no file.
+    """The rows of metrics.csv without blanks and non-numbers; empty if there is no file.
 
-    A run that was resumed from an earlier step repeats the steps after it. What the abandoned
-    attempt wrote from there on is dropped.
+    A run resumed from an earlier step repeats the steps after it; the rows of the abandoned attempt
+    are dropped.
     """
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        # A damaged file costs its rows, not the report.
+        # A damaged file loses its rows, but not the report.
         rows = [_numbers(line) for line in csv.DictReader(text.replace("\0", "") for text in file)]
     history: list[Row] = []
     newest = -1.0
@@ -66,38 +66,38 @@ def _numbers(line: dict[str, str]) -> Row:
     for column, cell in line.items():
         try:
             row[column] = float(cell)
-        except (TypeError, ValueError):  # a blank, or a line cut short by a crash
+        except (TypeError, ValueError):  # a blank, or a line truncated by a crash
             continue
     return {column: number for column, number in row.items() if isfinite(number)}
 
 
 def panels_of(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
-    """The panels for which there is anything to draw -> their columns that hold data."""
+    """Panels with data -> their columns with data."""
     held = {column for row in rows for column in row}
-    found = {
+    panels = {
         panel: tuple(column for column in columns if column in held)
         for panel, columns in PANELS.items()
     }
-    if found["Accuracy"]:
-        found["mAP and F1"] = ()
-    return {panel: columns for panel, columns in found.items() if columns}
+    if panels["Accuracy"]:
+        panels["mAP and F1"] = ()
+    return {panel: columns for panel, columns in panels.items() if columns}
 
 
 def curves(rows: Sequence[Row], panels: Sequence[str], theme: Theme = LIGHT) -> Figure:
-    """These panels (names from `panels_of`) of the history side by side."""
-    found = panels_of(rows)
-    columns = {column for panel in found.values() for column in panel}
-    # Rows of a final test have their own idea of epoch and images.
+    """Draws panels (names from `panels_of`) of the history in a row."""
+    available = panels_of(rows)
+    columns = {column for panel in available.values() for column in panel}
+    # Rows of a final test have other values of epoch and images.
     rows = [row for row in rows if columns & row.keys()]
     position, label = positions(rows)
     figure = new_figure(3.7 * len(panels), 2.7, theme)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         style_axes(axes, theme)
         axes.set_title(panel, loc="left", color=theme.ink, fontsize=10, fontweight="bold")
-        for column in found[panel]:
+        for column in available[panel]:
             held = [i for i, row in enumerate(rows) if column in row]
             _draw(axes, column, position[held], np.array([rows[i][column] for i in held]), theme)
-        if len(found[panel]) > 1:
+        if len(available[panel]) > 1:
             axes.legend(frameon=False, fontsize=8.5, labelcolor=theme.ink)
         if panel in ("Accuracy", "mAP and F1"):
             axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
@@ -116,10 +116,10 @@ def curves(rows: Sequence[Row], panels: Sequence[str], theme: Theme = LIGHT) -> 
 
 
 def positions(rows: Sequence[Row]) -> tuple[np.ndarray, str]:
-    """Where each row stands on the horizontal axis, and the name of that axis.
+    """Position of each row on the horizontal axis, and the name of that axis.
 
-    Epochs where there are two or more and images seen (or steps) grow evenly with them, otherwise
-    images seen, or steps; where rows have neither, their number of epochs, or of rows.
+    Epochs if there are at least two and images seen (or steps) grow evenly with them, otherwise
+    images seen or steps. Without these, the number of epochs or of rows.
     """
     step, images, epoch = (
         np.array([row.get(column, np.nan) for row in rows])
@@ -140,11 +140,11 @@ def positions(rows: Sequence[Row]) -> tuple[np.ndarray, str]:
 
 
 def _filled(images: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Blank `images` from the steps around them."""
-    known = np.isfinite(images) & np.isfinite(step)
-    if not known.any():
+    """Interpolates missing `images` from the steps."""
+    valid = np.isfinite(images) & np.isfinite(step)
+    if not valid.any():
         return images
-    return np.where(np.isfinite(images), images, np.interp(step, step[known], images[known]))
+    return np.where(np.isfinite(images), images, np.interp(step, step[valid], images[valid]))
 
 
 def _wide(position: np.ndarray) -> bool:
@@ -152,7 +152,7 @@ def _wide(position: np.ndarray) -> bool:
 
 
 def _draw(axes: Axes, column: str, x: np.ndarray, y: np.ndarray, theme: Theme) -> None:
-    # Where the best weights were scored once more, the first value is the one of training.
+    # If the best weights were scored again, the first value is that of training.
     x, first = np.unique(x, return_index=True)
     y = y[first]
     colour = theme.second if column.startswith("val") else theme.first
@@ -162,7 +162,7 @@ def _draw(axes: Axes, column: str, x: np.ndarray, y: np.ndarray, theme: Theme) -
     label = NAMES[column]
     window = len(x) // 40
     if column == "train/loss" and window > 3:
-        # The loss of single batches is noise around the line of interest: both are shown.
+        # Shows the noisy loss of single batches and its smoothed curve.
         axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.35)
         mean = np.ones(window) / window
         x, y = np.convolve(x, mean, "valid"), np.convolve(y, mean, "valid")

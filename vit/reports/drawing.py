@@ -1,6 +1,6 @@
-"""What all figures share: two colour themes, an empty figure, quiet axes, the PNG file.
+"""Common parts of all figures: two colour themes, an empty figure, axes style, PNG output.
 
-Figure objects on the Agg canvas: no pyplot, no global settings, no display.
+Uses Figure objects on the Agg canvas, without pyplot, global settings or a display.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 PNG_DPI = 160
-"""Sharp on a phone, where a CSS pixel is two or three dots."""
+"""Sharp on phones, where a CSS pixel is two or three dots."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Theme:
-    """Colours of a figure: Okabe and Ito's, which colour-blind readers can tell apart."""
+    """Colours of a figure: Okabe and Ito's palette, distinguishable for colour-blind readers."""
 
     paper: str
     ink: str
@@ -26,7 +26,7 @@ class Theme:
     second: str
     third: str
     ramp: tuple[str, ...]
-    """From nothing to everything, one hue."""
+    """Sequential colours of one hue, from 0 to 1."""
 
 
 LIGHT = Theme(
@@ -66,7 +66,7 @@ def png(figure: Figure, *, crop: bool = False) -> bytes:
 
 
 def new_figure(width: float, height: float, theme: Theme, *, dpi: int = PNG_DPI) -> Figure:
-    """An empty figure of this size in inches; it makes room for what stands around its axes."""
+    """An empty figure of this size in inches, with constrained layout."""
     size = (width, height)
     figure = Figure(size, dpi, facecolor=theme.paper, layout="constrained")
     FigureCanvasAgg(figure)
@@ -74,7 +74,7 @@ def new_figure(width: float, height: float, theme: Theme, *, dpi: int = PNG_DPI)
 
 
 def style_axes(axes: Axes, theme: Theme, *, grid: bool = True) -> None:
-    """No frame, quiet ticks, and a light grid behind the data."""
+    """Removes the frame, dims the ticks, and adds a light grid."""
     axes.set_facecolor(theme.paper)
     axes.spines[:].set_visible(False)
     axes.tick_params(colors=theme.muted, labelsize=8, length=0)
@@ -84,6 +84,6 @@ def style_axes(axes: Axes, theme: Theme, *, grid: bool = True) -> None:
 
 
 def label_axes(axes: Axes, theme: Theme, *, x: str = "", y: str = "") -> None:
-    """Names of the two axes."""
+    """Sets the names of the two axes."""
     axes.set_xlabel(x, color=theme.muted, fontsize=9)
     axes.set_ylabel(y, color=theme.muted, fontsize=9)

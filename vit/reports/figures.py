@@ -1,6 +1,6 @@
-"""The figures of a report: confusion, one bar a class, reliability, wrong images.
+"""The figures of a report: confusion, one bar per class, reliability, wrong images.
 
-Every function takes the theme, since a page has a light and a dark one. Shapes: k classes.
+Every function takes the theme, because a page has a light and a dark one. Shapes: k classes.
 """
 
 from collections.abc import Sequence
@@ -31,15 +31,15 @@ MAX_CLASSES = 60
 """Above this the confusion matrix shows SHOWN_CLASSES of them, so that names stay readable."""
 SHOWN_CLASSES = 30
 WITH_NUMBERS = 20
-"""Up to here the cells are large enough for their share."""
+"""Up to this number of classes, cells are large enough for their numbers."""
 NAME_COLUMNS = 24
 
 
 def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) -> Figure:
-    """Shares of each true class (rows of `matrix` (k k), counts) by predicted class.
+    """Confusion matrix: rows of `matrix` (k k, counts) as fractions of the true class.
 
-    With more than MAX_CLASSES it shows the SHOWN_CLASSES in the largest errors, and says so; a
-    row is then still a share of all its images, so it need not add up to 100 %.
+    With more than MAX_CLASSES it shows the SHOWN_CLASSES with the largest errors, and a note. Rows
+    are still fractions of all images of the class, so they need not sum to 100 %.
     """
     shown = most_confused_classes(matrix)
     count = matrix.sum(1, keepdims=True)
@@ -49,7 +49,7 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
     num, widest = len(shown), max(map(columns, names))
     cell = float(np.clip(4.2 / num, 0.16, 0.8))
     letters = float(np.clip(cell * 72 * 0.62, 6.5, 9.0))
-    # A column name lies flat where it fits into its cell.
+    # Column names are horizontal if they fit into their cells.
     flat = widest * letters * 0.62 < cell * 72
     margin = widest * letters * 0.62 / 72 + 0.6
     figure = new_figure(
@@ -59,10 +59,10 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
     )
     axes = figure.add_subplot()
     ramp = LinearSegmentedColormap.from_list("ramp", theme.ramp).with_extremes(bad=theme.grid)
-    # The square root brings out cells of a few per cent beside a diagonal near 100 %.
+    # The square root makes cells of a few per cent visible next to a diagonal near 100 %.
     picture = axes.imshow(share, cmap=ramp, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
     style_axes(axes, theme, grid=False)
-    # Hairlines between the cells, so that a row can be followed through empty ones.
+    # Thin lines between the cells help to follow a row.
     axes.set_xticks(np.arange(num + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(num + 1) - 0.5, minor=True)
     axes.grid(which="minor", color=theme.grid, linewidth=0.5)
@@ -86,13 +86,13 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
 
 
 def most_confused_classes(matrix: np.ndarray) -> list[int]:
-    """The classes that `confusion` shows, in class order: all, or those of the largest errors."""
+    """The classes that `confusion` shows, in class order: all, or those with the largest errors."""
     num_classes = len(matrix)
     if num_classes <= MAX_CLASSES:
         return list(range(num_classes))
     pairs = most_confused(matrix, limit=num_classes**2)
     ranked = dict.fromkeys([k for true, said, _ in pairs for k in (true, said)])
-    ranked |= dict.fromkeys(range(num_classes))  # too few errors: the first classes fill up
+    ranked |= dict.fromkeys(range(num_classes))  # too few errors: filled with the first classes
     return sorted(list(ranked)[:SHOWN_CLASSES])
 
 
@@ -110,7 +110,7 @@ def _write_shares(axes: Axes, share: np.ndarray, size: float, theme: Theme) -> N
 def class_bars(
     values: np.ndarray, classes: Sequence[str], label: str, theme: Theme = LIGHT
 ) -> Figure:
-    """A horizontal bar a class, lowest value on top; classes whose value is NaN are left out.
+    """One horizontal bar per class, lowest value on top; classes with NaN are skipped.
 
     `values` (k,) in [0, 1]. With more than MAX_CLASSES it shows the SHOWN_CLASSES lowest.
     """
@@ -136,8 +136,8 @@ def class_bars(
 
 
 def reliability(groups: "Reliability", theme: Theme = LIGHT) -> Figure:
-    """Share of right predictions against confidence, with 95 % Wilson intervals, above a
-    histogram of the confidences. A calibrated model lies on the diagonal."""
+    """Accuracy against confidence with 95 % Wilson intervals, above a histogram of confidences.
+    A calibrated model is on the diagonal."""
     figure = new_figure(4.6, 4.4, theme)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     bounds = np.array(
@@ -152,7 +152,7 @@ def reliability(groups: "Reliability", theme: Theme = LIGHT) -> Figure:
     for axis in (upper.xaxis, upper.yaxis):
         axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     label_axes(upper, theme, y="share that is right")
-    # The points are at the mean confidence of a group, the bars as wide as the group.
+    # Points are at the mean confidence of a bin; bars have the width of the bin.
     middle, width = (groups.low + groups.high) / 2, 0.92 * (groups.high - groups.low)
     lower.bar(middle, groups.count, width=width, color=theme.first, alpha=0.75)
     lower.yaxis.set_major_locator(MaxNLocator(2, integer=True))
@@ -166,25 +166,25 @@ class WrongImage:
     """One confidently wrong prediction."""
 
     image: Image.Image | None
-    """RGB, already small; None where the file can no longer be opened."""
+    """A small RGB image; None if the file can no longer be opened."""
     name: str
     true: tuple[int, ...]
     """The image's classes: one, or any number with multi-label targets."""
     predicted: int
     probability: float
-    """Of the predicted class."""
+    """Probability of the predicted class."""
 
 
 def worst(
     wrong: Sequence[WrongImage], classes: Sequence[str], title: str, theme: Theme = LIGHT
 ) -> Figure:
-    """Wrong images in the given order, with prediction, true class and file name; with none of
-    them the picture is the title alone."""
+    """Wrong images in order, with prediction, true class and file name; only the title if there are
+    none."""
     across = min(5, max(3, len(wrong)))
     down = -(-len(wrong) // across)
     side, gap, lines, top = 2.0, 0.18, 0.6, 0.5  # inches
     width, height = across * (side + gap) + gap, down * (side + lines) + top
-    figure = new_figure(width, height, theme, dpi=110)  # photographs make large PNG files
+    figure = new_figure(width, height, theme, dpi=110)  # photos result in large PNG files
     figure.set_layout_engine("none")
     figure.text(gap / width, 1 - 0.2 / height, title, va="center", color=theme.ink, fontsize=11)
     for at, item in enumerate(wrong):
@@ -210,8 +210,8 @@ def _picture(axes: Axes, image: Image.Image | None, theme: Theme) -> None:
         axes.text(0.5, 0.5, "cannot be opened", ha="center", color=theme.muted, fontsize=8)
         return
     width, height = (side / max(image.size) for side in image.size)
-    # In the lower left corner, where the words begin.
-    # Digits of 8 pixels stay 8 crisp squares.
+    # In the lower left corner, above the text.
+    # Digits of 8 pixels stay crisp squares.
     axes.imshow(
         np.asarray(image),
         extent=(0, width, 1, 1 - height),
@@ -221,21 +221,21 @@ def _picture(axes: Axes, image: Image.Image | None, theme: Theme) -> None:
 
 
 def _line(axes: Axes, row: int, text: str, size: float, colour: str, *, bold: bool = False) -> None:
-    """A line of text under the picture."""
+    """Draws a line of text under the image."""
     axes.text(
         0, 1.04 + 0.08 * row, text, va="top", color=colour, **text_style(text, size, bold=bold)
     )
 
 
 def legible_name(name: str, index: int) -> str:
-    """The name of a class as figures show it: shortened, or #index where no font can draw it."""
+    """Name of a class in figures: shortened, or #index if no font can draw it."""
     return shorten(legible(name, f"#{index}"), NAME_COLUMNS)
 
 
 def _name_ticks(
     axes: Axes, which: str, names: list[str], size: float, theme: Theme, *, rotation: float = 0
 ) -> None:
-    """A tick a class, each name in a font that has its characters."""
+    """One tick per class, with its name in a font that has the characters."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_ticks(range(len(names)), labels=names, parse_math=False)
     for text, name in zip(axis.get_ticklabels(), names, strict=True):

@@ -1,8 +1,8 @@
-"""A self-contained HTML page from blocks: tables, pictures, code, folded parts.
+"""A self-contained HTML page from blocks: tables, figures, code, folded sections.
 
 Every block function takes plain text and returns HTML; text is escaped here and nowhere else.
-The page asks for nothing from outside, has no script, and follows the reader's light or dark
-setting.
+The page loads nothing external, has no script, and follows the light or dark setting of the
+browser.
 """
 
 from base64 import b64encode
@@ -16,7 +16,7 @@ from PIL import Image
 
 from vit.reports.drawing import DARK, LIGHT, PNG_DPI
 
-# Colours of the page are those of the figures, so that pictures have no visible frame.
+# The page has the colours of the figures, so that these have no visible frame.
 COLOURS = f"""
 :root {{ --paper:{LIGHT.paper}; --ink:{LIGHT.ink}; --muted:{LIGHT.muted}; --line:{LIGHT.grid};
   --accent:{LIGHT.first}; --wrong:#b84f00; --soft:#f5f7f8; color-scheme:light dark; }}
@@ -25,8 +25,7 @@ COLOURS = f"""
   --soft:#1c2227; }} }}
 """
 
-# No script, no font, no image but the ones inside: also a guard against a name that slips
-# through unescaped.
+# Only embedded images and styles: also a safeguard against a name that is not escaped.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
@@ -44,13 +43,13 @@ def page(title: str, blocks: Sequence[str]) -> str:
 
 
 def section(title: str, *blocks: str) -> str:
-    """A part with a heading; nothing at all where every block is empty."""
+    """A section with a heading; empty if every block is empty."""
     held = "\n".join(block for block in blocks if block)
     return f"<section>\n<h2>{escape(title)}</h2>\n{held}\n</section>" if held else ""
 
 
 def title(words: str, below: str) -> str:
-    """The name of the page, and a line under it."""
+    """The title of the page with a line below it."""
     return f'<h1>{escape(words)}</h1>\n<p class="muted">{escape(below)}</p>'
 
 
@@ -61,7 +60,7 @@ def text(words: str, *, quiet: bool = False) -> str:
 
 
 def headline(name: str, value: str, note: str) -> str:
-    """The one figure that the reader came for."""
+    """The main result in large type."""
     return (
         f'<div class="headline"><span>{escape(name)}</span><b>{escape(value)}</b>'
         f'<p class="muted">{escape(note)}</p></div>'
@@ -69,13 +68,13 @@ def headline(name: str, value: str, note: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
-    """Rows of text, the first `words` columns to the left and the others, numbers, to the right.
+    """A table; the first `words` columns are left-aligned text, the others right-aligned numbers.
 
-    It scrolls inside its own box where the screen is narrow. Nothing where there are no rows.
+    It scrolls on narrow screens. Empty without rows.
     """
     if not rows:
         return ""
-    # Long names wrap, but not into a column of single words.
+    # Long names wrap, but not at every word.
     longest = [max(len(row[i]) for row in rows) for i in range(words)]
     kinds = [' class="long"' if length > 14 else "" for length in longest]
     kinds += [' class="number"'] * (len(head) - words)
@@ -91,7 +90,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1)
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> str:
-    """Names and values, the values wrapped: paths and commands are long."""
+    """Names and values; long values, such as paths and commands, wrap."""
     if not rows:
         return ""
     body = "\n".join(f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in rows)
@@ -99,7 +98,7 @@ def facts(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def beside(*blocks: str, cell: str = "18rem") -> str:
-    """Blocks next to each other where the screen has `cell` for each, otherwise stacked."""
+    """Blocks in a row if the screen has width `cell` for each, otherwise stacked."""
     held = "".join(f"<div>{block}</div>" for block in blocks if block)
     return f'<div class="row" style="--cell:{cell}">{held}</div>' if held else ""
 
@@ -110,17 +109,17 @@ def heading(words: str) -> str:
 
 
 def code(words: str) -> str:
-    """Text to be copied, as it stands."""
+    """Preformatted text to copy."""
     return f"<pre>{escape(words)}</pre>"
 
 
 def folded(title: str, block: str) -> str:
-    """A part that opens at a click."""
+    """A folded section."""
     return f"<details><summary>{escape(title)}</summary>\n{block}\n</details>" if block else ""
 
 
 def picture(light: bytes, dark: bytes, description: str) -> str:
-    """A figure as two PNG files, of which the browser shows the one for the reader's setting."""
+    """A figure as two PNG files for the light and dark setting of the browser."""
     with Image.open(BytesIO(light)) as image:
         width, height = (round(side * 96 / PNG_DPI) for side in image.size)
     return (
@@ -132,7 +131,7 @@ def picture(light: bytes, dark: bytes, description: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A small RGB image with three lines under it."""
+    """A small RGB image with three lines of text."""
 
     image: Image.Image | None
     said: str
@@ -147,7 +146,7 @@ def cards(items: Sequence[Card]) -> str:
 
 
 def _card(card: Card) -> str:
-    # File names are long words; they break best behind these characters.
+    # File names are long words; allow line breaks after these characters.
     name = escape(card.name).replace("/", "/<wbr>").replace("_", "_<wbr>")
     lines = (
         f'<div class="said"><b>{escape(card.said)}</b><span>{escape(card.share)}</span></div>'

@@ -1,4 +1,4 @@
-"""The page of a run of masked patch prediction: how well it predicts, curves, pictures.
+"""Report of a masked patch prediction run: metrics, curves, examples.
 
 Shapes: n images, h w pixels.
 """
@@ -29,22 +29,22 @@ COLUMNS = ("image", "seen", "predicted", "true")
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """Some images, and what was predicted of their corrupted patches: uint8 `n h w 3`."""
+    """Images and the predictions for their corrupted patches: uint8 `n h w 3`."""
 
     images: np.ndarray
     seen: np.ndarray
-    """The images as the encoder got them: gray where a patch was masked."""
+    """The input of the encoder: masked patches are gray."""
     predicted: np.ndarray
     true: np.ndarray
-    """The colours that `predicted` should show."""
+    """The true colours for `predicted`."""
     corrupted: np.ndarray
-    """`n h w`, the pixels of corrupted patches; elsewhere nothing was predicted."""
+    """`n h w`, pixels of corrupted patches, the only ones with predictions."""
 
 
 def pretraining_headline(split: str, metrics: Mapping[str, float]) -> str:
-    """The loss, and the accuracy where there is one, beside those of the best constant answer."""
+    """Loss and accuracy, if any, compared with the best constant prediction."""
     loss, constant = metrics[f"{split}/loss"], metrics[f"{split}/constant_loss"]
-    line = f"{split} loss  {loss:.4f}  (the best constant answer: {constant:.4f})"
+    line = f"{split} loss  {loss:.4f}  (best constant prediction: {constant:.4f})"
     if f"{split}/acc1" not in metrics:
         return line
     right, most = metrics[f"{split}/acc1"], metrics[f"{split}/constant_acc1"]
@@ -67,7 +67,7 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> N
         write_bytes(run_dir / "masked_patches.png", light)
         pictures = picture(light, dark, "Predicted and true colours")
     name, run = run_dir.resolve().name, shlex.quote(str(run_dir))
-    found = page(
+    html = page(
         f"{name} · masked patch prediction",
         [
             title(name, _subtitle(summary)),
@@ -85,11 +85,11 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> N
             section("How it was made", *origin(summary, config)),
         ],
     )
-    write_text(run_dir / "report.html", found, errors="backslashreplace")
+    write_text(run_dir / "report.html", html, errors="backslashreplace")
 
 
 _EXPLAINED = (
-    "From left to right: the image; what the encoder saw, gray where a patch was masked; the "
+    "From left to right: the image; the input of the encoder, masked patches in gray; the "
     "colours that it predicted for the corrupted patches; the true ones."
 )
 
@@ -115,7 +115,7 @@ def _headline(split: str, metrics: Mapping[str, float]) -> str:
 
 
 def mosaic(examples: Examples, theme: Theme = LIGHT) -> Figure:
-    """Each image, what the encoder saw of it, predicted and true colours; two images a row."""
+    """Each image, its encoder input, predicted and true colours; two images per row."""
     paper = np.array([int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)], dtype=np.uint8)
     blocks = min(2, len(examples.images))
     picture, lefts, side = tiles(examples, blocks, paper)
@@ -123,7 +123,7 @@ def mosaic(examples: Examples, theme: Theme = LIGHT) -> Figure:
     figure = new_figure(5.2 * blocks, 5.2 * blocks * height / width + 0.3, theme)
     axes = figure.add_subplot()
     axes.set_axis_off()
-    # Few pixels stay crisp squares.
+    # Small images stay crisp squares.
     axes.imshow(picture, interpolation="nearest" if side < 100 else "antialiased")
     for at, left in enumerate(lefts):
         name = COLUMNS[at % len(COLUMNS)]
@@ -132,10 +132,10 @@ def mosaic(examples: Examples, theme: Theme = LIGHT) -> Figure:
 
 
 def tiles(examples: Examples, blocks: int, paper: np.ndarray) -> tuple[np.ndarray, list[int], int]:
-    """All pictures as one, where each column begins, and how wide it is, in pixels.
+    """All pictures as one image, with start and width of each column in pixels.
 
-    Each image has four columns; `blocks` images are beside each other, a wider gap between them.
-    Where nothing was predicted, and between pictures, is `paper` (red, green, blue).
+    Each image has four columns; a row has `blocks` images, with a wider gap between them. Gaps and
+    pixels without predictions have the colour `paper` (red, green, blue).
     """
     hidden = ~examples.corrupted[..., None]
     predicted, true = (np.where(hidden, paper, c) for c in (examples.predicted, examples.true))

@@ -1,7 +1,7 @@
-"""report.html: what one evaluation found, in the order in which a reader asks.
+"""report.html: the result of one evaluation.
 
-How good, in which classes, confused with what, how far its probabilities can be trusted, which
-images it got wrong, how to use it, and how it was made.
+Accuracy, curves, classes, confusion, calibration, most confident errors, commands to use the model,
+and how it was trained.
 """
 
 import shlex
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from vit.calibration import Reliability  # imports torch
 
 WEAKEST = 10
-"""Classes in the short table; with more than twice as many the full one is folded away."""
+"""Classes in the short table; if there are more than twice as many, the full one is folded."""
 
 LONG = 14
-"""Facts in a table; longer ones, such as the fields of the model, are folded away."""
+"""Rows of a table; longer ones, such as the fields of the model, are folded."""
 
 METRIC_NAMES = {
     "acc1": "Accuracy",
@@ -52,89 +52,89 @@ METRIC_NAMES = {
     "f1": "Macro F1",
     "exact": "All classes right",
     "ece": "Expected calibration error",
-    "constant_acc1": "Accuracy of the most frequent answer",
+    "constant_acc1": "Accuracy of the best constant prediction",
     "loss": "Loss",
-    "constant_loss": "Loss of the best constant answer",
+    "constant_loss": "Loss of the best constant prediction",
 }
-"""What follows the split in a metric's name -> its name here. All but the losses are shares."""
+"""Metric name without the split -> title. All but the losses are fractions."""
 
 SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What the report is about; what is None or empty is left out of it. k classes."""
+    """Contents of the report; None and empty fields are skipped. k classes."""
 
     run_dir: Path
     split: str
     classes: Sequence[str]
     multilabel: bool
     summary: Mapping
-    """The content of summary.json."""
+    """Content of summary.json."""
     config: str
-    """The text of config.yaml."""
+    """Text of config.yaml."""
     history: Sequence[Row]
     num_images: int
     num_hits: int
-    """Images whose most probable class is right."""
+    """Number of images whose most probable class is correct."""
     scores: ClassScores | None
     mean_average_precision: float | None
-    """Of a multi-label set."""
+    """Multi-label only."""
     class_bars: tuple[np.ndarray, str] | None
-    """Of a multi-label set: a value in [0, 1] a class, (k,), and what it is."""
+    """Multi-label only: one value in [0, 1] per class, (k,), and its name."""
     matrix: np.ndarray | None
-    """(k, k) counts, true by predicted class, of a single-label set; None of too many classes."""
+    """Single-label only: (k, k) counts, true by predicted class; None for too many classes."""
     calibration: "Reliability | None"
     wrong: Sequence[WrongImage]
     wrong_title: str
 
 
-def render(found: Findings) -> str:
+def render(findings: Findings) -> str:
     """The page, as HTML."""
-    name = found.run_dir.resolve().name
-    split = SPLIT_NAMES.get(found.split, found.split)
+    name = findings.run_dir.resolve().name
+    split = SPLIT_NAMES.get(findings.split, findings.split)
     return page(
         f"{name} · {split.lower()} results",
         [
-            title(name, _subtitle(found)),
-            _headline(found, split),
-            section("Metrics", metrics_table(found.summary.get("metrics"), found.num_images)),
-            section("Training", training_curves(found.history)),
-            section("Classes", *_classes(found)),
-            section("Confusion", _confusion(found)),
-            section("Calibration", _calibration(found)),
-            section("Most confident errors", *_wrong(found)),
-            section("Use this model again", *_commands(found.run_dir)),
-            section("How it was made", *origin(found.summary, found.config)),
+            title(name, _subtitle(findings)),
+            _headline(findings, split),
+            section("Metrics", metrics_table(findings.summary.get("metrics"), findings.num_images)),
+            section("Training", training_curves(findings.history)),
+            section("Classes", *_classes(findings)),
+            section("Confusion", _confusion(findings)),
+            section("Calibration", _calibration(findings)),
+            section("Most confident errors", *_wrong(findings)),
+            section("Use this model again", *_commands(findings.run_dir)),
+            section("How it was made", *origin(findings.summary, findings.config)),
         ],
     )
 
 
-def _subtitle(found: Findings) -> str:
-    model, parameters = found.summary.get("model"), found.summary.get("parameters")
+def _subtitle(findings: Findings) -> str:
+    model, parameters = findings.summary.get("model"), findings.summary.get("parameters")
     parts = [
         model if isinstance(model, str) else "",
         f"{parameters:,} parameters" if isinstance(parameters, int) else "",
-        f"{len(found.classes):,} classes",
-        f"{found.num_images:,} {found.split} images",
+        f"{len(findings.classes):,} classes",
+        f"{findings.num_images:,} {findings.split} images",
     ]
     return " · ".join(part for part in parts if part)
 
 
-def _headline(found: Findings, split: str) -> str:
-    n, hits = found.num_images, found.num_hits
+def _headline(findings: Findings, split: str) -> str:
+    n, hits = findings.num_images, findings.num_hits
     low, high = wilson_interval(hits, n)
     interval = (
         f"95 % confidence interval {percent(low, n)} to {percent(high, n)} (Wilson), n = {n:,}"
     )
-    if found.mean_average_precision is not None:
+    if findings.mean_average_precision is not None:
         note = (
             f"Mean over the classes of average precision, n = {n:,}. The most probable class is "
             f"right for {percent(hits / n, n)} of the images."
         )
-        value = percent(found.mean_average_precision, n)
+        value = percent(findings.mean_average_precision, n)
         return headline(f"{split} mean average precision", value, note)
-    if found.multilabel:
+    if findings.multilabel:
         return headline(
             f"{split} images whose most probable class is right", percent(hits / n, n), interval
         )
@@ -143,7 +143,7 @@ def _headline(found: Findings, split: str) -> str:
 
 
 def metrics_table(metrics: Mapping[str, float] | None, num_images: int) -> str:
-    """One row a metric, one column a split."""
+    """One row per metric, one column per split."""
     values = {
         key: value
         for key, value in (metrics or {}).items()
@@ -166,12 +166,12 @@ def metrics_table(metrics: Mapping[str, float] | None, num_images: int) -> str:
 
 
 def _ordered(present: set[str], known: Mapping[str, str]) -> list[str]:
-    """Those that are known in their own order, then the others by name."""
+    """Known keys in the order of `known`, then the others by name."""
     return [key for key in known if key in present] + sorted(present - known.keys())
 
 
 def training_curves(history: Sequence[Row]) -> str:
-    """Every panel for which the history has values."""
+    """Every panel with data in the history."""
     return beside(
         *(
             both_themes(
@@ -182,11 +182,11 @@ def training_curves(history: Sequence[Row]) -> str:
     )
 
 
-def _classes(found: Findings) -> list[str]:
-    scores, classes = found.scores, found.classes
+def _classes(findings: Findings) -> list[str]:
+    scores, classes = findings.scores, findings.classes
     blocks = []
-    if found.class_bars is not None:
-        values, label = found.class_bars
+    if findings.class_bars is not None:
+        values, label = findings.class_bars
         blocks.append(
             both_themes(lambda theme: figures.class_bars(values, classes, label, theme), label)
         )
@@ -212,8 +212,8 @@ def _classes(found: Findings) -> list[str]:
     ]
 
 
-def _confusion(found: Findings) -> str:
-    matrix, classes = found.matrix, found.classes
+def _confusion(findings: Findings) -> str:
+    matrix, classes = findings.matrix, findings.classes
     if matrix is None:
         return ""
     pairs = most_confused(matrix)
@@ -227,7 +227,7 @@ def _confusion(found: Findings) -> str:
     shown = figures.most_confused_classes(matrix)
     notes = []
     if len(shown) < len(classes):
-        notes.append("A row is a share of all images of its class, whatever was predicted.")
+        notes.append("Rows are fractions of all images of a class.")
     unread = [f"#{k} {classes[k]}" for k in shown if figures.legible_name(classes[k], k) == f"#{k}"]
     if unread:
         notes.append(f"No font could draw these names: {', '.join(unread)}.")
@@ -243,15 +243,15 @@ def _confusion(found: Findings) -> str:
     )
 
 
-def _calibration(found: Findings) -> str:
-    groups = found.calibration
+def _calibration(findings: Findings) -> str:
+    groups = findings.calibration
     if groups is None:
         return ""
     explained = (
         f"Expected calibration error {percent(groups.error)}: on average, this is how far the "
         "model's stated confidence is from the share of predictions that are right."
     )
-    if found.multilabel:
+    if findings.multilabel:
         explained += " A prediction is one class of one image."
     return beside(
         both_themes(lambda theme: figures.reliability(groups, theme), "Reliability diagram"),
@@ -267,7 +267,7 @@ def _calibration(found: Findings) -> str:
 
 
 def _groups(groups: "Reliability") -> str:
-    """The numbers of the reliability diagram, one row a group that holds predictions."""
+    """The numbers of the reliability diagram, one row per non-empty bin."""
     columns = (groups.low, groups.high, groups.count, groups.confidence, groups.hits)
     rows = [
         [
@@ -281,24 +281,24 @@ def _groups(groups: "Reliability") -> str:
     return table(["confidence", "predictions", "mean", "right"], rows)
 
 
-def _wrong(found: Findings) -> list[str]:
+def _wrong(findings: Findings) -> list[str]:
     def names(indices: Sequence[int]) -> str:
-        return ", ".join(found.classes[k] for k in indices) or "no class"
+        return ", ".join(findings.classes[k] for k in indices) or "no class"
 
     shown = [
         Card(
             image=item.image,
-            said=found.classes[item.predicted],
+            said=findings.classes[item.predicted],
             share=percent(item.probability),
             true=f"true: {names(item.true)}",
             name=item.name,
         )
-        for item in found.wrong
+        for item in findings.wrong
     ]
-    words = f"{found.wrong_title}."
+    words = f"{findings.wrong_title}."
     if shown:
         words += " What the model said and how sure it was, then the truth, then the file."
-    if found.multilabel:
+    if findings.multilabel:
         words += " An error is a class of 50 % or more that the image does not have."
     return [text(words), cards(shown)]
 
@@ -308,10 +308,10 @@ def _commands(run_dir: Path) -> list[str]:
 
 
 def origin(summary: Mapping, config: str) -> list[str]:
-    """Everything else that summary.json holds: single facts, then a table a group."""
+    """The rest of summary.json: single values, then one table per group."""
     command = summary.get("command")
-    told = ("metrics", "classes", "per_class", "command")
-    left = {key: value for key, value in summary.items() if key not in told}
+    shown = ("metrics", "classes", "per_class", "command")
+    left = {key: value for key, value in summary.items() if key not in shown}
     groups: dict[str, Mapping] = {key: v for key, v in left.items() if isinstance(v, Mapping)}
     single = {key: value for key, value in left.items() if key not in groups}
     rows = {"run": flat(single), **{key: flat(value) for key, value in groups.items()}}
@@ -328,6 +328,6 @@ def origin(summary: Mapping, config: str) -> list[str]:
 
 
 def both_themes(draw: Callable[[Theme], Figure], description: str, *, crop: bool = False) -> str:
-    """The figure for both settings of the reader."""
+    """The figure in the light and dark theme."""
     light, dark = (png(draw(theme), crop=crop) for theme in (LIGHT, DARK))
     return picture(light, dark, description)

@@ -1,7 +1,7 @@
-"""What an evaluation leaves in the run directory: predictions.csv, pictures and report.html.
+"""Output of an evaluation in the run directory: predictions.csv, figures and report.html.
 
-Shapes: n images, k classes, t top classes an image. Reads summary.json, metrics.csv and
-config.yaml where they are there; needs none of them.
+Shapes: n images, k classes, t top classes per image. summary.json, metrics.csv and config.yaml are
+read if they exist.
 """
 
 import csv
@@ -32,29 +32,29 @@ from vit.writing import atomic, spreadsheet_text, write_bytes, write_text
 NUM_WORST = 20
 CSV_TOP = 5
 THUMBNAIL = 320
-"""Pixels of the longer side of an image in the report."""
+"""Longer side of an image in the report, in pixels."""
 MAX_CONFUSION = 2000
-"""Classes; k by k counts of more take memory that nothing readable comes of."""
+"""Maximum number of classes; larger k x k tables cost memory and are not readable."""
 THRESHOLD = 0.5
-"""A multi-label image is said to have a class from this probability on."""
+"""Minimum probability of a predicted class in multi-label data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """What a model said about a set of images.
+    """Predictions of a model for a set of images.
 
-    Raises ValueError where the lengths differ.
+    Raises ValueError if the lengths differ.
     """
 
     indices: np.ndarray
-    """(n,) positions in the data set: what `open_image` takes."""
+    """(n,) indices into the data set: arguments of `open_image`."""
     names: list[str]
     """n file names, or other names for display."""
     labels: np.ndarray
-    """(n,) class indices, or (n, k) zeros and ones of a multi-label set."""
+    """(n,) class indices, or (n, k) multi-hot labels."""
     top_classes: np.ndarray
-    """(n, t) class indices, most probable first. Multi-label: t = k gives the full figures
-    (average precision, precision, recall, calibration), less leaves them out."""
+    """(n, t) class indices, most probable first. In multi-label data, average precision, precision,
+    recall and calibration need t = k."""
     top_probabilities: np.ndarray
     """(n, t), descending."""
     label_probabilities: np.ndarray
@@ -63,7 +63,7 @@ class Predictions:
     def __post_init__(self) -> None:
         lengths = {field: len(getattr(self, field)) for field in self.__dataclass_fields__}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"one entry an image in each field, not {lengths}")
+            raise ValueError(f"one entry per image in each field, not {lengths}")
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -73,7 +73,7 @@ class Predictions:
         return self.labels.ndim == 2
 
     def in_order(self) -> "Predictions":
-        """In data set order, whatever the order in which processes finished."""
+        """Sorted by data set order, independent of the processes."""
         if (np.diff(self.indices) >= 0).all():
             return self
         order = np.argsort(self.indices, kind="stable")
@@ -86,14 +86,14 @@ class Predictions:
         return tuple(map(int, np.flatnonzero(labels > 0) if self.multilabel else [labels]))
 
     def hits(self) -> np.ndarray:
-        """(n,) whether the most probable class is the true one, or one of them."""
+        """(n,) whether the most probable class is a true one."""
         first = self.top_classes[:, 0]
         if self.multilabel:
             return self.labels[np.arange(len(self)), first] > 0
         return self.labels == first
 
     def scores(self) -> np.ndarray | None:
-        """(n, k) probabilities in class order of a multi-label set; None where t < k."""
+        """(n, k) probabilities in class order of multi-label data; None if t < k."""
         if self.top_classes.shape != self.labels.shape:
             return None
         scores = np.empty_like(self.top_probabilities)
@@ -104,8 +104,8 @@ class Predictions:
 def worst_predictions(predictions: Predictions) -> list[tuple[int, int]]:
     """(row, column of top_classes) of every error, most confident first.
 
-    Single label: the most probable class is not the true one. Multi-label: the most probable
-    class that the image does not have, where that is above THRESHOLD.
+    Single label: the most probable class, if it is wrong. Multi-label: the most probable class that
+    the image does not have, if its probability is above THRESHOLD.
     """
     if predictions.multilabel:
         held = np.take_along_axis(predictions.labels, predictions.top_classes, axis=1) > 0
@@ -114,7 +114,7 @@ def worst_predictions(predictions: Predictions) -> list[tuple[int, int]]:
         wrong = (predictions.top_classes != predictions.labels[:, None]) & (
             np.arange(predictions.top_classes.shape[1]) == 0
         )
-    column = wrong.argmax(axis=1)  # the first, thus most probable, wrong one
+    column = wrong.argmax(axis=1)  # the first, so the most probable, wrong one
     rows = np.flatnonzero(wrong.any(axis=1))
     confidence = predictions.top_probabilities[rows, column[rows]]
     chosen = rows[np.argsort(-confidence, kind="stable")]
@@ -129,7 +129,7 @@ def examine(
     open_image: Callable[[int], Image.Image],
 ) -> Findings:
     """The numbers behind the report; the arguments are those of `write_results`."""
-    from vit.calibration import reliability  # imports torch, which a report needs nowhere else
+    from vit.calibration import reliability  # imports torch, which nothing else in a report needs
 
     k = len(classes)
     hits = predictions.hits()
@@ -172,12 +172,12 @@ def examine(
 
 
 def _found_among_top(predictions: Predictions) -> tuple[np.ndarray, str]:
-    """Per class (k,): the share of its images that have it among their t top classes."""
+    """Per class (k,): fraction of its images that have it in their t top classes."""
     labels, t = predictions.labels > 0, predictions.top_classes.shape[1]
     listed = np.zeros(labels.shape, dtype=bool)
     np.put_along_axis(listed, predictions.top_classes, True, axis=1)
     share = class_scores((labels & listed).sum(0), listed.sum(0), labels.sum(0)).recall
-    return share, f"share found among the {t} most probable"
+    return share, f"recall among the {t} most probable"
 
 
 def _wrong_image(
@@ -185,8 +185,8 @@ def _wrong_image(
 ) -> WrongImage:
     try:
         image = open_image(int(predictions.indices[row])).convert("RGB")
-        image.thumbnail((THUMBNAIL, THUMBNAIL))  # twenty photographs would fill the memory
-    except (OSError, ValueError):  # a file that went away must not cost the report
+        image.thumbnail((THUMBNAIL, THUMBNAIL))  # twenty full-size photos would fill the memory
+    except (OSError, ValueError):  # a deleted file must not prevent the report
         image = None
     return WrongImage(
         image=image,
@@ -209,7 +209,7 @@ def _worst_title(num_wrong: int, num_images: int, split: str) -> str:
 
 
 def read_summary(file: Path) -> dict[str, Any]:
-    """The content of a summary.json; empty, with a note where it is damaged, if there is none."""
+    """Content of summary.json; empty if there is none, or, with a note, if it is damaged."""
     if not file.is_file():
         return {}
     try:
@@ -230,11 +230,11 @@ def _text_of(file: Path) -> str:
 def write_csv(
     file: Path, classes: Sequence[str], predictions: Predictions, *, spreadsheet: bool = False
 ) -> None:
-    """One row an image: its classes, whether the first prediction is right, the top five.
+    """One row per image: its classes, whether the first prediction is correct, the top five.
 
-    Several classes of one image are separated by "|", as in a manifest. Names of files and classes
-    stand there as they are, so that a program finds them again; with `spreadsheet`, names that a
-    spreadsheet would run as formulas get a ' in front.
+    Several classes of an image are separated by "|", as in a manifest. File and class names are
+    unchanged, so that programs can find the files; with `spreadsheet`, names that a spreadsheet
+    would run as formulas are prefixed with '.
     """
     shown = spreadsheet_text if spreadsheet else str
     classes = [shown(name) for name in classes]
@@ -281,30 +281,30 @@ def write_results(
     predictions: Predictions,
     open_image: Callable[[int], Image.Image],
 ) -> list[Path]:
-    """Write predictions.csv, the pictures and report.html of one evaluation into `run_dir`.
+    """Writes predictions.csv, the figures and report.html of one evaluation to `run_dir`.
 
-    `open_image` gives the image of an entry of `predictions.indices`. An image that cannot be
-    opened any more (OSError, ValueError) is an empty frame. Pictures for which there is nothing
-    to draw are left out: curves.png without metrics.csv; confusion.png of more than MAX_CONFUSION
-    classes and of a multi-label set, which gets per_class.png. Returns the files written, the
-    report last. Raises UserError for a set without images.
+    `open_image` returns the image of an entry of `predictions.indices`. An image that can no longer
+    be opened (OSError, ValueError) becomes an empty frame. Figures without data are skipped:
+    curves.png without metrics.csv; confusion.png for more than MAX_CONFUSION classes and for
+    multi-label data, which gets per_class.png. Returns the written files, the report last. Raises
+    UserError for a set without images.
     """
     if not len(predictions):
         raise UserError(f"the {split} set has no images, so there is nothing to report")
     run_dir = Path(run_dir)
     predictions = predictions.in_order()
     write_csv(run_dir / "predictions.csv", classes, predictions)
-    found = examine(run_dir, split, classes, predictions, open_image)
-    pictures = {"worst.png": png(figures.worst(found.wrong, classes, found.wrong_title))}
-    if panels := list(curves.panels_of(found.history)):
-        pictures["curves.png"] = png(curves.curves(found.history, panels))
-    if found.matrix is not None:
-        pictures["confusion.png"] = png(figures.confusion(found.matrix, classes), crop=True)
-    if found.class_bars is not None:
-        values, label = found.class_bars
+    findings = examine(run_dir, split, classes, predictions, open_image)
+    pictures = {"worst.png": png(figures.worst(findings.wrong, classes, findings.wrong_title))}
+    if panels := list(curves.panels_of(findings.history)):
+        pictures["curves.png"] = png(curves.curves(findings.history, panels))
+    if findings.matrix is not None:
+        pictures["confusion.png"] = png(figures.confusion(findings.matrix, classes), crop=True)
+    if findings.class_bars is not None:
+        values, label = findings.class_bars
         pictures["per_class.png"] = png(figures.class_bars(values, classes, label))
     for name, content in pictures.items():
         write_bytes(run_dir / name, content)
-    # A file name need not be valid Unicode; a page that is not would not open.
-    write_text(run_dir / "report.html", render(found), errors="backslashreplace")
+    # A file name may be invalid Unicode, but the page must not be.
+    write_text(run_dir / "report.html", render(findings), errors="backslashreplace")
     return [run_dir / name for name in ("predictions.csv", *pictures, "report.html")]

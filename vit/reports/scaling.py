@@ -16,11 +16,11 @@ from vit.reports.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
 from vit.reports.lettering import nearest_legible, shorten, text_style
 
 MARKERS = {"ViT": "o", "ResNet": "s", "hybrid": "D"}
-"""Of the published families; the reader's own runs are stars."""
+"""Markers of the published families; the user's runs are stars."""
 PLACES = ((7, 0, "left"), (-7, 0, "right"), (0, 8, "center"), (0, -8, "center"),
           (6, 7, "left"), (-6, 7, "right"), (6, -7, "left"), (-6, -7, "right"),
           (3, 12, "left"), (-3, 12, "right"), (3, -12, "left"), (-3, -12, "right"))  # fmt: skip
-"""Where a label may stand, in points from its marker, in order of preference."""
+"""Offsets of a label from its marker in points, in order of preference."""
 
 
 Row = dict[str, Any]
@@ -37,16 +37,16 @@ class ScalingPoint:
     accuracy: float
     """Per cent."""
     family: str | None = None
-    """ViT, ResNet or hybrid of the paper; None for a run of the reader's."""
+    """ViT, ResNet or hybrid of the paper; None for a run of the user."""
 
 
 def accuracy_against_compute(
     points: Sequence[ScalingPoint], accuracy: str, own_label: str, theme: Theme = LIGHT
 ) -> Figure:
-    """Figure 5 of the ViT paper (arXiv:2010.11929), with the reader's runs beside its points.
+    """Figure 5 of the ViT paper (arXiv:2010.11929), with the user's runs added.
 
-    `accuracy` names the vertical axis, `own_label` the runs. Labels of points for
-    which there is no free place are left out.
+    `accuracy` names the vertical axis, `own_label` the runs. Labels of points without free space
+    are skipped.
     """
     figure = new_figure(7.2, 4.6, theme)
     axes = figure.add_subplot()
@@ -56,8 +56,8 @@ def accuracy_against_compute(
     for family, colour in colours.items():
         chosen = [point for point in points if point.family == family]
         _scatter(axes, chosen, f"{family} (paper)", colour, MARKERS[family], 6)
-    own = [point for point in points if point.family is None]
-    _scatter(axes, own, own_label, theme.ink, "*", 11)
+    runs = [point for point in points if point.family is None]
+    _scatter(axes, runs, own_label, theme.ink, "*", 11)
     axes.margins(x=0.08, y=0.09)
     low, high = (limit(point.exaflops for point in points) for limit in (min, max))
     axes.xaxis.set_major_locator(
@@ -69,7 +69,7 @@ def accuracy_against_compute(
     label_axes(axes, theme, x="training compute, exaFLOPs (1e18 operations)", y=accuracy)
     legend = axes.legend(frameon=False, fontsize=8.5, labelcolor=theme.ink, loc="lower right")
     figure.draw_without_rendering()
-    _place_labels(axes, [*own, *(p for p in points if p.family)], colours, theme, legend)
+    _place_labels(axes, [*runs, *(p for p in points if p.family)], colours, theme, legend)
     return figure
 
 
@@ -86,7 +86,7 @@ def _scatter(
 def _place_labels(
     axes: Axes, points: Sequence[ScalingPoint], colours: Mapping[str, str], theme: Theme, legend
 ) -> None:
-    """Each label at the first place where it covers nothing, in the order of `points`."""
+    """Places each label at the first offset where it covers nothing, in the order of `points`."""
     canvas = axes.get_figure(root=True).canvas  # pyright: ignore[reportOptionalMemberAccess]
     renderer = canvas.get_renderer()  # pyright: ignore[reportAttributeAccessIssue]
     inside = axes.get_window_extent(renderer)
@@ -115,25 +115,25 @@ def _place_labels(
 
 
 def plain(value: float) -> str:
-    """A power of ten as it is written: 0.01, 1, 1,000; 1e-05 beyond four places."""
+    """Formats a power of ten: 0.01, 1, 1,000; 1e-05 beyond four places."""
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedCurve:
-    """A model's images a second by image size: (median, slowest, fastest) of its repetitions."""
+    """Images per second by image size: (median, slowest, fastest) of the repetitions."""
 
     label: str
     sizes: Sequence[int]
-    """Side in pixels; of another shape the side of the square with as many."""
+    """Side in pixels; for other shapes, the side of a square of equal area."""
     inference: Sequence[tuple[float, float, float]]
     training: Sequence[tuple[float, float, float]]
 
 
 def speed_against_size(curves: Sequence[SpeedCurve], title: str, theme: Theme = LIGHT) -> Figure:
-    """Figure 12 of the ViT paper for the machine at hand: inference left, training right.
+    """Figure 12 of the ViT paper for this machine: inference left, training right.
 
-    `title` says where it was measured. Bars reach from the slowest to the fastest repetition.
+    `title` names the machine. Bars reach from the slowest to the fastest repetition.
     """
     figure = new_figure(8.2, 3.9, theme)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -188,8 +188,8 @@ def compute_figure(
 ) -> Figure:
     """All published points, and the runs among `rows`.
 
-    `accuracy` is what the published points are asked for, `title` its name on the axis. UserError
-    where no run has an accuracy.
+    `accuracy` selects the column of the published points, `title` is its axis title. UserError if
+    no run has an accuracy.
     """
     runs = [row for row in rows if "run" in row and row["accuracy"] is not None]
     if any("run" in row for row in rows) and not runs:
@@ -214,7 +214,7 @@ def compute_figure(
 
 
 def speed_figure(rows: Sequence[Row]) -> Figure:
-    """Images per second by image size, a curve per model."""
+    """Images per second by image size, one curve per model."""
     curves = []
     for name in dict.fromkeys(row["model"] for row in rows):
         by_size = sorted((r for r in rows if r["model"] == name), key=_side)

@@ -1,7 +1,7 @@
-"""Numbers about predictions, in numpy. Shapes: n images, k classes.
+"""Scores of predictions, in numpy. Shapes: n images, k classes.
 
-A figure that is not defined (recall of a class without images, precision of a class that was
-never predicted) is NaN, never 0: the page shows a dash for it and means leave it out.
+An undefined score (recall of a class without images, precision of a class that was never predicted)
+is NaN, not 0: the page shows a dash, and means skip it.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Z_95 = 1.959963984540054
 def wilson_interval(hits: int, total: int, z: float = Z_95) -> tuple[float, float]:
     """Confidence interval of the proportion hits / total (Wilson, 1927).
 
-    Unlike p +- z sqrt(p (1 - p) / n) it stays inside [0, 1] and does not shrink to a point at
+    Unlike p +- z sqrt(p (1 - p) / n), it stays in [0, 1] and does not collapse to a point at
     0 or `total` hits. Raises ValueError unless 0 <= hits <= total and total >= 1.
     """
     if not (total >= 1 and 0 <= hits <= total):
@@ -29,13 +29,13 @@ def wilson_interval(hits: int, total: int, z: float = Z_95) -> tuple[float, floa
 
 
 def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:
-    """Counts (k k): row = true class, column = predicted class. Both inputs are (n,) integers."""
+    """Counts (k k) with rows for true and columns for predicted classes, from (n,) integers."""
     cells = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
     return cells.reshape(num_classes, num_classes)
 
 
 def most_confused(matrix: np.ndarray, limit: int = 10) -> list[tuple[int, int, int]]:
-    """(true, predicted, count) of the largest off-diagonal cells; ties in class order."""
+    """(true, predicted, count) of the largest off-diagonal cells; ties are in class order."""
     errors = matrix.copy()
     np.fill_diagonal(errors, 0)
     order = np.argsort(-errors, axis=None, kind="stable")[:limit]
@@ -45,18 +45,18 @@ def most_confused(matrix: np.ndarray, limit: int = 10) -> list[tuple[int, int, i
 
 @dataclass(frozen=True)
 class ClassScores:
-    """One entry a class, each (k,)."""
+    """Scores per class, each (k,)."""
 
     precision: np.ndarray
     recall: np.ndarray
     f1: np.ndarray
     count: np.ndarray
-    """Images that have the class."""
+    """Number of images of the class."""
 
 
 def class_scores(hits: np.ndarray, predicted: np.ndarray, count: np.ndarray) -> ClassScores:
-    """Precision, recall and F1 from three counts a class (k,): right predictions, predictions,
-    images that have the class."""
+    """Precision, recall and F1 from three counts per class (k,): correct predictions, predictions,
+    images of the class."""
     return ClassScores(
         precision=_ratio(hits, predicted),
         recall=_ratio(hits, count),
@@ -72,12 +72,12 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Area under the precision-recall steps, one a class (k,), from scores and labels (n k).
+    """Average precision per class (k,) from scores and labels (n k).
 
     Equal scores enter the ranking together, so the order of the images does not matter. `scores`
-    are probabilities; NaN, as a model that has diverged gives, ranks last.
+    are probabilities; NaN, from a diverged model, ranks last.
     """
-    from sklearn.metrics import average_precision_score  # slow to import, needed for few reports
+    from sklearn.metrics import average_precision_score  # slow to import, and rarely needed
 
     scores, relevant = np.nan_to_num(scores, nan=-1.0), labels > 0
     areas = [

@@ -1,4 +1,4 @@
-"""Figures, times and commands as words. Imports nothing heavy: the command line may use it."""
+"""Numbers, times and commands as text. Imports nothing heavy: the command line uses it."""
 
 import shlex
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ NAMES = {
     "train_cpu_seconds": "CPU time of it",
     "memory_gb": "memory, GB",
 }
-"""Keys of summary.json that read badly as they are."""
+"""Titles for keys of summary.json that are unclear."""
 
 
 def percent(share: float, num_images: int = 0) -> str:
-    """'97.5 %', with a second decimal where ten thousand images carry it; NaN is a dash."""
+    """'97.5 %', with a second decimal from ten thousand images on; NaN is a dash."""
     if isnan(share):
         return "-"
     return f"{100 * share:.{2 if num_images >= 10_000 else 1}f}\N{NO-BREAK SPACE}%"
 
 
 def duration(seconds: float) -> str:
-    """'1 h 02 min 05 s', from the largest unit that is not zero; short times get a decimal."""
+    """'1 h 02 min 05 s', from the largest non-zero unit; short times have a decimal."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -32,7 +32,7 @@ def duration(seconds: float) -> str:
 
 
 def flat(group: object, name: str = "") -> list[tuple[str, str]]:
-    """A JSON value as (name, text) rows, nested names joined; what is empty gives no row."""
+    """A JSON value as (name, text) rows with nested names joined; empty values have no row."""
     if isinstance(group, Mapping):
         return [row for key in group for row in flat(group[key], f"{name} {key}".strip())]
     if group is None or group == "" or group == []:
@@ -52,7 +52,7 @@ def flat(group: object, name: str = "") -> list[tuple[str, str]]:
 
 
 def commands(run_dir: Path) -> list[tuple[str, str]]:
-    """(purpose, command) of what can be done with a finished run."""
+    """(purpose, command) for the use of a finished run."""
     shown = run_dir.resolve()
     if shown.is_relative_to(Path.cwd()):
         shown = shown.relative_to(Path.cwd())

@@ -107,7 +107,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         weights = None
         if self.loss.class_weights == "balanced":
             if not self.labels.counts:
-                raise UserError("class_weights=balanced needs labels.counts, images a class")
+                raise UserError("class_weights=balanced needs labels.counts, images per class")
             weights = balanced_weights(self.labels.counts)
         self.register_buffer("class_weights", weights, persistent=False)
         multilabel = self.labels.multilabel

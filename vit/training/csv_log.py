@@ -1,4 +1,4 @@
-"""metrics.csv: one row a logged step, appended as the run goes, continued by a resumed run."""
+"""metrics.csv: one row per logged step, appended as the run goes, continued by a resumed run."""
 
 import csv
 import sys
@@ -88,7 +88,7 @@ class MetricsCsv(Logger):
         if self._rows and int(self._rows[-1]["step"]) == step:
             self._rows[-1].update(row)  # losses and scores of one step share a row
             if self._written == len(self._rows):
-                self._written = 0  # it is in the file, which has to be written anew
+                self._written = 0  # it is in the file, which has to be written again
         else:
             self._rows.append(row)
 

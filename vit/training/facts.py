@@ -11,7 +11,7 @@ class Labels:
     names: list[str] | None = None
     """Class names in the order of the outputs."""
     counts: list[int] | None = None
-    """Training images a class."""
+    """Training images per class."""
     multilabel: bool = False
     """Whether an image may have several labels."""
 

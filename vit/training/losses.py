@@ -18,9 +18,9 @@ class Loss:
     """Cross-entropy between logits and class indices or target distributions."""
 
     kind: Literal["softmax", "sigmoid", "bce"] = "softmax"
-    """One class an image (softmax), or one yes-or-no question a class, summed over classes
-    (sigmoid: big_vision's sigmoid_xent; also the loss for several labels an image). bce: DeiT III's
-    form of sigmoid (arXiv:2204.07118; engine.py), the mean over classes, where a class that has any
+    """One class per image (softmax), or one yes-or-no question per class, summed over classes
+    (sigmoid: big_vision's sigmoid_xent; also for several labels per image). bce: DeiT III's form
+    of sigmoid (arXiv:2204.07118; engine.py), the mean over classes, where a class that has any
     share of a mixed image is a whole 'yes'."""
     label_smoothing: float = 0.0
     """Share in [0, 1) of the target spread evenly over all classes."""

@@ -133,13 +133,13 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         patches, grid = self.model.embed(images.to(self.dtype))
         tokens = self.model.encode(corruption(patches, self.mask_token), grid)
         # Where the final norm follows the pooling, it is here; elsewhere fc_norm does nothing.
-        found = self.model.fc_norm(
+        features = self.model.fc_norm(
             rows(tokens[:, self.model.num_prefix_tokens :], corruption.chosen)
         )
-        return self.predictor(found).float()
+        return self.predictor(features).float()
 
     def targets(self, images: Float[Tensor, "b 3 h w"]) -> Tensor:
-        """Of all patches: colour classes `b n o`, or pixels `b n 3*p*p` for target=pixels."""
+        """Targets of all patches: colour classes `b n o`, or pixels `b n 3*p*p`."""
         patch_size = self.model.patch_size
         if self.target == "pixels":
             return patch_pixels(images.float(), patch_size)

@@ -25,7 +25,7 @@ MASKED, SWAPPED = 0.8, 0.1
 """Shares of the corrupted patches that become [mask] or another patch; the rest stays as it is."""
 
 FRACTION = Range(low=0, high=1, low_open=True, high_open=True)
-"""Of the share of an image's patches that is corrupted."""
+"""Range of the share of an image's patches that is corrupted."""
 
 DRAWS = 3
 """Uniform numbers for each patch that `draw_corruption` uses up."""

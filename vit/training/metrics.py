@@ -175,7 +175,7 @@ def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
 class EvaluationMetrics(torch.nn.Module):
     """Loss, image count and scores of one split.
 
-    One label an image: top-1, top-5 (of more than 5 classes), macro F1, calibration error. Several
+    One label per image: top-1, top-5 (of more than 5 classes), macro F1, calibration error. Several
     labels: mean average precision, macro F1, exact match.
     """
 

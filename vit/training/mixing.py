@@ -17,7 +17,7 @@ from vit.shapes import Float
 class Mixing:
     """Blends every image and its label with its neighbour's in the batch.
 
-    One mixing weight a batch, from torch's CPU generator, and the image before as partner, as in
+    One mixing weight per batch, from torch's CPU generator, and the image before as partner, as in
     big_vision. With both switched on, each batch gets either, with equal chance (DeiT's switch
     probability of 0.5).
     """

@@ -93,7 +93,7 @@ class LastCheckpoint(StopTogether):
     """
 
     # Why this is not Lightning's ModelCheckpoint. That one saves at a fixed count of epochs or
-    # steps: on thirty photos a file of the model's size every second, on ImageNet one an hour. Its
+    # steps: on thirty photos a file of the model's size every second, on ImageNet one per hour. Its
     # train_time_interval excludes ends of epochs, broadcasts in every batch, and may save between
     # batches whose gradients are accumulated. Its save_on_exception knows nothing of a stop that
     # all processes have agreed on, which is what a StopTogether waits for.

@@ -1,1 +1,1 @@
-"""Many fine-tunings as one table: learning rates on a slice of train, then seeds on test."""
+"""Many fine-tuning runs as one table: learning rates on a slice of train, then seeds on test."""

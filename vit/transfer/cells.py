@@ -1,14 +1,14 @@
-"""A cell: one `vit fit` in a process and a directory of its own, never run twice.
+"""A cell: one `vit fit` in its own process and directory, trained only once.
 
-    finished       summary.json is there                      its summary is the answer
-    diverged       diverged.txt is there                      its reason is the answer
-    interrupted    checkpoints/last.ckpt is there             continued from it
-    half-made      log.txt alone                              deleted, and started again
+    finished       has summary.json                 returns the summary
+    diverged       has diverged.txt                 raises the recorded reason
+    interrupted    has checkpoints/last.ckpt        resumes
+    unfinished     has only log.txt                 is deleted and starts again
 
-A process for each cell, not a call in this one, although it takes some seconds to start: memory,
-thread counts and seeds are as fresh as in any `vit fit`, a cell that is killed for its memory does
-not take the others along, and `--trainer.devices 2` works, for which Lightning runs the command
-line of the process once more.
+Each cell is a separate process, although that takes some seconds to start: memory, thread counts
+and seeds are those of any `vit fit`, a cell that is killed for its memory does not affect the
+others, and `--trainer.devices 2` works, for which Lightning runs the command line of the process
+again.
 """
 
 import json
@@ -29,32 +29,32 @@ from vit.signals import on_signal
 
 LOG = "log.txt"
 DIVERGED = "diverged.txt"
-ENDING = tuple(  # Windows lacks some
+ENDING = tuple(  # some are missing on Windows
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 FIT = (sys.executable, "-m", "vit", "fit")
 
 
 class Diverged(Exception):
-    """Training came to a loss that is not finite; the message says at which step."""
+    """The loss became non-finite; the message names the step."""
 
 
 class CellFailed(Exception):
-    """The process of a cell ended in a way that no argument explains; run again, it goes on."""
+    """The process of a cell failed for a reason that no argument explains; it can be resumed."""
 
 
 def run_cell(
     arguments: list[str], folder: Path, *, lock: int | None = None
 ) -> tuple[dict[str, Any], bool]:
-    """The summary of `vit fit ARGUMENTS --run_dir folder`, and whether it was there already.
+    """The summary of `vit fit ARGUMENTS --run_dir folder`, and whether it already existed.
 
-    Trains only what is not trained yet. Ctrl-C and SIGTERM let the cell save and stop; a second one
-    does not wait. `lock` is a file descriptor that the cell keeps open for as long as it lives.
+    Trains only unfinished cells. Ctrl-C and SIGTERM let the cell save and stop; a second one does
+    not wait. `lock` is a file descriptor that the cell keeps open while it runs.
 
     Raises:
-        Diverged: The loss became infinite; said again, without training, at every later call.
-        UserError: `vit fit` refuses the arguments, or `folder` holds something else.
-        CellFailed: Anything else stopped it.
+        Diverged: The loss became non-finite; repeated without training by later calls.
+        UserError: `vit fit` refused the arguments, or `folder` contains something else.
+        CellFailed: Any other failure.
     """
     summary = finished(folder)
     if summary is not None:
@@ -86,7 +86,7 @@ def run_cell(
 
 
 def finished(folder: Path) -> dict[str, Any] | None:
-    """The summary of a finished run; None while it is absent or cut short by a crash."""
+    """The summary of a finished run; None if it is missing or truncated by a crash."""
     try:
         return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
@@ -94,25 +94,25 @@ def finished(folder: Path) -> dict[str, Any] | None:
 
 
 def start(arguments: list[str], log: Any, lock: int | None) -> subprocess.Popen[bytes]:
-    """`vit fit` in a process that signals reach through `wait` only."""
+    """Starts `vit fit` in a process that receives signals only through `wait`."""
     return subprocess.Popen(
         [*FIT, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
         pass_fds=() if lock is None else (lock,),
-        # Else a terminal's Ctrl-C would come to the cell twice, and the second does not wait.
+        # Otherwise the cell would receive a terminal's Ctrl-C twice, and the second does not wait.
         start_new_session=True,
     )
 
 
 def wait(process: subprocess.Popen[bytes]) -> int:
-    """The exit status. If SIGINT, SIGTERM or SIGHUP came meanwhile, KeyboardInterrupt with its
-    number, once the cell has saved."""
-    asked: list[int] = []
+    """The exit status. Raises KeyboardInterrupt with the signal number after SIGINT, SIGTERM or
+    SIGHUP, once the cell has saved."""
+    received: list[int] = []
 
     def interrupt(number: int, frame: Any) -> None:
-        asked.append(number)
+        received.append(number)
         raise KeyboardInterrupt
 
     handlers = {number: signal.getsignal(number) for number in ENDING}
@@ -125,20 +125,20 @@ def wait(process: subprocess.Popen[bytes]) -> int:
                 code = process.wait()
                 break
             except KeyboardInterrupt:
-                if len(asked) == 1:
+                if len(received) == 1:
                     process.send_signal(signal.SIGTERM)
                 elif process.poll() is None:
                     _kill(process)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if asked:
-        raise KeyboardInterrupt(asked[0])
+    if received:
+        raise KeyboardInterrupt(received[0])
     return code
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process at once, with those that it has started where the system has groups."""
+    """Kills the process, with its children if the system has process groups."""
     if hasattr(os, "killpg"):
         os.killpg(process.pid, signal.SIGKILL)
     else:
@@ -147,18 +147,18 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[int | None]:
-    """Waits until no other call works in `folder`, nor a cell whose call was killed.
+    """Waits until no other call, or cell of a killed call, works in `folder`.
 
-    Gives the descriptor to hand to the cells: the lock ends with the last process that has it.
-    On Windows there is none, and the lock ends with this call.
+    Returns the file descriptor for the cells: the lock ends with the last process that holds it. On
+    Windows it is None, and the lock ends with this call.
     """
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire()
     except Locked:
         print(
-            f"waiting: another `vit transfer`, or the run of one that was killed, is still at "
-            f"work in {folder}",
+            f"waiting: another `vit transfer`, or the run of one that was killed, is still "
+            f"running in {folder}",
             file=sys.stderr,
             flush=True,
         )
@@ -171,7 +171,7 @@ def alone_in(folder: Path) -> Iterator[int | None]:
 
 
 def _clear(folder: Path) -> None:
-    """Deletes what a cell left that was stopped before its first checkpoint."""
+    """Deletes the files of a cell that stopped before its first checkpoint."""
     if (folder / LOG).is_file():
         shutil.rmtree(folder)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -179,10 +179,10 @@ def _clear(folder: Path) -> None:
 
 
 def _last_word(log: Path, start: int) -> str:
-    """The message that the process ended with: of `vit`, or the last line of a traceback."""
+    """The final message of the process: that of `vit`, or the last line of a traceback."""
     with log.open("rb") as file:
         file.seek(start)
         lines = file.read().decode("utf-8", "replace").splitlines()
     lines = [line.strip() for line in lines if line.strip()]
-    own = [line.removeprefix("vit: ") for line in lines if line.startswith("vit: ")]
-    return own[-1] if own else lines[-1] if lines else ""
+    messages = [line.removeprefix("vit: ") for line in lines if line.startswith("vit: ")]
+    return messages[-1] if messages else lines[-1] if lines else ""

@@ -1,4 +1,4 @@
-"""What `vit transfer` is going to do: its arguments, each data set's protocol, and plan.json."""
+"""The plan of `vit transfer`: its arguments, each data set's protocol, and plan.json."""
 
 import json
 import math
@@ -21,18 +21,18 @@ CELLS_OWN = {
     "--data.splits.val_fraction": "--val-fraction",
     "--trainer.max_steps": "--steps",
     "--trainer.max_epochs": "--steps",
-    "--trainer.limit_val_batches": "nothing: the slice is looked at once",
+    "--trainer.limit_val_batches": "nothing: the slice is scored once",
     "--seed_everything": "--seeds",
     "--final_split": "nothing: the plan decides",
     "--run_dir": "--out",
     "--ckpt_path": "nothing: the same command continues",
 }
-"""Options of `vit fit` that this command gives itself, and what to use instead."""
+"""Options of `vit fit` that the plan sets, with the option to use instead."""
 
 
 def protocol(name: str, images: int) -> Protocol:
-    """The paper's, or for a set of `images` training images that it does not have BiT-HyperRule's
-    number of steps (arXiv:1912.11370, section 3.3) and the paper's commonest grid."""
+    """The paper's protocol, or for other data sets the paper's most common grid and the steps of
+    BiT-HyperRule for `images` training images (arXiv:1912.11370, section 3.3)."""
     if name in CATALOG and (paper := CATALOG[name].paper) is not None:
         return paper.transfer
     from vit.training.callbacks.hyperrule import hyperrule  # heavy: imports lightning
@@ -43,14 +43,14 @@ def protocol(name: str, images: int) -> Protocol:
 
 @dataclass(frozen=True)
 class Source:
-    """One item of --data: a data set of the catalog, or files of the user's."""
+    """One item of --data: a catalog data set, or the user's files."""
 
     name: str
     root: str | None
 
     @property
     def options(self) -> list[str]:
-        """Of `vit fit`."""
+        """Options of `vit fit`."""
         if self.root is None:
             return ["--data.dataset", self.name, "--data.root", "null"]
         return ["--data.root", self.root]
@@ -58,7 +58,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """The command line, checked as far as that goes without looking at model and data."""
+    """The command line, validated without reading model and data."""
 
     model: str
     sources: list[Source]
@@ -83,13 +83,13 @@ class Arguments:
             raise UserError(f"--val-fraction {self.val_fraction} is not between 0 and 1")
         for option in (arg.split("=", 1)[0] for arg in current_arguments(self.rest)):
             if option in CELLS_OWN:
-                raise UserError(f"{option} behind -- is set for each cell; use {CELLS_OWN[option]}")
+                raise UserError(f"{option} after -- is set for each cell; use {CELLS_OWN[option]}")
             if option == "--data.image_size" and self.image_size is not None:
-                raise UserError("--image-size and --data.image_size behind --: give one of them")
-        _digests(self)  # so that an unknown recipe is named before anything is loaded
+                raise UserError("--image-size and --data.image_size after --: give one of them")
+        _digests(self)  # reports an unknown recipe before anything is loaded
 
     def protocol(self, name: str, images: int) -> Protocol:
-        """The protocol of a data set, with what the user wants otherwise."""
+        """The protocol of a data set, with the user's changes."""
         default = protocol(name, images)
         return Protocol(
             self.steps or default.steps,
@@ -98,7 +98,7 @@ class Arguments:
         )
 
     def document(self) -> dict[str, Any]:
-        """For plan.json: what a later call with the same --out must have alike."""
+        """For plan.json: the options that a later call with the same --out must share."""
         model = Path(self.model).expanduser()
         return {
             "MODEL": str(model.resolve()) if model.exists() else self.model,
@@ -117,7 +117,7 @@ class Arguments:
 
 
 def parse_sources(text: str) -> list[Source]:
-    """'cifar10,my_photos/,pets=/data/pets' as sources with names of their own."""
+    """Parses 'cifar10,my_photos/,pets=/data/pets' into sources with distinct names."""
     sources = [_source(item.strip()) for item in text.split(",") if item.strip()]
     if not sources:
         raise UserError("--data is empty; give names or folders, as in --data cifar10,my_photos/")
@@ -131,8 +131,8 @@ def parse_sources(text: str) -> list[Source]:
 def _source(item: str) -> Source:
     from vit.data.manifest import SUFFIXES
 
-    known = list_datasets()
-    if item in known:
+    names = list_datasets()
+    if item in names:
         return Source(item, None)
     name, equals, path = item.partition("=")
     if not equals or Path(item).expanduser().exists():
@@ -141,7 +141,7 @@ def _source(item: str) -> Source:
         raise UserError(f"--data {item} names no folder; the current directory is .")
     place = Path(path).expanduser()
     if not place.exists():
-        hint = did_you_mean(item, known) or f"; known: {', '.join(known)}"
+        hint = did_you_mean(item, names) or f"; known: {', '.join(names)}"
         raise UserError(f"--data {item}: no data set has this name, and no folder or CSV{hint}")
     if not place.is_dir() and place.suffix.lower() not in SUFFIXES:
         raise UserError(f"--data {item} is neither a folder nor a .csv or .parquet file")
@@ -152,7 +152,7 @@ def _source(item: str) -> Source:
 
 
 def parse_grid(text: str | None) -> tuple[float, ...] | None:
-    """'0.001,0.003' in ascending order; None for the data sets' own."""
+    """Parses '0.001,0.003', in ascending order; None for the data sets' grids."""
     if text is None:
         return None
     try:
@@ -170,7 +170,7 @@ def parse_grid(text: str | None) -> tuple[float, ...] | None:
 
 
 def _digests(arguments: Arguments) -> dict[str, str]:
-    """Recipe -> beginning of the SHA-256 of its text: cells of two recipes must not mix."""
+    """Recipe -> prefix of the SHA-256 of its text, because cells of two recipes must not mix."""
     rest = arguments.rest
     names = [rest[i + 1] for i, arg in enumerate(rest[:-1]) if arg in ("-c", "--config")]
     names += [arg.removeprefix("--config=") for arg in rest if arg.startswith("--config=")]
@@ -182,9 +182,9 @@ COMMAND = "command"
 
 
 def check_plan(path: Path, key: str, values: dict[str, Any]) -> None:
-    """Puts `values` under `key` of plan.json, or raises UserError where others stand there."""
+    """Writes `values` to `key` of plan.json; UserError if it has other values."""
     plan = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    now = json.loads(json.dumps(values))  # as it would be read
+    now = json.loads(json.dumps(values))  # as it would be read back
     if key not in plan:
         from vit.writing import write_json
 
@@ -195,13 +195,13 @@ def check_plan(path: Path, key: str, values: dict[str, Any]) -> None:
         if before != value:
             was, now_is = _shown(key, name, before), _shown("", "", value)
             raise UserError(
-                f"{path.parent} was begun with {was}, now it is {now_is}; choose another --out, or "
-                "what it was begun with"
+                f"{path.parent} was started with {was}, now it is {now_is}; choose "
+                "another --out, or the same options"
             )
 
 
 def _shown(key: str, name: str, value: Any) -> str:
-    """A value of plan.json in a sentence, after its name."""
+    """Name and value of an entry of plan.json, as text."""
     if key == COMMAND:
         key = ""
     if value is None or value == []:

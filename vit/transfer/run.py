@@ -1,4 +1,4 @@
-"""The runs of `vit transfer`, one after the other, with a line on standard error for each."""
+"""The runs of `vit transfer` in sequence, with one line on standard error each."""
 
 import shlex
 import shutil
@@ -19,14 +19,14 @@ from vit.transfer.tasks import Preview, Task, cell_arguments, prepare
 def transfer(
     arguments: Arguments, out: Path, preview: Preview, lock: int | None
 ) -> tuple[list[Row], dict[str, Any]]:
-    """All rows of the table, and what they were made with, in JSON types.
+    """All rows of the table and the options, in JSON types.
 
-    Makes all cells that are not there yet, and writes `out`/results.md, .csv and .json after each
-    data set, so that a kill leaves the tables of those before. `lock` is what `alone_in` gives.
+    Trains all unfinished cells, and writes `out`/results.md, .csv and .json after each data set, so
+    that the tables of finished data sets survive a kill. `lock` is the result of `alone_in`.
 
     Raises:
-        UserError: A mistake of the user's, before anything is trained where that is possible.
-        CellFailed: A run stopped; called again, this continues it.
+        UserError: A user error, before any training if possible.
+        CellFailed: A run stopped; the next call resumes it.
     """
     tasks = []
     for source in arguments.sources:
@@ -37,7 +37,7 @@ def transfer(
         tasks.append(task)
         counts = ", ".join(f"{part} {count:,}" for part, count in task.images.items())
         print(f"{task.name}: {counts}", *task.notes, sep="\nnote: ", file=sys.stderr)
-    print(f"every run leaves its output in {out}/DATA/RUN/log.txt", file=sys.stderr)
+    print(f"the output of each run is in {out}/DATA/RUN/log.txt", file=sys.stderr)
     about = {
         "model": arguments.model,
         "recipe": arguments.recipe,
@@ -60,7 +60,7 @@ def transfer(
 
 @dataclass
 class Cells:
-    """All runs of a plan, and how far it is."""
+    """All runs of a plan, and their progress."""
 
     arguments: Arguments
     tasks: list[Task]
@@ -79,7 +79,7 @@ class Cells:
         self.seconds, self.steps_done = 0.0, 0
 
     def row(self, task: Task) -> Row:
-        """Grid, then seeds."""
+        """Runs the grid, then the seeds."""
         grid = task.protocol.lr_grid
         row = Row(
             data=task.name,
@@ -101,7 +101,7 @@ class Cells:
         return row
 
     def trial(self, task: Task, *, lr: float, seed: int, final: bool) -> Trial:
-        """One cell, with one line on stderr."""
+        """Runs one cell; prints one line on stderr."""
         folder = self.out / task.name / (f"seed-{seed}" if final else f"lr-{lr}")
         options = task.final if final else task.search
         arguments = cell_arguments(self.arguments, task.protocol, options, lr=lr, seed=seed)
@@ -132,9 +132,9 @@ class Cells:
         return trial
 
     def _timing(self, task: Task, took: float, reused: bool) -> str:
-        """How long a run took, and how long, at that pace, the others will."""
+        """Duration of a run, and the estimate for the others."""
         if reused:
-            return "was there"
+            return "reused"
         self.seconds += took
         self.steps_done += task.protocol.steps
         if not self.steps_left:

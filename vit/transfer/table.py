@@ -1,4 +1,4 @@
-"""The result of `vit transfer` as Markdown, CSV and JSON: one row a data set."""
+"""The result of `vit transfer` as Markdown, CSV and JSON: one row per data set."""
 
 import csv
 import io
@@ -15,13 +15,13 @@ class Trial:
     lr: float
     seed: int
     score: float | None
-    """Share of images in [0, 1] (mean average precision with several labels); None: diverged."""
+    """Accuracy in [0, 1] (mean average precision if multi-label); None if diverged."""
     reason: str | None = None
-    """Why there is no score."""
+    """Reason for a missing score."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     continued: bool = False
-    """Whether it was interrupted once; the times are then those of its last part."""
+    """Whether it was interrupted; its times are then those of the last part."""
 
 
 @dataclass(kw_only=True)
@@ -32,14 +32,14 @@ class Row:
     metric: str
     steps: int
     images: dict[str, int]
-    """train (all that the final runs see), slice (of it), test."""
+    """Numbers of train (of the final runs), slice (part of it) and test images."""
     search: list[Trial] = field(default_factory=list)
     final: list[Trial] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def lr(self) -> float | None:
-        """The best on the slice, of equal ones the smallest; None where all diverged."""
+        """The best learning rate on the slice, the smallest of equal ones; None if all diverged."""
         scored = [trial for trial in self.search if trial.score is not None]
         if not scored:
             return self.final[0].lr if self.final else None
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def scores(self) -> list[float]:
-        """Of the seeds that came through, in order."""
+        """Scores of the seeds that did not diverge, in order."""
         return [trial.score for trial in self.final if trial.score is not None]
 
     @property
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def seconds(self) -> float:
-        """Training of all cells together, by the clock."""
+        """Total training time of all cells, wall-clock."""
         return round(sum(trial.seconds for trial in (*self.search, *self.final)), 2)
 
     @property
@@ -70,7 +70,7 @@ class Row:
 
     @property
     def remarks(self) -> list[str]:
-        """Whatever a reader of the row should know."""
+        """Warnings and notes about the row."""
         remarks = list(self.notes)
         grid = [trial.lr for trial in self.search]
         if self.scores and self.lr in (grid[:1] + grid[-1:]):
@@ -89,8 +89,8 @@ class Row:
 
 
 def document(rows: list[Row], about: dict[str, Any]) -> dict[str, Any]:
-    """All there is to know, in JSON types."""
-    found = [
+    """All results, in JSON types."""
+    entries = [
         {
             **asdict(row),
             "lr": row.lr,
@@ -104,7 +104,7 @@ def document(rows: list[Row], about: dict[str, Any]) -> dict[str, Any]:
         }
         for row in rows
     ]
-    return {**about, "rows": found}
+    return {**about, "rows": entries}
 
 
 COLUMNS = (
@@ -126,10 +126,10 @@ COLUMNS = (
 
 
 def to_csv(rows: list[Row]) -> str:
-    """Figures in full precision; lists with blanks between their items.
+    """Numbers in full precision; lists are separated by blanks.
 
-    The only text of a user's is the name of a data set, which begins with a letter or a digit, so
-    that no spreadsheet takes it for a formula.
+    The only user text is the name of a data set, which starts with a letter or a digit, so that no
+    spreadsheet interprets it as a formula.
     """
     file = io.StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
@@ -151,7 +151,7 @@ def to_json(rows: list[Row], about: dict[str, Any]) -> str:
 
 
 def to_markdown(rows: list[Row]) -> str:
-    """The results, the grids behind them, and remarks."""
+    """The results, their grids, and remarks."""
     kinds = {row.metric for row in rows}
     score = {"acc1": "top-1, %", "map": "mAP, %"}[kinds.pop()] if len(kinds) == 1 else "score, %"
     lines = [

@@ -1,9 +1,9 @@
-"""The tasks of `vit transfer`: which images choose a learning rate, are trained on, tested on.
+"""The tasks of `vit transfer`: which images select a learning rate, train and test.
 
-A catalog set or a folder with train/ and test/ is told apart by its names, and its slice is what
-`--data.splits.val_fraction` cuts. Where val is given, or test would be cut by the seed of each run,
-which would mix them, the plan lists the images in two files: search.csv (train, val, test) and
-final.csv, in which val has become train.
+For a catalog set or a folder with train/ and test/, the slice is what
+`--data.splits.val_fraction` splits off. If val is given, or if test would be split with the seed of
+each run, the plan lists the images in two files: search.csv (train, val, test) and final.csv, in
+which val is part of train.
 """
 
 import csv
@@ -24,37 +24,37 @@ from vit.writing import atomic
 SMALL_SLICE = 200
 
 Preview = Callable[[list[str], Callable[[Any], None]], Splits]
-"""preview(arguments, check): reads the arguments of a `vit fit` as that does, gives the resolved
-configuration to `check`, builds data and model without training, and returns the data's splits."""
+"""preview(arguments, check): parses the arguments of a `vit fit`, passes the resolved configuration
+to `check`, builds data and model without training, and returns the data's splits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One data set, ready to be transferred to."""
+    """One data set with its options."""
 
     name: str
     protocol: Protocol
     search: list[str]
-    """Options of `vit fit` for a learning rate that is tried out."""
+    """Options of `vit fit` for the search runs."""
     final: list[str]
-    """The same for the runs that are tested."""
+    """Options of `vit fit` for the final runs."""
     images: dict[str, int]
-    """train (all that the final runs see), slice (of it), test."""
+    """Numbers of train (of the final runs), slice (part of it) and test images."""
     metric: str
-    """acc1, or map where images have several labels."""
+    """acc1, or map for multi-label data."""
     notes: list[str]
 
     @property
     def searches(self) -> bool:
-        """Whether there is anything to choose from."""
+        """Whether there is a slice to search on."""
         return len(self.protocol.lr_grid) > 1
 
 
 def prepare(arguments: Arguments, source: Source, folder: Path, preview: Preview) -> Task:
-    """Reads data and weights as a cell will, so that mistakes show before any training.
+    """Reads data and weights as a cell will, so that errors are found before any training.
 
-    Writes the lists of images, where they are needed, into `folder`. Raises UserError for whatever
-    `vit fit` would refuse, and for a set without test images.
+    Writes image lists to `folder` if they are needed. Raises UserError for anything that `vit fit`
+    would refuse, and for a set without test images.
     """
     early = arguments.protocol(source.name, 0)
     searching = len(early.lr_grid) > 1
@@ -65,7 +65,7 @@ def prepare(arguments: Arguments, source: Source, folder: Path, preview: Preview
     if splits.test is None:
         raise UserError(
             f"{source.root or source.name} has no test images: give it a test folder (or rows), or "
-            "rename its val to test, and the slice is cut from train"
+            "rename its val to test; the slice is then split from train"
         )
     notes = list(splits.notes)
     kept = splits.val if searching else None
@@ -74,13 +74,13 @@ def prepare(arguments: Arguments, source: Source, folder: Path, preview: Preview
     if splits.val_origin == "given" or splits.test_origin == "cut from train":
         options, final = _list_images(folder, splits)
     if splits.val_origin == "given" and searching:
-        notes.append(f"{source.name}: its own val is the slice, and final runs train on it too")
+        notes.append(f"{source.name}: its val is the slice, and final runs also train on it")
         if arguments.val_fraction is not None:
             notes.append(f"{source.name}: --val-fraction has no effect, as val is given")
     if kept is not None and len(kept) < SMALL_SLICE:
         notes.append(
-            f"{source.name}: the slice has {len(kept)} images, so one of them is "
-            f"{100 / len(kept):.1f} %; --val-fraction takes more"
+            f"{source.name}: the slice has {len(kept)} images, so one image is "
+            f"{100 / len(kept):.1f} %; a larger --val-fraction is more precise"
         )
     return Task(
         name=source.name,
@@ -96,7 +96,7 @@ def prepare(arguments: Arguments, source: Source, folder: Path, preview: Preview
 def cell_arguments(
     arguments: Arguments, protocol: Protocol, options: list[str], *, lr: float, seed: int
 ) -> list[str]:
-    """The arguments of `vit fit`; what the plan sets comes last, and so wins over recipes."""
+    """The arguments of `vit fit`; those of the plan come last and override recipes."""
     size = [] if arguments.image_size is None else ["--data.image_size", str(arguments.image_size)]
     return [
         "-c",
@@ -120,7 +120,7 @@ def cell_arguments(
 
 
 def _check_recipe(config: Any) -> None:
-    """Refuses a resolved configuration whose task or image size cannot be transferred to."""
+    """Raises UserError if the task or image size of a resolved configuration does not fit."""
     if config.task != "classification":
         raise UserError(
             f"the task of the recipe is {config.task}; `vit transfer` needs one that classifies"
@@ -134,7 +134,7 @@ def _check_recipe(config: Any) -> None:
 
 
 def check_image_size(image_size: int | Sequence[int], patch_size: int, model: str) -> None:
-    """Names a size that fits; taking it unasked would be another experiment."""
+    """Suggests an image size that fits; choosing it silently would change the experiment."""
     sides = [image_size] if isinstance(image_size, int) else list(image_size)
     if all(side % patch_size == 0 for side in sides):
         return
@@ -150,40 +150,40 @@ def check_image_size(image_size: int | Sequence[int], patch_size: int, model: st
 
 
 def _list_images(folder: Path, splits: Splits) -> tuple[list[str], list[str]]:
-    """search.csv and final.csv, as options of `vit fit`."""
+    """Writes search.csv and final.csv. Returns the options of `vit fit` for them."""
     parts = {"train": splits.train, "val": splits.val, "test": splits.test}
-    given = {name: images for name, images in parts.items() if images is not None}
+    present = {name: images for name, images in parts.items() if images is not None}
     options = []
     for file, val in (("search.csv", "val"), ("final.csv", "train")):
-        rows = {name: val if name == "val" else name for name in given}
+        rows = {name: val if name == "val" else name for name in present}
         path = folder / file
-        text = _manifest(given, rows, splits)
+        text = _manifest(present, rows, splits)
         if not path.is_file():
             with atomic(path) as temporary:
                 temporary.write_text(text, encoding="utf-8")
         elif path.read_text(encoding="utf-8") != text:
             raise UserError(
-                f"the images of {folder.name} have changed since {folder.parent} was begun; choose "
-                "another --out"
+                f"the images of {folder.name} have changed since {folder.parent} was started; "
+                "choose another --out"
             )
         _check_manifest(path, splits)
         options.append(["--data.root", str(path), "--data.splits.val_fraction", "0"])
     return options[0], options[1]
 
 
-def _manifest(given: dict[str, ImageSet], rows: dict[str, str], splits: Splits) -> str:
-    """Names as they are, also those that a spreadsheet would run: `vit fit` reads them."""
+def _manifest(parts: dict[str, ImageSet], rows: dict[str, str], splits: Splits) -> str:
+    """CSV for `vit fit`, with unchanged names, even if a spreadsheet would run them."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    # The second label column is empty; it says that images may have several labels.
+    # The second, empty label column marks the data as multi-label.
     several = ["label"] if splits.multilabel else []
     writer.writerow(["path", "label", *several, "split"])
-    for name, images in given.items():
-        # Data sets in memory have fixed test images, and none of the catalog's has a val.
+    for name, images in parts.items():
+        # Data sets in memory have fixed test images, and those of the catalog have no val.
         assert isinstance(images.items, PathList)
         for path, label in zip(images.items, images.labels, strict=True):
-            own = label.nonzero()[0] if splits.multilabel else [label]
-            text = SEPARATOR.join(splits.classes[i] for i in own)
+            classes = label.nonzero()[0] if splits.multilabel else [label]
+            text = SEPARATOR.join(splits.classes[i] for i in classes)
             writer.writerow([path, text, *("" for _ in several), rows[name]])
     text = file.getvalue()
     try:
@@ -197,7 +197,7 @@ def _manifest(given: dict[str, ImageSet], rows: dict[str, str], splits: Splits) 
 
 
 def _check_manifest(path: Path, splits: Splits) -> None:
-    """Names with `|` or with blanks at their ends do not survive a table."""
+    """Raises UserError for names with `|` or outer blanks, which CSV cannot represent."""
     back = load_manifest(path, val_fraction=0.0, test_fraction=0.0)
     if set(back.classes) != set(splits.classes) or back.multilabel != splits.multilabel:
         lost = sorted(set(splits.classes) - set(back.classes))

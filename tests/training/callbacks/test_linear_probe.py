@@ -12,8 +12,9 @@ from torch import Tensor
 
 from tests.grouped import image_classifier
 from vit.checkpoints.native import save_native
+from vit.logistic import fit_head, logistic_regression
 from vit.training.callbacks import EMA
-from vit.training.callbacks.linear_probe import LinearProbeFirst, fit_head, logistic_regression
+from vit.training.callbacks.linear_probe import LinearProbeFirst
 from vit.training.classifier import ImageClassifier
 from vit.training.facts import Labels
 

@@ -31,7 +31,7 @@ def results(photos: Path, tmp_path_factory: pytest.TempPathFactory, deadline) ->
 @pytest.mark.parametrize("number", range(len(stop_run.CASES)))
 def test_both_processes_end_saved_by_a_signal_to_one(number: int, results: list[Any]) -> None:
     place, _, sent, statuses, step = results[number]
-    # 44 images in batches of 4 on two processes are 5 steps an epoch.
+    # 44 images in batches of 4 on two processes are 5 steps per epoch.
     expected = {
         "on_train_batch_start": 1,
         "setup": None,

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vit.checkpoints.huggingface import swiglu_rules, teacher_rules, vit_rules
+from vit.checkpoints.exporting import ANY, check_expressed
+from vit.checkpoints.huggingface.reading import teacher_rules, vit_rules
 from vit.checkpoints.layout import exported
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -27,16 +28,16 @@ _ARCHITECTURES = {
 
 def write(
     config: ViTConfig, state: Mapping[str, Tensor], classes: list[str] | None
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors under the hub's names, and config.json; UserError where no model is the same."""
+) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
+    """Tensors, config.json, and what the library answers otherwise; UserError where it has no such
+    model."""
     kind = _kind(config)
     dinov2 = kind.startswith("dinov2")
     prefix = f"{kind}." if config.num_classes else ""
-    stem = f"{prefix}encoder.layer."
-    rules = vit_rules(prefix, stem, config.depth, dinov2=dinov2, v5=False, separate_gate=False)
+    spelling = "dinov2" if dinov2 else "vit"
     if config.activation == "swiglu":
-        rules = [rule for rule in rules if ".mlp." not in rule.ours]
-        rules += swiglu_rules(config.depth, stem)
+        spelling = "dinov2, gated"
+    rules = vit_rules(prefix, f"{prefix}encoder.layer.", config.depth, [spelling])
     if kind == "deit" and config.num_classes:
         rules = [r for r in rules if not r.theirs[0].startswith("classifier.")] + teacher_rules()
     tensors = exported(state, rules)
@@ -45,7 +46,13 @@ def write(
         tensors["classifier.weight"] = _over_both_halves(head, config.pool)
     if dinov2:  # the library expects it; it plays no part outside pre-training
         tensors[f"{prefix}embeddings.mask_token"] = state["cls_token"].new_zeros(1, config.width)
-    return tensors, _config(config, kind, classes)
+    values, notes = _config(config, kind, classes), []
+    if not config.num_classes and config.pool != "cls":
+        notes.append(
+            f"{values['architectures'][0]} gives the class token as pooler_output, this model "
+            f"gives pool={config.pool!r}; the tokens are the same"
+        )
+    return tensors, values, notes
 
 
 def _over_both_halves(head: Tensor, pool: str) -> Tensor:
@@ -62,29 +69,23 @@ def _over_both_halves(head: Tensor, pool: str) -> Tensor:
 
 def _kind(config: ViTConfig) -> str:
     """Which of the library's models computes the same; UserError where none does."""
+    expressed: dict[str, Any] = {
+        "image_size": [(config.size[0],) * 2],
+        "activation": ("gelu", "gelu_tanh"),
+    }
     if config.layer_scale is not None:
         kind = "dinov2_with_registers" if config.num_registers else "dinov2"
-        pools = ("cls", "gap", "cls_gap")
+        expressed |= {"layer_scale": ANY, "num_registers": ANY}
+        expressed |= {
+            "pool": ("cls", "gap", "cls_gap"),
+            "activation": ("gelu", "gelu_tanh", "swiglu"),
+        }
     else:
-        kind, pools = ("deit" if config.distillation_token else "vit"), ("cls",)
-    height, width = config.size
-    problems = {
-        f"pool={config.pool!r}": config.pool not in pools,
-        "class_token=false": not config.class_token,
-        "registers": bool(config.num_registers) and kind != "dinov2_with_registers",
-        "a ResNet stem": config.stem_depths is not None,
-        f"pos_embed={config.pos_embed!r}": config.pos_embed != "learned",
-        "position table without a class slot": not config.pos_embed_class_slot,
-        "norm_after_pool": config.norm_after_pool,
-        "swiglu": config.activation == "swiglu" and not kind.startswith("dinov2"),
-        # ViTModel has a tanh layer, ViTForImageClassification has none.
-        "tanh layer before the head": config.representation_size is not None
-        and (config.num_classes > 0 or kind != "vit"),
-        f"images of {height}x{width}": height != width,
-    }
-    found = [name for name, present in problems.items() if present]
-    if found:
-        raise UserError(f"Hugging Face's {kind} has no {', '.join(found)}; try --to timm")
+        kind = "deit" if config.distillation_token else "vit"
+        expressed["distillation_token"] = ANY
+        if kind == "vit" and not config.num_classes:  # with a head the library has no tanh layer
+            expressed["representation_size"] = ANY
+    check_expressed(f"Hugging Face's {kind}", config, "try --to timm", **expressed)
     return kind
 
 

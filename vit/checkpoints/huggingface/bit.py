@@ -6,13 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
+from vit.checkpoints.exporting import arithmetic_notes
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.huggingface import class_names, label_kind
-from vit.checkpoints.huggingface_export import labels
-from vit.checkpoints.huggingface_families import check_bit
-from vit.checkpoints.layout import Op, Recognised, Rule, bound, count_layers, exported
+from vit.checkpoints.huggingface.families import check_bit
+from vit.checkpoints.huggingface.reading import class_names, label_kind
+from vit.checkpoints.huggingface.writing import labels
+from vit.checkpoints.layout import SAME, Op, Recognised, Rule, bound, count_layers, exported
 from vit.checkpoints.preprocessing import from_huggingface
-from vit.models.config import ResNetConfig
+from vit.models.config import ROOT_CHANNELS, ResNetConfig
 
 _ROOT = "embedder.convolution.weight"
 _LINEAR = Op(lambda t: t[:, :, None, None], lambda t: (t[:, :, 0, 0],))
@@ -29,7 +30,7 @@ def _rule(ours: str, prefix: str) -> Rule:
         return Rule(
             ours,
             (ours.replace("head.fc.", "classifier.1."),),
-            _LINEAR if ours.endswith("weight") else Op(lambda t: t, lambda t: (t,)),
+            _LINEAR if ours.endswith("weight") else SAME,
         )
     theirs = re.sub(r"^stages\.(\d+)\.blocks\.", r"encoder.stages.\1.layers.", ours)
     return Rule(ours, (prefix + theirs.replace("stem.conv.", "embedder.convolution."),))
@@ -52,7 +53,7 @@ def recognise(file: WeightFile) -> Recognised:
         in_channels=in_channels,
         num_classes=file.shapes.get("classifier.1.weight", (0,))[0],
         depths=tuple(count_layers(names, f"stages.{s}.blocks.") for s in range(stages)),
-        width_factor=root // 64,
+        width_factor=root // ROOT_CHANNELS,
         ws_mode="timm",
     )
     tensors, used = bound(file, [_rule(name, prefix) for name in names])
@@ -72,17 +73,16 @@ def recognise(file: WeightFile) -> Recognised:
 
 def write(
     config: ResNetConfig, state: Mapping[str, Tensor], classes: list[str] | None
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors under the hub's names, and config.json."""
+) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
+    """Tensors under the hub's names, config.json, and what the library computes differently."""
     prefix = "bit." if config.num_classes else ""
     tensors = exported(state, [_rule(name, prefix) for name in state])
-    root = 64 * config.width_factor
     values: dict[str, Any] = {
         "architectures": ["BitForImageClassification" if config.num_classes else "BitModel"],
         "model_type": "bit",
         "num_channels": config.in_channels,
-        "embedding_size": root,
-        "hidden_sizes": [4 * root * 2**s for s in range(len(config.depths))],
+        "embedding_size": config.root_channels,
+        "hidden_sizes": config.stage_channels,
         "depths": list(config.depths),
         "layer_type": "preactivation",
         "hidden_act": "relu",
@@ -92,4 +92,4 @@ def write(
         "width_factor": 1,
         **labels(config.num_classes, classes),
     }
-    return tensors, values
+    return tensors, values, arithmetic_notes("transformers", config, ws_mode="timm")

@@ -245,14 +245,14 @@ def check_arguments(
     file: WeightFile, known: Family | None, *, has_prefix: bool, patch_size: int
 ) -> None:
     """UserError for an argument in `model_args` that changes logits in a way that is not known."""
-    given = arguments_of(file)
+    arguments = arguments_of(file)
     harmless = {
-        "norm_layer": str(given.get("norm_layer")).replace("_", "").lower() == "layernorm",
-        "pool_include_prefix": not (given.get("pool_include_prefix") and has_prefix)
+        "norm_layer": str(arguments.get("norm_layer")).replace("_", "").lower() == "layernorm",
+        "pool_include_prefix": not (arguments.get("pool_include_prefix") and has_prefix)
         or pooling(file, known) == "token",
-        "dynamic_img_pad": not given.get("dynamic_img_pad") or _divides(file, patch_size),
+        "dynamic_img_pad": not arguments.get("dynamic_img_pad") or _divides(file, patch_size),
     }
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name not in _KNOWN and value is not None and not harmless.get(name):
             raise _unsupported(file, name, value)
 
@@ -289,27 +289,27 @@ def heads(file: WeightFile, known: Family | None, width: int) -> int | None:
 
     An architecture's own number holds at its own width, and where `embed_dim` was changed alone.
     """
-    given = arguments_of(file)
-    number = file.hints.get("num_heads") or given.get("num_heads")
-    if number is None and known is not None and (width == known.width or "embed_dim" in given):
+    arguments = arguments_of(file)
+    number = file.hints.get("num_heads") or arguments.get("num_heads")
+    if number is None and known is not None and (width == known.width or "embed_dim" in arguments):
         number = known.num_heads
     return number
 
 
 def has_qkv_biases(file: WeightFile, known: Family | None) -> bool:
     """Whether the attention of the model described has biases of queries, keys and values."""
-    own = known is None or _WITHOUT_QKV_BIASES.search(known.architecture) is None
-    return arguments_of(file).get("qkv_bias", own) is not False
+    has_biases = known is None or _WITHOUT_QKV_BIASES.search(known.architecture) is None
+    return arguments_of(file).get("qkv_bias", has_biases) is not False
 
 
 def pooling(file: WeightFile, known: Family | None) -> str | None:
     """timm's word for the pooling, None where nothing says it. UserError for one we do not have."""
     if "pool" in file.hints:
         return None
-    given = arguments_of(file)
+    arguments = arguments_of(file)
     name = file.config.get("global_pool")
     if name is None:
-        name = given.get("global_pool", known.pool if known else None)
+        name = arguments.get("global_pool", known.pool if known else None)
     if name not in (None, "token", "avg", "map"):
         raise _unsupported(file, "global_pool", name)
     return name
@@ -317,9 +317,9 @@ def pooling(file: WeightFile, known: Family | None) -> str | None:
 
 def check_bit(file: WeightFile) -> None:
     """UserError for a BiT whose description says that it pools or activates in another way."""
-    given = arguments_of(file)
+    arguments = arguments_of(file)
     for name, usual in (("global_pool", "avg"), ("act_layer", "relu")):
-        value = given.get(name) or file.config.get(name) or usual
+        value = arguments.get(name) or file.config.get(name) or usual
         if value != usual:
             raise _unsupported(file, name, value)
 
@@ -330,8 +330,8 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
     The user's options close the question. What timm's habit decides (exact GELU at most shapes) is
     said in the report instead.
     """
-    asked = file.hints
-    if config.pos_embed == "none" and "pos_embed" not in {**asked, **arguments_of(file)}:
+    hints = file.hints
+    if config.pos_embed == "none" and "pos_embed" not in {**hints, **arguments_of(file)}:
         raise MissingFact(
             f"{file.path} has no table of positions and no description of its model: rotary "
             "positions, which leave no tensors, are not supported here;",
@@ -339,7 +339,7 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
             when=" if it has no positions at all",
         )
     spelled_gamma = "blocks.0.gamma_1" in file.shapes
-    if spelled_gamma and not file.nested and "pos_embed" not in asked:
+    if spelled_gamma and not file.nested and "pos_embed" not in hints:
         raise MissingFact(
             f"{file.path} may be DeiT-III's or one of timm's ViTs with rotary positions, which are "
             "not supported here: their tensors are the same;",
@@ -354,7 +354,7 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
     if config.class_token or config.num_registers or config.norm_after_pool:
         return
     shape, side = (config.width, config.patch_size), config.grid[0]
-    if shape in _SIGLIP_2 and side not in _SIGLIP_2[shape] and "activation" not in asked:
+    if shape in _SIGLIP_2 and side not in _SIGLIP_2[shape] and "activation" not in hints:
         raise MissingFact(
             f"{file.path} does not say which form of GELU it has: of SigLIP's models of width "
             f"{config.width} with patches of {config.patch_size}, some have the tanh form;",
@@ -362,7 +362,7 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
             when=" or 'gelu'",
         )
     if config.pool == "gap" and shape == (768, 16) and side not in _TWELVE_HEADS:
-        if "num_heads" not in {**asked, **arguments_of(file)}:
+        if "num_heads" not in {**hints, **arguments_of(file)}:
             raise MissingFact(
                 f"{file.path} does not say how many attention heads it has: of timm's models of "
                 "width 768 without a class token, SigLIP's have 12 and vit_base_patch16_gap_224 "

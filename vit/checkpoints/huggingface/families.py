@@ -105,9 +105,9 @@ def epsilon(file: WeightFile, *, dinov2: bool) -> float | None:
     None where neither says it: the families with the same tensors have different ones.
     """
     family = file.config.get("model_type") or ("dinov2" if dinov2 else None)
-    given = file.hints.get("layer_norm_eps", file.config.get("layer_norm_eps"))
-    given = _EPSILON.get(family or "") if given is None else given
-    return None if given is None else float(given)
+    value = file.hints.get("layer_norm_eps", file.config.get("layer_norm_eps"))
+    value = _EPSILON.get(family or "") if value is None else value
+    return None if value is None else float(value)
 
 
 def activation(file: WeightFile) -> Activation:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from vit.checkpoints import timm_families as families
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.layout import (
     ANTIALIASED,
@@ -23,11 +22,13 @@ from vit.checkpoints.layout import (
     fill_qkv_biases,
     grid_of,
     heads_of_width,
+    patch_size_of,
 )
 from vit.checkpoints.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, described, from_timm
-from vit.checkpoints.timm_families import Family
+from vit.checkpoints.timm import families
+from vit.checkpoints.timm.families import Family
 from vit.errors import UserError
-from vit.models.config import PosResize, ResNetConfig, ViTConfig
+from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, ViTConfig
 
 _OFFICIAL_NAMES = (
     (re.compile(r"\.gamma_([12])$"), r".ls\1.gamma"),  # DeiT-III
@@ -110,9 +111,9 @@ def _family(file: WeightFile) -> Family | None:
 
 def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any] | None, list[str]]:
     """How images are brought to the model, where known, and what had to be assumed."""
-    given = families.described(file)
-    if given:
-        return from_timm(given), []
+    description = families.described(file)
+    if description:
+        return from_timm(description), []
     notes = ["the file has no description: exact GELU and epsilon 1e-6 are assumed, as in timm"]
     if config.layer_scale is None and not config.distillation_token:
         return None, [*notes, "nor does it say how images were normalised"]
@@ -141,8 +142,7 @@ def _config(
     if side != other_side:
         raise UserError(f"{file.path} has patches of {side}x{other_side} pixels; only squares fit")
     stem_depths = _stem_depths(shapes)
-    stride = 1 if stem_depths is None else 4 * 2 ** max(len(stem_depths) - 1, 0)
-    patch_size = side * stride
+    patch_size = patch_size_of(side, stem_depths)
     first = {None: "patch_embed.proj", (): f"{_STEM}conv"}.get(stem_depths, f"{_STEM}stem.conv")
     if f"{first}.weight" not in shapes:
         raise UserError(f"{file.path} has another convolutional stem, which is not supported here")
@@ -195,8 +195,8 @@ def _positions(
     resize: PosResize = ANTIALIASED
     if "mask_token" in shapes and not registers:
         resize = "bicubic_offset"  # dinov2's hub models without registers
-    given = families.described(file).get("input_size")
-    size = tuple(given[1:]) if given else file.hints.get("image_size")
+    input_size = families.described(file).get("input_size")
+    size = tuple(input_size[1:]) if input_size else file.hints.get("image_size")
     img_size = families.arguments_of(file).get("img_size")
     if img_size is not None:
         size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
@@ -263,15 +263,15 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
     families.check_arguments(file, None, has_prefix=False, patch_size=1)
     families.check_bit(file)
     tensors, used = bound(file, [Rule(key, (key,)) for key in file.shapes])
-    given = families.described(file)
+    description = families.described(file)
     root, in_channels, _, _ = file.shapes["stem.conv.weight"]
-    size = given.get("input_size", [3, 224, 224])[1:]
+    size = description.get("input_size", [3, 224, 224])[1:]
     config = ResNetConfig(
         image_size=(size[0], size[1]),
         in_channels=in_channels,
         num_classes=file.shapes.get("head.fc.weight", (0,))[0],
         depths=_depths(file.shapes, "stages."),
-        width_factor=root // 64,
+        width_factor=root // ROOT_CHANNELS,
         ws_mode="timm",
     )
     return Recognised(
@@ -284,7 +284,7 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
         notes=[]
         if file.config
         else ["the file has no description: BiT's own pooling, ReLU and strides are assumed"],
-        preprocess=from_timm(given)
+        preprocess=from_timm(description)
         or described(
             config.size,
             mean=HALF,

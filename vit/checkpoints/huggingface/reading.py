@@ -5,13 +5,13 @@ ones. Both are read, and the hub's are written, as transformers itself does on s
 Sources: transformers 5.23, models/{vit,deit,dinov2}/modeling_*.py and conversion_mapping.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.huggingface_families import (
+from vit.checkpoints.huggingface.families import (
     activation,
     check_family,
     check_pooler,
@@ -22,6 +22,7 @@ from vit.checkpoints.layout import (
     HALVES,
     JOINED,
     NO_QKV_BIASES,
+    SAME,
     LazyTensors,
     MissingFact,
     Recognised,
@@ -30,18 +31,44 @@ from vit.checkpoints.layout import (
     count_layers,
     fill_qkv_biases,
     grid_of,
+    layer,
 )
 from vit.checkpoints.preprocessing import from_huggingface
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 
 _POSITIONS = "embeddings.position_embeddings"
-_V4_ATTENTION = (
-    "attention.attention.query",
-    "attention.attention.key",
-    "attention.attention.value",
-)
-_V5_ATTENTION = ("attention.q_proj", "attention.k_proj", "attention.v_proj")
+# Family -> our name of a layer's part -> theirs; several are stored apart.
+_VIT = {
+    "norm1": ("layernorm_before",),
+    "norm2": ("layernorm_after",),
+    "attn.qkv": tuple(f"attention.attention.{name}" for name in ("query", "key", "value")),
+    "attn.proj": ("attention.output.dense",),
+    "mlp.fc1": ("intermediate.dense",),
+    "mlp.fc2": ("output.dense",),
+}
+_DINOV2 = {
+    **_VIT,
+    **{name: (name,) for name in ("norm1", "norm2", "mlp.fc1", "mlp.fc2")},
+}
+SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
+    "vit": _VIT,
+    "dinov2": _DINOV2,
+    "dinov2, gated": {
+        **_DINOV2,
+        "mlp.fc1": ("mlp.weights_in",),
+        "mlp.fc2": ("mlp.weights_out",),
+    },
+    "transformers 5": {
+        "attn.qkv": tuple(f"attention.{name}_proj" for name in "qkv"),
+        "attn.proj": ("attention.o_proj",),
+    },
+    "transformers 5, gated": {
+        "mlp.fc1": ("mlp.gate_proj", "mlp.up_proj"),
+        "mlp.fc2": ("mlp.down_proj",),
+    },
+}
+_OPS = {1: SAME, 2: HALVES, 3: JOINED}
 
 
 def matches(file: WeightFile) -> bool:
@@ -54,43 +81,14 @@ def _prefix(file: WeightFile) -> str:
     return next(key for key in file.shapes if key.endswith(_POSITIONS)).removesuffix(_POSITIONS)
 
 
-def layer_rules(i: int, base: str, *, dinov2: bool, v5: bool, separate_gate: bool) -> list[Rule]:
+def layer_rules(i: int, base: str, spellings: Iterable[str]) -> list[Rule]:
     """Layer `i`, whose keys start with `base`."""
-    short = v5 and not dinov2
-    names = {
-        "norm1": "norm1" if dinov2 else "layernorm_before",
-        "norm2": "norm2" if dinov2 else "layernorm_after",
-        "attn.proj": "attention.o_proj" if v5 else "attention.output.dense",
-        "mlp.fc1": "mlp.fc1" if dinov2 or short else "intermediate.dense",
-        "mlp.fc2": "mlp.fc2" if dinov2 or short else "output.dense",
-    }
-    attention = _V5_ATTENTION if v5 else _V4_ATTENTION
-    rules = []
-    for part in ("weight", "bias"):
-        for ours, theirs in names.items():
-            rules.append(Rule(f"blocks.{i}.{ours}.{part}", (f"{base}{theirs}.{part}",)))
-        joined = tuple(f"{base}{name}.{part}" for name in attention)
-        rules.append(Rule(f"blocks.{i}.attn.qkv.{part}", joined, JOINED))
-    if dinov2:
-        rules += [
-            Rule(f"blocks.{i}.ls{n}.gamma", (f"{base}layer_scale{n}.lambda1",)) for n in (1, 2)
-        ]
-    if separate_gate:
-        for part in ("weight", "bias"):
-            gate_up = (f"{base}mlp.gate_proj.{part}", f"{base}mlp.up_proj.{part}")
-            rules.append(Rule(f"blocks.{i}.mlp.fc1.{part}", gate_up, HALVES))
-            rules.append(Rule(f"blocks.{i}.mlp.fc2.{part}", (f"{base}mlp.down_proj.{part}",)))
+    rules = [Rule(f"blocks.{i}.ls{n}.gamma", (f"{base}layer_scale{n}.lambda1",)) for n in (1, 2)]
+    for spelling in spellings:
+        for ours, names in SPELLINGS[spelling].items():
+            theirs = (f"{base}{name}" for name in names)
+            rules += layer(f"blocks.{i}.{ours}", *theirs, op=_OPS[len(names)])
     return rules
-
-
-def swiglu_rules(depth: int, stem: str) -> list[Rule]:
-    """The gated MLP of DINOv2's largest model under its hub names."""
-    return [
-        Rule(f"blocks.{i}.mlp.{ours}.{part}", (f"{stem}{i}.mlp.{theirs}.{part}",))
-        for i in range(depth)
-        for ours, theirs in (("fc1", "weights_in"), ("fc2", "weights_out"))
-        for part in ("weight", "bias")
-    ]
 
 
 def _stem(file: WeightFile, prefix: str) -> str:
@@ -103,37 +101,26 @@ def _stem(file: WeightFile, prefix: str) -> str:
     return present[0] if present else stems[0]
 
 
-def vit_rules(
-    prefix: str, stem: str, depth: int, *, dinov2: bool, v5: bool, separate_gate: bool
-) -> list[Rule]:
+def vit_rules(prefix: str, stem: str, depth: int, spellings: Iterable[str]) -> list[Rule]:
+    """All of a model but DeiT's two heads. `stem`: what the keys of the layers begin with."""
     rules = [
         Rule("cls_token", (f"{prefix}embeddings.cls_token",)),
         Rule("dist_token", (f"{prefix}embeddings.distillation_token",)),
         Rule("reg_token", (f"{prefix}embeddings.register_tokens",)),
         Rule("pos_embed", (f"{prefix}{_POSITIONS}",)),
+        *layer("patch_embed.proj", f"{prefix}embeddings.patch_embeddings.projection"),
+        *layer("norm", f"{prefix}layernorm"),
+        *layer("pre_logits.fc", f"{prefix}pooler.dense"),
+        *layer("head", "classifier"),
     ]
-    for part in ("weight", "bias"):
-        rules += [
-            Rule(
-                f"patch_embed.proj.{part}",
-                (f"{prefix}embeddings.patch_embeddings.projection.{part}",),
-            ),
-            Rule(f"norm.{part}", (f"{prefix}layernorm.{part}",)),
-            Rule(f"pre_logits.fc.{part}", (f"{prefix}pooler.dense.{part}",)),
-            Rule(f"head.{part}", (f"classifier.{part}",)),
-        ]
     for i in range(depth):
-        rules += layer_rules(i, f"{stem}{i}.", dinov2=dinov2, v5=v5, separate_gate=separate_gate)
+        rules += layer_rules(i, f"{stem}{i}.", spellings)
     return rules
 
 
 def teacher_rules() -> list[Rule]:
     """The two heads of DeiTForImageClassificationWithTeacher."""
-    return [
-        Rule(f"{ours}.{part}", (f"{theirs}.{part}",))
-        for ours, theirs in (("head", "cls_classifier"), ("head_dist", "distillation_classifier"))
-        for part in ("weight", "bias")
-    ]
+    return [*layer("head", "cls_classifier"), *layer("head_dist", "distillation_classifier")]
 
 
 def recognise(file: WeightFile) -> Recognised:
@@ -142,19 +129,11 @@ def recognise(file: WeightFile) -> Recognised:
     prefix = _prefix(file)
     keys = file.shapes
     dinov2 = any(key.endswith(".layer_scale1.lambda1") for key in keys)
-    v5 = any(".attention.q_proj." in key for key in keys)
-    separate_gate = any(".mlp.gate_proj." in key for key in keys)
-    swiglu = separate_gate or any(".mlp.weights_in." in key for key in keys)
     stem = _stem(file, prefix)
     depth = count_layers(keys, stem)
-    rules = vit_rules(prefix, stem, depth, dinov2=dinov2, v5=v5, separate_gate=separate_gate)
-    if swiglu and not separate_gate:
-        rules += swiglu_rules(depth, stem)
     teacher = "cls_classifier.weight" in keys
-    if teacher:
-        rules = [r for r in rules if r.theirs[0][:11] != "classifier."] + teacher_rules()
-    tensors, used = bound(file, rules)
-    config = _config(file, prefix, stem, depth, dinov2=dinov2, swiglu=swiglu, teacher=teacher)
+    tensors, used = bound(file, [*vit_rules(prefix, stem, depth, SPELLINGS), *teacher_rules()])
+    config = _config(file, prefix, stem, depth, dinov2=dinov2, teacher=teacher)
     if file.config.get("qkv_bias") is False:
         fill_qkv_biases(tensors, config)
     if "reg_token" in tensors and not config.num_registers:
@@ -194,16 +173,9 @@ def _distillation_as_register(tensors: LazyTensors) -> None:
 
 
 def _config(
-    file: WeightFile,
-    prefix: str,
-    stem: str,
-    depth: int,
-    *,
-    dinov2: bool,
-    swiglu: bool,
-    teacher: bool,
+    file: WeightFile, prefix: str, stem: str, depth: int, *, dinov2: bool, teacher: bool
 ) -> ViTConfig:
-    shapes, given = file.shapes, file.config
+    shapes, config = file.shapes, file.config
     projection = f"{prefix}embeddings.patch_embeddings.projection.weight"
     if projection not in shapes or len(shapes[projection]) != 4:
         raise UserError(f"{file.path} has no {projection}: its patches are embedded in another way")
@@ -212,7 +184,7 @@ def _config(
         raise UserError(
             f"{file.path} has patches of {patch_size}x{other_side} pixels; only squares fit"
         )
-    heads = file.hints.get("num_heads") or given.get("num_attention_heads")
+    heads = file.hints.get("num_heads") or config.get("num_attention_heads")
     norm_epsilon = epsilon(file, dinov2=dinov2)
     if heads is None or norm_epsilon is None:
         options = {"num_heads=...": heads, "layer_norm_eps=...": norm_epsilon}
@@ -224,7 +196,7 @@ def _config(
     distillation = f"{prefix}embeddings.distillation_token" in shapes
     register_tokens = shapes.get(f"{prefix}embeddings.register_tokens")
     registers = register_tokens[1] if register_tokens else 0
-    size = given.get("image_size")
+    size = config.get("image_size")
     known = (size, size) if isinstance(size, int) else tuple(size) if size else None
     slots = 1 + distillation
     grid, _ = grid_of(shapes[f"{prefix}{_POSITIONS}"][1], [slots], known, patch_size)
@@ -232,7 +204,7 @@ def _config(
     pooler = shapes.get(f"{prefix}pooler.dense.weight")
     if pooler:
         check_pooler(file)
-    mlp = _mlp_dim(shapes, stem)
+    gated = any(f"{stem}0.mlp.{name}.weight" in shapes for name in ("weights_in", "gate_proj"))
     return ViTConfig(
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
         patch_size=patch_size,
@@ -240,7 +212,7 @@ def _config(
         num_classes=head[0] if head else 0,
         width=width,
         depth=depth,
-        mlp_dim=mlp // 2 if swiglu and mlp != _separate_gate_dim(shapes) else mlp,
+        mlp_dim=_mlp_dim(shapes, stem),
         num_heads=heads,
         pool="cls_gap" if head and head[1] == 2 * width else "cls",
         distillation_token=teacher,
@@ -249,24 +221,21 @@ def _config(
         pos_resize=ANTIALIASED
         if register_tokens
         else "bilinear"
-        if given.get("model_type") == "dpt"
+        if config.get("model_type") == "dpt"
         else "bicubic",
         representation_size=pooler[0] if pooler and not head else None,
-        layer_scale=float(given.get("layerscale_value", 1.0)) if dinov2 else None,
-        activation="swiglu" if swiglu else activation(file),
+        layer_scale=float(config.get("layerscale_value", 1.0)) if dinov2 else None,
+        activation="swiglu" if gated else activation(file),
         layer_norm_eps=norm_epsilon,
     )
 
 
 def _mlp_dim(shapes: Mapping[str, tuple[int, ...]], stem: str) -> int:
-    for name in ("intermediate.dense", "mlp.fc1", "mlp.weights_in", "mlp.gate_proj"):
-        if f"{stem}0.{name}.weight" in shapes:
-            return shapes[f"{stem}0.{name}.weight"][0]
+    for names in SPELLINGS.values():
+        key = f"{stem}0.{names.get('mlp.fc2', ('',))[0]}.weight"
+        if shapes.get(key):
+            return shapes[key][-1]
     raise UserError("the file's MLP layers are missing")
-
-
-def _separate_gate_dim(shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-    return next((s[0] for key, s in shapes.items() if key.endswith(".mlp.gate_proj.weight")), None)
 
 
 def class_names(config: dict[str, Any], num_classes: int) -> list[str] | None:

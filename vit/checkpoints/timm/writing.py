@@ -9,6 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vit.checkpoints.described import completed
+from vit.checkpoints.exporting import (
+    ANY,
+    Export,
+    NativeInfo,
+    arithmetic_notes,
+    check_expressed,
+    directory,
+)
+from vit.checkpoints.layout import ModelConfig
 from vit.checkpoints.preprocessing import to_timm
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
@@ -30,14 +40,10 @@ _RESNETS: dict[tuple[tuple[int, ...], int], str] = {
 }
 
 
-def write(
-    config: ViTConfig | ResNetConfig,
-    state: Mapping[str, Tensor],
-    classes: list[str] | None,
-    preprocess: dict[str, Any] | None,
-) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
-    """Tensors, config.json, and what timm would compute differently."""
+def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+    """A directory with config.json. UserError where no entry of timm is the same model."""
     tensors = {name: tensor.contiguous() for name, tensor in state.items()}
+    notes = arithmetic_notes("timm", config, ws_mode="timm")
     if isinstance(config, ResNetConfig):
         architecture = _RESNETS.get((config.depths, config.width_factor))
         if architecture is None:
@@ -46,12 +52,10 @@ def write(
                 f"{config.width_factor}; try --to google"
             )
         arguments: dict[str, Any] = {"in_chans": config.in_channels}
-        pool, notes = "avg", []
+        pool, num_features = "avg", config.stage_channels[-1]
     else:
         architecture, arguments = _architecture(config), _arguments(config)
-        pool, notes = arguments["global_pool"], []
-        if config.layer_norm_eps != 1e-6:
-            notes.append(f"timm's epsilon is 1e-6, this model's {config.layer_norm_eps:g}")
+        pool, num_features = arguments["global_pool"], config.width
         if config.num_registers and config.pos_embed == "learned" and config.pos_embed_class_slot:
             table = tensors["pos_embed"]  # timm's has entries for all tokens in front or for none
             gap = table.new_zeros(1, config.num_registers, config.width)
@@ -59,49 +63,47 @@ def write(
         if config.pos_embed == "sincos2d":
             tensors["pos_embed"] = sincos2d(config.grid, config.width)
             notes.append("the fixed positions are written as a table of learned ones")
-    has_convolutions = isinstance(config, ResNetConfig) or config.stem_depths is not None
-    if has_convolutions and config.ws_mode != "timm":
-        notes.append("weight standardisation has another epsilon in timm")
     size = [config.in_channels, *config.size]
     cfg = {
         "input_size": size,
         "num_classes": config.num_classes,
         "fixed_input_size": isinstance(config, ViTConfig),
     }
-    if preprocess is not None:
+    if info.preprocess is not None:
+        preprocess = completed(info.preprocess, config.size)
         cfg |= to_timm(preprocess, config.in_channels) | {"input_size": size}
-    if classes is not None:
-        cfg["label_names"] = classes
+    labels = {} if info.classes is None else {"label_names": info.classes}
     values = {
         "architecture": architecture,
         "num_classes": config.num_classes,
-        "num_features": config.width
-        if isinstance(config, ViTConfig)
-        else tensors["norm.weight"].numel(),
+        "num_features": num_features,
         "global_pool": pool,
         "model_args": arguments,
-        "pretrained_cfg": cfg,
+        "pretrained_cfg": cfg | labels,
+        **labels,
     }
-    if classes is not None:
-        values["label_names"] = classes
-    return tensors, values, notes
+    return Export(save=directory(tensors, {"config.json": values}), notes=notes)
 
 
 def _architecture(config: ViTConfig) -> str:
     """A timm entry whose code, with our arguments, is this model."""
-    problems = {
-        f"pool={config.pool!r}": config.pool == "cls_gap" and config.num_classes > 0,
-        "tanh layer before the head": config.representation_size is not None,
-        "this ResNet stem": config.stem_depths is not None and config.stem_depths not in _HYBRIDS,
-        "distillation with registers": config.distillation_token and config.num_registers > 0,
-        "distillation without a class slot": config.distillation_token
-        and not config.pos_embed_class_slot,
-        "norm_after_pool with distillation": config.distillation_token and config.norm_after_pool,
-    }
-    found = [name for name, present in problems.items() if present]
-    if found:
-        raise UserError(f"timm's ViT has no {', '.join(found)}; keep it --to native")
-    if config.distillation_token:
+    distilled = config.distillation_token
+    check_expressed(
+        "timm's distilled ViT" if distilled else "timm's ViT",
+        config,
+        "keep it --to native",
+        pool=("cls", "gap", "map") if config.num_classes else ("cls", "gap", "map", "cls_gap"),
+        norm_after_pool=(False,) if distilled else ANY,
+        class_token=ANY,
+        distillation_token=ANY,
+        num_registers=(0,) if distilled else ANY,
+        pos_embed=("learned", "sincos2d", "none"),
+        pos_embed_class_slot=(True,) if distilled else ANY,
+        layer_scale=ANY,
+        activation=("gelu", "gelu_tanh", "swiglu"),
+        stem_depths=(None, *_HYBRIDS),
+    )
+    if distilled:
         return "deit_base_distilled_patch16_224"
     if config.stem_depths is not None:
         return _HYBRIDS[config.stem_depths]
@@ -109,7 +111,7 @@ def _architecture(config: ViTConfig) -> str:
 
 
 def _arguments(config: ViTConfig) -> dict[str, Any]:
-    hidden = config.mlp_dim * (2 if config.activation == "swiglu" else 1)
+    hidden = config.mlp_hidden_width
     ratio = hidden / config.width
     if int(config.width * ratio) != hidden:  # timm rounds down
         ratio = (hidden + 0.5) / config.width

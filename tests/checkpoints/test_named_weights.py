@@ -1,0 +1,246 @@
+"""Weights by name: one download, compared ever after, and the same model wherever a name is taken.
+
+The only server is one of ours, on 127.0.0.1.
+"""
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import vit
+from tests.checkpoints.mirror import BACKBONE, CLASSIFIER, IN21K, Mirror, mirrored, path_of
+from vit.checkpoints import published
+from vit.checkpoints.hub import fetch_published, published_path
+from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
+from vit.checkpoints.report import LoadReport
+from vit.errors import UserError
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
+    with mirrored(tmp_path / "cache", monkeypatch) as server:
+        yield server
+
+
+def row(name: str = CLASSIFIER) -> published.Published:
+    return published.table()[name]
+
+
+def changed(monkeypatch: pytest.MonkeyPatch, name: str, **values: object) -> None:
+    """The table with another value in one row."""
+    rows = {**published.table(), name: replace(row(name), **values)}  # pyright: ignore
+    monkeypatch.setattr(published, "table", lambda: rows)
+
+
+def equal(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def silent(report: LoadReport) -> None:
+    """Instead of printing it."""
+
+
+def test_every_way_to_name_weights_gives_the_same_model(mirror: Mirror) -> None:
+    mirror.put(CLASSIFIER)
+    reports: list[LoadReport] = []
+    first = vit.create_model(CLASSIFIER, report=reports.append)
+    [report] = reports
+    assert report.source == CLASSIFIER and report.notes == []
+    assert report.preprocess == row().preprocess() and report.classes is not None
+    assert report.classes[0] == "tench"
+    others = [
+        vit.create_model("vit_ti16", pretrained=True, report=silent),
+        vit.create_model("vit_tiny_patch16_224", pretrained=True, report=silent),
+        vit.create_model("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", report=silent),
+        vit.create_model(pretrained=CLASSIFIER, report=silent),
+        vit.create_model("vit_ti16", pretrained=CLASSIFIER, report=silent),
+        load_pretrained("vit_ti16")[0],
+    ]
+    assert all(equal(first, other) for other in others)
+    assert [asked[:2] for asked in mirror.asked] == [("GET", path_of(CLASSIFIER))]
+    random = vit.create_model(CLASSIFIER, pretrained=False)
+    assert not equal(first, random) and random.config == vit.create_model("vit_ti16").config
+
+
+def test_true_without_a_name_says_what_is_missing() -> None:
+    with pytest.raises(UserError, match=r"create_model\('vit_s16', pretrained=True\)"):
+        vit.create_model(pretrained=True)
+    with pytest.raises(UserError, match="nobody publishes any of vit_giant14"):
+        vit.create_model("vit_giant14", pretrained=True)
+
+
+def test_host_size_and_licence_are_said_first(
+    mirror: Mirror, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = mirror.put(CLASSIFIER)
+    fetch_published(row())
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"{CLASSIFIER}: 127.0.0.1, ~23 MB, licence apache-2.0"
+    digest = hashlib.sha256(content).hexdigest()
+    assert f"nobody publishes its SHA-256; {digest} is recorded" in lines[-1]
+    fetch_published(row())
+    assert capsys.readouterr().err == ""
+    monkeypatch.delenv("VIT_WEIGHTS_MIRROR")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setattr("vit.checkpoints.hub.download", lambda *args, **options: Path())
+    fetch_published(row("vit_b16.swag_ft_in1k"))
+    said = capsys.readouterr().err
+    expected = "download.pytorch.org, 347 MB, licence cc-by-nc-4.0, NOT FOR COMMERCIAL USE\n"
+    assert said == f"vit_b16.swag_ft_in1k: {expected}"
+
+
+def test_a_file_in_the_cache_needs_no_network(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror.put(CLASSIFIER)
+    path = fetch_published(row())
+    monkeypatch.setenv("VIT_WEIGHTS_MIRROR", "http://127.0.0.1:9")
+    assert fetch_published(row()) == path
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fetch_published(row()) == path
+    assert len(mirror.asked) == 1
+
+
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_without_a_network_one_line_says_what_to_do(
+    offline: str, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIT_WEIGHTS_MIRROR", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+    with pytest.raises(UserError) as raised:
+        load_pretrained(CLASSIFIER)
+    message = str(raised.value)
+    assert f"`vit download {CLASSIFIER} --to DIR`" in message and "\n" not in message
+    assert f"put the file at {published_path(row())}" in message
+
+
+def test_a_file_that_was_put_there_is_taken_and_its_digest_recorded(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = mirror.put(CLASSIFIER)
+    path = published_path(row())
+    path.parent.mkdir(parents=True)
+    path.with_name("renamed.npz").write_bytes(content)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UserError, match=r"put the file at .*\(there is renamed\.npz\)"):
+        fetch_published(row())
+    path.with_name("renamed.npz").rename(path)
+    assert fetch_published(row()) == path
+    assert "is recorded beside the file" in capsys.readouterr().err
+    assert mirror.asked == []
+
+
+def test_a_changed_or_cut_file_is_one_line(mirror: Mirror) -> None:
+    content = mirror.put(CLASSIFIER)
+    path = fetch_published(row())
+    path.write_bytes(content[:-1])
+    with pytest.raises(UserError, match=r"does not have the recorded SHA-256 .* delete .*\.npz"):
+        fetch_published(row())
+    path.unlink()
+    mirror.put(CLASSIFIER, content[:-1])  # nor is another file taken in its place
+    with pytest.raises(UserError, match=r"recorded SHA-256 .* it was not kept"):
+        fetch_published(row())
+    mirror.put(CLASSIFIER, content)
+    assert fetch_published(row()).read_bytes() == content
+
+
+def test_a_record_that_is_no_digest_is_one_line(mirror: Mirror) -> None:
+    mirror.put(CLASSIFIER)
+    path = fetch_published(row())
+    path.with_name(f"{path.name}.sha256").write_text("x")
+    with pytest.raises(UserError, match=r"\.sha256 is damaged: it has no SHA-256; delete it"):
+        fetch_published(row())
+
+
+def test_a_published_digest_is_compared_by_its_first_digits(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = mirror.put(CLASSIFIER)
+    changed(monkeypatch, CLASSIFIER, sha256="00000000")
+    with pytest.raises(UserError, match="does not have the published SHA-256 00000000, but"):
+        fetch_published(row())
+    assert not published_path(row()).exists()
+    changed(monkeypatch, CLASSIFIER, sha256=hashlib.sha256(content).hexdigest()[:8])
+    path = fetch_published(row())
+    assert "recorded" not in capsys.readouterr().err
+    assert not path.with_name(f"{path.name}.sha256").exists()
+    path.write_bytes(content + b"x")
+    with pytest.raises(UserError, match="published SHA-256"):
+        fetch_published(row())
+
+
+def test_another_model_under_that_name_is_refused(mirror: Mirror) -> None:
+    mirror.put(CLASSIFIER, mirror.put(BACKBONE))
+    with pytest.raises(UserError, match=r"is not a vit_ti16: it has patch_size=14 instead of 16"):
+        load_pretrained(CLASSIFIER)
+    mirror.put(IN21K)
+    with pytest.raises(UserError, match=r"published weights of vit_s16: vit_s16.augreg_in21k_ft"):
+        load_pretrained(IN21K, "vit_s16")
+
+
+def test_three_processes_download_a_name_once(mirror: Mirror, tmp_path: Path) -> None:
+    content = mirror.put(CLASSIFIER)
+    command = [sys.executable, "-m", "vit", "download", CLASSIFIER]
+    kinds = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **kinds) for _ in range(3)]  # pyright: ignore
+    answers = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], answers
+    assert {out for out, _ in answers} == {f"{published_path(row())}\n"}
+    assert len(mirror.asked) == 1
+    assert published_path(row()).read_bytes() == content
+    left = {path.name for path in published_path(row()).parent.iterdir()}
+    name = published_path(row()).name
+    assert {name, f"{name}.sha256"} <= left <= {name, f"{name}.sha256", f"{name}.lock"}
+
+
+def test_the_21843_classes_have_words(mirror: Mirror, tmp_path: Path) -> None:
+    mirror.put(IN21K)
+    info = inspect_pretrained(IN21K)
+    assert info.classes is not None and len(info.classes) == info.config.num_classes == 21_843
+    Image.new("RGB", (300, 200), "red").save(tmp_path / "photo.png")
+    [prediction] = vit.load(IN21K).predict(tmp_path / "photo.png", top=3)
+    assert set(prediction.classes) <= set(info.classes)
+
+
+def test_a_head_of_zeros_counts_as_none(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in several of the paper's files, whose rows have no outputs."""
+    mirror.put(IN21K)
+    changed(monkeypatch, IN21K, outputs=0)
+    model, report = load_pretrained(IN21K)
+    assert model.config.num_classes == 0 and "head" in report.left_out
+    assert inspect_pretrained(IN21K).config == model.config
+    tuned, report = load_pretrained(IN21K, num_classes=7)
+    assert report.reinitialised == ["head"] and tuned.config.num_classes == 7
+    with pytest.raises(UserError, match=r"encoder without classes; .*--model.pretrained vit_ti16"):
+        vit.load(IN21K)
+
+
+def features(model: nn.Module, side: int) -> Tensor:
+    images = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        return model.eval()(images)
+
+
+def test_a_backbone_is_as_large_as_its_images(mirror: Mirror) -> None:
+    """DINOv2 has positions for 518 pixels and is published at 224; both give the same features."""
+    mirror.put(BACKBONE)
+    model, report = load_pretrained("dinov2_s14")
+    assert model.config.size == (224, 224) and model.config.num_classes == 0
+    assert report.resized == ["positions from 37x37 to 16x16 patches (bicubic_offset)"]
+    assert report.preprocess == row(BACKBONE).preprocess()
+    assert inspect_pretrained(BACKBONE).config == model.config
+    whole, report = load_pretrained(BACKBONE, image_size=518)
+    assert report.resized == [] and report.preprocess is not None
+    assert report.preprocess["image_size"] == [518, 518]
+    assert torch.allclose(features(model, 224), features(whole, 224), atol=1e-5)
+    with pytest.raises(UserError, match="is an encoder without classes"):
+        vit.load("facebook/dinov2-small")

@@ -1,0 +1,114 @@
+"""What the writers of all formats share: what they return, and what they cannot express."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vit.checkpoints.layout import ModelConfig
+from vit.checkpoints.writing import write_safetensors
+from vit.errors import UserError
+from vit.models.config import ResNetConfig, ViTConfig, WsMode
+from vit.writing import atomic, write_json
+
+
+@dataclass(frozen=True)
+class NativeInfo:
+    """What a saved model knows about itself besides its weights."""
+
+    classes: list[str] | None = None
+    """Class names in the order of the logits."""
+    preprocess: dict[str, Any] | None = None
+    """How images are brought to the model; vit.data.preprocess.Preprocess.from_dict reads it."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """A model in another format, complete in memory."""
+
+    save: Callable[[Path], list[Path]]
+    """Writes the file or directory; each file appears whole or not at all. Returns their paths."""
+    notes: list[str] = field(default_factory=list)
+    """Where the other library's arithmetic differs from the model's."""
+    multilabel: bool = False
+    """Whether the format records that an image may have several labels."""
+
+
+def directory(tensors: Mapping[str, Tensor], files: Mapping[str, dict[str, Any]]) -> Any:
+    """`save` of a directory with model.safetensors and JSON files by name."""
+
+    def save(target: Path) -> list[Path]:
+        with atomic(target / "model.safetensors") as temporary:
+            write_safetensors(temporary, tensors, {"format": "pt"})
+        for name, values in files.items():
+            write_json(target / name, values)
+        return [target / name for name in ("model.safetensors", *files)]
+
+    return save
+
+
+# Fields that every format has, or that change no logit outside training.
+_EVERYWHERE = frozenset(
+    "image_size patch_size in_channels num_classes width depth mlp_dim num_heads layer_norm_eps "
+    "pos_resize dropout drop_path drop_path_uniform ws_mode depths width_factor".split()
+)
+ANY = object()
+"""In place of a list of values: every one."""
+
+
+def check_expressed(project: str, config: ModelConfig, remedy: str, **expressed: Any) -> None:
+    """UserError for a feature that a project's model does not have; unknown ones are not expressed.
+
+    Args:
+        project: Begins the sentence, such as "Google's ViT".
+        config: The model to write.
+        remedy: Ends the sentence, such as "try --to timm".
+        expressed: Field -> the values that the project's model can have, or ANY. Every other field
+            must hold the configuration's default.
+    """
+    default = type(config)()
+    words = {
+        "image_size": f"images of {config.size[0]}x{config.size[1]}",
+        "class_token": "class_token=false",
+        "distillation_token": "distillation",
+        "num_registers": "registers",
+        "layer_scale": "LayerScale",
+        "pos_embed_class_slot": "position table without a class slot",
+        "representation_size": "tanh layer before the head",
+    }
+    if isinstance(config, ViTConfig) and config.stem_depths is not None:
+        words["stem_depths"] = f"ResNet stem of depths {list(config.stem_depths)}"
+    missing = []
+    for name in (entry.name for entry in fields(config)):
+        value = getattr(config, name)
+        values = expressed.get(name, ANY if name in _EVERYWHERE else (getattr(default, name),))
+        if values is not ANY and value not in values:
+            missing.append(words.get(name, f"{name}={value!r}"))
+    if missing:
+        raise UserError(f"{project} has no {', '.join(missing)}; {remedy}")
+
+
+def arithmetic_notes(
+    project: str, config: ModelConfig, *, ws_mode: WsMode | None = None, activation: str = ""
+) -> list[str]:
+    """Where a project with an epsilon of 1e-6 computes something else than the model.
+
+    `activation`: the only form of GELU that it has, "" where it has both. `ws_mode`: its arithmetic
+    of convolutions, where it has any.
+    """
+    notes = []
+    forms = {"gelu": "exactly", "gelu_tanh": "by its tanh approximation"}
+    if isinstance(config, ViTConfig):
+        if activation and config.activation != activation:
+            ours, theirs = forms[config.activation], forms[activation]
+            notes.append(f"{project} computes GELU {theirs}, this model {ours}")
+        if config.layer_norm_eps != 1e-6:
+            notes.append(f"{project}'s epsilon is 1e-6, this model's {config.layer_norm_eps:g}")
+    has_convolutions = isinstance(config, ResNetConfig) or config.stem_depths is not None
+    if has_convolutions and config.ws_mode != ws_mode:
+        notes.append(f"weight standardisation or GroupNorm has another epsilon in {project}'s code")
+    return notes

@@ -1,0 +1,196 @@
+"""Published weights by name: NAME.TAG -> address, digest, licence and what the images become.
+
+The table is published.json, a row a line, the default tag of an architecture first. Each row says
+what confirms it (`source`): an entry of timm, a weight enum of torchvision, or a page by its key in
+"pages". tests/checkpoints/test_published.py derives the rows from those again.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from vit.checkpoints.preprocessing import described
+from vit.errors import UserError, did_you_mean
+from vit.models.zoo import canonical_name
+from vit.ranges import shown
+
+NON_COMMERCIAL = "-nc-"
+_HUB_PREFIX = re.compile(r"^(hf-hub:|hf_hub:)")
+_CLIP = re.compile(r"(^|[_./-])clip([_./-]|$)")
+_REPOSITORY = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
+# A name has at most the hub's one slash, and does not end like a file.
+_NAME = re.compile(r"^([A-Za-z][\w-]*/)?[A-Za-z][\w-]*(\.\w+)?$")
+_FILE = re.compile(r"\.(safetensors|npz|ckpt|pth?|pt|bin|json|gz|zip)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """One row of the table."""
+
+    name: str
+    """NAME.TAG; NAME is an architecture of `vit models`."""
+    address: str
+    """Where the file is: https:// or gs://."""
+    format: str
+    """Whose layout it has: google, timm or torchvision."""
+    bytes: int
+    """Size of the file."""
+    estimated: bool
+    """Whether `bytes` follows from the number of parameters only."""
+    licence: str
+    """SPDX identifier, in lower case."""
+    outputs: int
+    """Classes of the head; 0 without one. A head of zeros counts as none."""
+    image_size: int
+    """Side of the images, in pixels, for which the accuracy is published."""
+    crop_fraction: float
+    """Side of the crop over the resized side."""
+    interpolation: str
+    mean: tuple[float, ...]
+    """Of each channel, subtracted from values in [0, 1]."""
+    std: tuple[float, ...]
+    """By which each channel is divided then."""
+    source: str
+    """What confirms the row."""
+    sha256: str | None = None
+    """Digest, or its first digits, where somebody publishes it."""
+    digest_source: str | None = None
+    """The page that has the digest; None where the name of the file has it."""
+    licence_source: str | None = None
+    """The page that has the licence; None where `source` has it."""
+    images: str | None = None
+    """The page that has image size and crop; None where `source` has them."""
+    accuracy: float | None = None
+    """Top-1 on ImageNet in percent; of a backbone, of a linear classifier on its features."""
+    accuracy_source: str | None = None
+    timm: str | None = None
+    """timm's name of the same weights."""
+    hub: str | None = None
+    """Hugging Face's repository of the same weights."""
+
+    @property
+    def architecture(self) -> str:
+        """The name of the model without the tag."""
+        return self.name.partition(".")[0]
+
+    @property
+    def non_commercial(self) -> bool:
+        """Whether the licence forbids commercial use."""
+        return NON_COMMERCIAL in self.licence
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the images."""
+        return self.image_size, self.image_size
+
+    @property
+    def amount(self) -> str:
+        """'346 MB', with ~ where it is estimated."""
+        number = self.bytes / 1e6
+        text = f"{number / 1e3:.1f} GB" if number >= 1000 else f"{number:.0f} MB"
+        return f"~{text}" if self.estimated else text
+
+    def preprocess(self) -> dict[str, Any]:
+        """How images are brought to the model; for Preprocess.from_dict."""
+        return described(
+            self.size,
+            mean=list(self.mean),
+            std=list(self.std),
+            interpolation=self.interpolation,
+            crop_fraction=self.crop_fraction,
+        )
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[str, Published]:
+    """Every row by its name, in the order of the file."""
+    values = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+    return {name: _row(name, row) for name, row in values["weights"].items()}
+
+
+def pages() -> dict[str, str]:
+    """Addresses of the pages that rows name as their sources."""
+    values = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+    return values["pages"]
+
+
+def _row(name: str, values: dict[str, Any]) -> Published:
+    return Published(
+        name=name, **{**values, "mean": tuple(values["mean"]), "std": tuple(values["std"])}
+    )
+
+
+def find(text: str) -> Published:
+    """The row of a name: NAME.TAG, NAME alone (its default tag), timm's or the hub's spelling.
+
+    UserError names the nearest, or says why there is none.
+    """
+    row = _exact(text)
+    if row is not None:
+        return row
+    if _CLIP.search(text.lower()):
+        raise UserError(
+            f"{shown(text)} is a CLIP image tower, with a norm before the blocks and QuickGELU; "
+            "models here have neither"
+        )
+    bare = _HUB_PREFIX.sub("", text)
+    name = _known(bare.partition(".")[0])
+    tags = [row for row in table() if row.partition(".")[0] == name]
+    if tags:
+        hint = f"; of this architecture there are {', '.join(tags)}"
+    elif name is not None:
+        hint = f": nobody publishes any of {name}"
+    elif _REPOSITORY.match(bare):
+        hint = f"; a repository of the hub is hf://{bare}"
+    else:
+        architectures = dict.fromkeys(row.architecture for row in table().values())
+        hint = did_you_mean(bare, [*architectures, *table(), *_their_names()])
+        hint = hint or "; `vit models --weights` lists them"
+    raise UserError(f"no file or directory {text!r}, and no published weights of that name{hint}")
+
+
+def named(text: object) -> Published | None:
+    """The row that `text` means, None where it is an address, or a path and cannot be a name.
+
+    A file or directory of that name comes first. UserError as for `find`.
+    """
+    if not isinstance(text, str) or not text or "://" in text or Path(text).expanduser().exists():
+        return None
+    row = _exact(text)
+    could_be = _HUB_PREFIX.match(text) or (_NAME.match(text) and not _FILE.search(text))
+    return find(text) if row is None and could_be else row
+
+
+def _exact(text: str) -> Published | None:
+    """The row of a spelling that is known, None for any other."""
+    bare = _HUB_PREFIX.sub("", text)
+    theirs = _their_names().get(bare.removeprefix("timm/"))
+    if theirs is not None:
+        return table()[theirs]
+    name, dot, tag = bare.partition(".")
+    ours = _known(name)
+    if ours is None or dot:
+        return table().get(f"{ours}.{tag.lower()}")
+    return next((row for row in table().values() if row.architecture == ours), None)
+
+
+def _known(name: str) -> str | None:
+    """The architecture of that name, None where there is none."""
+    try:
+        return canonical_name(name)
+    except UserError:
+        return None
+
+
+@lru_cache(maxsize=1)
+def _their_names() -> dict[str, str]:
+    """Names of timm and the hub -> ours; timm's without a tag is that of its first row."""
+    names: dict[str, str] = {}
+    for row in table().values():
+        for theirs in (row.timm, row.timm and row.timm.partition(".")[0], row.hub):
+            if theirs:
+                names.setdefault(theirs, row.name)
+    return names

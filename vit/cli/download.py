@@ -1,0 +1,40 @@
+"""`vit download`: published weights into the cache, or into a folder for another machine."""
+
+import argparse
+from pathlib import Path
+
+from vit.cli.messages import OneLineParser
+from vit.errors import UserError
+
+EPILOG = """\
+examples:
+  vit download dinov2_s14                      what `vit fit -c finetune` starts from
+  vit download vit_s16.augreg_in21k --to usb/  for a machine without a network
+
+A folder filled by --to has the layout of the cache: copy what is in it to ~/.cache/vit on the other
+machine, or set VIT_CACHE to it. `vit models --weights` lists the names."""
+
+
+def run(args: list[str]) -> int:
+    """Fetches every name and prints where its file is."""
+    parser = OneLineParser(
+        prog="vit download",
+        description="Fetches published weights by name.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", help="such as vit_s16.augreg_in21k")
+    parser.add_argument("--to", metavar="DIR", help="the folder to fill (default: the cache)")
+    options = parser.parse_args(args)
+    from vit.checkpoints.hub import fetch_published
+    from vit.checkpoints.published import find
+
+    rows = [find(name) for name in options.names]  # a typing error before the first download
+    folder = None
+    if options.to is not None:
+        folder = Path(options.to).expanduser()
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--to {options.to} is a file; give a folder")
+    for row in rows:
+        print(fetch_published(row, folder))
+    return 0
