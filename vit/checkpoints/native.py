@@ -56,12 +56,14 @@ def write_native(
         raise UserError(f"{len(info.classes)} class names for num_classes={config.num_classes}")
     # Also undoes sharing: safetensors refuses tensors that overlap in memory.
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
+    preprocess = info.preprocess
+    fraction = (preprocess or {}).get("crop_fraction", WHOLE)
     description = {
         "format": FORMAT,
         "version": VERSION,
         "model": config.to_dict(),
         "classes": info.classes,
-        "preprocess": info.preprocess and {"crop_fraction": WHOLE, **info.preprocess},
+        "preprocess": preprocess and {**preprocess, "crop_fraction": fraction},
         "extra": without_local_paths(info.extra),
         "sha256": fingerprint(tensors),
     }
