@@ -14,7 +14,9 @@ from vit.models.zoo import ZOO, ModelConfig, build_model, model_config
 
 FOURTEENS = ((224, 224), (112, 70))
 SIZES = {"bit": ((224, 224), (75, 50)), "r50": ((96, 64),)}
-SIZES |= dict.fromkeys(("vit_h14", "vit_giant14", "vit_gigantic14"), FOURTEENS)
+SIZES |= {
+    name: FOURTEENS for name, entry in ZOO.items() if getattr(entry.config, "patch_size", 0) == 14
+}
 """By name or its first part; 224 and 96x64 pixels otherwise."""
 VARIANTS = [
     {"pool": "map"},
