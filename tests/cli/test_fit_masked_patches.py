@@ -122,7 +122,7 @@ def test_an_encoder_names_nothing(run: Path, vit: Vit, photos: Path) -> None:
     for args in (("predict", run), ("classify", run, photos / "red" / "00.jpg")):
         done = vit(*args)
         assert done.status == 2
-        assert done.err.count("\n") == 1 and "fine-tune it first: vit fit" in done.err
+        assert done.err.count("\n") == 1 and "fit a head to it first: vit fit" in done.err
 
 
 def test_a_stopped_run_continues(vit: Vit, photos: Path) -> None:

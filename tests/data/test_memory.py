@@ -49,8 +49,8 @@ def test_small_images_of_one_size_are_decoded_as_open_image_does(tmp_path):
     for index, path in enumerate(images.items):
         assert np.array_equal(decoded[index], np.asarray(open_image(path)))
     assert decoded.note("train") == (
-        "train: 12 images of 8 x 8 pixels stay in memory (0 MiB; --data.cache none reads them "
-        "each time)"
+        "train: 12 images of 8 x 8 pixels stay in memory (0 MiB; --data.loading.cache none "
+        "reads them each time)"
     )
 
 

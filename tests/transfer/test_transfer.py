@@ -234,7 +234,7 @@ def test_a_catalog_set_keeps_its_test_images(
     wanted = [(0.2, "val"), (0.2, "val"), (0.0, "test")]
     for call, (fraction, split) in zip(calls, wanted, strict=True):
         assert value(call, "--data.dataset") == "digits"
-        assert float(value(call, "--data.val_fraction")) == fraction
+        assert float(value(call, "--data.splits.val_fraction")) == fraction
         assert value(call, "--final_split") == split
 
 

@@ -109,8 +109,8 @@ def _built(folder: Path, options: Namespace, rest: list[str]) -> Any:
     unlabelled = config.get("task", "classification") != "classification"
     if options.command == "predict" and unlabelled:
         raise UserError(
-            f"{folder} was trained without labels and names no classes; fine-tune it first: vit "
-            f"fit -c finetune --data.root LABELLED --model.pretrained {shlex.quote(str(folder))}"
+            f"{folder} was trained without labels and names no classes; fit a head to it first: "
+            f"vit fit -c probe --data.root LABELLED --model.pretrained {shlex.quote(str(folder))}"
         )
     weights = folder / "model"
     if not (weights / "config.json").is_file():

@@ -246,8 +246,8 @@ def _announce(data: Any, model: Any, params: int, run_dir: Path) -> None:
         print("\n".join(model.load_report.lines()), file=sys.stderr)
     elif data.labelled and data.root is not None and len(data.splits.train) < FEW_IMAGES:
         print(
-            "note: random initial weights; on so few images pretrained ones (--model.pretrained NAME, see "
-            "`vit models --weights`) score far higher",
+            "note: random initial weights; on so few images pretrained ones (--model.pretrained "
+            "NAME; `vit models --weights` lists them) score far higher",
             file=sys.stderr,
         )
     print(f"{params / 1e6:.1f} million parameters; run directory {run_dir}", file=sys.stderr)

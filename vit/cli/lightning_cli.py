@@ -207,15 +207,18 @@ class TrainingCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Data, then the model with what the data says; the Trainer waits for `build_trainer`."""
-        built = [(self._read_as, ImageData, False)]
-        self.config_init = self.parser.instantiate(self.config, instantiators=built)
+        labelled, classes = _needs_labels(self.task), self._classes
+
+        # A function, no method: the optimizer of the model keeps the instantiators, and copying the
+        # model, as for an average of the weights, would copy this object with its Trainer.
+        def read_as(class_type: type[Any], *args: Any, **options: Any) -> Any:
+            return class_type(*args, **options).read_as(labelled=labelled, classes=classes)
+
+        self.config_init = self.parser.instantiate(
+            self.config, instantiators=[(read_as, ImageData, False)]
+        )
         self.datamodule = self.config_init["data"]
         self.model = self.config_init["model"]
-
-    def _read_as(self, class_type: type[Any], *args: Any, **options: Any) -> Any:
-        """Builds ImageData for the task of the run, or for held-out images."""
-        data = class_type(*args, **options)
-        return data.read_as(labelled=_needs_labels(self.task), classes=self._classes)
 
     def build_trainer(self, run_dir: Path | None, resumed_step: int | None = None) -> Trainer:
         """The Trainer of a run that writes into `run_dir`; without one it writes nothing."""
