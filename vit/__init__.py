@@ -49,6 +49,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("vitkit")
     if name not in _HOMES:
         raise AttributeError(f"module 'vit' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -8,6 +8,8 @@ import platform
 import sys
 from typing import Any
 
+import vit
+
 
 def cpu_name() -> str:
     """The processor's name from the system, such as 'AMD EPYC 9V74 80-Core Processor'."""
@@ -114,5 +116,6 @@ def versions() -> dict[str, str]:
     """Versions of this package and its main dependencies."""
     from importlib.metadata import version
 
-    names = ("vit", "torch", "torchvision", "lightning", "torchmetrics", "pillow")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+    names = ("torch", "torchvision", "lightning", "torchmetrics", "pillow")
+    installed = {name: version(name) for name in names}
+    return {"python": platform.python_version(), "vit": vit.__version__, **installed}

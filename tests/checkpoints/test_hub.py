@@ -205,7 +205,7 @@ def test_addresses_of_the_hub_are_checked() -> None:
 
 def test_without_huggingface_hub_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"vit\[hub\]"):
+    with pytest.raises(UserError, match=r"vitkit\[hub\]"):
         fetch("hf://me/pets")
 
 

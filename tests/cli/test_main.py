@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import TINY, Vit
+from vit.cli.main import name_conflict
 
 
 def cpu_seconds(*args: str) -> float:
@@ -29,6 +30,32 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_another_distribution_of_the_name_is_reported(tmp_path: Path) -> None:
+    assert name_conflict([str(tmp_path), str(tmp_path / "no such")]) is None
+    for name in ("vit_pytorch-1.6.5.dist-info", "vitkit-0.1.0.dist-info"):
+        (tmp_path / name).mkdir()
+    assert name_conflict([str(tmp_path)]) is None
+    (tmp_path / "vit-2.3.4.dist-info").mkdir()
+    line = name_conflict(["", str(tmp_path)])
+    assert line is not None and "vit-2.3.4" in line and "pip uninstall vit" in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(("init", "status"), [("pass", 0), ("vit.__dir__ = list", 2)])
+def test_a_package_that_another_distribution_has_overwritten_runs_nothing(
+    tmp_path: Path, init: str, status: int
+) -> None:
+    (tmp_path / "vit-2.3.4.dist-info").mkdir()
+    code = (
+        "import sys, vit; from vit.cli.main import entry; sys.path.append(sys.argv.pop());"
+        f"{init}; entry()"
+    )
+    args = [sys.executable, "-c", code, "--help", str(tmp_path)]
+    done = subprocess.run(args, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr
+    assert ("usage" in done.stdout) == (status == 0)
 
 
 def test_help_lists_every_command(vit: Vit) -> None:

@@ -106,7 +106,7 @@ def hub_library() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise UserError("hf:// needs huggingface_hub: pip install 'vit[hub]'") from error
+        raise UserError("hf:// needs huggingface_hub: pip install 'vitkit[hub]'") from error
     return huggingface_hub
 
 

@@ -10,8 +10,10 @@ import threading
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import NoReturn
 
+import vit
 from vit import signals
 from vit.cli.run_directory import claimed, release_all
 from vit.cli.unexpected import report, user_error
@@ -115,9 +117,7 @@ def main(argv: list[str] | None = None) -> int:
         print(usage())
         return 0
     if args[0] == "--version":
-        from importlib.metadata import version
-
-        print(f"vit {version('vit')}")
+        print(f"vit {vit.__version__}")
         return 0
     try:
         with signals.handled():
@@ -163,11 +163,33 @@ def _status(error: BaseException) -> int:
     return 1
 
 
+def name_conflict(directories: list[str]) -> str | None:
+    """The line about another distribution that installs the package and the command `vit`.
+
+    The registry's `vit` is a terminal program; its files and ours replace each other in the order
+    of installation. `directories` are those of sys.path. Reads names only, as importlib.metadata
+    would cost a tenth of the start.
+    """
+    installed = [path for place in directories for path in Path(place).glob("vit-*.dist-info")]
+    if not installed:
+        return None
+    other = f"{installed[0].name.removesuffix('.dist-info')} ({installed[0].parent})"
+    return (
+        f"another distribution, {other}, installs a package and a command of the name vit too: pip "
+        "uninstall vit, then pip install --force-reinstall --no-deps vitkit (from a clone: -e .)"
+    )
+
+
 def entry() -> NoReturn:
     """The process of `vit`: runs one command, and ends without Python's own clearing up.
 
     That takes seconds once torch and Lightning are imported, and minutes on a busy machine.
     """
+    conflict = name_conflict(sys.path)
+    if conflict:
+        print(f"vit: {conflict}", file=sys.stderr)
+        if "create_model" not in dir(vit):  # vit/__init__.py is theirs
+            os._exit(2)
     try:
         status = main()
     except SystemExit as stop:

@@ -95,7 +95,7 @@ def _read_parquet(
         from pyarrow import parquet
     except ImportError as error:
         raise UserError(
-            f"{path} needs pyarrow: pip install 'vit[parquet]', or save it as CSV"
+            f"{path} needs pyarrow: pip install 'vitkit[parquet]', or save it as CSV"
         ) from error
     try:
         # Not read_table, which makes columns of folder names such as split=val.
