@@ -131,7 +131,7 @@ def test_parquet_lists_are_several_labels(photos):
 def test_parquet_without_pyarrow_is_one_line(photos, monkeypatch):
     (photos / "list.parquet").touch()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"needs pyarrow: pip install 'vit\[parquet\]'"):
+    with pytest.raises(UserError, match=r"needs pyarrow: pip install 'vitkit\[parquet\]'"):
         load_manifest(photos / "list.parquet")
 
 

@@ -11,7 +11,11 @@ import torch
 from PIL import Image
 
 import vit
+from vit.checkpoints.class_names import imagenet_classes
+from vit.checkpoints.convert import convert
+from vit.checkpoints.formats import FORMATS
 from vit.checkpoints.native import save_native
+from vit.checkpoints.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from vit.data.preprocess import Preprocess
 from vit.errors import UserError
 from vit.models import matmul
@@ -102,8 +106,92 @@ print(json.dumps(vit.load({str(saved)!r}).predict({str(picture)!r})[0].probabili
     assert json.loads(done.stdout) == vit.load(saved).predict(picture)[0].probabilities
 
 
+# What each library's own files imply about images, and the fields that it has models for.
+FOREIGN = {
+    "google": ({"resize": "squash", "crop_fraction": 1.0}, {}),
+    "huggingface": ({"interpolation": "bicubic", "std": (0.2, 0.3, 0.4)}, {}),
+    "timm": ({"interpolation": "bicubic", "std": (0.2, 0.3, 0.4)}, {"num_heads": 3}),
+    "torchvision": (
+        {"image_size": (224, 224), "mean": tuple(IMAGENET_MEAN), "std": tuple(IMAGENET_STD)},
+        {
+            "image_size": 224,
+            "width": 768,
+            "mlp_dim": 3072,
+            "num_heads": 12,
+            "patch_size": 32,
+            "activation": "gelu",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("to", FOREIGN)
+def test_a_file_of_another_library_answers_as_ours(
+    tmp_path: Path, picture: Path, capsys: pytest.CaptureFixture[str], to: str
+) -> None:
+    steps, fields = FOREIGN[to]
+    sizes = {"image_size": 32, "depth": 1, "width": 48, "mlp_dim": 96, "num_heads": 3}
+    torch.manual_seed(0)
+    model = vit.create_model("vit_ti16", num_classes=3, **{**sizes, **fields})
+    torch.nn.init.normal_(model.head.weight)
+    preprocess = Preprocess(**{"image_size": (32, 32), "crop_fraction": 0.875, **steps})
+    ours = tmp_path / "ours"
+    save_native(ours, model, classes=CLASSES, preprocess=preprocess.to_dict(), extra={})
+    theirs = tmp_path / f"theirs{FORMATS[to]}"
+    convert(ours, theirs, to)
+    expected = vit.load(ours).predict(picture)[0]
+    capsys.readouterr()
+    answer = vit.load(theirs).predict(picture)[0]
+    assert answer.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
+    named = to in ("huggingface", "timm")
+    order = expected.classes if named else [str(CLASSES.index(c)) for c in expected.classes]
+    assert answer.classes == order
+    assert ("numbers stand for them" in capsys.readouterr().err) != named
+
+
+def test_weights_that_cannot_name_anything_are_refused(tmp_path: Path, saved: Path) -> None:
+    sizes = {"image_size": 32, "depth": 1, "width": 192, "mlp_dim": 768, "num_heads": 3}
+    fresh = vit.create_model("vit_ti16", num_classes=3, **sizes)
+    encoder = vit.create_model("vit_ti16", num_classes=0, **sizes)
+    trained = vit.create_model("vit_ti16", num_classes=3, **sizes)
+    torch.nn.init.normal_(trained.head.weight)
+    refusals = {
+        "has a head of zeros": fresh,
+        "is an encoder without classes": encoder,
+        "does not say how images are prepared: .*config.json": trained,
+    }
+    for reason, model in refusals.items():
+        file = tmp_path / f"{reason[:12]}.pth"
+        torch.save(model.state_dict(), file)
+        with pytest.raises(UserError, match=reason) as refusal:
+            vit.load(file)
+        assert "\n" not in str(refusal.value)
+        remedy = f"vit fit -c probe --data.root LABELLED --model.pretrained '{file}'"
+        assert (remedy in str(refusal.value)) == (model is not trained)
+
+
+def test_a_thousand_outputs_are_taken_as_imagenets_and_that_is_said(
+    tmp_path: Path, picture: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = vit.create_model("vit_ti16", image_size=32, depth=1, num_classes=1000)
+    torch.nn.init.normal_(model.head.weight)
+    torch.save({"model": model.state_dict()}, tmp_path / "my.pth")
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "architecture": "vit_tiny_patch16_224",
+                "num_classes": 1000,
+                "pretrained_cfg": {"input_size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.5] * 3},
+            }
+        )
+    )
+    [best] = vit.load(tmp_path / "my.pth").predict(picture, top=1)
+    assert best.classes[0] in imagenet_classes()
+    assert "1,000 outputs are taken as ImageNet's" in capsys.readouterr().err
+
+
 def test_a_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is neither a run nor a model directory"):
+    with pytest.raises(UserError, match="holds no weights; name one file, or a directory with"):
         vit.load(tmp_path)
 
 

@@ -226,6 +226,7 @@ def heads_of_width(file: WeightFile, width: int, notes: list[str], *, scaled: bo
             "num_heads=...",
         )
     notes.append(
-        f"nor does it say the number of heads: {number}, as the published models of width {width}"
+        f"the file does not record the number of heads: {number} is taken, as in the published "
+        f"models of width {width}"
     )
     return number

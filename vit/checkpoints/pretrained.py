@@ -153,6 +153,11 @@ def load_pretrained(
     )
     model = _filled(found, target, report, str(pretrained))
     report.classes = _class_names(found, target)
+    report.multilabel = bool(found.extra.get("multilabel", False))
+    if report.classes is not None and found.classes is None and row is None:
+        report.notes.append(
+            f"the file names no classes; {target.num_classes:,} outputs are taken as ImageNet's"
+        )
     report.preprocess = found.preprocess
     if image_size is not None:
         report.preprocess = with_image_size(found.preprocess, target)

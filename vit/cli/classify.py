@@ -16,7 +16,7 @@ def run(args: list[str]) -> int:
     parser = OneLineParser(
         prog="vit classify", description="Names what is on pictures, with a trained model."
     )
-    parser.add_argument("model", help="a run, a model directory, or an address of a model of ours")
+    parser.add_argument("model", help="a run, a directory or file of weights, a name or an address")
     parser.add_argument("images", nargs="+", help="pictures, or folders of them")
     parser.add_argument("--top", type=int, default=5, help="how many classes (default 5)")
     parser.add_argument("--device", default=None, help="such as cpu or cuda; default: the best")

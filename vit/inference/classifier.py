@@ -4,6 +4,7 @@ Imports only torch and Pillow, so that it runs without the packages for training
 """
 
 import shlex
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from vit.checkpoints import published
+from vit.checkpoints.adapt import HEAD
+from vit.checkpoints.files import open_weights
 from vit.checkpoints.hub import fetch, is_address
-from vit.checkpoints.native import WEIGHTS, load_native
+from vit.checkpoints.native import load_native
+from vit.checkpoints.native import matches as is_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.data.decode import open_image
 from vit.data.preprocess import Preprocess
@@ -80,28 +84,38 @@ class Classifier:
 
 
 def load(path: str | Path) -> Classifier:
-    """Loads the classifier of a run, a model directory or its model.safetensors, a name or address.
+    """Loads the classifier of a run, a directory, a file, a name or an address.
 
-    A name is one of published weights (`vit models --weights`). An address is hf://org/repo of a
-    model published by `push_to_hub`, or gs:// or https:// of its model.safetensors. Raises
-    UserError for other weights, for weights without classes and for a damaged model.
+    A run or model directory of ours, or weights of any format that `load_pretrained` reads; a name
+    of published weights (`vit models --weights`); an address hf://org/repo, gs:// or https://.
+    What had to be assumed about weights of other packages is printed to stderr. Raises UserError
+    for weights without classes or with a head of zeros, for weights that do not say how images are
+    prepared, and for a damaged model.
     """
     row = published.named(path)
-    if row is not None:
-        if not row.outputs:
-            raise _without_classes(row.name)
-        model, report = load_pretrained(row.name)
-        values, names, multilabel = report.preprocess, report.classes, False
-    else:
-        weights = fetch(str(path)) if is_address(path) else _model_directory(path)
+    if row is not None and not row.outputs:
+        raise _without_classes(row.name)
+    weights = row.name if row is not None else _local(path)
+    notes = []
+    if row is None and is_native(open_weights(weights)):
         model, info = load_native(weights)
         values, names = info.preprocess, info.classes
         multilabel: bool = info.extra.get("multilabel", False)
-    if values is None:
-        raise UserError(f"{path} has no preprocessing in config.json; use vit.create_model")
+    else:
+        model, report = load_pretrained(weights)
+        values, names, multilabel = report.preprocess, report.classes, report.multilabel
+        notes += report.notes
     config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
     if not config.num_classes:
         raise _without_classes(path)
+    if not any(p.any() for name, p in model.named_parameters() if name.startswith(HEAD)):
+        raise _without_classes(path, "has a head of zeros, as before any training")
+    if values is None:
+        raise UserError(
+            f"{path} does not say how images are prepared: put its config.json (timm) or "
+            "preprocessor_config.json (Hugging Face) beside it, or give the name of published "
+            "weights (`vit models --weights`)"
+        )
     preprocess = Preprocess.from_dict(values)
     if config.in_channels != 3:
         raise UserError(f"{path} takes {config.in_channels} channels, but images have 3")
@@ -112,27 +126,29 @@ def load(path: str | Path) -> Classifier:
             f"{path}: its config.json resizes images to {preprocess.image_size} pixels, which do "
             f"not divide into patches of {config.patch_size}"
         )
+    if not names:
+        notes.append("the weights name no classes; numbers stand for them")
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     classes = names or [str(i) for i in range(config.num_classes)]
-    return Classifier(model, classes, preprocess, multilabel=multilabel)
+    return Classifier(model.eval(), classes, preprocess, multilabel=multilabel)
 
 
-def _without_classes(path: str | Path) -> UserError:
+def _without_classes(path: str | Path, reason: str = "is an encoder without classes") -> UserError:
     return UserError(
-        f"{path} is an encoder without classes; fit a head to it first: vit fit -c probe "
+        f"{path} {reason}; fit a head to it first: vit fit -c probe "
         f"--data.root LABELLED --model.pretrained {shlex.quote(str(path))}"
     )
 
 
-def _model_directory(path: str | Path) -> Path:
-    """The model directory or file: `path`, or the one in a finished run."""
+def _local(path: str | Path) -> Path:
+    """The local directory or file of an address or a path. UserError for an unfinished run."""
+    if is_address(path):
+        return Path(fetch(str(path)))
     folder = Path(path).expanduser()
-    if (folder / "model" / "config.json").is_file():
-        return folder / "model"
-    if folder.is_file() or any((folder / name).is_file() for name in ("config.json", WEIGHTS)):
-        return folder
-    if (folder / "config.yaml").is_file():
+    if (folder / "config.yaml").is_file() and not (folder / "model" / "config.json").is_file():
         raise UserError(
             f"{path} is a run without a finished model; continue it: "
             f"vit fit --run_dir {shlex.quote(str(path))} --ckpt_path last"
         )
-    raise UserError(f"{path} is neither a run nor a model directory: it has no config.json")
+    return folder

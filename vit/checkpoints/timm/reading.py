@@ -116,7 +116,7 @@ def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any] 
         return from_timm(description), []
     notes = ["the file has no description: exact GELU and epsilon 1e-6 are assumed, as in timm"]
     if config.layer_scale is None and not config.distillation_token:
-        return None, [*notes, "nor does it say how images were normalised"]
+        return None, [*notes, "the file does not say how images were normalised"]
     scaled = config.layer_scale is not None
     preprocess = described(
         config.size,
