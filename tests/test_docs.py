@@ -47,6 +47,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory: the files that the pages name."""
     torch.manual_seed(0)
     model = vit.create_model("vit_ti16")
+    torch.nn.init.normal_(model.head.weight)
     preprocess = Preprocess(image_size=(224, 224), crop_fraction=1.0).to_dict()
     save_native(tmp_path / "native", model, classes=None, preprocess=preprocess, extra={})
     convert(tmp_path / "native", tmp_path / "B_16.npz", "google")
