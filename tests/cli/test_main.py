@@ -32,6 +32,16 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_list_of_commands_needs_six_modules() -> None:
+    code = (
+        "import sys; from vit.cli.main import main; main(['--help']);"
+        "print(*sorted(m for m in sys.modules if m.startswith('vit')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    needed = "vit vit.cli vit.cli.main vit.errors vit.hardware vit.signals"
+    assert done.stderr.split() == needed.split()
+
+
 def test_another_distribution_of_the_name_is_reported(tmp_path: Path) -> None:
     assert name_conflict([str(tmp_path), str(tmp_path / "no such")]) is None
     for name in ("vit_pytorch-1.6.5.dist-info", "vitkit-0.1.0.dist-info"):

@@ -10,13 +10,10 @@ import threading
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
-from pathlib import Path
 from typing import NoReturn
 
 import vit
 from vit import signals
-from vit.cli.run_directory import claimed, release_all
-from vit.cli.unexpected import report, user_error
 from vit.errors import UserError, did_you_mean
 from vit.hardware import keep_memory
 
@@ -137,6 +134,9 @@ def _run(name: str, args: list[str]) -> int:
 
 def _status(error: BaseException) -> int:
     """Says in one line what has ended a command, and gives the exit status."""
+    from vit.cli.run_directory import claimed, release_all
+    from vit.cli.unexpected import report, user_error
+
     if isinstance(error, signals.Stopped):
         if not error.announced:
             print("vit: stopped", file=sys.stderr)
@@ -167,13 +167,19 @@ def name_conflict(directories: list[str]) -> str | None:
     """The line about another distribution that installs the package and the command `vit`.
 
     The registry's `vit` is a terminal program; its files and ours replace each other in the order
-    of installation. `directories` are those of sys.path. Reads names only, as importlib.metadata
-    would cost a tenth of the start.
+    of installation. `directories` are those of sys.path. Reads names only: importing pathlib or
+    importlib.metadata would take a tenth of the start.
     """
-    installed = [path for place in directories for path in Path(place).glob("vit-*.dist-info")]
+    installed = [
+        (name.removesuffix(".dist-info"), place)
+        for place in directories
+        if os.path.isdir(place or ".")
+        for name in os.listdir(place or ".")
+        if name.startswith("vit-") and name.endswith(".dist-info")
+    ]
     if not installed:
         return None
-    other = f"{installed[0].name.removesuffix('.dist-info')} ({installed[0].parent})"
+    other = "{} ({})".format(*installed[0])
     return (
         f"another distribution, {other}, installs a package and a command of the name vit too: pip "
         "uninstall vit, then pip install --force-reinstall --no-deps vitkit (from a clone: -e .)"
