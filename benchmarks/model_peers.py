@@ -45,7 +45,7 @@ class Setting:
     compile: str | None = None
     """Mode of torch.compile."""
     packed: bool = False
-    """Weights in oneDNN's layout (vit/models/matmul.py)."""
+    """Weights in oneDNN's layout (vit/kernels/packing.py)."""
     cudnn: bool = False
     """Prefer cuDNN's attention."""
 

@@ -40,7 +40,8 @@ from vit.compute.steps import training
 from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
 from vit.hardware import hardware, keep_memory, versions
 from vit.models.config import ViTConfig
-from vit.models.matmul import pack
+from vit.kernels.accelerate import accelerate
+from vit.kernels.packing import pack
 from vit.models.zoo import ModelConfig
 from vit.progress import Meter
 

@@ -43,7 +43,7 @@ LIMIT = """\
 ViT-B/16's matrix products alone run at {fp32:.0f} GFLOP/s in float32 and {bf16:.0f} in bfloat16 on
 this core, and timm's float32 reaches {base:.0%} of that peak, so no implementation can be more than
 {most:.1f} times as fast here. CPUs with slow float32 products in MKL (Zen 5: 110 of 240 GFLOP/s)
-have more to gain: `vit/models/matmul.py` measures MKL and oneDNN at the first call and uses the
+have more to gain: `vit/kernels/` measures MKL and oneDNN at the first call and uses the
 faster. Our bfloat16 attention keeps scores in float32; timm's explicit attention rounds them, which
 is faster at 197 tokens but up to 30 times less exact for large scores (`benchmarks/LOG.md`).
 """

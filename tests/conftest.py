@@ -1,6 +1,7 @@
 """One thread per test process, no writing to the user's caches, and deadlines for any machine."""
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -63,19 +64,22 @@ def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleTyp
 
 
 @pytest.fixture(scope="session")
-def float32_routes(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The record of this machine's choice between the libraries for float32 products."""
-    from vit.models.matmul import current_float32_route
+def recorded_routes() -> str:
+    """A record as of a machine in use, where oneDNN and, in bfloat16, products have won."""
+    from tests.kernels.fixing import exists, routes_of
+    from vit.kernels import dense
+    from vit.kernels.routes import machine
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VIT_CACHE", str(tmp_path_factory.mktemp("routes")))
-        current_float32_route()
-        return (Path(os.environ["VIT_CACHE"]) / "routes.json").read_text()
+    routes = {}
+    for dtype, name in dense.DTYPES.items():
+        layers = "onednn" if exists(dtype) else "plain"
+        routes |= routes_of([name], layers, "products" if name == "bfloat16" else "plain")
+    return json.dumps({machine(): routes})
 
 
 @pytest.fixture(autouse=True)
 def own_cache(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, float32_routes: str
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, recorded_routes: str
 ) -> None:
     """Indices and downloads of a test go into its own folder."""
     cache = tmp_path_factory.mktemp("cache")
@@ -83,6 +87,6 @@ def own_cache(
     monkeypatch.delenv("VIT_CACHE", raising=False)
     # Published weights come from a server of the test's own, or not at all.
     monkeypatch.setenv("VIT_WEIGHTS_MIRROR", "http://127.0.0.1:9")
-    # Every test and process computes float32 by one library, as on a machine that is in use.
+    # Nothing is measured in a test that does not ask for it.
     (cache / "vit").mkdir()
-    (cache / "vit" / "routes.json").write_text(float32_routes)
+    (cache / "vit" / "routes.json").write_text(recorded_routes)

@@ -17,15 +17,16 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Room -> rooms that it may import, in addition to itself and the one-page modules.
 MAY_IMPORT = {
     "models": set(),
+    "kernels": {"models"},
     "data": set(),
     "reports": set(),
     "checkpoints": {"models"},
-    "inference": {"data", "models", "checkpoints"},
-    "training": {"models", "checkpoints"},
-    "evaluation": {"data", "models", "checkpoints", "inference"},
+    "inference": {"data", "models", "kernels", "checkpoints"},
+    "training": {"models", "kernels", "checkpoints"},
+    "evaluation": {"data", "models", "kernels", "checkpoints", "inference"},
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
-    "compute": {"data", "models", "checkpoints"},
+    "compute": {"data", "models", "kernels", "checkpoints"},
     "transfer": {"data", "training", "evaluation", "checkpoints", "compute", "reports"},
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
@@ -51,6 +52,7 @@ ONE_PAGE = {
 }
 HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
+    "kernels": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
     "reports": {"lightning", "torchvision"},
     "inference": {"lightning", "torchvision", "torchmetrics"},
     "compute": {"lightning"},

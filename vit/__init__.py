@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from vit.data.module import ImageData
     from vit.inference.classifier import Classifier, load
     from vit.inference.transforms import transforms
+    from vit.kernels.accelerate import accelerate, plain
     from vit.models.vision_transformer import VisionTransformer, ViTConfig
     from vit.models.zoo import list_models
     from vit.training.classifier import ImageClassifier
@@ -21,11 +22,13 @@ __all__ = [
     "Run",
     "ViTConfig",
     "VisionTransformer",
+    "accelerate",
     "create_model",
     "fit",
     "from_recipe",
     "list_models",
     "load",
+    "plain",
     "push_to_hub",
     "transforms",
 ]
@@ -38,11 +41,13 @@ _HOMES = {
     "Run": "vit.cli.notebook",
     "ViTConfig": "vit.models.config",
     "VisionTransformer": "vit.models.vision_transformer",
+    "accelerate": "vit.kernels.accelerate",
     "create_model": "vit.checkpoints.pretrained",
     "fit": "vit.cli.notebook",
     "from_recipe": "vit.cli.notebook",
     "list_models": "vit.models.zoo",
     "load": "vit.inference.classifier",
+    "plain": "vit.kernels.accelerate",
     "push_to_hub": "vit.checkpoints.publish",
     "transforms": "vit.inference.transforms",
 }

@@ -23,6 +23,15 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def cpu_features() -> str:
+    """The CPU's units for products in low precision, such as ' avx512_bf16 amx_tile'."""
+    import torch
+
+    names = ("avx512_vnni", "avx512_bf16", "amx_tile")
+    known = {name: getattr(torch.cpu, f"_is_{name}_supported", None) for name in names}
+    return "".join(f" {name}" for name, test in known.items() if test is not None and test())
+
+
 def default_precision(accelerator: str) -> tuple[str, str]:
     """Default precision of the Trainer, and the reason.
 
@@ -34,11 +43,15 @@ def default_precision(accelerator: str) -> tuple[str, str]:
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16-mixed", "the GPU has bfloat16"
         return "32-true", "the GPU has no bfloat16"
-    if computes_on_cpu(accelerator) and (
-        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    ):
+    if computes_on_cpu(accelerator) and has_bfloat16():
         return "bf16-mixed", "the CPU has bfloat16"
     return "32-true", "no bfloat16 units were found"
+
+
+def has_bfloat16() -> bool:
+    """Whether the CPU has units for bfloat16 products. Emulated, they are slower than float32."""
+    features = cpu_features().split()
+    return "avx512_bf16" in features or "amx_tile" in features
 
 
 def computes_on_cpu(accelerator: str) -> bool:

@@ -9,13 +9,15 @@ from typing import Any
 from vit.errors import UserError
 from vit.ranges import shown
 
+ANY = object()
+
 
 @dataclass(frozen=True)
 class Removed:
     """A removed option."""
 
     default: Any
-    """The default, which every old config.yaml has; it is dropped."""
+    """The default, which every old config.yaml has; it is dropped. ANY drops whatever it is."""
     remedy: str
     """The error message for another value."""
 
@@ -39,6 +41,8 @@ OLD_NAMES: dict[str, str | Removed] = {
     "data.num_workers": "data.loading.num_workers",
     "data.cache": "data.loading.cache",
     "data.on_error": "data.loading.on_error",
+    # A run's checkpoints have it too.
+    "float32_route": Removed(ANY, "set --routes"),
     "data.classes": Removed(
         None, "`vit test RUN --data.root FOLDER` reads other images by the classes of a run"
     ),
@@ -188,7 +192,7 @@ def _check_removed(name: str, value: Any, removed: Removed, where: str = "") -> 
         from vit.yaml_reader import load_yaml
 
         value = load_yaml(value, name)
-    if value != removed.default:
+    if removed.default not in (ANY, value):
         option = ".".join(name.split(".")[-2:])
         raise UserError(
             f"{where}{option}={shown(value)} is an option of earlier versions: {removed.remedy}"

@@ -77,8 +77,6 @@ CASES = [
 def test_predicted_activations_are_those_that_are_kept(
     name: str, changes: dict, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in ("encoder", "pooling"):
-        monkeypatch.setattr(f"vit.models.{room}.attend", F.scaled_dot_product_attention)
     monkeypatch.setattr(  # the mask of CUDA's dropout, one byte per element
         F,
         "dropout",

@@ -16,7 +16,7 @@ from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
 from vit.evaluation import features as features_module
 from vit.evaluation.features import Extractor, images_digest
-from vit.models import matmul
+from vit.kernels import packing
 
 
 def by_hand(model, photos: Path, split: str, layer: str) -> tuple[np.ndarray, list[int]]:
@@ -49,13 +49,12 @@ def test_every_image_is_used_once_in_order_whatever_the_batch(
     assert found.values.dtype == np.float32 and not found.cached
 
 
-@pytest.mark.skipif(not matmul.works(torch.float32), reason="no oneDNN")
 def test_the_weights_are_packed_for_the_many_images(
     make_model: Callable, make_data: Callable
 ) -> None:
     model = make_model()
     Extractor(model, "pooled")(make_data(), "train")
-    assert {m for m in model.modules() if type(m) is torch.nn.Linear} <= set(matmul._PACKED)
+    assert {m for m in model.modules() if type(m) is torch.nn.Linear} <= set(packing._PACKED)
 
 
 def test_a_model_without_tanh_layer_has_one_file_for_both_layers(

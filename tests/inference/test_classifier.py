@@ -18,7 +18,7 @@ from vit.checkpoints.native import save_native
 from vit.checkpoints.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from vit.data.preprocess import Preprocess
 from vit.errors import UserError
-from vit.models import matmul
+from vit.kernels import packing
 
 CLASSES = ["cat", "dog", "hen"]
 
@@ -81,14 +81,13 @@ def test_the_batch_size_does_not_change_the_answers(saved: Path, picture: Path) 
         assert a.probabilities == pytest.approx(b.probabilities, abs=1e-5)
 
 
-@pytest.mark.skipif(not matmul.works(torch.float32), reason="no oneDNN")
 def test_weights_are_packed_for_more_than_a_batch(saved: Path, picture: Path) -> None:
     classifier = vit.load(saved)
     layers = {m for m in classifier.model.modules() if type(m) is torch.nn.Linear}
     classifier.predict([picture] * 3, batch_size=3)
-    assert not layers & set(matmul._PACKED)
+    assert not layers & set(packing._PACKED)
     classifier.predict([picture] * 4, batch_size=3)
-    assert layers <= set(matmul._PACKED)
+    assert layers <= set(packing._PACKED)
 
 
 def test_it_works_where_training_packages_are_absent(saved: Path, picture: Path) -> None:

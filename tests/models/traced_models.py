@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tests.models.small_models import BACKBONES, random_images, relative_error
+from vit.kernels.accelerate import accelerate
 
 # Captures and differentiates the graph as Inductor would, without a minute of C++ compilation.
 BACKEND = "aot_eager"
@@ -21,6 +22,11 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
+def built(name: str, **fields: Any) -> Any:
+    """A backbone with this machine's routes, which tracing leaves out."""
+    return accelerate(BACKBONES[name](**FIELDS[name], **fields))
+
+
 def gradient_of(model: Any, call: Any, images: torch.Tensor) -> torch.Tensor:
     model.zero_grad()
     call(images).float().square().sum().backward()
@@ -30,7 +36,7 @@ def gradient_of(model: Any, call: Any, images: torch.Tensor) -> torch.Tensor:
 def training_error(name: str, images: torch.Tensor) -> float:
     """In training mode, with everything random switched on; "eager" draws the same numbers."""
     random = {} if name == "bit" else {"drop_path": 0.5, "dropout": 0.5}
-    model = BACKBONES[name](**FIELDS[name], **random).train()
+    model = built(name, **random).train()
     gradients = []
     for call in (model, torch.compile(model, fullgraph=True, backend="eager")):
         torch.manual_seed(0)
@@ -40,7 +46,7 @@ def training_error(name: str, images: torch.Tensor) -> float:
 
 def cases(name: str) -> dict[str, float]:
     images, found = random_images(2, 3, 64, 64), {}
-    model = BACKBONES[name](**FIELDS[name])
+    model = built(name)
     compiled = torch.compile(model, fullgraph=True, backend=BACKEND)
     with torch.no_grad():
         found["compile"] = relative_error(compiled(images), model(images))
@@ -54,12 +60,12 @@ def cases(name: str) -> dict[str, float]:
 
     batch = {"images": {0: torch.export.Dim("batch", min=1, max=64)}}
     for suffix, dtype in (("", torch.float32), ("_bfloat16", torch.bfloat16)):
-        half, pixels = BACKBONES[name](**FIELDS[name]).to(dtype), images.to(dtype)
+        half, pixels = built(name).to(dtype), images.to(dtype)
         program = torch.export.export(half, (pixels,), dynamic_shapes=batch)
         more = random_images(5, 3, 64, 64, seed=9).to(dtype)
         found[f"export{suffix}"] = relative_error(program.module()(more), half(more))
 
-    half = BACKBONES[name](**FIELDS[name]).bfloat16()
+    half = built(name).bfloat16()
     compiled = torch.compile(half, fullgraph=True, backend=BACKEND)
     pixels = images.bfloat16()
     found["compile_bfloat16"] = relative_error(

@@ -10,7 +10,7 @@ from tests.grouped import image_classifier
 from vit.checkpoints.native import save_native
 from vit.data.module import Sampling
 from vit.errors import UserError
-from vit.models.matmul import current_float32_route
+from vit.kernels.runs import run_routes
 from vit.training.callbacks import EMA
 from vit.training.facts import Labels
 from vit.training.losses import Loss
@@ -157,7 +157,7 @@ def test_a_checkpoint_says_what_it_is_in_plain_types(
         "config": model.model.config.to_dict(),
         "classes": ["a", "b", "c"],
         "preprocess": data.preprocess.to_dict(),
-        "float32_route": current_float32_route(),
+        "routes": run_routes(model.model.config, "32-true", "cpu"),
         "weights": "raw",
         "metrics": scores,
         "extra": {"multilabel": False},

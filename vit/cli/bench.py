@@ -43,6 +43,8 @@ def parser() -> OneLineParser:
     add("--device", choices=("cpu", "cuda"), help="default: the GPU where there is one")
     add("--rounds", type=whole_number, default=5, metavar="N",
         help="of each measurement (default 5)")  # fmt: skip
+    add("--routes", action="store_true",
+        help="list how this machine computes each operation on the CPU, and measure nothing else")
     add("--json", action="store_true", help="print one object; of several models, a list of them")
     return command
 
@@ -50,6 +52,8 @@ def parser() -> OneLineParser:
 def run(args: list[str]) -> int:
     """Prints a table of rates, or JSON."""
     options = parser().parse_intermixed_args(args)
+    if options.routes:
+        return _print_routes(as_json=options.json)
     from vit.compute.bench import Bench
     from vit.compute.tables import bench_table
 
@@ -68,4 +72,22 @@ def run(args: list[str]) -> int:
         print(json.dumps(reports[0] if len(reports) == 1 else reports, indent=2))
     else:
         print(bench_table(reports))
+    return 0
+
+
+def _print_routes(*, as_json: bool) -> int:
+    import torch
+
+    from vit.hardware import has_bfloat16
+    from vit.kernels.routes import machine, record_file
+    from vit.kernels.runs import all_routes
+
+    dtypes = [torch.float32, torch.bfloat16] if has_bfloat16() else [torch.float32]
+    routes = all_routes(dtypes)
+    if as_json:
+        print(json.dumps({"machine": machine(), "routes": routes}, indent=2))
+        return 0
+    print(f"{machine()}; recorded in {record_file()}")
+    for key, route in routes.items():
+        print(f"  {key:34} {route}")
     return 0

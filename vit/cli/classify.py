@@ -33,7 +33,7 @@ def run(args: list[str]) -> int:
 
     from vit.data.decode import ImageError, open_image
     from vit.inference.classifier import load
-    from vit.models.matmul import pack
+    from vit.kernels.packing import pack
 
     classifier = load(options.model)
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")

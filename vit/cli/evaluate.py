@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.cli.messages import OneLineParser
-from vit.cli.processes import forget_route, start, together
+from vit.cli.processes import forget_routes, start, together
 from vit.cli.run_directory import find_checkpoint, is_first_process, writable
 from vit.cli.scored_config import scored_config
 from vit.errors import UserError
@@ -78,7 +78,7 @@ def _run(parser: OneLineParser, args: list[str]) -> int:
         with start():
             return _evaluate(Path(options.run).expanduser(), options, rest)
     finally:
-        forget_route()
+        forget_routes()
 
 
 def _evaluate(folder: Path, options: Namespace, rest: list[str]) -> int:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from vit.cli.processes import forget_route, start, together
+from vit.cli.processes import forget_routes, start, together
 from vit.cli.resuming import check_continues, ineffective, read_checkpoint
 from vit.cli.run_directory import (
     Claim,
@@ -78,7 +78,7 @@ def train(args: list[str]) -> Path | None:
     args, as_json = [arg for arg in args if arg != "--json"], "--json" in args
     claims: list[Claim] = []
     with start(), ExitStack() as held:
-        held.callback(forget_route)
+        held.callback(forget_routes)
 
         def claim(config: Any) -> None:
             """Takes the run directory; called when the options are known and nothing is built."""
@@ -130,7 +130,7 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
         limit_threads(params, tokens, data.batch_size)
     if checkpoint is not None and saved is not None:
         check_continues(checkpoint, saved, cli, trainer)
-    _fix_route(config, saved)
+    _fix_routes(cli, saved)
     record = _Record(cli, run_dir)
     if is_first_process():
         if checkpoint is None:
@@ -178,16 +178,20 @@ def _say_if_early(trainer: Any) -> None:
             )
 
 
-def _fix_route(config: Any, saved: dict[str, Any] | None) -> None:
-    """Fixes the library of float32 products, which config.yaml and every checkpoint record."""
-    from vit.models.matmul import current_float32_route
-    from vit.models.routes import use_float32_route
+def _fix_routes(cli: Any, saved: dict[str, Any] | None) -> None:
+    """Fixes how products are computed, which config.yaml and every checkpoint record."""
+    from vit.kernels.routes import PLAIN, use_routes
+    from vit.kernels.runs import recorded_routes_of, run_routes
 
-    recorded = None if saved is None else (saved.get("vit") or {}).get("float32_route")
-    if config.float32_route == "auto" and recorded is not None:
-        use_float32_route(recorded)
-    config.float32_route = current_float32_route()
-    use_float32_route(config.float32_route)
+    config, trainer = cli.config, cli.trainer
+    if config.routes == PLAIN:
+        return
+    recorded = None if saved is None else recorded_routes_of(saved)
+    if config.routes == "auto" and recorded is not None:
+        use_routes(recorded)
+    device = trainer.strategy.root_device.type
+    config.routes = run_routes(cli.model.model.config, str(trainer.precision), device)
+    use_routes(config.routes)
 
 
 class _Record:

@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import jsonargparse
 import yaml
@@ -26,7 +26,7 @@ from vit.cli.trial_builds import try_callbacks, try_optimizer
 from vit.data.module import DEFAULT_BATCH, ImageData
 from vit.errors import UserError
 from vit.hardware import computes_on_cpu, default_precision
-from vit.models.routes import Float32Route, use_float32_route
+from vit.kernels.routes import use_routes
 from vit.training.callbacks import RunProgress, StopTogether
 from vit.training.classifier import ImageClassifier
 from vit.training.counted_data import CountedData
@@ -161,12 +161,13 @@ class TrainingCLI(LightningCLI):
         for name in ("optimizer", "lr_scheduler"):  # which config.yaml of runs have, always null
             parser.add_argument(f"--{name}", type=Any, default=None, help=argparse.SUPPRESS)
         parser.add_argument(
-            "--float32_route",
-            type=Literal["auto", *get_args(Float32Route)],
+            "--routes",
+            type=dict[str, str] | Literal["auto", "plain"],
             default="auto",
-            help="Library of float32 products on CPUs: aten (PyTorch's default), onednn, or auto: "
-            "the one that was measured to be faster on this machine. A run keeps its library: the "
-            "last bits depend on it.",
+            help="How products are computed on CPUs: auto (the routes that were measured to be the "
+            "fastest on this machine; `vit bench --routes` lists them), plain (PyTorch's own "
+            "operations), or KEY: ROUTE for single ones. A run keeps its routes: the last bits "
+            "depend on them.",
         )
         parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
         parser.link_arguments("data", "model.facts", compute_fn=_facts, apply_on="instantiate")
@@ -197,8 +198,8 @@ class TrainingCLI(LightningCLI):
         check_memory(config, model, on_cpu=computes_on_cpu(config.trainer.accelerator or "auto"))
         if self._parsed is not None:
             self._parsed(config)
-        if config.float32_route != "auto":
-            use_float32_route(config.float32_route)
+        if config.routes != "auto":
+            use_routes(config.routes)
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             config.trainer.precision = precision

@@ -55,8 +55,8 @@ def _end_children(trainer: Any) -> None:
             child.wait()
 
 
-def forget_route() -> None:
-    """The next command of this process chooses its library of float32 products for itself."""
-    from vit.models.routes import use_float32_route  # heavy: imports torch
+def forget_routes() -> None:
+    """The next command of this process chooses its routes for itself."""
+    from vit.kernels.routes import use_routes  # heavy: imports torch
 
-    use_float32_route(None)
+    use_routes(None)

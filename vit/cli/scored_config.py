@@ -36,9 +36,7 @@ def scored_config(content: dict[str, Any], file: Path) -> dict[str, Any]:
     """
     trainer, model = _mapping(content, "trainer"), _mapping(content, "model")
     config = {
-        name: content[name]
-        for name in ("task", "seed_everything", "float32_route")
-        if name in content
+        name: content[name] for name in ("task", "seed_everything", "routes") if name in content
     }
     config["data"] = _mapping(content, "data")
     config["trainer"] = {

@@ -60,21 +60,24 @@ def limit(
     """Products of these shapes in sequence; `packed` applies to inference."""
     import torch
 
-    from vit.models import matmul
+    from vit.kernels import dense, packing
+    from vit.kernels.routes import PLAIN
 
     inputs = [torch.randn(m, d, device=device).to(dtype) for m, d, _ in shapes]
     weights = [torch.randn(k, d, device=device).to(dtype) for _, d, k in shapes]
-    # The faster of oneDNN and MKL in float32; PyTorch uses oneDNN in bfloat16.
-    has_onednn = device.type == "cpu" and matmul.works(dtype)
-    if has_onednn and packed:
-        product, weights = matmul.packed_product, [matmul.packed_copy(w) for w in weights]
-    elif has_onednn and dtype == torch.float32 and matmul.current_float32_route() == "onednn":
-        product = matmul.packed_product
-    else:
-        product, weights = torch.mm, [weight.t() for weight in weights]
+    # Each product by the route of this machine, as in a model.
+    multiply = []
+    for i, (_, d, k) in enumerate(shapes):
+        mode = "packed" if packed else "inference"
+        if device.type == "cpu" and dense.route_of_layer(d, k, dtype, mode) != PLAIN:
+            multiply.append(dense.packed_product)
+            weights[i] = packing.packed_copy(weights[i]) if packed else weights[i]
+        else:
+            multiply.append(torch.mm)
+            weights[i] = weights[i].t()
 
     def call() -> object:
         with torch.inference_mode():
-            return [product(x, weight) for x, weight in zip(inputs, weights, strict=True)]
+            return [f(x, weight) for f, x, weight in zip(multiply, inputs, weights, strict=True)]
 
     return Limit(call, sum(2 * m * d * k for m, d, k in shapes))

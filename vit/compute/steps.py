@@ -30,7 +30,9 @@ def training(model: "nn.Module", precision: str, *, fused: bool | None = True) -
     """
     import torch
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=fused)
+    from vit.kernels.accelerate import accelerate
+
+    optimizer = torch.optim.AdamW(accelerate(model).parameters(), lr=1e-6, fused=fused)
 
     def step(images: "Tensor") -> None:
         if not model.training:
@@ -54,8 +56,10 @@ def inference(
     """
     import torch
 
-    from vit.models.matmul import pack
+    from vit.kernels.accelerate import accelerate
+    from vit.kernels.packing import pack
 
+    accelerate(model)
     if precision is None:
         pack(model.eval())
         images = images.to(next(model.parameters()).dtype)

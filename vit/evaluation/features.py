@@ -27,8 +27,9 @@ from vit.checkpoints.native import fingerprint
 from vit.checkpoints.writing import write_safetensors
 from vit.data.sources import ImageSet, PathList, SplitName
 from vit.errors import UserError
+from vit.kernels.accelerate import accelerate
+from vit.kernels.packing import pack
 from vit.models.config import ViTConfig
-from vit.models.matmul import pack
 from vit.models.zoo import Model
 from vit.progress import Meter
 from vit.writing import atomic
@@ -133,7 +134,7 @@ class Extractor:
     @torch.inference_mode()
     def _compute(self, data: "ImageData", split: SplitName) -> tuple[Tensor, Tensor]:
         """Features (n, d) and indices (n,), on the CPU."""
-        pack(self.model)
+        pack(accelerate(self.model))
         total, dtype = data.expected_images(split), getattr(torch, self.precision)
         values, places, done = torch.empty(0), torch.empty(total, dtype=torch.int64), 0
         with Meter(f"features of {split}", total, "img") as meter, _whole_float32():

@@ -23,8 +23,9 @@ from vit.checkpoints.pretrained import load_pretrained
 from vit.data.decode import open_image
 from vit.data.preprocess import Preprocess
 from vit.errors import UserError
+from vit.kernels.accelerate import accelerate
+from vit.kernels.packing import pack
 from vit.models.config import ViTConfig
-from vit.models.matmul import pack
 from vit.models.zoo import ModelConfig
 
 
@@ -47,7 +48,7 @@ class Classifier:
         *,
         multilabel: bool = False,
     ) -> None:
-        self.model = model.eval()
+        self.model = accelerate(model.eval())
         self.classes = classes
         self.preprocess = preprocess
         self.multilabel = multilabel

@@ -10,10 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.models.attention import attend
 from vit.models.config import Activation, gated_width
 from vit.models.initialization import mlp_, xavier_
-from vit.models.matmul import dense
 from vit.shapes import Float
 
 
@@ -31,9 +29,15 @@ class Attention(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        qkv = dense(self.qkv, x).unflatten(-1, (3, self.num_heads, -1))  # b n 3 heads e
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # b n 3 heads e
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # b heads n e
-        return self.drop(dense(self.proj, attend(q, k, v).transpose(1, 2).flatten(2)))
+        y = F.scaled_dot_product_attention(q, k, v)  # equations 6 and 7
+        return self.drop(self.proj(y.transpose(1, 2).flatten(2)))
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    """GELU in exact form or tanh approximation (arXiv:1606.08415, section 2)."""
+    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 class Mlp(nn.Module):
@@ -54,11 +58,11 @@ class Mlp(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         if self.activation == "swiglu":
-            gate, value = dense(self.fc1, x).chunk(2, dim=-1)
+            gate, value = self.fc1(x).chunk(2, dim=-1)
             x = F.silu(gate) * value
         else:
-            x = dense(self.fc1, x, self.activation)
-        return self.drop(dense(self.fc2, self.drop(x)))
+            x = activate(self.fc1(x), self.activation)
+        return self.drop(self.fc2(self.drop(x)))
 
 
 class LayerScale(nn.Module):

@@ -1,13 +1,12 @@
 """Attention pooling with one learned query. Shapes: b batch, n tokens, d width."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.models.attention import attend
 from vit.models.config import Activation
 from vit.models.encoder import Mlp
 from vit.models.initialization import mlp_, probe_, xavier_
-from vit.models.matmul import dense
 from vit.shapes import Float
 
 
@@ -30,11 +29,17 @@ class AttentionPool(nn.Module):
         self.mlp = Mlp(width, mlp_dim, activation)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
+        return self.pooled(x, self.kv(x))
+
+    def pooled(
+        self, x: Float[Tensor, "b n d"], keys_values: Float[Tensor, "b n d2"]
+    ) -> Float[Tensor, "b d"]:
+        """The output, from the tokens and the product of `kv`."""
         probe = self.latent.to(x.dtype).expand(x.shape[0], -1, -1)
         q = self.q(probe).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # b heads 1 e
-        kv = dense(self.kv, x).unflatten(-1, (2, self.num_heads, -1))  # b n 2 heads e
+        kv = keys_values.unflatten(-1, (2, self.num_heads, -1))  # b n 2 heads e
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
-        y = self.proj(attend(q, k, v).transpose(1, 2).flatten(1))
+        y = self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(1))
         return y + self.mlp(self.norm(y))
 
     def init_weights(self) -> None:

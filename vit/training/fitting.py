@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import UserError
-from vit.models.matmul import continue_on_route, current_float32_route
-from vit.models.routes import use_float32_route
+from vit.kernels.accelerate import accelerate
+from vit.kernels.routes import PLAIN, fixed_routes, use_routes
+from vit.kernels.runs import continue_on, recorded_routes_of, run_routes
 from vit.models.zoo import Model
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
 from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
@@ -82,6 +83,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         self.schedule = schedule or Schedule()
         self.compile_network = compile
         self.layer_decay = 1.0
+        self.routes: dict[str, str] = {}
+        """How products are computed: key -> route (vit/kernels/routes.py)."""
         self.evaluation_split = "test"
         """The split that the test loop gets; names its metrics."""
 
@@ -89,6 +92,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
 
     def configure_model(self) -> None:
+        accelerate(self.model)
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
             self._compile()
@@ -98,9 +102,14 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         self.model.compile()
 
     def on_fit_start(self) -> None:
-        # All processes compute float32 products by the library of the first one.
-        if self.trainer.world_size > 1:
-            use_float32_route(self.trainer.strategy.broadcast(current_float32_route()))
+        # All processes compute by the routes of the first one.
+        self.routes = self.trainer.strategy.broadcast(self._measured_routes())
+        if fixed_routes() != PLAIN:
+            use_routes(self.routes)
+
+    def _measured_routes(self) -> dict[str, str]:
+        device = self.trainer.strategy.root_device.type
+        return run_routes(self.model.config, str(self.trainer.precision), device)
 
     def configure_optimizers(self) -> Any:
         """The optimizer over named groups, and its schedule, stepped with it."""
@@ -181,7 +190,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         # Plain types, so that it loads without code.
         checkpoint["vit"] = {
             "config": self.model.config.to_dict(),
-            "float32_route": current_float32_route(),
+            "routes": self.routes,
             # With weight averaging `state_dict` is the average; the raw weights that training
             # continues from are under `current_model_state`.
             "weights": "ema" if averages(self.trainer) else "raw",
@@ -194,7 +203,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """What must hold before training continues from it; an evaluation is left alone.
 
-        The run keeps the library of its float32 products. Raises UserError where averaged weights
+        The run keeps its routes. Raises UserError where averaged weights
         would be trained on as if training had stopped with them.
         """
         if self.trainer.state.fn != TrainerFn.FITTING:
@@ -204,7 +213,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
                 "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
                 "new run with --model.pretrained"
             )
-        note = continue_on_route(checkpoint.get("vit", {}).get("float32_route"))
+        note = continue_on(recorded_routes_of(checkpoint))
         if note is not None and self.trainer.is_global_zero:
             print(f"note: {note}", file=sys.stderr)
 

@@ -17,7 +17,11 @@ def backward(model: torch.nn.Module) -> None:
     torch.nn.functional.cross_entropy(model(IMAGES), torch.tensor([0, 1, 2, 0])).backward()
 
 
-def test_it_is_torchs_muon_on_each_hidden_matrix_and_adamw_on_the_rest() -> None:
+def test_it_is_torchs_muon_on_each_hidden_matrix_and_adamw_on_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # torch iterates in bfloat16 on any CPU.
+    monkeypatch.setattr("vit.training.optimizers.muon.has_bfloat16", lambda: True)
     ours = vit(stem_depths=(1,), patch_size=8)
     theirs = copy.deepcopy(ours)
     optimizer = MuonWithAdamW(groups_of(ours), lr=0.02, adamw_lr=0.003, weight_decay=0.1)
@@ -97,7 +101,7 @@ def test_an_update_becomes_its_nearest_orthogonal_matrix() -> None:
 def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     updates = torch.randn(2, 8, 12)
     assert orthogonalize(updates.to("meta")).dtype == torch.bfloat16
-    monkeypatch.setattr("vit.training.optimizers.muon.HAS_BFLOAT16", False)
+    monkeypatch.setattr("vit.training.optimizers.muon.has_bfloat16", lambda: False)
     assert orthogonalize(updates).dtype == torch.float32
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from vit.errors import UserError
-from vit.models.matmul import HAS_BFLOAT16
+from vit.hardware import has_bfloat16
 from vit.shapes import Float
 from vit.training.optimizers.foreach import Closure, evaluate
 from vit.training.optimizers.groups import check_arguments
@@ -180,7 +180,7 @@ def orthogonalize(updates: Float[Tensor, "s r c"]) -> Float[Tensor, "s r c"]:
 
     Five Newton-Schulz iterations, in bfloat16 where the hardware has it, as its authors do.
     """
-    slow = updates.device.type == "cpu" and not HAS_BFLOAT16
+    slow = updates.device.type == "cpu" and not has_bfloat16()
     x = updates.to(torch.float32 if slow else torch.bfloat16)
     wide = x.shape[1] <= x.shape[2]
     x = x if wide else x.mT

@@ -5,7 +5,7 @@ PyTorch with fewer operations passes.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import prod
 
 import pytest
@@ -13,22 +13,23 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from tests.kernels.fixing import every_route, exists
 from tests.models.small_models import random_images
-from vit.models import matmul, routes
+from vit.kernels import dense
+from vit.kernels.accelerate import accelerate
 from vit.models.encoder import Block
 
-pytestmark = pytest.mark.skipif(
-    not matmul.works(torch.bfloat16), reason="no bfloat16 units on this CPU"
-)
-# Fused products that vit.models.matmul calls by name.
+pytestmark = pytest.mark.skipif(not exists(torch.bfloat16), reason="no bfloat16 units on this CPU")
+# Fused products that vit.kernels.dense calls by name.
 LINEAR, CONVOLUTION = "mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise"
 
 
 @pytest.fixture(autouse=True)
-def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "SMALL_PRODUCT", 0)
-    monkeypatch.setattr(matmul, "SMALL_GELU", 0)
-    monkeypatch.setattr(routes, "_forced", "onednn")
+def any_size(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(dense, "SMALL_PRODUCT", 0)
+    monkeypatch.setattr(dense, "SMALL_GELU", 0)
+    with every_route("onednn", "products"):
+        yield
 
 
 class Operations:
@@ -59,7 +60,7 @@ class Operations:
 
 def layer() -> Block:
     torch.manual_seed(0)
-    return Block(
+    block = Block(
         width=32,
         num_heads=4,
         mlp_dim=64,
@@ -69,6 +70,7 @@ def layer() -> Block:
         drop_path=0.0,
         layer_scale=None,
     )
+    return accelerate(block)
 
 
 def tokens() -> Tensor:
@@ -89,7 +91,8 @@ def forward(dtype: torch.dtype) -> Operations:
 
 
 def test_a_float32_layer_is_four_products_and_attention_without_a_copy() -> None:
-    done = forward(torch.float32)
+    with every_route("onednn", "plain"):
+        done = forward(torch.float32)
     assert done.weights(LINEAR) == WEIGHTS and len(WEIGHTS) == 4
     assert done.count("aten::_scaled_dot_product") == 1
     assert done.count("aten::add") <= 2  # the residuals; biases are in the products

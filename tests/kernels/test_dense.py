@@ -4,7 +4,6 @@ import copy
 import gc
 import pickle
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.kernels.fixing import every_route, exists
 from tests.models.small_models import (
     random_images,
     relative_error,
@@ -20,34 +20,39 @@ from tests.models.small_models import (
     small_hybrid,
     small_vit,
 )
-from vit.models import matmul, routes
-from vit.models.matmul import Gelu, dense, gelu, pack
+from vit.kernels import dense as kernels
+from vit.kernels import packing, trials
+from vit.kernels.accelerate import accelerate
+from vit.kernels.dense import Gelu, dense, gelu
+from vit.kernels.packing import pack
 
 FORMS: list[Gelu | None] = [None, "gelu", "gelu_tanh"]
 DTYPES = [
     pytest.param(
         dtype,
-        marks=pytest.mark.skipif(not matmul.works(dtype), reason=f"no such kernel for {dtype}"),
+        marks=pytest.mark.skipif(not exists(dtype), reason=f"no such kernel for {dtype}"),
     )
     for dtype in (torch.float32, torch.bfloat16)
 ]
-needs_float32 = pytest.mark.skipif(not matmul.works(torch.float32), reason="no oneDNN")
+# Relative errors of a product and its GELU against float64; rounding to bfloat16 is 2^-9.
+ERRORS = {torch.float32: 1e-6, torch.bfloat16: 2**-8}
+needs_float32 = pytest.mark.skipif(not exists(torch.float32), reason="no oneDNN")
 
 
 @pytest.fixture(autouse=True)
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.dtype]]:
     """oneDNN takes products of any size here; the list has the dtype of each."""
-    seen, kernel = [], matmul._linear
+    seen, kernel = [], kernels._linear
 
     def counted(x: Tensor, *rest: Any) -> Tensor:
         seen.append(x.dtype)
         return kernel(x, *rest)
 
-    monkeypatch.setattr(matmul, "_linear", counted)
-    monkeypatch.setattr(matmul, "SMALL_PRODUCT", 0)
-    monkeypatch.setattr(matmul, "SMALL_GELU", 0)
-    monkeypatch.setattr(routes, "_forced", "onednn")
-    yield seen
+    with every_route("onednn"):
+        monkeypatch.setattr(kernels, "_linear", counted)
+        monkeypatch.setattr(kernels, "SMALL_PRODUCT", 0)
+        monkeypatch.setattr(kernels, "SMALL_GELU", 0)
+        yield seen
 
 
 def layer_and_input(dtype: torch.dtype = torch.float32) -> tuple[nn.Linear, Tensor]:
@@ -87,7 +92,7 @@ def test_results_and_gradients_are_as_exact_as_pytorchs(
             [*exact, exact[0]],
         )
     for a, b, e in zip(ours, theirs, exact, strict=True):
-        assert relative_error(a, e) < 1.5 * relative_error(b, e) + matmul.ERRORS[dtype] / 8
+        assert relative_error(a, e) < 1.5 * relative_error(b, e) + ERRORS[dtype] / 8
         assert a.dtype == b.dtype and a.stride() == b.stride()
 
 
@@ -109,15 +114,15 @@ def test_the_tanh_form_by_a_convolution_is_the_formula(
 ) -> None:
     x = (3 * random_images(*shape)).to(dtype).transpose(0, -2).requires_grad_()
     with torch.no_grad():
-        assert matmul._TanhGelu.apply(x).shape == x.shape
+        assert kernels._TanhGelu.apply(x).shape == x.shape
     wide = x.detach().double().requires_grad_()
     exact = 0.5 * wide * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (wide + 0.044715 * wide**3)))
     ours = gelu(x, "gelu_tanh")
     assert "TanhGelu" in type(ours.grad_fn).__name__
-    assert relative_error(ours, exact) < matmul.ERRORS[dtype]
+    assert relative_error(ours, exact) < ERRORS[dtype]
     [a] = torch.autograd.grad(ours.sum(), x)
     [b] = torch.autograd.grad(exact.sum(), wide)
-    assert relative_error(a, b) < matmul.ERRORS[dtype]
+    assert relative_error(a, b) < ERRORS[dtype]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -209,53 +214,39 @@ def test_other_dtypes_and_small_products_stay_with_pytorch(
     for dtype in (torch.float64, torch.float16):
         layer, x = layer_and_input(dtype)
         assert torch.equal(dense(layer, x), layer(x))
-    monkeypatch.setattr(matmul, "SMALL_PRODUCT", 2 * 21 * 96 * 160 + 1)
+    monkeypatch.setattr(kernels, "SMALL_PRODUCT", 2 * 21 * 96 * 160 + 1)
     layer, x = layer_and_input()
     assert torch.equal(dense(layer, x), layer(x))
     assert calls == []
 
 
-@needs_float32
-def test_float32_leaves_mkl_where_onednn_is_as_fast(
-    monkeypatch: pytest.MonkeyPatch, calls: list[torch.dtype], tmp_path: Path
-) -> None:
-    layer, x = layer_and_input()
-    monkeypatch.setattr(routes, "_forced", None)
-    monkeypatch.setattr(routes, "_measured", {})
-    monkeypatch.setenv("VIT_CACHE", str(tmp_path))
-    monkeypatch.setattr(matmul, "float32_gain", lambda: 0.5)
-    dense(layer, x)
-    assert calls == []
-    monkeypatch.setattr(routes, "_measured", {})
-    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "new"))
-    monkeypatch.setattr(matmul, "float32_gain", lambda: 1.0)
-    dense(layer, x)
-    assert calls == [torch.float32]
-
-
-def test_kernels_that_are_missing_or_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_route_that_is_missing_or_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any) -> Tensor:
         raise NotImplementedError
 
     def wrong(x: Tensor, weight: Tensor, bias: Tensor, form: Gelu | None) -> Tensor:
         return gelu(F.linear(x, weight, bias), form) * 1.00001
 
-    judge = matmul.works.__wrapped__
-    assert not judge(torch.float16) and not judge(torch.float64)
-    for kernel in (missing, wrong):
-        monkeypatch.setattr(matmul, "_linear", kernel)
-        assert not judge(torch.float32)
-    monkeypatch.setattr(matmul, "HAS_BFLOAT16", False)
-    assert not judge(torch.bfloat16)
+    monkeypatch.setattr(trials, "paired_gain", lambda *_: (2.0, 0.1))  # far faster
+    for kernel, route in ((missing, "plain"), (wrong, "plain"), (exact, "onednn")):
+        monkeypatch.setattr(kernels, "_linear", kernel)
+        for only in (None, "onednn"):
+            for mode in ("inference", "training"):
+                assert kernels.measure(f"dense.float32.{mode}.narrow", only) == route
 
 
-def test_the_trial_leaves_the_random_numbers_alone() -> None:
+def exact(x: Tensor, weight: Tensor, bias: Tensor, form: Gelu | None) -> Tensor:
+    out = F.linear(x, weight, bias)
+    return out if form is None else F.gelu(out, approximate="tanh" if form != "gelu" else "none")
+
+
+def test_a_measurement_leaves_the_random_numbers_alone() -> None:
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    matmul.works.__wrapped__(torch.float32)
+    for key in ("dense.float32.training.narrow", "tanh_gelu.float32"):
+        assert kernels.measure(key) in ("plain", "onednn")
     assert torch.equal(torch.rand(4), expected)
-    assert 0 < matmul.float32_gain() < 100
 
 
 @pytest.mark.parametrize("build", [small_vit, small_hybrid, small_bit])
@@ -272,11 +263,12 @@ def test_logits_of_every_route_are_near_float64(
         exact = build(**fields).double()(images.double())
         errors = []
         for smallest in (0, 2**60):  # oneDNN, then PyTorch's own kernels
-            monkeypatch.setattr(matmul, "SMALL_PRODUCT", smallest)
-            monkeypatch.setattr(matmul, "SMALL_GELU", smallest)
-            whole = relative_error(build(**fields).to(dtype)(images.to(dtype)), exact)
+            monkeypatch.setattr(kernels, "SMALL_PRODUCT", smallest)
+            monkeypatch.setattr(kernels, "SMALL_GELU", smallest)
+            model = accelerate(build(**fields))
+            whole = relative_error(model.to(dtype)(images.to(dtype)), exact)
             with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-                mixed = relative_error(build(**fields)(images), exact)
+                mixed = relative_error(accelerate(build(**fields))(images), exact)
             errors.append((whole, mixed))
     for ours, theirs in zip(*errors, strict=True):
         assert ours < (1e-6 if dtype == torch.float32 else 0.03)
@@ -286,13 +278,13 @@ def test_logits_of_every_route_are_near_float64(
 @pytest.fixture
 def packed_calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each product used a packed weight."""
-    seen, kernel = [], matmul._linear
+    seen, kernel = [], kernels._linear
 
     def watched(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
         seen.append(weight.is_mkldnn)
         return kernel(x, weight, *rest)
 
-    monkeypatch.setattr(matmul, "_linear", watched)
+    monkeypatch.setattr(kernels, "_linear", watched)
     return seen
 
 
@@ -307,7 +299,7 @@ def test_packed_weights_give_results_as_exact(
         found = dense(layer, x, form)
     assert packed_calls == [True]
     exact = plain(layer.double(), x.double(), form)
-    assert relative_error(found, exact) < matmul.ERRORS[dtype]
+    assert relative_error(found, exact) < ERRORS[dtype]
 
 
 def step(optimizer: torch.optim.Optimizer) -> None:
@@ -358,7 +350,8 @@ def test_training_and_autocast_compute_with_the_weights_themselves(
     dense(layer, x).sum().backward()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         dense(layer, x)
-    assert len(packed_calls) == 1 + matmul.HAS_BFLOAT16 and not any(packed_calls)
+    calls = list(packed_calls)
+    assert len(calls) == 1 + exists(torch.bfloat16) and not any(calls)
 
 
 @needs_float32
@@ -371,17 +364,17 @@ def test_a_weight_is_copied_once_and_not_kept_while_training(
     for route in (torch.no_grad(), torch.inference_mode()):
         with route:
             dense(layer, x)
-        kept = matmul._PACKED[layer]
+        kept = packing._PACKED[layer]
         assert kept is not None
         copies.append(kept.copy)
     assert copies[0] is copies[1] and packed_calls == [True, True]
     dense(layer, x).sum().backward()
-    assert matmul._PACKED[layer] is None
+    assert packing._PACKED[layer] is None
 
 
 @needs_float32
 def test_a_packed_model_is_saved_and_copied_as_before(packed_calls: list[bool]) -> None:
-    model = small_vit().eval()
+    model = accelerate(small_vit()).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     images = random_images(2, 3, *model.config.size)
     with torch.no_grad():
@@ -395,9 +388,9 @@ def test_a_packed_model_is_saved_and_copied_as_before(packed_calls: list[bool]) 
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     gc.collect()
-    kept = len(matmul._PACKED)
+    kept = len(packing._PACKED)
     layers = sum(type(layer) is nn.Linear for layer in model.modules())
     assert kept >= layers
     del model
     gc.collect()
-    assert len(matmul._PACKED) == kept - layers  # the copies go with the model
+    assert len(packing._PACKED) == kept - layers  # the copies go with the model

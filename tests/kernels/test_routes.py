@@ -1,0 +1,142 @@
+"""The routes of products: chosen once per machine, the same in every process and run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from vit.errors import UserError
+from vit.kernels import routes, runs
+from vit.models.zoo import model_config
+
+KEY = "dense.float32.training.wide"
+RACE = """
+import random
+from vit.kernels.routes import route_of
+race = lambda key, only=None: random.choice(["plain", "onednn"])
+print(route_of("dense.float32.training.wide", race))
+"""
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine without measurements; the file for its choices."""
+    monkeypatch.setenv("VIT_CACHE", str(tmp_path))
+    for name in ("_fixed", "_chosen"):
+        monkeypatch.setattr(routes, name, {})
+    monkeypatch.setattr(routes, "_all_plain", False)
+    return tmp_path / "routes.json"
+
+
+class Race:
+    """A measurement with a given outcome, which counts its calls."""
+
+    def __init__(self, outcome: str) -> None:
+        self.outcome, self.calls = outcome, 0
+
+    def __call__(self, key: str, only: str | None = None) -> str:
+        self.calls += 1
+        return only or self.outcome
+
+
+def test_the_first_measurement_holds_whatever_later_ones_would_say(
+    unmeasured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, later = Race("onednn"), Race("plain")
+    assert routes.route_of(KEY, first) == "onednn"
+    monkeypatch.setattr(routes, "_chosen", {})  # as in another process
+    assert routes.route_of(KEY, later) == "onednn"
+    assert (first.calls, later.calls) == (1, 0)
+    assert json.loads(unmeasured.read_text()) == {routes.machine(): {KEY: "onednn"}}
+    assert routes.recorded_routes() == {KEY: "onednn"}
+
+
+def test_another_number_of_threads_is_measured_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    routes.route_of(KEY, Race("onednn"))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 61)
+    monkeypatch.setattr(routes, "_chosen", {})
+    assert routes.route_of(KEY, Race("plain")) == "plain"
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"a": 1}', "\0", "null", '{"a, b": "onednn"}'])
+def test_a_damaged_or_old_record_is_measured_again(unmeasured: Path, content: str) -> None:
+    unmeasured.write_text(content)
+    assert routes.route_of(KEY, Race("onednn")) == "onednn"
+    assert json.loads(unmeasured.read_text())[routes.machine()] == {KEY: "onednn"}
+
+
+def test_processes_that_start_together_agree(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RACE]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    answers = {process.communicate()[0].strip() for process in started}
+    assert len(answers) == 1 and answers <= {"plain", "onednn"}
+
+
+def test_without_a_cache_folder_the_process_measures_and_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "file" / "cache"))
+    assert routes.route_of(KEY, Race("onednn")) == "onednn"
+    assert "this process measures for itself" in capsys.readouterr().err
+
+
+def test_a_fixed_route_wins_where_it_exists_and_an_unknown_one_is_refused() -> None:
+    routes.use_routes({KEY: "onednn"})
+    assert routes.route_of(KEY, Race("plain")) == "onednn"
+    routes.use_routes({KEY: "onednn"})
+    assert routes.route_of(KEY, lambda key, only=None: "plain") == "plain"  # not in this build
+    routes.use_routes("plain")
+    assert routes.route_of(KEY, Race("onednn")) == "plain"
+    for wrong, message in (
+        ({KEY: "mkl"}, "wide='mkl': choose plain or onednn"),
+        ({"dance": "plain"}, "'dance' is not a key, such as dense.float32"),
+        ("fast", "routes='fast': choose auto, plain"),
+    ):
+        with pytest.raises(UserError, match=message):
+            routes.use_routes(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "operations"),
+    [
+        ("vit_ti16", "32-true", {"dense", "tanh_gelu", "attention"}),
+        ("deit_ti16", "bf16-mixed", {"dense", "attention"}),  # exact GELU
+        ("vit_ti16", "64-true", set()),
+        ("bit_r50x1", "32-true", set()),
+    ],
+)
+def test_a_run_measures_what_its_model_needs(
+    monkeypatch: pytest.MonkeyPatch, name: str, precision: str, operations: set[str]
+) -> None:
+    monkeypatch.setattr(runs, "MEASURES", dict.fromkeys(runs.MEASURES, Race("plain")))
+    config = model_config(name)
+    chosen = runs.run_routes(config, precision, "cpu")
+    assert {key.partition(".")[0] for key in chosen} == operations
+    assert runs.run_routes(config, precision, "cuda") == {}
+    dtype = "bfloat16" if precision.startswith("bf16") else "float32"
+    assert all(key.split(".")[1] == dtype for key in chosen)
+
+
+def test_a_resumed_run_keeps_its_routes_or_reports_why_not() -> None:
+    race = Race("onednn")
+    routes.route_of(KEY, race)
+    assert "does not record" in str(runs.continue_on(None))
+    assert runs.continue_on({KEY: "plain"}) is None
+    assert routes.route_of(KEY, race) == "plain"
+    routes.use_routes({KEY: "plain"})
+    routes.route_of(KEY, race)
+    note = str(runs.continue_on({KEY: "onednn"}))
+    assert f"routes {KEY}=plain was requested, but the run began with onednn" in note
+
+
+def test_a_checkpoint_of_an_earlier_version_fixes_float32_products() -> None:
+    assert runs.recorded_routes_of({}) is None
+    for library, route in (("aten", "plain"), ("onednn", "onednn")):
+        recorded = runs.recorded_routes_of({"vit": {"float32_route": library}})
+        assert recorded is not None and recorded[KEY] == route
+        assert all(key.startswith("dense.float32") for key in recorded)
+    assert runs.recorded_routes_of({"vit": {"routes": {KEY: "plain"}}}) == {KEY: "plain"}
