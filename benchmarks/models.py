@@ -39,9 +39,9 @@ from vit.compute.limits import Limit, limit, products
 from vit.compute.steps import training
 from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
 from vit.hardware import hardware, keep_memory, versions
-from vit.models.config import ViTConfig
 from vit.kernels.accelerate import accelerate
 from vit.kernels.packing import pack
+from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.progress import Meter
 
@@ -95,6 +95,8 @@ def prepare(job: Job, setting: Setting) -> Call:
     if job.what == "inference":
         model = model.eval().to(DTYPES[setting.precision])
         images = images.to(DTYPES[setting.precision])
+        if setting.library == "vit":
+            accelerate(model)
         if setting.packed:
             pack(model)
         run = compiled(model, setting)

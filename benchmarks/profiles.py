@@ -5,7 +5,7 @@
 Three steps on one thread: ViT-B/16 forward with bfloat16 weights, a training step of ViT-Ti/16, and
 one of a ViT for 32 x 32 pixels (width 192, depth 6, patch 4), both in bfloat16 autocast. "before"
 is the same model with F.linear, F.gelu, scaled_dot_product_attention and default AdamW; "after"
-uses the kernels chosen by vit/models/matmul.py and vit/models/attention.py, packed weights in the
+uses the routes that vit/kernels measures to be the fastest here, packed weights in the
 forward pass, and fused AdamW. Both alternate. The ratio is for whole steps without a profiler; the
 parts are milliseconds per step under PyTorch's profiler. A GELU fused into a product counts as
 product. Writes benchmarks/results/profiles_cpu.json; the last line of output is the JSON.
@@ -14,12 +14,9 @@ product. Writes benchmarks/results/profiles_cpu.json; the last line of output is
 import argparse
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from collect import commit
@@ -29,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 from vit.compute.steps import inference, training
 from vit.compute.timing import Call, in_turns
 from vit.hardware import hardware, keep_memory, versions
-from vit.models import attention, matmul
+from vit.kernels.accelerate import plain
 from vit.models.zoo import build_model
 
 ROOT = Path(__file__).parents[1]
@@ -57,16 +54,6 @@ PARTS = {
 }
 
 
-@contextmanager
-def pytorch_alone() -> Iterator[None]:
-    """Disables our choice of kernels."""
-    with (
-        mock.patch.object(attention, "_use_products", lambda k: False),
-        mock.patch.object(matmul, "_use_onednn", lambda x, weight, bias: False),
-    ):
-        yield
-
-
 def step(name: str, what: str, batch: int, before: bool) -> Call:
     """One step of the model."""
     config = configuration(name)
@@ -74,16 +61,11 @@ def step(name: str, what: str, batch: int, before: bool) -> Call:
     model = build_model(config)
     images = torch.randn(batch, 3, *config.size)
     if what == "inference":
-        inner = inference(model.bfloat16(), images)
+        call = inference(model.bfloat16(), images)
     else:
-        inner = partial(training(model, "bf16", fused=None if before else True), images)
-
-    def call() -> object:
-        if not before:
-            return inner()
-        with pytorch_alone():
-            return inner()
-
+        call = partial(training(model, "bf16", fused=None if before else True), images)
+    if before:
+        plain(model)  # the step has accelerated it
     return call
 
 

@@ -67,6 +67,7 @@ def prepare(folder: Path) -> None:
     from vit.data.preprocess import Preprocess
 
     model = create_model("vit_ti16")
+    torch.nn.init.normal_(model.head.weight)  # one of zeros names nothing
     preprocess = Preprocess(image_size=(224, 224), crop_fraction=0.875).to_dict()
     classes = [f"class {i}" for i in range(1000)]
     save_native(folder / "model", model, classes=classes, preprocess=preprocess, extra={})

@@ -23,8 +23,8 @@ def every_route(layers: str, scores: str = "plain") -> Iterator[None]:
 
 def routes_of(names: Iterable[str], layers: str, scores: str) -> dict[str, str]:
     """Key -> route for dtypes of these names."""
-    names = list(names)
-    chosen = {f"dense.{n}.{m}.{s}": layers for n in names for m in dense.MODES for s in dense.SAMPLES}
+    names, sizes = list(names), dense.SAMPLES
+    chosen = {f"dense.{n}.{m}.{s}": layers for n in names for m in dense.MODES for s in sizes}
     chosen |= {f"tanh_gelu.{name}": layers for name in names}
     for mode in ("training", "inference"):
         route = "products" if (scores, mode) == ("mixed", "inference") else scores

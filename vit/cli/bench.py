@@ -43,8 +43,11 @@ def parser() -> OneLineParser:
     add("--device", choices=("cpu", "cuda"), help="default: the GPU where there is one")
     add("--rounds", type=whole_number, default=5, metavar="N",
         help="of each measurement (default 5)")  # fmt: skip
-    add("--routes", action="store_true",
-        help="list how this machine computes each operation on the CPU, and measure nothing else")
+    add(
+        "--routes",
+        action="store_true",
+        help="list how this machine computes each operation on the CPU, and measure nothing else",
+    )
     add("--json", action="store_true", help="print one object; of several models, a list of them")
     return command
 

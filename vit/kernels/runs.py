@@ -42,7 +42,7 @@ def run_routes(config: ViTConfig | ResNetConfig, precision: str, device: str) ->
 
 
 def all_routes(dtypes: Iterable[torch.dtype]) -> dict[str, str]:
-    """Key -> route of every operation in these dtypes on this machine; missing ones are measured."""
+    """Key -> route of every operation in these dtypes on this machine, measured where needed."""
     keys = []
     for name in (dense.DTYPES[dtype] for dtype in dtypes):
         keys += [f"dense.{name}.{m}.{s}" for m in dense.MODES for s in dense.SAMPLES]
