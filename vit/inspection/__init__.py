@@ -4,7 +4,9 @@ Every function takes a model and normalised images `b c h w` (`vit.transforms`) 
 divides into patches, and leaves the model as it was: no hook, the same training mode.
 """
 
-from vit.inspection.attention import (
+from vit.inspection.features import patch_colours, patch_similarity
+from vit.inspection.gradients import grad_cam, gradient_rollout
+from vit.inspection.maps import (
     attention,
     attention_distance,
     class_attention,
@@ -14,8 +16,6 @@ from vit.inspection.attention import (
     prefix_names,
     rollout,
 )
-from vit.inspection.features import patch_colours, patch_similarity
-from vit.inspection.gradients import grad_cam, gradient_rollout
 from vit.inspection.parameters import embedding_filters, position_similarity
 
 __all__ = [

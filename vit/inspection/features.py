@@ -6,8 +6,8 @@ Shapes: b batch, d width, gh gw rows and columns of patches.
 import torch
 from torch import Tensor, nn
 
-from vit.inspection.attention import patch_index
 from vit.inspection.capture import evaluation, grid_of, transformer
+from vit.inspection.maps import patch_index
 
 
 def patch_features(model: nn.Module, images: Tensor, layer: int = -1) -> Tensor:

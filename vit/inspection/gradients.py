@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.inspection.attention import read_map, read_tokens
 from vit.inspection.capture import (
     attention_of,
     evaluation,
@@ -21,6 +20,7 @@ from vit.inspection.capture import (
     transformer,
     weights,
 )
+from vit.inspection.maps import read_map, read_tokens
 from vit.models.backbone import check_channels
 
 Classes = int | Sequence[int] | Tensor | None
