@@ -55,6 +55,7 @@ HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
     "reports": {"lightning", "torchvision"},
     "inference": {"lightning", "torchvision", "torchmetrics"},
+    "inspection": {"lightning", "torchvision", "torchmetrics"},
     "compute": {"lightning"},
 }
 

@@ -63,7 +63,7 @@ def run(args: list[str]) -> int:
         raise UserError(f"--device {device} cannot be used: {reason}") from error
     result = survey(
         subject,
-        Path(options.model).name,
+        Path(options.model).name or options.model,
         paths,
         writable(out, "--out"),
         layers=options.layers,

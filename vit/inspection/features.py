@@ -37,14 +37,13 @@ def patch_colours(model: nn.Module, images: Tensor, layer: int = -1) -> Tensor:
     from its 1st to its 99th percentile. The sign of a component is arbitrary: here the largest
     projection is positive.
     """
-    features = patch_features(model, images, layer).double()
-    flat = features.flatten(0, 2)
+    features = patch_features(model, images, layer)
+    flat = features.flatten(0, 2).cpu().double()  # Apple's GPUs have no float64
     flat = flat - flat.mean(0)
     values, vectors = torch.linalg.eigh(flat.T @ flat)
     projected = flat @ vectors[:, values.argsort(descending=True)[:3]]
     largest = projected.gather(0, projected.abs().argmax(0, keepdim=True))
     projected = projected * largest.sign()
-    ends = torch.tensor([0.01, 0.99], dtype=flat.dtype, device=flat.device)
-    low, high = projected.quantile(ends, dim=0)
+    low, high = projected.quantile(torch.tensor([0.01, 0.99], dtype=flat.dtype), dim=0)
     stretched = ((projected - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
-    return stretched.float().reshape(*features.shape[:3], -1)
+    return stretched.float().reshape(*features.shape[:3], -1).to(features.device)

@@ -76,7 +76,7 @@ def positions(similarity: Tensor, theme: Theme = LIGHT) -> Figure:
     return figure
 
 
-def by_depth(values: Tensor, label: str, theme: Theme = LIGHT) -> Figure:
+def by_depth(values: Tensor, label: str, title: str, theme: Theme = LIGHT) -> Figure:
     """One dot per head over the depth of its layer (Figures 7 right and 11), `layers heads`."""
     figure = new_figure(4.8, 3.2, theme)
     axes = figure.add_subplot()
@@ -85,6 +85,7 @@ def by_depth(values: Tensor, label: str, theme: Theme = LIGHT) -> Figure:
     for head in range(heads.shape[1]):
         axes.plot(range(len(heads)), heads[:, head], "o", markersize=4, alpha=0.75)
     axes.set_ylim(bottom=0)
+    axes.set_title(title, color=theme.ink, fontsize=9)
     label_axes(axes, theme, x="layer", y=label)
     return figure
 

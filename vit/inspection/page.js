@@ -55,6 +55,7 @@ async function draw() {
   const [photo, values] = await Promise.all([load(image.photo), bytes(map.src)]);
   if (mine !== turn) return; // a later choice is being drawn
   const [rows, columns] = image.grid;
+  $("token").disabled = !map.prefix;
   const token = data.tokens.indexOf($("token").value);
   const centre = Math.floor(rows / 2) * columns + Math.floor(columns / 2);
   const cell = hovered !== null ? hovered : map.prefix && token >= 0 ? null : centre;
@@ -73,7 +74,7 @@ async function draw() {
     context.lineWidth = 2;
     context.strokeRect(x + 1, y + 1, image.cell - 2, image.cell - 2);
   }
-  const place = `patch in row ${Math.floor(cell / columns) + 1}, column ${(cell % columns) + 1}`;
+  const place = `${image.unit} in row ${Math.floor(cell / columns) + 1}, column ${(cell % columns) + 1}`;
   const from = cell === null ? `${data.tokens[token]} token` : place;
   const shares = data.tokens.slice(0, map.prefix).map(
     (name, i) => `${name} ${((100 * values.at(query, i)) / 255).toFixed(0)} %`);

@@ -80,6 +80,7 @@ def _image(look: Look, patch_size: int) -> dict[str, Any]:
     while -(-gh // side) * -(-gw // side) > CELLS:
         side += 1
     values |= {"cell": side * patch_size, "grid": [-(-gh // side), -(-gw // side)]}
+    values["unit"] = "patch" if side == 1 else f"cell of {side}x{side} patches"
     for layer, heads in zip(look.layers, look.weights, strict=True):
         named = {"mean": heads.mean(0)}
         if len(look.heads) > 1:

@@ -118,11 +118,12 @@ def _figures(look: Look, out: Path, name: str, result: Survey) -> None:
 
 def _averages(values: Tensor, count: int, out: Path, result: Survey) -> None:
     """Distance and entropy `2 layers heads`, averaged over `count` photos."""
-    images = f"{count} image{'s' * (count != 1)}"
-    distance = figures.by_depth(values[0], f"mean attention distance (pixels), {images}")
-    _write(out / "attention_distance.png", distance, result)
-    entropy = figures.by_depth(values[1], f"entropy of attention (nats), {images}")
-    _write(out / "head_entropy.png", entropy, result)
+    title = f"mean over {count} image{'s' * (count != 1)}"
+    for name, label, heads in (
+        ("attention_distance", "mean attention distance, pixels", values[0]),
+        ("head_entropy", "entropy of attention, nats", values[1]),
+    ):
+        _write(out / f"{name}.png", figures.by_depth(heads, label, title), result)
 
 
 def _write(path: Path, figure: Figure, result: Survey) -> None:
