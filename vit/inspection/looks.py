@@ -73,13 +73,16 @@ def look(
     gh, gw = rgb.shape[:2]
     centre = patch_similarity(model, x, (gh // 2, gw // 2))[0]
     pictures.append(shown(photo, "similar to the centre", centre))
+    weights = maps.attention(model, x, layers)[0]
+    if len(heads) < model.config.num_heads:  # a copy
+        weights = weights[:, list(heads)]
     unit = torch.nn.functional.normalize(patch_features(model, x)[0].flatten(0, 1).float(), dim=-1)
     return Look(
         photo=photo,
         pictures=pictures,
         layers=list(layers),
         heads=list(heads),
-        weights=maps.attention(model, x, layers)[0][:, list(heads)],
+        weights=weights,
         similarity=(unit @ unit.T).unflatten(0, (gh, gw)).unflatten(2, (gh, gw)),
         grid=(gh, gw),
         prefix=model.num_prefix_tokens,

@@ -26,13 +26,11 @@ SIMILARITY = "feature similarity"
 
 
 def inspection_page(
-    name: str, about: str, looks: Sequence[Look], prefix_names: Sequence[str], patch_size: int
+    name: str, about: str, images: Sequence[dict[str, Any]], prefix_names: Sequence[str]
 ) -> str:
-    """The whole document. `about` is the line below its title."""
-    data = {
-        "tokens": list(prefix_names),
-        "images": [_image(look, patch_size) for look in looks],
-    }
+    """The whole document from `page_image` of each photo. `about` is the line below its title."""
+    data = {"tokens": list(prefix_names), "images": list(images)}
+    attends = bool(images[0]["layers"])
     room = files("vit.inspection")
     encoded = json.dumps(data, ensure_ascii=True).replace("<", "\\u003c")
     block = f'<script type="application/json" id="data">{encoded}</script>'
@@ -41,10 +39,10 @@ def inspection_page(
         [
             title(name, about),
             section("What it attends to", room.joinpath("page.html").read_text("utf-8"))
-            if looks[0].layers
+            if attends
             else "",
-            section("Pictures", _chooser(bool(looks[0].layers)), '<div id="pictures"></div>'),
-            section("How to read it", text(_EXPLAINED)) if looks[0].layers else "",
+            section("Pictures", _chooser(attends), '<div id="pictures"></div>'),
+            section("How to read it", text(_EXPLAINED)) if attends else "",
             block,
         ],
         style=room.joinpath("page.css").read_text("utf-8"),
@@ -63,8 +61,8 @@ def _chooser(elsewhere: bool) -> str:
     return "" if elsewhere else '<p><label>image <select id="image"></select></label></p>'
 
 
-def _image(look: Look, patch_size: int) -> dict[str, Any]:
-    """What the script needs of one photo."""
+def page_image(look: Look, patch_size: int) -> dict[str, Any]:
+    """What the script needs of one photo, encoded."""
     picture = look.photo.picture
     values: dict[str, Any] = {
         "name": look.photo.name,

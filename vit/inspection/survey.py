@@ -14,7 +14,7 @@ from vit.inspection.capture import has_attention
 from vit.inspection.looks import Look, look
 from vit.inspection.maps import attention_distance, head_entropy, prefix_names
 from vit.inspection.memory import peak_memory
-from vit.inspection.page import inspection_page
+from vit.inspection.page import inspection_page, page_image
 from vit.inspection.parameters import embedding_filters, position_similarity
 from vit.inspection.subject import Subject, choose, open_photo
 from vit.reports.drawing import png
@@ -68,7 +68,7 @@ def survey(
         if not model.config.num_classes:
             raise UserError(f"{name} has neither attention nor classes, so nothing can be shown")
         indices, chosen = [], []
-    looks, averages = [], []
+    images, averages = [], []
     device = next(model.parameters()).device
     for i, path in enumerate(paths[:AVERAGED]):
         photo = open_photo(subject, path)
@@ -76,17 +76,19 @@ def survey(
             if indices:
                 distances = attention_distance(model, photo.pixels)[0]
                 averages.append(torch.stack([distances, head_entropy(model, photo.pixels)[0]]))
-            if i < SHOWN:
-                looks.append(look(subject, photo, indices, chosen, label))
+            seen = look(subject, photo, indices, chosen, label) if i < SHOWN else None
         result.peak = max([*peak, result.peak or 0]) or None
-        if i < SHOWN:
-            _figures(looks[-1], out, f"{i + 1:02}_{path.stem}", result)
+        if seen is not None:  # its weights may take hundreds of megabytes: nothing keeps them
+            _figures(seen, out, f"{i + 1:02}_{path.stem}", result)
+            images.append(page_image(seen, model.patch_size))
     if averages:
         _averages(torch.stack(averages).mean(0), len(averages), out, result)
-    if looks:
+    if images:
         tokens = prefix_names(model) if has_attention(model) else []
-        about = f"{len(looks)} images of {'x'.join(map(str, subject.preprocess.image_size))} pixels"
-        html = inspection_page(name, about, looks, tokens, model.patch_size)
+        about = (
+            f"{len(images)} images of {'x'.join(map(str, subject.preprocess.image_size))} pixels"
+        )
+        html = inspection_page(name, about, images, tokens)
         write_text(out / "inspection.html", html, errors="backslashreplace")
         result.written.append(out / "inspection.html")
     result.notes += list(_left_out(subject, len(paths)))
