@@ -23,6 +23,8 @@ MAY_IMPORT = {
     "inference": {"data", "models", "checkpoints"},
     "training": {"models", "checkpoints"},
     "evaluation": {"data", "models", "checkpoints", "inference"},
+    # Its figures are drawn with the colours, fonts and pages of `reports`.
+    "inspection": {"data", "models", "checkpoints", "inference", "reports"},
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": {"data", "models", "checkpoints"},
@@ -53,6 +55,7 @@ HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
     "reports": {"lightning", "torchvision"},
     "inference": {"lightning", "torchvision", "torchmetrics"},
+    "inspection": {"lightning", "torchvision", "torchmetrics"},
     "compute": {"lightning"},
 }
 
