@@ -97,6 +97,20 @@ def test_timms_methods_have_the_shapes_on_the_page(files: Path) -> None:
     assert names["embedding"].shape == (1, names["model"].num_features)
 
 
+def test_maps_have_the_shapes_on_the_page(files: Path) -> None:
+    names = run(*blocks(PAGES["inspection.md"]))
+    shapes = {name: tuple(names[name].shape) for name in ("seen", "relevance", "maps", "weights")}
+    assert shapes == {
+        "seen": (2, 14, 20),
+        "relevance": (2, 14, 20),
+        "maps": (2, 2, 3, 14, 20),
+        "weights": (2, 1, 3, 281, 281),
+    }
+    assert names["pixels"].shape == (2, 12, 3)
+    listed = re.findall(r"`(\w+)`", PAGES["inspection.md"].split("| function |")[1])
+    assert set(names["inspection"].__all__) <= set(listed)
+
+
 def test_a_fit_in_python_returns_metrics_and_a_classifier(files: Path) -> None:
     names = run(blocks(PAGES["backbone.md"])[3])
     assert names["accuracy"] == 1

@@ -24,6 +24,8 @@ MAY_IMPORT = {
     "inference": {"data", "models", "kernels", "checkpoints"},
     "training": {"models", "kernels", "checkpoints"},
     "evaluation": {"data", "models", "kernels", "checkpoints", "inference"},
+    # Its figures are drawn with the colours, fonts and pages of `reports`.
+    "inspection": {"data", "models", "checkpoints", "inference", "reports"},
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": {"data", "models", "kernels", "checkpoints"},
@@ -55,6 +57,7 @@ HEAVY = {
     "kernels": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
     "reports": {"lightning", "torchvision"},
     "inference": {"lightning", "torchvision", "torchmetrics"},
+    "inspection": {"lightning", "torchvision", "torchmetrics"},
     "compute": {"lightning"},
 }
 

@@ -16,6 +16,7 @@ MODELS = [
     ("vit_ti16", {"num_registers": 4, "activation": "swiglu", "layer_scale": 0.1}),
     ("vit_s16", {"pool": "map", "class_token": False, "representation_size": 9}),
     ("vit_ti16", {"distillation_token": True, "depth": 2}),
+    ("vit_ti16", {"pos_embed": "sincos2d", "depth": 2, "image_size": (32, 48)}),
     ("r50_vit_b16", {}),
     ("r26_vit_s32", {"depth": 1}),
     ("bit_r50x1", {}),
@@ -26,7 +27,10 @@ MODELS = [
 @pytest.mark.parametrize(("name", "options"), MODELS)
 def test_parameters_are_counted_as_the_built_model_has_them(name: str, options: dict) -> None:
     config = model_config(name, **options)
-    assert count_parameters(config) == sum(p.numel() for p in build_empty(config).parameters())
+    model = build_empty(config)
+    held = sum(p.numel() for p in model.parameters())
+    computed = getattr(model, "fixed_positions", None)
+    assert count_parameters(config) == held + (0 if computed is None else computed.numel())
 
 
 def run(**data: object) -> Namespace:

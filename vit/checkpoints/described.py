@@ -175,13 +175,11 @@ def _check_size(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
     if isinstance(config, ViTConfig) and math.prod(config.size) > MAX_PIXELS:
         height, width = config.size
         raise UserError(f"image_size={height}x{width} is more than {MAX_PIXELS:,} pixels")
-    if isinstance(config, ViTConfig) and config.pos_embed == "sincos2d":
-        positions = config.num_patches * config.width
-        if positions > max(_POSITIONS, held):
-            raise UserError(
-                f"image_size={list(config.size)} makes {positions:,} numbers of fixed positions "
-                f"for a file of {held:,}"
-            )
+    if isinstance(config, ViTConfig) and config.computed_positions > max(_POSITIONS, held):
+        raise UserError(
+            f"image_size={list(config.size)} makes {config.computed_positions:,} numbers of fixed "
+            f"positions for a file of {held:,}"
+        )
 
 
 def _least(config: ModelConfig) -> tuple[int, int]:

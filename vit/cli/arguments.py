@@ -1,6 +1,10 @@
-"""Types of arguments that several commands take, for argparse's `type`."""
+"""Types of arguments that several commands take, for argparse's `type`; pictures and folders."""
 
 import argparse
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from vit.errors import UserError
 
 
 def pixels(text: str) -> tuple[int, int]:
@@ -37,3 +41,26 @@ def share(text: str) -> float:
     if number(text) > 1:
         raise argparse.ArgumentTypeError(f"{text} is not a share in (0, 1], such as 0.4")
     return float(text)
+
+
+def pictures(arguments: Iterable[str]) -> Iterator[Path]:
+    """The files named, and the pictures in the folders named, in order."""
+    from vit.data.scan import image_extensions
+
+    known = image_extensions()
+    for argument in arguments:
+        path = Path(argument).expanduser()
+        if path.is_dir():
+            inside = sorted(
+                file
+                for file in path.rglob("*")
+                if file.suffix.lower() in known
+                and not any(part.startswith(".") for part in file.relative_to(path).parts)
+            )
+            if not inside:
+                raise UserError(f"no pictures in {path}")
+            yield from inside
+        elif path.is_file():
+            yield path
+        else:
+            raise UserError(f"no such picture or folder: {path}")

@@ -2,9 +2,8 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
+from vit.cli.arguments import pictures
 from vit.cli.messages import OneLineParser
 from vit.errors import UserError
 
@@ -27,7 +26,7 @@ def run(args: list[str]) -> int:
     options = parser.parse_args(args)
     if options.top < 1:
         raise UserError(f"--top {options.top} must be at least 1")
-    paths = list(_pictures(options.images))
+    paths = list(pictures(options.images))
 
     import torch
 
@@ -72,26 +71,3 @@ def run(args: list[str]) -> int:
     if skipped:
         print(f"{skipped} of {len(paths)} pictures were skipped", file=sys.stderr)
     return 0
-
-
-def _pictures(arguments: list[str]) -> Iterator[Path]:
-    """The files named, and the pictures in the folders named, in order."""
-    from vit.data.scan import image_extensions
-
-    known = image_extensions()
-    for argument in arguments:
-        path = Path(argument).expanduser()
-        if path.is_dir():
-            pictures = sorted(
-                file
-                for file in path.rglob("*")
-                if file.suffix.lower() in known
-                and not any(part.startswith(".") for part in file.relative_to(path).parts)
-            )
-            if not pictures:
-                raise UserError(f"no pictures in {path}")
-            yield from pictures
-        elif path.is_file():
-            yield path
-        else:
-            raise UserError(f"no such picture or folder: {path}")

@@ -122,7 +122,7 @@ def load_frozen(options: Namespace, layer: "Layer") -> Frozen:
     from vit.evaluation.features import Extractor
 
     size = _image_size(options.image_size)
-    model, report = load_pretrained(_weights(options.model), image_size=size)
+    model, report = load_pretrained(weights_of(options.model), image_size=size)
     print_report(report)
     if report.preprocess is not None:
         preprocess = Preprocess.from_dict(report.preprocess)
@@ -154,7 +154,7 @@ def _image_size(given: Sequence[int] | None) -> tuple[int, int] | None:
     return given[0], given[-1]
 
 
-def _weights(model: str) -> str:
+def weights_of(model: str) -> str:
     """The best checkpoint of a run that has not ended; else what was given."""
     folder = Path(model).expanduser()
     if (folder / "config.yaml").is_file() and not (folder / "model" / "config.json").is_file():

@@ -35,6 +35,10 @@ COMMANDS = {
     "probe": ("vit.cli.probe:run", "accuracy of logistic regression on frozen features"),
     "imagenet": ("vit.cli.imagenet:run", "score a model on ImageNet's val, ReaL, V2, A and R"),
     "classify": ("vit.cli.classify:run", "name what is on pictures, with a trained model"),
+    "inspect": (
+        "vit.cli.inspect:run",
+        "what a model looks at: attention, rollout, Grad-CAM, filters",
+    ),
     "recipes": ("vit.cli.recipes:run", "list the recipes that `-c` finds by name"),
     "models": ("vit.cli.models:run", "list the models that have a name, and published weights"),
     "compare": (

@@ -106,7 +106,8 @@ def count_parameters(model: ModelConfig) -> int:
         ones = (1,) * len(model.stem_depths) if model.stem_depths else model.stem_depths
         smallest = replace(model, image_size=model.patch_size, depth=1, stem_depths=ones)
         rows, columns = model.grid
-        positions = 0 if model.pos_embed == "none" else (rows * columns - 1) * model.width
+        learned = (rows * columns - 1) * model.width if model.pos_embed == "learned" else 0
+        positions = learned + model.computed_positions
     base = work(smallest).params
     total = base
     for name, counts in repeated.items():

@@ -186,6 +186,11 @@ class ViTConfig:
         return self.grid[0] * self.grid[1]
 
     @property
+    def computed_positions(self) -> int:
+        """Numbers of positions that are computed, and in no file of weights."""
+        return self.num_patches * self.width if self.pos_embed == "sincos2d" else 0
+
+    @property
     def num_prefix_tokens(self) -> int:
         """Number of learned tokens before the patches: class, distillation, registers."""
         return self._num_slot_tokens + self.num_registers

@@ -1,13 +1,14 @@
 """A self-contained HTML page from blocks: tables, figures, code, folded sections.
 
 Every block function takes plain text and returns HTML; text is escaped here and nowhere else.
-The page loads nothing external, has no script, and follows the light or dark setting of the
-browser.
+The page loads nothing external, has no script unless one is given, and follows the light or dark
+setting of the browser.
 """
 
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from io import BytesIO
@@ -29,16 +30,23 @@ COLOURS = f"""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def page(title: str, blocks: Sequence[str]) -> str:
-    """The whole document; `blocks` are HTML."""
-    style = COLOURS + files("vit.reports").joinpath("page.css").read_text("utf-8")
+def page(title: str, blocks: Sequence[str], *, style: str = "", script: str = "") -> str:
+    """The whole document; `blocks` are HTML. `style` and `script` are the page's own.
+
+    The policy admits this script by its digest, and no other.
+    """
+    style = COLOURS + files("vit.reports").joinpath("page.css").read_text("utf-8") + style
+    policy, end = POLICY, ""
+    if script:
+        digest = b64encode(sha256(script.encode()).digest()).decode()
+        policy, end = f"{POLICY}; script-src 'sha256-{digest}'", f"<script>{script}</script>\n"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(block for block in blocks if block)
-        + "\n</main>\n</body>\n</html>\n"
+        + f"\n</main>\n{end}</body>\n</html>\n"
     )
 
 

@@ -1,0 +1,79 @@
+"""`vit inspect`: what a model looks at, as figures and a page."""
+
+import sys
+from pathlib import Path
+
+from vit.cli.arguments import pictures, pixels
+from vit.cli.frozen import weights_of
+from vit.cli.messages import OneLineParser
+from vit.cli.run_directory import writable
+from vit.errors import UserError
+
+EPILOG = """\
+examples:
+  vit inspect dinov2_s14 photo.jpg                     figures and inspection.html in inspection/
+  vit inspect runs/my_photos photos/ --class cat       what speaks for a class
+  vit inspect vit_b16.augreg_in21k photo.jpg --image-size 192x256 --layers 0 5 11
+  vit inspect MODEL                                    filters and position embeddings alone"""
+
+
+def run(args: list[str]) -> int:
+    """Writes the figures and the page, and prints their names."""
+    parser = OneLineParser(
+        prog="vit inspect",
+        description="Shows what a model looks at, as figures and a page.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("model", help="a run, a directory or file of weights, a name or an address")
+    parser.add_argument("images", nargs="*", help="pictures, or folders of them")
+    parser.add_argument("--out", default="inspection", metavar="DIR", help="default inspection")
+    parser.add_argument(
+        "--layers", type=int, nargs="+", metavar="N", help="layers from 0 (default: four of them)"
+    )
+    parser.add_argument(
+        "--heads", type=int, nargs="+", metavar="N", help="heads from 0 (default: all)"
+    )
+    parser.add_argument(
+        "--class", dest="label", metavar="NAME", help="name or index (default: the predicted one)"
+    )
+    parser.add_argument(
+        "--image-size", type=pixels, metavar="N", help="pixels: 224, or 192x256 (height first)"
+    )
+    parser.add_argument("--device", help="such as cpu or cuda (default: the best)")
+    options = parser.parse_args(args)
+    out = Path(options.out).expanduser()
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {options.out} is a file; give a folder")
+    paths = list(pictures(options.images))
+
+    import torch
+
+    from vit.inspection.subject import load_subject
+    from vit.inspection.survey import survey
+
+    subject = load_subject(weights_of(options.model), options.image_size)
+    label = None if options.label is None else subject.class_index(options.label)
+    if label is not None and not paths:
+        raise UserError(f"--class {options.label} needs images")
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        subject.model.to(device)
+    except (RuntimeError, AssertionError) as error:  # torch's ways to say that it has none
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--device {device} cannot be used: {reason}") from error
+    result = survey(
+        subject,
+        Path(options.model).name or options.model,
+        paths,
+        writable(out, "--out"),
+        layers=options.layers,
+        heads=options.heads,
+        label=label,
+    )
+    for note in result.notes:
+        print(f"note: {note}", file=sys.stderr)
+    for path in result.written:
+        print(path)
+    if result.peak is not None:
+        print(f"peak memory: {result.peak / 1e6:,.0f} MB above the model", file=sys.stderr)
+    return 0

@@ -1,0 +1,36 @@
+"""What a trained model looks at: attention, relevance of patches, filters and positions, as arrays.
+
+Every function takes a model and normalised images `b c h w` (`vit.transforms`) of any size that
+divides into patches, and leaves the model as it was: no hook, the same training mode.
+"""
+
+from vit.inspection.features import patch_colours, patch_similarity
+from vit.inspection.gradients import grad_cam, gradient_rollout
+from vit.inspection.maps import (
+    attention,
+    attention_distance,
+    class_attention,
+    head_entropy,
+    patch_attention,
+    prefix_attention,
+    prefix_names,
+    rollout,
+)
+from vit.inspection.parameters import embedding_filters, position_similarity
+
+__all__ = [
+    "attention",
+    "attention_distance",
+    "class_attention",
+    "embedding_filters",
+    "grad_cam",
+    "gradient_rollout",
+    "head_entropy",
+    "patch_attention",
+    "patch_colours",
+    "patch_similarity",
+    "position_similarity",
+    "prefix_attention",
+    "prefix_names",
+    "rollout",
+]

@@ -1,0 +1,94 @@
+"""Everything that is shown of one photo: pictures over it, and maps between its patches.
+
+Shapes: heads, n tokens, p prefix tokens, gh gw rows and columns of patches.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vit.inspection import maps
+from vit.inspection.capture import has_attention
+from vit.inspection.features import patch_colours, patch_features, patch_similarity
+from vit.inspection.figures import colours, overlay
+from vit.inspection.gradients import grad_cam, gradient_rollout
+from vit.inspection.subject import Photo, Subject, predicted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a model looks at in one photo."""
+
+    photo: Photo
+    pictures: list[tuple[str, Image.Image]]
+    """Names and pictures of the photo's size, the photo itself first."""
+    layers: list[int] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    weights: Tensor | None = None
+    """Attention of the chosen layers and heads, `layers heads n n`."""
+    similarity: Tensor | None = None
+    """Cosine similarity of the last layer's patch features, `gh gw gh gw`."""
+    grid: tuple[int, int] = (0, 0)
+    prefix: int = 0
+
+    @property
+    def maps(self) -> Tensor:
+        """Attention of the class token, else the mean over the patches, `layers heads gh gw`."""
+        assert self.weights is not None
+        patches = self.weights[..., self.prefix :]
+        rows = patches[:, :, 0] if self.prefix else patches.mean(2)
+        return rows.unflatten(-1, self.grid)
+
+
+def look(
+    subject: Subject, photo: Photo, layers: Sequence[int], heads: Sequence[int], label: int | None
+) -> Look:
+    """Computes what `vit inspect` shows of one photo; `label` None is the predicted class.
+
+    What does not exist for the model is left out: a ResNet has Grad-CAM alone, an encoder without
+    classes nothing about classes, and attention pooling no rollout.
+    """
+    model, config = subject.model, subject.model.config
+    pictures = [("as the model sees it", photo.picture)]
+    name = ""
+    if config.num_classes:
+        label = predicted(subject, photo) if label is None else label
+        name = subject.class_name(label)
+    if not has_attention(model):
+        [cam] = grad_cam(model, photo.pixels, label)
+        return Look(photo=photo, pictures=[*pictures, shown(photo, f"Grad-CAM: {name}", cam)])
+    x, pooled = photo.pixels, model.config.pool != "map"
+    if pooled:
+        pictures.append(shown(photo, "attention rollout", maps.rollout(model, x)[0]))
+    if pooled and config.num_classes:
+        relevance = gradient_rollout(model, x, label)[0]
+        pictures.append(shown(photo, f"relevance: {name}", relevance))
+    if model.patch_embed.backbone is not None and config.num_classes:
+        pictures.append(shown(photo, f"Grad-CAM: {name}", grad_cam(model, x, label)[0]))
+    rgb = patch_colours(model, x)[0]
+    pictures.append(("components of features", colours(rgb, photo.picture.size)))
+    gh, gw = rgb.shape[:2]
+    centre = patch_similarity(model, x, (gh // 2, gw // 2))[0]
+    pictures.append(shown(photo, "similar to the centre", centre))
+    weights = maps.attention(model, x, layers)[0]
+    if len(heads) < model.config.num_heads:  # a copy
+        weights = weights[:, list(heads)]
+    unit = torch.nn.functional.normalize(patch_features(model, x)[0].flatten(0, 1).float(), dim=-1)
+    return Look(
+        photo=photo,
+        pictures=pictures,
+        layers=list(layers),
+        heads=list(heads),
+        weights=weights,
+        similarity=(unit @ unit.T).unflatten(0, (gh, gw)).unflatten(2, (gh, gw)),
+        grid=(gh, gw),
+        prefix=model.num_prefix_tokens,
+    )
+
+
+def shown(photo: Photo, name: str, values: Tensor) -> tuple[str, Image.Image]:
+    """A name and a map over the photo."""
+    return name, overlay(photo.picture, values)

@@ -1,0 +1,176 @@
+"""Attention maps, rollout, attention distance and entropy.
+
+Shapes: b batch, c channels, h w pixels, n = p + gh gw tokens: p prefix tokens (class, distillation,
+registers), then gh rows and gw columns of patches. Maps hold patches alone.
+`layers`: a number of last layers, a list of indices (negative ones count from the end), or None for
+all; results are in ascending order. Raises UserError for a layer that does not exist, a model
+without attention and an image without a whole patch.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vit.errors import UserError
+from vit.inspection.capture import attention_weights, chosen_layers, each_layer, grid_of
+from vit.inspection.capture import transformer as needs_attention
+
+Layers = int | Sequence[int] | None
+
+
+def prefix_names(model: nn.Module) -> list[str]:
+    """Names of the tokens before the patches, in order, such as ["class", "register 1"]."""
+    config = needs_attention(model).config
+    names = ["class"] * config.class_token + ["distillation"] * config.distillation_token
+    return names + [f"register {i + 1}" for i in range(config.num_registers)]
+
+
+def attention(model: nn.Module, images: Tensor, layers: Layers = 1) -> Tensor:
+    """Attention weights of chosen layers, `b layers heads n n`; rows (queries) sum to 1.
+
+    Equation 6 of ViT (arXiv:2010.11929). The result takes 4 b layers heads n^2 bytes.
+    """
+    return _per_layer(model, images, layers, lambda weights: weights)
+
+
+def class_attention(model: nn.Module, images: Tensor, layers: Layers = 1) -> Tensor:
+    """Attention of the class token to the patches, `b layers heads gh gw`.
+
+    The sum of a map is less than 1 by what the class token gives to the prefix tokens.
+    """
+    config = needs_attention(model).config
+    if not config.class_token:
+        raise UserError(
+            f"this model has no class token (its pool is {config.pool!r}); use patch_attention"
+        )
+    return token_attention(model, images, 0, layers)
+
+
+def patch_attention(
+    model: nn.Module, images: Tensor, patch: tuple[int, int], layers: Layers = 1
+) -> Tensor:
+    """Attention of the patch in (row, column) to all patches, `b layers heads gh gw`."""
+    index = patch_index(grid_of(model, images), patch)
+    prefix = needs_attention(model).num_prefix_tokens
+    return token_attention(model, images, prefix + index, layers)
+
+
+def token_attention(model: nn.Module, images: Tensor, token: int, layers: Layers = 1) -> Tensor:
+    """Attention of one of the n tokens to the patches, `b layers heads gh gw`."""
+    grid, prefix = grid_of(model, images), needs_attention(model).num_prefix_tokens
+    rows = _per_layer(model, images, layers, lambda weights: weights[:, :, token, prefix:])
+    return rows.unflatten(-1, grid)
+
+
+def prefix_attention(model: nn.Module, images: Tensor, layers: Layers = 1) -> Tensor:
+    """Share of attention that each prefix token gets from the patches, `b layers heads p`."""
+    p = needs_attention(model).num_prefix_tokens
+    if not p:
+        raise UserError("this model has no class, distillation or register tokens")
+    return _per_layer(model, images, layers, lambda weights: weights[:, :, p:, :p].mean(2))
+
+
+def rollout(model: nn.Module, images: Tensor, layers: Layers = None) -> Tensor:
+    """Attention rollout to the input patches, `b gh gw` (Abnar and Zuidema, arXiv:2005.00928).
+
+    Weights are averaged over heads, mixed half and half with the identity for the residual
+    connection, and multiplied over the layers (ViT, appendix D.8; Figures 6 and 14). The map is
+    that of the tokens which the head reads: the class token (the mean with the distillation token),
+    or the mean of the patches. The prefix tokens' share is left out, so a map sums to less than 1.
+    """
+    read = read_tokens(model, images)
+    total: list[Tensor] = []
+
+    def step(_: int, module: nn.Module, x: Tensor) -> None:
+        mixed = attention_weights(module, x).mean(1) / 2
+        mixed.diagonal(dim1=1, dim2=2).add_(0.5)
+        total[:] = [mixed @ total[0] if total else mixed]
+
+    each_layer(model, images, layers, step)
+    return read_map(model, images, total[0], read)
+
+
+def attention_distance(model: nn.Module, images: Tensor, layers: Layers = None) -> Tensor:
+    """Mean attention distance in pixels, `b layers heads` (ViT, appendix D.7; Figures 7 and 11).
+
+    The distance between the centres of a query patch and of all patches, weighted by attention, and
+    averaged over the queries. Weights to prefix tokens are left out, and the others are rescaled to
+    sum to 1.
+    """
+    grid, config = grid_of(model, images), needs_attention(model).config
+    rows, columns = (torch.arange(side, device=images.device) for side in grid)
+    centres = config.patch_size * torch.cartesian_prod(rows, columns).float()
+    distances = torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist")
+    p = config.num_prefix_tokens
+
+    def mean(weights: Tensor) -> Tensor:
+        weights = weights[:, :, p:, p:]
+        weighted = torch.einsum("bhnm,nm->bhn", weights, distances.to(weights))
+        return (weighted / weights.sum(-1).clamp_min(torch.finfo(weights.dtype).tiny)).mean(-1)
+
+    return _per_layer(model, images, layers, mean)
+
+
+def head_entropy(model: nn.Module, images: Tensor, layers: Layers = None) -> Tensor:
+    """Entropy of the patches' attention over all n tokens, in nats, `b layers heads`.
+
+    Averaged over the patches; log(n) for a head that attends to every token alike, 0 for one that
+    attends to a single token.
+    """
+    p = needs_attention(model).num_prefix_tokens
+    return _per_layer(
+        model, images, layers, lambda weights: torch.special.entr(weights[:, :, p:]).sum(-1).mean(2)
+    )
+
+
+def patch_index(grid: tuple[int, int], patch: tuple[int, int]) -> int:
+    """Index of the patch in (row, column). UserError if it is outside the grid."""
+    if not all(0 <= place < side for place, side in zip(patch, grid, strict=True)):
+        raise UserError(f"patch {tuple(patch)} is outside the {grid[0]}x{grid[1]} patches")
+    return patch[0] * grid[1] + patch[1]
+
+
+def read_tokens(model: nn.Module, images: Tensor) -> Tensor:
+    """Weight of each token in the pooled representation, `n`. UserError for attention pooling."""
+    vit, (rows, columns) = needs_attention(model), grid_of(model, images)
+    config, p = vit.config, vit.num_prefix_tokens
+    if config.pool == "map":
+        raise UserError(
+            "this model pools by attention (pool='map'), so rollout has no token to start from; "
+            "use patch_attention"
+        )
+    patches = torch.zeros(p + rows * columns, device=images.device)
+    patches[p:] = 1 / (rows * columns)
+    if config.pool == "gap":
+        return patches
+    tokens = torch.zeros_like(patches)
+    tokens[: 1 + config.distillation_token] = 1 / (1 + config.distillation_token)
+    return (tokens + patches) / 2 if config.pool == "cls_gap" else tokens
+
+
+def read_map(model: nn.Module, images: Tensor, total: Tensor, read: Tensor) -> Tensor:
+    """`b gh gw` of a matrix `b n n` between tokens, for the tokens with weight `read`."""
+    prefix = needs_attention(model).num_prefix_tokens
+    row = torch.einsum("n,bnm->bm", read.to(total), total)
+    return row[:, prefix:].unflatten(1, grid_of(model, images))
+
+
+def _per_layer(
+    model: nn.Module, images: Tensor, layers: Layers, reduce: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """`reduce` of each layer's weights (b heads n n), stacked in dimension 1.
+
+    The result is allocated once: collecting and then stacking would need twice its memory.
+    """
+    indices = chosen_layers(needs_attention(model), layers)
+    result: list[Tensor] = []
+
+    def store(index: int, module: nn.Module, x: Tensor) -> None:
+        value = reduce(attention_weights(module, x))
+        if not result:
+            result.append(value.new_empty(len(value), len(indices), *value.shape[1:]))
+        result[0][:, indices.index(index)] = value
+
+    each_layer(model, images, layers, store)
+    return result[0]

@@ -1,0 +1,146 @@
+"""The files that `vit inspect` writes: figures of the parameters and of each photo, and a page."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from vit.errors import UserError
+from vit.inspection import figures
+from vit.inspection.capture import has_attention
+from vit.inspection.looks import Look, look
+from vit.inspection.maps import attention_distance, head_entropy, prefix_names
+from vit.inspection.memory import peak_memory
+from vit.inspection.page import inspection_page, page_image
+from vit.inspection.parameters import embedding_filters, position_similarity
+from vit.inspection.subject import Subject, choose, open_photo
+from vit.reports.drawing import png
+from vit.writing import write_bytes, write_text
+
+SHOWN = 8
+"""Photos with figures of their own, and on the page."""
+AVERAGED = 128
+"""Photos over which distance and entropy are averaged (ViT, appendix D.7)."""
+
+
+@dataclass
+class Survey:
+    """What was written, what could not be, and the largest memory that a photo needed."""
+
+    written: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    peak: int | None = None
+    """Bytes above the model, None if the system does not say."""
+
+
+def survey(
+    subject: Subject,
+    name: str,
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    label: int | None = None,
+) -> Survey:
+    """Inspects a model with photos and writes the files into the folder `out`.
+
+    `layers` and `heads`: indices; by default four layers and all heads. `label`: the class to
+    explain; by default each photo's predicted one. The first SHOWN photos are shown, and the first
+    AVERAGED count in the averages. Raises UserError for what does not exist.
+    """
+    model, result = subject.model, Survey()
+    if has_attention(model):
+        depth = model.config.depth
+        spread = sorted({depth * (i + 1) // 4 - 1 for i in range(4) if depth * (i + 1) >= 4})
+        indices = choose("layers", layers, depth, spread)
+        chosen = choose("heads", heads, model.config.num_heads, range(model.config.num_heads))
+        _parameters(subject, out, result)
+    else:
+        if layers is not None or heads is not None:
+            option = "--layers" if layers is not None else "--heads"
+            raise UserError(f"{option}: {name} is a ResNet without attention; leave the option out")
+        if not paths:
+            raise UserError(f"{name} is a ResNet without attention; give images for Grad-CAM")
+        if not model.config.num_classes:
+            raise UserError(f"{name} has neither attention nor classes, so nothing can be shown")
+        indices, chosen = [], []
+    images, averages = [], []
+    device = next(model.parameters()).device
+    for i, path in enumerate(paths[:AVERAGED]):
+        photo = open_photo(subject, path)
+        with peak_memory(device) as peak:
+            if indices:
+                distances = attention_distance(model, photo.pixels)[0]
+                averages.append(torch.stack([distances, head_entropy(model, photo.pixels)[0]]))
+            seen = look(subject, photo, indices, chosen, label) if i < SHOWN else None
+        result.peak = max([*peak, result.peak or 0]) or None
+        if seen is not None:  # its weights may take hundreds of megabytes: nothing keeps them
+            _figures(seen, out, f"{i + 1:02}_{path.stem}", result)
+            images.append(page_image(seen, model.patch_size))
+    if averages:
+        _averages(torch.stack(averages).mean(0), len(averages), out, result)
+    if images:
+        tokens = prefix_names(model) if has_attention(model) else []
+        about = (
+            f"{len(images)} images of {'x'.join(map(str, subject.preprocess.image_size))} pixels"
+        )
+        html = inspection_page(name, about, images, tokens)
+        write_text(out / "inspection.html", html, errors="backslashreplace")
+        result.written.append(out / "inspection.html")
+    result.notes += list(_left_out(subject, len(paths)))
+    return result
+
+
+def _parameters(subject: Subject, out: Path, result: Survey) -> None:
+    """Filters and positions, as far as the model has them."""
+    model = subject.model
+    jobs: list[tuple[str, Callable[[], Tensor], Callable[[Tensor], Figure]]] = [
+        ("filters", lambda: embedding_filters(model), figures.filters),
+        ("positions", lambda: position_similarity(model), figures.positions),
+    ]
+    for name, compute, draw in jobs:
+        try:
+            values = compute()
+        except UserError as error:  # this model has none
+            result.notes.append(f"no {name}.png: {error}")
+            continue
+        _write(out / f"{name}.png", draw(values), result)
+
+
+def _figures(look: Look, out: Path, name: str, result: Survey) -> None:
+    _write(out / f"{name}.png", figures.overview(look.pictures, look.photo.name), result)
+    if look.weights is not None:
+        drawn = figures.head_maps(look.maps, look.layers, look.heads)
+        _write(out / f"{name}_heads.png", drawn, result)
+
+
+def _averages(values: Tensor, count: int, out: Path, result: Survey) -> None:
+    """Distance and entropy `2 layers heads`, averaged over `count` photos."""
+    title = f"mean over {count} image{'s' * (count != 1)}"
+    for name, label, heads in (
+        ("attention_distance", "mean attention distance, pixels", values[0]),
+        ("head_entropy", "entropy of attention, nats", values[1]),
+    ):
+        _write(out / f"{name}.png", figures.by_depth(heads, label, title), result)
+
+
+def _write(path: Path, figure: Figure, result: Survey) -> None:
+    write_bytes(path, png(figure))
+    result.written.append(path)
+
+
+def _left_out(subject: Subject, count: int) -> Iterator[str]:
+    """What the reader may miss, one line each."""
+    if count > SHOWN:
+        yield f"the first {SHOWN} of {count} images are shown"
+    if count > AVERAGED:
+        yield f"distance and entropy are averaged over the first {AVERAGED} images"
+    if count and has_attention(subject.model):
+        if not subject.model.config.num_classes:
+            yield "the model has no classes, so no relevance for a class"
+        if subject.model.config.pool == "map":
+            yield "the model pools by attention, so no rollout and no relevance for a class"
