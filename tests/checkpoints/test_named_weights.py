@@ -4,6 +4,7 @@ The only server is one of ours, on 127.0.0.1.
 """
 
 import hashlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -151,6 +152,110 @@ def test_a_changed_or_cut_file_is_one_line(mirror: Mirror) -> None:
         fetch_published(row())
     mirror.put(CLASSIFIER, content)
     assert fetch_published(row()).read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [(b"<html><body>Sign in</body></html>", "web page"), (b"", "empty"), (b"x" * 99, "neither")],
+)
+def test_what_is_no_weights_is_neither_kept_nor_recorded(
+    content: bytes, what: str, mirror: Mirror
+) -> None:
+    mirror.put(CLASSIFIER, content)
+    with pytest.raises(UserError, match=rf"cannot be fetched from http.*{what}.* It was not kept"):
+        fetch_published(row())
+    assert [path.suffix for path in published_path(row()).parent.iterdir()] in ([], [".lock"])
+    right = mirror.put(CLASSIFIER)
+    assert fetch_published(row()).read_bytes() == right
+
+
+def test_a_cut_file_that_was_put_there_is_not_recorded(mirror: Mirror) -> None:
+    content = mirror.put(CLASSIFIER)
+    path = published_path(row())
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content[:-1000])
+    with pytest.raises(UserError, match=rf"damaged or incomplete.*; delete .*{path.name} and try"):
+        fetch_published(row())
+    changed_byte = bytearray(content)
+    changed_byte[len(content) // 2] ^= 1
+    path.write_bytes(changed_byte)
+    with pytest.raises(UserError, match=r"damaged or incomplete \(.*CRC"):
+        fetch_published(row())
+    assert not path.with_name(f"{path.name}.sha256").exists()
+    path.write_bytes(content)
+    assert fetch_published(row()) == path and mirror.asked == []
+
+
+def test_a_wrong_record_is_named(mirror: Mirror) -> None:
+    """As earlier versions wrote one for whatever arrived."""
+    content = mirror.put(CLASSIFIER)
+    path = fetch_published(row())
+    record = path.with_name(f"{path.name}.sha256")
+    record.write_text(f"{'0' * 64}  {path.name}\n")
+    with pytest.raises(UserError, match=r"if the copy is right, .* delete .*\.sha256$"):
+        fetch_published(row())
+    path.unlink()
+    with pytest.raises(UserError, match=r"it was not kept; .* delete .*\.npz\.sha256"):
+        fetch_published(row())
+    record.unlink()
+    assert fetch_published(row()).read_bytes() == content
+
+
+def test_a_cache_that_cannot_be_written_serves_what_it_holds(
+    mirror: Mirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = mirror.put(CLASSIFIER)
+    path = published_path(row())
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    # Directories in the place of the lock and the record fail as a read-only disk does.
+    path.with_name(f"{path.name}.lock").mkdir()
+    path.with_name(f"{path.name}.sha256").mkdir()
+    assert fetch_published(row()) == path
+    assert "cannot be recorded in " in capsys.readouterr().err
+    path.write_bytes(b"<html>")
+    with pytest.raises(UserError, match="web page"):
+        fetch_published(row())
+    assert mirror.asked == []
+
+
+def test_a_directory_at_the_files_path_is_one_line_before_a_download(mirror: Mirror) -> None:
+    mirror.put(CLASSIFIER)
+    published_path(row()).mkdir(parents=True)
+    with pytest.raises(UserError, match=r"\.npz is a directory, but .* move it"):
+        fetch_published(row())
+    assert mirror.asked == []
+
+
+@pytest.mark.parametrize("value", ["foo", "http://[x", "ftp://host", "https://", "http://h:p"])
+@pytest.mark.parametrize("variable", ["VIT_WEIGHTS_MIRROR", "VIT_GS_ENDPOINT"])
+def test_a_mirror_that_is_no_address_is_one_line(
+    variable: str, value: str, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIT_WEIGHTS_MIRROR")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UserError, match=rf"^{variable}={re.escape(value)} is not the address of"):
+        fetch_published(row())
+
+
+def test_a_file_with_other_outputs_or_layout_is_not_the_rows(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The same architecture does not suffice: the normalisation is the row's."""
+    content = mirror.put(CLASSIFIER)
+    mirror.put(IN21K, content)
+    with pytest.raises(UserError, match=r"it has 1,000 outputs instead of 21,843"):
+        load_pretrained(IN21K)
+    model, _ = load_pretrained(CLASSIFIER)
+    torch.save(model.state_dict(), tmp_path / "timm.pth")
+    path = published_path(row())
+    path.write_bytes((tmp_path / "timm.pth").read_bytes())
+    path.with_name(f"{path.name}.sha256").unlink()
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"it has the layout of timm instead of google's"):
+            load_pretrained(CLASSIFIER)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()  # as an earlier version recorded
+        path.with_name(f"{path.name}.sha256").write_text(f"{digest}  {path.name}\n")
 
 
 def test_a_record_that_is_no_digest_is_one_line(mirror: Mirror) -> None:

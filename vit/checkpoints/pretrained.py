@@ -25,6 +25,7 @@ from vit.checkpoints.hub import locate
 from vit.checkpoints.layout import ModelConfig, Recognised, listed
 from vit.checkpoints.published import Published
 from vit.checkpoints.report import LoadReport, print_report
+from vit.checkpoints.row_check import check_layout, weights_of
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import Model, build_model, model_config
@@ -141,7 +142,7 @@ def load_pretrained(
         differing = same_architecture(found.config, model_config(name))
         if differing:
             raise UserError(
-                f"{pretrained} is not a {name}: it has {', '.join(differing)}{_weights_of(name)}"
+                f"{pretrained} is not a {name}: it has {', '.join(differing)}{weights_of(name)}"
             )
     target = adapt(
         found,
@@ -163,12 +164,6 @@ def load_pretrained(
         report.preprocess = with_image_size(found.preprocess, target)
     model.preprocess = report.preprocess or {}
     return model, report
-
-
-def _weights_of(name: str) -> str:
-    """'; published weights of vit_s16: ...', or an empty string where there are none."""
-    names = [row.name for row in published.table().values() if row.architecture == name]
-    return f"; published weights of {name}: {', '.join(names)}" if names else ""
 
 
 def inspect_pretrained(pretrained: str | Path, **facts: Any) -> PretrainedInfo:
@@ -212,7 +207,9 @@ def _open(
     unexpected = set(file.shapes) - found.used - set(found.left_out)
     if unexpected:
         found.unexpected = sorted(unexpected)
-    if row is not None:  # it knows how images are prepared, and what a file alone does not say
+    if row is not None:
+        check_layout(row, found, f"{path}")
+        # It knows how images are prepared, and what a file alone does not say.
         found.preprocess, found.notes = row.preprocess(), []
     return found, row
 
