@@ -100,6 +100,8 @@ class Recognised:
     """A part that our models do not have, in words, for the refusal of missing or extra keys."""
     classes: list[str] | None = None
     preprocess: dict[str, Any] | None = None
+    unprepared: str = ""
+    """The setting with which images cannot be prepared here, where `preprocess` is None for it."""
     notes: list[str] = field(default_factory=list)
     """What had to be assumed, for the report."""
     check: Callable[[], None] = lambda: None

@@ -159,7 +159,9 @@ def load_pretrained(
         report.notes.append(
             f"the file names no classes; {target.num_classes:,} outputs are taken as ImageNet's"
         )
-    report.preprocess = found.preprocess
+    report.preprocess, report.unprepared = found.preprocess, found.unprepared
+    if found.unprepared:
+        report.notes.append(f"how images are prepared is not taken over: {found.unprepared}")
     if image_size is not None:
         report.preprocess = with_image_size(found.preprocess, target)
     model.preprocess = report.preprocess or {}
@@ -210,7 +212,7 @@ def _open(
     if row is not None:
         check_layout(row, found, f"{path}")
         # It knows how images are prepared, and what a file alone does not say.
-        found.preprocess, found.notes = row.preprocess(), []
+        found.preprocess, found.unprepared, found.notes = row.preprocess(), "", []
     return found, row
 
 

@@ -12,10 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vit.checkpoints.preprocessing import described
+from vit.checkpoints.preprocessing import described, timms_fraction
 from vit.errors import UserError, did_you_mean
 from vit.models.zoo import canonical_name
 from vit.ranges import shown
+from vit.reading import irregular
 
 NON_COMMERCIAL = "-nc-"
 _HUB_PREFIX = re.compile(r"^(hf-hub:|hf_hub:)")
@@ -100,7 +101,10 @@ class Published:
             mean=list(self.mean),
             std=list(self.std),
             interpolation=self.interpolation,
-            crop_fraction=self.crop_fraction,
+            # timm's, and rounded like it, but where another page or torchvision states the sizes.
+            crop_fraction=timms_fraction(self.image_size, self.crop_fraction)
+            if self.timm and self.images is None
+            else self.crop_fraction,
         )
 
 
@@ -157,7 +161,9 @@ def named(text: object) -> Published | None:
 
     A file or directory of that name comes first. UserError as for `find`.
     """
-    if not isinstance(text, str) or not text or "://" in text or Path(text).expanduser().exists():
+    if not isinstance(text, str) or not text or "://" in text:
+        return None
+    if irregular(Path(text).expanduser()) != "missing":
         return None
     row = _exact(text)
     could_be = _HUB_PREFIX.match(text) or (_NAME.match(text) and not _FILE.search(text))
