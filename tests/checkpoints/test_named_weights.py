@@ -4,6 +4,7 @@ The only server is one of ours, on 127.0.0.1.
 """
 
 import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -19,10 +21,13 @@ from torch import Tensor, nn
 import vit
 from tests.checkpoints.mirror import BACKBONE, CLASSIFIER, IN21K, Mirror, mirrored, path_of
 from vit.checkpoints import published
+from vit.checkpoints.convert import compare, convert
 from vit.checkpoints.hub import fetch_published, published_path
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.checkpoints.report import LoadReport
+from vit.compute.candidate import find_model
 from vit.errors import UserError
+from vit.models.zoo import model_config
 
 
 @pytest.fixture
@@ -349,3 +354,49 @@ def test_a_backbone_is_as_large_as_its_images(mirror: Mirror) -> None:
     assert torch.allclose(features(model, 224), features(whole, 224), atol=1e-5)
     with pytest.raises(UserError, match="is an encoder without classes"):
         vit.load("facebook/dinov2-small")
+
+
+def test_a_conversion_by_name_keeps_the_positions_of_the_file(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    mirror.put(BACKBONE)
+    convert(BACKBONE, tmp_path / "name", "huggingface")
+    convert(fetch_published(row(BACKBONE)), tmp_path / "file", "huggingface")
+    described = json.loads((tmp_path / "name" / "config.json").read_text())
+    assert described["image_size"] == 518
+    one, other = (safetensors.torch.load_file(tmp_path / name / "model.safetensors")
+                  for name in ("name", "file"))  # fmt: skip
+    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    prepared = json.loads((tmp_path / "name" / "preprocessor_config.json").read_text())
+    assert prepared["crop_size"] == {"height": 224, "width": 224}
+    assert compare(BACKBONE, tmp_path / "name").relative == 0
+
+
+def test_a_directory_that_hides_a_name_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("vit_ti16").mkdir()
+    with pytest.raises(
+        UserError, match=rf"vit_ti16 holds no weights; .*hides .* give {CLASSIFIER}"
+    ):
+        vit.load("vit_ti16")
+    Path(CLASSIFIER).mkdir()
+    with pytest.raises(UserError, match=r"hides the published weights .* to use these, rename it$"):
+        load_pretrained(CLASSIFIER)
+
+
+@pytest.mark.parametrize("name", ["facebook/deit-tiny-patch16-224", "timm/deit_tiny_patch16_224"])
+def test_a_repository_of_the_hub_is_a_name_everywhere(
+    name: str, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_model(name).name == "deit_ti16.fb_in1k"
+    monkeypatch.setenv("VIT_WEIGHTS_MIRROR", "http://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"deit_ti16\.fb_in1k cannot be fetched"):
+        vit.create_model(name)
+    assert vit.create_model("ViT-Ti/16").config == model_config("vit_ti16")  # no weights are meant
+
+
+def test_a_class_stands_once() -> None:
+    with pytest.raises(UserError, match="classes has the name a twice"):
+        vit.create_model("vit_ti16", classes=["a", "b", "a"])

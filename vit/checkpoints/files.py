@@ -135,9 +135,12 @@ def find_weights(path: Path) -> Path:
         raise UserError(f"{path} is split into several files; save it as one model.safetensors")
     weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
     if len(weights) != 1:
+        from vit.checkpoints.published import hidden_by  # only for the message
+
         what = "no weights" if not weights else f"{len(weights)} files of weights"
         raise UserError(
             f"{path} holds {what}; name one file, or a directory with model.safetensors"
+            f"{hidden_by(path)}"
         )
     return weights[0]
 

@@ -36,6 +36,14 @@ class MissingFact(UserError):
         """The sentence with the options as the caller's interface spells them."""
         return f"{self.problem} give {' and '.join(options)}{self.when}"
 
+    def for_convert(self) -> str:
+        """The sentence for `vit convert`."""
+        sizes = "image_size="
+        return self.asking(
+            "--image-size HEIGHT WIDTH" if option.startswith(sizes) else f"--set {option}"
+            for option in self.options
+        )
+
 
 LazyTensors = dict[str, Callable[[], Tensor]]
 """Our name -> a function that reads the tensor; nothing is read before everything has a place."""

@@ -18,6 +18,7 @@ from vit.checkpoints import published
 from vit.checkpoints.adapt import HEAD
 from vit.checkpoints.files import open_weights
 from vit.checkpoints.hub import fetch, is_address
+from vit.checkpoints.layout import MissingFact
 from vit.checkpoints.native import load_native
 from vit.checkpoints.native import matches as is_native
 from vit.checkpoints.pretrained import load_pretrained
@@ -112,7 +113,11 @@ def load(path: str | Path) -> Classifier:
         values, names = info.preprocess, info.classes
         multilabel: bool = info.extra.get("multilabel", False)
     else:
-        model, report = load_pretrained(weights)
+        try:
+            model, report = load_pretrained(weights)
+        except MissingFact as fact:
+            command = f"vit convert {shlex.quote(str(path))} DIR --to native"
+            raise UserError(f"{fact.for_convert()} to `{command}`, and load DIR") from fact
         values, names, multilabel = report.preprocess, report.classes, report.multilabel
         notes += report.notes
         unprepared = report.unprepared
