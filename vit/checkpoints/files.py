@@ -135,9 +135,12 @@ def find_weights(path: Path) -> Path:
         raise UserError(f"{path} is split into several files; save it as one model.safetensors")
     weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
     if len(weights) != 1:
+        from vit.checkpoints.published import hidden_by  # only for the message
+
         what = "no weights" if not weights else f"{len(weights)} files of weights"
         raise UserError(
             f"{path} holds {what}; name one file, or a directory with model.safetensors"
+            f"{hidden_by(path)}"
         )
     return weights[0]
 
@@ -173,13 +176,40 @@ def reason(error: BaseException, longest: int = 300) -> str:
 
 
 def _what_it_is(start: bytes, size: int) -> str:
+    problem = _no_weights(start, size)
+    if problem:
+        return f"{problem}; delete it and fetch it again"
+    if start.startswith(b"version https://"):
+        return "it is a Git LFS pointer, so the real file is still to be fetched (`git lfs pull`)"
+    return "it is neither safetensors nor .npz nor a torch file, or it is damaged"
+
+
+def _no_weights(start: bytes, size: int) -> str:
+    """What a server sends in the place of weights; an empty string for anything else."""
     if size == 0:
         return "it is empty"
     if start.lstrip()[:1] == b"<":
         return "it is a web page, so a download went wrong"
-    if start.startswith(b"version https://"):
-        return "it is a Git LFS pointer, so the real file is still to be fetched (`git lfs pull`)"
-    return "it is neither safetensors nor .npz nor a torch file, or it is damaged"
+    return ""
+
+
+def check_answer(path: Path) -> None:
+    """UserError where a server has sent a page or nothing in the place of weights."""
+    with path.open("rb") as stream:
+        problem = _no_weights(stream.read(16), path.stat().st_size)
+    if problem:
+        raise UserError(f"{path} is not a file of weights: {problem}")
+
+
+def check_archive(path: Path) -> None:
+    """UserError where a member of a zip archive (.npz, torch) has not its CRC-32."""
+    if not zipfile.is_zipfile(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_sums(archive)
+    except _DAMAGED as error:
+        raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
 
 
 def _open_safetensors(path: Path) -> WeightFile:
