@@ -203,9 +203,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 with temporary.open("wb") as file:
                     torch.save(checkpoint, file)
                 seal(temporary)
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:
             # On a full disk torch fails once more while it closes the file, and hides the reason.
-            reason = error.__context__
+            reason = error if isinstance(error, OSError) else error.__context__
             if isinstance(reason, OSError):
                 raise OSError(reason.errno, reason.strerror, str(path)) from error
             raise
