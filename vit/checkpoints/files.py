@@ -253,7 +253,8 @@ def _open_torch(path: Path) -> WeightFile:
             "torch.save(torch.load(path, weights_only=False)['state_dict'], 'weights.pth') or the "
             "like, and load that"
         ) from error
-    except (RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
+    # torch reads safetensors too, by the name of the file.
+    except (RuntimeError, EOFError, ValueError, OSError, KeyError, SafetensorError) as error:
         raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
     if not isinstance(top, Mapping):
         raise UserError(f"{path} holds a {type(top).__name__}, not a state dict")

@@ -101,6 +101,7 @@ def load(path: str | Path) -> Classifier:
         model, info = load_native(weights)
         values, names = info.preprocess, info.classes
         multilabel: bool = info.extra.get("multilabel", False)
+        notes += info.notes
     else:
         model, report = load_pretrained(weights)
         values, names, multilabel = report.preprocess, report.classes, report.multilabel
