@@ -26,7 +26,7 @@ from vit.cli.resuming import read_checkpoint
 from vit.errors import UserError
 from vit.training.classifier import ImageClassifier
 
-# Dropout and several steps per epoch; every epoch is saved.
+# Three steps per epoch; every epoch is saved.
 RUN = ("--save_every=0", "--trainer.max_epochs=8", "--trainer.log_every_n_steps=1")
 
 
