@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vit.checkpoints.sealed import verify
 from vit.errors import UserError
 from vit.reading import irregular, regular_file
 
@@ -228,24 +229,12 @@ def _open_zip(path: Path) -> WeightFile:
             members = archive.namelist()
             if any(name.endswith(".npy") for name in members):
                 return _open_npz(path, archive)
-            _check_sums(archive)
     except UserError:
         raise
     except _DAMAGED as error:
         raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
+    verify(path)
     return _open_torch(path)
-
-
-def _check_sums(archive: zipfile.ZipFile) -> None:
-    """BadZipFile where a member has not its CRC-32. torch.load does not look at it.
-
-    A sum of zero says that the writer left it out (torch.serialization.set_crc32_options).
-    """
-    for member in archive.infolist():
-        if member.CRC:
-            with archive.open(member) as stream:
-                while stream.read(1 << 20):
-                    pass
 
 
 def _open_npz(path: Path, archive: zipfile.ZipFile) -> WeightFile:
@@ -294,7 +283,8 @@ def _open_torch(path: Path) -> WeightFile:
             "torch.save(torch.load(path, weights_only=False)['state_dict'], 'weights.pth') or the "
             "like, and load that"
         ) from error
-    except (RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
+    # torch reads safetensors too, by the name of the file.
+    except (RuntimeError, EOFError, ValueError, OSError, KeyError, SafetensorError) as error:
         raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
     if not isinstance(top, Mapping):
         raise UserError(f"{path} holds a {type(top).__name__}, not a state dict")

@@ -112,6 +112,7 @@ def load(path: str | Path) -> Classifier:
         model, info = load_native(weights)
         values, names = info.preprocess, info.classes
         multilabel: bool = info.extra.get("multilabel", False)
+        notes += info.notes
     else:
         try:
             model, report = load_pretrained(weights)
