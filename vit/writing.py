@@ -4,7 +4,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?|\..+\.ckpt\.\d+\.tmp")
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[Path]:
+def atomic(path: Path, before: Callable[[], None] | None = None) -> Iterator[Path]:
     """A temporary path next to `path`, which replaces `path` if nothing fails.
 
-    It has the suffix of `path`, because some writers choose a format by it.
+    It has the suffix of `path`, because some writers choose a format by it. `before` is called when
+    the content is on disk and the name is not.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
@@ -25,6 +26,8 @@ def atomic(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())  # otherwise a crash could leave the new name on an empty file
+        if before is not None:
+            before()
         temporary.replace(path)
         _sync_directory(path.parent)
     except BaseException:

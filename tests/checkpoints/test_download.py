@@ -176,6 +176,45 @@ def test_host_and_size_are_said_before_a_download(
         fetch("gs://bucket/none")
 
 
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [(404, "check the address"), (500, "try again later"), (429, "try again later")],
+)
+def test_a_refusal_names_the_url_and_what_helps(status: int, remedy: str, server: Server) -> None:
+    server.status = status
+    with pytest.raises(UserError, match=rf"says {status} .* for {url(server)}; {remedy}, or give"):
+        download(url(server))
+
+
+def test_redirects_in_a_circle_are_one_line(server: Server) -> None:
+    server.redirects["/w.bin"] = url(server)
+    with pytest.raises(UserError, match="redirects in a circle; check the address") as raised:
+        download(url(server))
+    assert "\\n" not in str(raised.value)
+
+
+def test_the_remedy_fits_how_the_file_was_named(server: Server, tmp_path: Path) -> None:
+    server.files["/w.bin"] = CONTENT
+    server.lengths = server.hashes = False
+    target = tmp_path / "usb" / "w.bin"
+    with pytest.raises(UserError, match=rf"fetch it in another way and put it at {target}$"):
+        download(url(server), name="vit_ti16", target=target)
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        UserError, match=r"cannot be written to .*; give --to another folder of you"
+    ):
+        download(url(server), name="vit_ti16", target=tmp_path / "file" / "w.bin")
+
+
+@pytest.mark.parametrize("content", [b"<!DOCTYPE html>", b""])
+def test_a_page_in_the_place_of_weights_is_not_kept(content: bytes, server: Server) -> None:
+    server.files["/bucket/w.bin"] = content
+    with pytest.raises(UserError, match=r"what it sent is not a file of weights: .* not kept"):
+        fetch("gs://bucket/w.bin")
+    server.files["/bucket/w.bin"] = CONTENT
+    assert fetch("gs://bucket/w.bin").read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize("target", ["ftp://127.0.0.1:9/w", "file:///etc/hostname", "data:,x"])
 def test_redirects_to_other_protocols_are_refused(server: Server, target: str) -> None:
     server.redirects["/w.bin"] = target

@@ -4,6 +4,8 @@ The only server is one of ours, on 127.0.0.1.
 """
 
 import hashlib
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -18,10 +21,13 @@ from torch import Tensor, nn
 import vit
 from tests.checkpoints.mirror import BACKBONE, CLASSIFIER, IN21K, Mirror, mirrored, path_of
 from vit.checkpoints import published
+from vit.checkpoints.convert import compare, convert
 from vit.checkpoints.hub import fetch_published, published_path
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.checkpoints.report import LoadReport
+from vit.compute.candidate import find_model
 from vit.errors import UserError
+from vit.models.zoo import model_config
 
 
 @pytest.fixture
@@ -153,6 +159,110 @@ def test_a_changed_or_cut_file_is_one_line(mirror: Mirror) -> None:
     assert fetch_published(row()).read_bytes() == content
 
 
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [(b"<html><body>Sign in</body></html>", "web page"), (b"", "empty"), (b"x" * 99, "neither")],
+)
+def test_what_is_no_weights_is_neither_kept_nor_recorded(
+    content: bytes, what: str, mirror: Mirror
+) -> None:
+    mirror.put(CLASSIFIER, content)
+    with pytest.raises(UserError, match=rf"cannot be fetched from http.*{what}.* It was not kept"):
+        fetch_published(row())
+    assert [path.suffix for path in published_path(row()).parent.iterdir()] in ([], [".lock"])
+    right = mirror.put(CLASSIFIER)
+    assert fetch_published(row()).read_bytes() == right
+
+
+def test_a_cut_file_that_was_put_there_is_not_recorded(mirror: Mirror) -> None:
+    content = mirror.put(CLASSIFIER)
+    path = published_path(row())
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content[:-1000])
+    with pytest.raises(UserError, match=rf"damaged or incomplete.*; delete .*{path.name} and try"):
+        fetch_published(row())
+    changed_byte = bytearray(content)
+    changed_byte[len(content) // 2] ^= 1
+    path.write_bytes(changed_byte)
+    with pytest.raises(UserError, match=r"damaged or incomplete \(.*CRC"):
+        fetch_published(row())
+    assert not path.with_name(f"{path.name}.sha256").exists()
+    path.write_bytes(content)
+    assert fetch_published(row()) == path and mirror.asked == []
+
+
+def test_a_wrong_record_is_named(mirror: Mirror) -> None:
+    """As earlier versions wrote one for whatever arrived."""
+    content = mirror.put(CLASSIFIER)
+    path = fetch_published(row())
+    record = path.with_name(f"{path.name}.sha256")
+    record.write_text(f"{'0' * 64}  {path.name}\n")
+    with pytest.raises(UserError, match=r"if the copy is right, .* delete .*\.sha256$"):
+        fetch_published(row())
+    path.unlink()
+    with pytest.raises(UserError, match=r"it was not kept; .* delete .*\.npz\.sha256"):
+        fetch_published(row())
+    record.unlink()
+    assert fetch_published(row()).read_bytes() == content
+
+
+def test_a_cache_that_cannot_be_written_serves_what_it_holds(
+    mirror: Mirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = mirror.put(CLASSIFIER)
+    path = published_path(row())
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    # Directories in the place of the lock and the record fail as a read-only disk does.
+    path.with_name(f"{path.name}.lock").mkdir()
+    path.with_name(f"{path.name}.sha256").mkdir()
+    assert fetch_published(row()) == path
+    assert "cannot be recorded in " in capsys.readouterr().err
+    path.write_bytes(b"<html>")
+    with pytest.raises(UserError, match="web page"):
+        fetch_published(row())
+    assert mirror.asked == []
+
+
+def test_a_directory_at_the_files_path_is_one_line_before_a_download(mirror: Mirror) -> None:
+    mirror.put(CLASSIFIER)
+    published_path(row()).mkdir(parents=True)
+    with pytest.raises(UserError, match=r"\.npz is a directory, but .* move it"):
+        fetch_published(row())
+    assert mirror.asked == []
+
+
+@pytest.mark.parametrize("value", ["foo", "http://[x", "ftp://host", "https://", "http://h:p"])
+@pytest.mark.parametrize("variable", ["VIT_WEIGHTS_MIRROR", "VIT_GS_ENDPOINT"])
+def test_a_mirror_that_is_no_address_is_one_line(
+    variable: str, value: str, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIT_WEIGHTS_MIRROR")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UserError, match=rf"^{variable}={re.escape(value)} is not the address of"):
+        fetch_published(row())
+
+
+def test_a_file_with_other_outputs_or_layout_is_not_the_rows(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The same architecture does not suffice: the normalisation is the row's."""
+    content = mirror.put(CLASSIFIER)
+    mirror.put(IN21K, content)
+    with pytest.raises(UserError, match=r"it has 1,000 outputs instead of 21,843"):
+        load_pretrained(IN21K)
+    model, _ = load_pretrained(CLASSIFIER)
+    torch.save(model.state_dict(), tmp_path / "timm.pth")
+    path = published_path(row())
+    path.write_bytes((tmp_path / "timm.pth").read_bytes())
+    path.with_name(f"{path.name}.sha256").unlink()
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"it has the layout of timm instead of google's"):
+            load_pretrained(CLASSIFIER)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()  # as an earlier version recorded
+        path.with_name(f"{path.name}.sha256").write_text(f"{digest}  {path.name}\n")
+
+
 def test_a_record_that_is_no_digest_is_one_line(mirror: Mirror) -> None:
     mirror.put(CLASSIFIER)
     path = fetch_published(row())
@@ -244,3 +354,49 @@ def test_a_backbone_is_as_large_as_its_images(mirror: Mirror) -> None:
     assert torch.allclose(features(model, 224), features(whole, 224), atol=1e-5)
     with pytest.raises(UserError, match="is an encoder without classes"):
         vit.load("facebook/dinov2-small")
+
+
+def test_a_conversion_by_name_keeps_the_positions_of_the_file(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    mirror.put(BACKBONE)
+    convert(BACKBONE, tmp_path / "name", "huggingface")
+    convert(fetch_published(row(BACKBONE)), tmp_path / "file", "huggingface")
+    described = json.loads((tmp_path / "name" / "config.json").read_text())
+    assert described["image_size"] == 518
+    one, other = (safetensors.torch.load_file(tmp_path / name / "model.safetensors")
+                  for name in ("name", "file"))  # fmt: skip
+    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    prepared = json.loads((tmp_path / "name" / "preprocessor_config.json").read_text())
+    assert prepared["crop_size"] == {"height": 224, "width": 224}
+    assert compare(BACKBONE, tmp_path / "name").relative == 0
+
+
+def test_a_directory_that_hides_a_name_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("vit_ti16").mkdir()
+    with pytest.raises(
+        UserError, match=rf"vit_ti16 holds no weights; .*hides .* give {CLASSIFIER}"
+    ):
+        vit.load("vit_ti16")
+    Path(CLASSIFIER).mkdir()
+    with pytest.raises(UserError, match=r"hides the published weights .* to use these, rename it$"):
+        load_pretrained(CLASSIFIER)
+
+
+@pytest.mark.parametrize("name", ["facebook/deit-tiny-patch16-224", "timm/deit_tiny_patch16_224"])
+def test_a_repository_of_the_hub_is_a_name_everywhere(
+    name: str, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_model(name).name == "deit_ti16.fb_in1k"
+    monkeypatch.setenv("VIT_WEIGHTS_MIRROR", "http://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"deit_ti16\.fb_in1k cannot be fetched"):
+        vit.create_model(name)
+    assert vit.create_model("ViT-Ti/16").config == model_config("vit_ti16")  # no weights are meant
+
+
+def test_a_class_stands_once() -> None:
+    with pytest.raises(UserError, match="classes has the name a twice"):
+        vit.create_model("vit_ti16", classes=["a", "b", "a"])

@@ -87,7 +87,15 @@ def test_class_names_may_be_edited_in_config_json(tmp_path: Path) -> None:
     values = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     values["classes"] = ["x", "y", "z"]
     (tmp_path / "config.json").write_text(json.dumps(values))
-    assert load_native(tmp_path)[1].classes == ["x", "y", "z"]
+    info = load_native(tmp_path)[1]
+    assert info.classes == ["x", "y", "z"]
+    [note] = info.notes
+    assert note.startswith("classes of ") and note.endswith(
+        "differ from what was saved with the weights"
+    )
+    values["extra"] = {"multilabel": True}  # no word of ours
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    assert "multilabel" not in load_native(tmp_path)[1].extra
 
 
 def test_a_crash_between_the_two_files_leaves_a_consistent_model(
@@ -150,15 +158,24 @@ def test_no_flipped_bit_anywhere_changes_the_model(alone: bool, tmp_path: Path) 
     for path in (weights,) if alone else (weights, config):
         whole = path.read_bytes()
         for at in range(0, min(len(whole), 4000), 37):
-            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            bit = 1 << at % 8
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
             try:
                 again, told = load_native(tmp_path)
             except UserError:
                 continue
             assert same_tensors(again, model) and again.config == TINY
-            # Names of classes may be edited in config.json, so a flip there cannot be told apart.
-            assert told == info or path == config
+            # Names of classes may be edited in config.json; that they differ is noted.
+            assert told == info or (path == config and told.notes)
         path.write_bytes(whole)
+
+
+def test_a_header_that_becomes_that_of_a_pickle_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"\x80" + path.read_bytes()[1:])
+    with pytest.raises(UserError, match="damaged or incomplete"):
+        load_native(tmp_path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])

@@ -53,6 +53,23 @@ def test_a_row_follows_from_timms_entry(name: str) -> None:
         assert (row.image_size, row.crop_fraction) == (224, 224 / 256)
 
 
+def test_names_without_a_tag_are_the_weights_that_their_library_takes() -> None:
+    timm, theirs = pytest.importorskip("timm.models"), pytest.importorskip("torchvision.models")
+    names = {row.timm.partition(".")[0] for row in ROWS.values() if row.timm}
+    for name in names:
+        entry = timm.get_pretrained_cfg(name)
+        assert published.defaults()[name] == f"{name}.{entry.tag}"
+        full = [row.name for row in ROWS.values() if row.timm == f"{name}.{entry.tag}"]
+        if full:
+            assert [find(name).name] == [find(f"timm/{name}").name] == full
+    for name in published.defaults().keys() - names:
+        assert published.defaults()[name] == str(theirs.get_model_weights(name).DEFAULT)
+        assert find(name).source == f"torchvision {published.defaults()[name]}"
+    kinds = {re.sub(r"vit_(\w)(\d+)", r"vit_\1_\2", row.architecture) for row in ROWS.values()
+             if row.format == "torchvision"}  # fmt: skip
+    assert published.defaults().keys() - names == kinds
+
+
 def test_torchvisions_rows_are_all_members_of_its_enums() -> None:
     models = pytest.importorskip("torchvision.models")
     rows = {row.source: row for row in ROWS.values() if row.source.startswith("torchvision ")}
@@ -209,7 +226,12 @@ def test_a_file_of_the_rows_layout_is_the_rows_model(name: str, tmp_path: Path) 
         ("vit_s16", "vit_s16.augreg_in21k_ft_in1k"),
         ("vit_s16.augreg_in21k", "vit_s16.augreg_in21k"),
         ("ViT-B/16", "vit_b16.augreg_in21k_ft_in1k"),
-        ("vit_base_patch16_224", "vit_b16.augreg_in21k_ft_in1k"),
+        ("vit_base_patch32_224", "vit_b32.augreg_in21k_ft_in1k"),
+        ("deit3_small_patch16_224", "deit3_s16.fb_in1k"),
+        ("timm/deit3_huge_patch14_224", "deit3_h14.fb_in1k"),
+        ("resnetv2_152x2_bit", "bit_r152x2.goog_teacher_in21k_ft_in1k"),
+        ("vit_b_16", "vit_b16.tv_in1k"),
+        ("vit_h_14", "vit_h14.swag_ft_in1k"),
         ("vit_base_patch16_384", "vit_b16.augreg_in21k_ft_in1k_384"),
         ("vit_base_patch16_224.augreg_in21k", "vit_b16.augreg_in21k"),
         ("timm/vit_base_patch16_224.augreg_in21k", "vit_b16.augreg_in21k"),
@@ -218,7 +240,7 @@ def test_a_file_of_the_rows_layout_is_the_rows_model(name: str, tmp_path: Path) 
         ("facebook/dinov2-small", "dinov2_s14.lvd142m"),
         ("dinov2_s14", "dinov2_s14.lvd142m"),
         ("google/vit-base-patch16-224-in21k", "vit_b16.orig_in21k"),
-        ("resnetv2_50x1_bit", "bit_r50x1.goog_in21k_ft_in1k"),
+        ("resnetv2_50x1_bit", "bit_r50x1.goog_distilled_in1k"),
     ],
 )
 def test_spellings(text: str, name: str) -> None:
@@ -231,9 +253,13 @@ def test_spellings(text: str, name: str) -> None:
     ("text", "part"),
     [
         ("vit_s16.augrg", "; of this architecture there are vit_s16.augreg_in21k_ft_in1k, vit_s16"),
+        (
+            "vit_base_patch16_224",
+            "means vit_base_patch16_224.augreg2_in21k_ft_in1k in timm, .*vit_b16.augreg_in21k_ft",
+        ),
         ("vit_giant14", ": nobody publishes any of vit_giant14"),
         ("vit_s17", "did you mean 'vit_s16'"),
-        ("vit_bas_patch16_224", "did you mean 'vit_base_patch16_224'"),
+        ("vit_bas_patch32_224", "did you mean 'vit_base_patch32_224'"),
         ("WEIGHTS", "`vit models --weights` lists them"),
         ("someone/their-model", "; a repository of the hub is hf://someone/their-model"),
         ("hf-hub:someone/their-model", "; a repository of the hub is hf://someone/their-model"),

@@ -50,7 +50,16 @@ TEXTS = st.one_of(
 VALUES = st.one_of(NUMBERS, NUMBERS, TEXTS)
 
 # What opens files or addresses that a value may name, or prints and stops.
-ELSEWHERE = ("config", "help", "ckpt_path", "run_dir", "pretrained", "teacher", "data.dataset")
+ELSEWHERE = (
+    "config",
+    "help",
+    "ckpt_path",
+    "resume",
+    "run_dir",
+    "pretrained",
+    "teacher",
+    "data.dataset",
+)
 
 INSIDE = {
     "model.schedule": "decay warmup_steps warmup_epochs warmup_start final_factor drops "

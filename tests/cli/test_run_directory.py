@@ -217,7 +217,7 @@ def test_a_start_that_failed_can_be_repeated_and_corrected(vit: Vit, photos: Pat
     assert first.status == 2 and first == second
     assert not Path("run").exists()
     assert vit(*args).status == 0
-    again = vit(*args)
+    again = vit(*args, "--resume=never")
     assert again.status == 2
     assert again.err == (
         "vit: run_dir=run already holds a run: add --ckpt_path last to continue it, or choose "

@@ -32,8 +32,8 @@ def resolved(*args: str) -> dict[str, Any]:
     class Enough(Exception):
         pass
 
-    def parsed(config: Any) -> None:
-        stop.append(config)
+    def parsed(cli: Any) -> None:
+        stop.append(cli.config)
         raise Enough
 
     with pytest.raises(Enough):

@@ -189,6 +189,23 @@ def test_a_thousand_outputs_are_taken_as_imagenets_and_that_is_said(
     assert "1,000 outputs are taken as ImageNet's" in capsys.readouterr().err
 
 
+def test_a_fact_that_is_missing_is_given_to_convert(tmp_path: Path) -> None:
+    """vit.load has no options for it."""
+    model = vit.create_model("vit_ti16", num_classes=3, image_size=32, depth=1, activation="gelu")
+    torch.nn.init.normal_(model.head.weight)
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    steps = Preprocess(image_size=(32, 32), crop_fraction=1.0).to_dict()
+    save_native(ours, model, classes=CLASSES, preprocess=steps, extra={})
+    convert(ours, theirs, "huggingface")
+    (theirs / "config.json").unlink()
+    with pytest.raises(
+        UserError, match=r"give --set num_heads=\.\.\. .*vit convert .*, and load DIR"
+    ):
+        vit.load(theirs)
+    convert(theirs, tmp_path / "given", "native", num_heads=3, layer_norm_eps=1e-6)
+    assert vit.load(tmp_path / "given").preprocess == vit.load(ours).preprocess
+
+
 def test_a_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no weights; name one file, or a directory with"):
         vit.load(tmp_path)

@@ -1,3 +1,5 @@
+import multiprocessing
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -9,8 +11,11 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
+from vit.checkpoints import sealed
+from vit.checkpoints.sealed import verify
 from vit.training.callbacks import EMA, BiTHyperRule, LinearProbeFirst, StopTogether
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
+from vit.writing import remove_orphans
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -135,6 +140,10 @@ def test_a_run_that_was_moved_keeps_its_best_score(
     best = run(new, [0, 0, 0, 0.4], ckpt_path=new / "last.ckpt")
     assert "best.ckpt is not there; the best score starts over" in capsys.readouterr().err
     assert torch.load(best.best_model_path, weights_only=True)["epoch"] == 3
+    (new / "best.ckpt").write_bytes((new / "best.ckpt").read_bytes()[:-1])
+    best = run(new, [0, 0, 0, 0, 0.3], ckpt_path=new / "last.ckpt")
+    assert "best.ckpt is damaged; the best score starts over" in capsys.readouterr().err
+    assert torch.load(best.best_model_path, weights_only=True)["epoch"] == 4
 
 
 def test_the_best_loss_is_the_lowest(make_trainer, tmp_path: Path) -> None:
@@ -266,8 +275,74 @@ def test_it_replaces_and_makes_folders(tmp_path: Path) -> None:
     path = tmp_path / "new" / "last.ckpt"
     AtomicCheckpointIO().save_checkpoint(OLD, path)
     AtomicCheckpointIO().save_checkpoint(NEW, str(path))
-    assert value(path) == 1
-    assert [p.name for p in path.parent.iterdir()] == ["last.ckpt"]
+    assert value(path) == 1 and value(path.with_name("previous.ckpt")) == 0
+    assert sorted(p.name for p in path.parent.iterdir()) == ["last.ckpt", "previous.ckpt"]
+    other = tmp_path / "best.ckpt"  # of these, one is kept
+    AtomicCheckpointIO().save_checkpoint(OLD, other)
+    AtomicCheckpointIO().save_checkpoint(NEW, other)
+    assert not other.with_name("previous.ckpt").exists()
+
+
+def test_a_damaged_checkpoint_does_not_replace_the_one_before(tmp_path: Path) -> None:
+    last, previous = tmp_path / "last.ckpt", tmp_path / "previous.ckpt"
+    AtomicCheckpointIO().save_checkpoint(OLD, previous)
+    AtomicCheckpointIO().save_checkpoint(NEW, last)
+    last.write_bytes(last.read_bytes()[:-1])
+    writer = AtomicCheckpointIO()
+    writer.save_checkpoint(NEW, last)
+    assert value(last) == 1 and value(previous) == 0
+    writer.save_checkpoint(OLD, last)
+    assert value(last) == 0 and value(previous) == 1
+
+
+def save_and_die(path: Path, place: str, count: int) -> None:
+    """Saves twice, and is killed in the third save, before the call number `count` of `place`."""
+    writer = AtomicCheckpointIO()
+    for old in range(2):
+        writer.save_checkpoint({"weights": torch.full((9,), float(old))}, path)
+    module = {"save": torch, "_digest": sealed, "fsync": os, "replace": os}[place]
+    function, calls = getattr(module, place), 0
+
+    def dying(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **options)
+
+    setattr(module, place, dying)
+    writer.save_checkpoint({"weights": torch.full((9,), 2.0)}, path)
+
+
+@pytest.mark.parametrize(
+    ("place", "count", "newest", "values"),
+    [
+        ("save", 1, "last.ckpt", {"last.ckpt": 1, "previous.ckpt": 0}),
+        ("_digest", 1, "last.ckpt", {"last.ckpt": 1, "previous.ckpt": 0}),
+        ("fsync", 1, "last.ckpt", {"last.ckpt": 1, "previous.ckpt": 0}),
+        ("replace", 1, "last.ckpt", {"last.ckpt": 1, "previous.ckpt": 0}),
+        ("replace", 2, "previous.ckpt", {"previous.ckpt": 1}),
+        ("fsync", 2, "last.ckpt", {"last.ckpt": 2, "previous.ckpt": 1}),
+    ],
+)
+def test_a_kill_at_any_step_of_a_save_leaves_a_whole_checkpoint(
+    place: str, count: int, newest: str, values: dict[str, int], tmp_path: Path
+) -> None:
+    from vit.cli.run_directory import newest_file
+
+    folder = tmp_path / "checkpoints"
+    child = multiprocessing.get_context("fork").Process(
+        target=save_and_die, args=(folder / "last.ckpt", place, count)
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert newest_file(tmp_path).name == newest
+    found = {path.name: path for path in folder.iterdir() if not path.name.startswith(".")}
+    assert {name: value(path) for name, path in found.items()} == values
+    assert all(verify(path) for path in found.values())
+    remove_orphans(folder)
+    assert {path.name for path in folder.iterdir()} == set(values)
 
 
 @pytest.mark.parametrize("fails", ["torch.save", "os.fsync", "os.replace"])

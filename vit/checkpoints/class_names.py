@@ -2,7 +2,11 @@
 
 import gzip
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+
+from vit.errors import UserError
+from vit.ranges import shown
 
 IMAGENET21K_CLASSES = 21_843
 """Outputs of Google's models of ImageNet-21k (other orders have 21,841 or 11,221)."""
@@ -15,6 +19,14 @@ def imagenet_classes() -> list[str] | None:
     except ImportError:
         return None
     return list(ResNet50_Weights.DEFAULT.meta["categories"])
+
+
+def check_names(classes: Sequence[str] | None) -> None:
+    """UserError for a name that stands twice."""
+    counts = Counter(classes or ())
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise UserError(f"classes has the name {shown(twice[0])} twice; give each class one name")
 
 
 def imagenet21k_classes() -> list[str]:

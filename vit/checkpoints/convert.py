@@ -51,7 +51,7 @@ def convert(
         raise UserError(f"{to} wants a directory, and {target} is a file")
     _check_free(target, overwrite)
     path = fetch(str(source)) if is_address(source) else source
-    model, report = load_pretrained(path, **options)
+    model, report = load_pretrained(path, published_size=False, **options)
     report.source = str(source)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     known = inspect_pretrained(path, **options).extra
@@ -112,7 +112,7 @@ class Comparison:
 
 def compare(first: str | Path, second: str | Path, **options: Any) -> Comparison:
     """Runs two files on two random images in double precision, at the first one's image size."""
-    one, _ = load_pretrained(first, **options)
+    one, _ = load_pretrained(first, published_size=False, **options)
     size = one.config.size
     other, _ = load_pretrained(second, **{**options, "image_size": size})
     channels = one.config.in_channels

@@ -9,6 +9,8 @@ from pathlib import Path
 from vit.errors import UserError
 from vit.writing import write_text
 
+RECORDED = "recorded"
+
 
 @dataclass(frozen=True)
 class Digest:
@@ -17,7 +19,7 @@ class Digest:
     start: str
     """Its hexadecimal digits, or the first of them."""
     origin: str
-    """Who says so: "given", "published" or "recorded"."""
+    """Who says so: "given", "published" or RECORDED."""
 
 
 def record_path(target: Path) -> Path:
@@ -33,25 +35,31 @@ def recorded(target: Path) -> Digest | None:
         return None
     if not re.fullmatch(r"[0-9a-f]{64}", start):
         raise UserError(f"{record_path(target)} is damaged: it has no SHA-256; delete it")
-    return Digest(start, "recorded")
+    return Digest(start, RECORDED)
 
 
 def keep_record(target: Path, name: str) -> str:
-    """Records the digest of a file, and returns the line that says so."""
+    """Records the digest of a file, and returns the line that says so, or why it could not."""
     digest = sha256(target)
-    write_text(record_path(target), f"{digest}  {target.name}\n")
-    return (
-        f"{name}: nobody publishes its SHA-256; {digest} is recorded beside the file and compared "
-        "from now on"
-    )
+    start = f"{name}: nobody publishes its SHA-256; {digest}"
+    try:
+        write_text(record_path(target), f"{digest}  {target.name}\n")
+    except OSError as error:
+        return f"{start} cannot be recorded in {record_path(target)} ({error.strerror})"
+    return f"{start} is recorded beside the file and compared from now on"
 
 
 def compared(target: Path, digest: Digest | None, name: str) -> Path:
     """The file in the cache. It is kept whatever the fragment says, which may have a typo."""
     if digest is not None and not (actual := sha256(target)).startswith(digest.start):
+        record = (
+            f"; if the copy is right, the record is wrong: delete {record_path(target)}"
+            if digest.origin == RECORDED
+            else ""
+        )
         raise UserError(
             f"{name} does not have the {digest.origin} SHA-256 {digest.start}, but {actual}; if "
-            f"that is right, the copy in the cache is wrong: delete {target} and try again"
+            f"that is right, the copy in the cache is wrong: delete {target} and try again{record}"
         )
     return target
 

@@ -13,18 +13,18 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from http.client import HTTPException, HTTPMessage, HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urldefrag, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request, build_opener
 
 from vit.cache import cache_directory
 from vit.checkpoints.digests import (
+    RECORDED,
     Digest,
     compared,
     hash_of,
@@ -33,6 +33,7 @@ from vit.checkpoints.digests import (
     recorded,
     sha256,
 )
+from vit.checkpoints.servers import Redirects, refusal
 from vit.errors import UserError
 from vit.locking import FileLock, Locked
 from vit.progress import Meter
@@ -64,6 +65,10 @@ class Unreachable(UserError):
     """The network is forbidden or does not answer."""
 
 
+class _ReadOnly(UserError):
+    """The folder of the cache cannot be written to."""
+
+
 class _Restart(Exception):
     """The unfinished download does not belong to the file that the server has now."""
 
@@ -85,6 +90,7 @@ def download(
     target: Path | None = None,
     digest: Digest | None = None,
     record: bool = False,
+    check: Callable[[Path], object] | None = None,
 ) -> Path:
     """The local file of a URL, from the cache or by http(s).
 
@@ -97,6 +103,8 @@ def download(
         target: Where the file is kept; by default in the cache, by the URL.
         digest: What is known of its SHA-256, unless the URL says it.
         record: Keeps the SHA-256 of the first download beside the file, and compares it ever after.
+        check: Raises UserError for a file that is not the one wanted, which is neither kept nor
+            recorded. Not asked where a digest is known.
 
     Raises UserError, in one line, without network, for a server's refusal, for an answer without
     length and digest, for too little disk space, and for content that is damaged.
@@ -113,25 +121,61 @@ def download(
     file_name = "weights" if file_name in ("", ".", "..") else file_name
     if target is None:
         target = cache_directory() / hashlib.sha256(url.encode()).hexdigest()[:16] / file_name
+    if target.is_dir():
+        raise UserError(f"{target} is a directory, but {name} is kept there as a file; move it")
     if target.is_file() and not (record and not record_path(target).is_file()):
         return compared(target, (recorded(target) if record else None) or digest, name)
     if offline() and not target.is_file():
         raise Unreachable(f"{name} is not in the cache, and HF_HUB_OFFLINE forbids the network")
-    with _one_process(target.with_name(f"{target.name}.lock"), name):
-        digest = (recorded(target) if record else None) or digest
-        if target.is_file():  # by the process that held the lock, or put there by hand
-            compared(target, digest, name)
-        else:
-            say(f"asking {parts.hostname} for {name} ...")
-            part = target.with_name(f"{target.name}.part")
-            answer = _received(url, name, part, digest)
-            # Before the renaming: what has the final name is used by others without this lock.
-            _check(part, answer, digest, name)
-            part.replace(target)
-            _state(part).unlink(missing_ok=True)
-        if record and digest is None:
-            say(keep_record(target, name))
+    try:
+        with _one_process(target.with_name(f"{target.name}.lock"), name):
+            digest = (recorded(target) if record else None) or digest
+            if target.is_file():  # by the process that held the lock, or put there by hand
+                compared(target, digest, name)
+                if digest is None:
+                    _check_placed(target, name, check)
+            else:
+                say(f"asking {parts.hostname} for {name} ...")
+                part = target.with_name(f"{target.name}.part")
+                answer = _received(url, name, part, digest)
+                # Before the renaming: what has the final name is used by others without this lock.
+                _check(part, answer, digest, name)
+                if digest is None:
+                    _check_sent(part, url, name, check)
+                part.replace(target)
+                _state(part).unlink(missing_ok=True)
+            if record and digest is None:
+                say(keep_record(target, name))
+    except _ReadOnly:
+        if not target.is_file():
+            raise
+        _check_placed(target, name, check)
+        say(keep_record(target, name))  # which says why it cannot
     return target
+
+
+def _check_placed(target: Path, name: str, check: Callable[[Path], object] | None) -> None:
+    """UserError where what was put into the cache is not the file that is wanted."""
+    try:
+        if check is not None:
+            check(target)
+    except UserError as error:
+        raise UserError(f"{name}: {error}; delete {target} and try again") from error
+
+
+def _check_sent(part: Path, url: str, name: str, check: Callable[[Path], object] | None) -> None:
+    """Removes what a server has sent where it is not the file that is wanted."""
+    try:
+        if check is not None:
+            check(part)
+    except UserError as error:
+        part.unlink()
+        _state(part).unlink(missing_ok=True)
+        what = str(error).replace(str(part), "what it sent")
+        raise UserError(
+            f"{name} cannot be fetched from {url}: {what}. It was not kept; check the address, and "
+            "any proxy or mirror on the way"
+        ) from error
 
 
 def _received(url: str, name: str, part: Path, digest: Digest | None) -> _Answer:
@@ -140,19 +184,25 @@ def _received(url: str, name: str, part: Path, digest: Digest | None) -> _Answer
         with Meter(part.stem, 0, "MB") as meter:
             return _fill(url, name, part, digest is not None, meter)
     except HTTPError as error:
-        reason = f"the server says {error.code} {error.reason}"
-        raise UserError(f"{name} cannot be fetched: {reason}") from error
+        raise UserError(f"{name} cannot be fetched: {refusal(error, url)}") from error
     except (URLError, HTTPException, OSError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC:
             raise UserError(
                 f"{name} cannot be fetched: the disk of {part.parent} is full; free some space, "
-                "or set VIT_CACHE to a folder on another disk"
+                f"or {_elsewhere(part)} on another disk"
             ) from error
         reason = getattr(error, "reason", None) or error or type(error).__name__
         raise Unreachable(
             f"{name} cannot be fetched ({reason}); check the network, or give a local file. "
             "What has arrived is kept and will be continued"
         ) from error
+
+
+def _elsewhere(path: Path) -> str:
+    """How a file is kept in another folder, before "of yours" or "on another disk"."""
+    if path.is_relative_to(cache_directory()):
+        return "set VIT_CACHE to a folder"
+    return "give --to another folder"
 
 
 def _digest_of(fragment: str) -> Digest | None:
@@ -170,9 +220,8 @@ def _one_process(path: Path, name: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
-        raise UserError(
-            f"{path.parent} cannot be written to ({error.strerror}); set VIT_CACHE to a folder of "
-            "yours"
+        raise _ReadOnly(
+            f"{path.parent} cannot be written to ({error.strerror}); {_elsewhere(path)} of yours"
         ) from error
     except Locked:
         say(f"waiting for {lock.owner()}, which downloads {name} ...")
@@ -229,7 +278,7 @@ def _transfer(
         request.add_header("If-Range", known.etag)
     response: HTTPResponse
     try:
-        response = build_opener(_Redirects).open(request, timeout=TIMEOUT_SECONDS)
+        response = build_opener(Redirects).open(request, timeout=TIMEOUT_SECONDS)
     except HTTPError as error:
         if error.code != 416 or known is None:
             raise
@@ -246,12 +295,17 @@ def _transfer(
         elif known is None or (known.size or answer.size) != answer.size:
             raise _Restart
         if answer.size is None and answer.md5 is None and not has_digest:
+            remedy = (
+                "add #sha256=... to the address, or give a local file"
+                if "://" in name
+                else f"fetch it in another way and put it at {part.with_name(part.stem)}"
+            )
             raise UserError(
                 f"{name} cannot be fetched: {urlsplit(url).hostname} does not say how long the "
-                "file is; add #sha256=... to the address, or give a local file"
+                f"file is; {remedy}"
             )
         free = shutil.disk_usage(part.parent).free - _SPARE_BYTES
-        _check_space(name, answer.size, have, free, part.parent)
+        _check_space(name, answer.size, have, free, part)
         write_json(_state(part), asdict(answer))
         done, limit = have, have + free
         meter.begin(have / _MEGABYTE, (answer.size or 0) / _MEGABYTE)
@@ -287,8 +341,9 @@ def _described(url: str, response: HTTPResponse, have: int) -> _Answer:
     return _Answer(url=url, etag=etag, size=size, md5=md5[1] if md5 else None)
 
 
-def _check_space(name: str, size: int | None, have: int, free: int, folder: Path) -> None:
+def _check_space(name: str, size: int | None, have: int, free: int, part: Path) -> None:
     """States the size, and refuses a file for which there is no room."""
+    folder = part.parent
     if size is None:
         say(f"downloading {name}, of unknown size, to {folder}")
         return
@@ -297,7 +352,7 @@ def _check_space(name: str, size: int | None, have: int, free: int, folder: Path
     if size - have > free:
         raise UserError(
             f"{name} needs {_bytes(size - have)} of disk space and {folder} has "
-            f"{_bytes(max(free, 0))}; free some, or set VIT_CACHE to a folder on another disk"
+            f"{_bytes(max(free, 0))}; free some, or {_elsewhere(part)} on another disk"
         )
 
 
@@ -306,29 +361,6 @@ def _bytes(number: int) -> str:
         if number >= size:
             return f"{number / size:,.1f} {unit}"
     return f"{number} bytes"
-
-
-class _Redirects(HTTPRedirectHandler):
-    """Follows redirects to http and https, but never from https to anything else."""
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> Request | None:
-        old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
-        if new not in ("http", "https") or (old == "https" and new != "https"):
-            raise URLError(f"it redirects from {old} to {new}, which is refused")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-    def http_error_302(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage
-    ) -> Any:
-        location = headers.get("location") or headers.get("uri") or ""
-        scheme = urlsplit(location).scheme
-        if scheme not in ("", "http", "https"):  # else the library's own, longer message
-            raise URLError(f"it redirects to {scheme}, which is refused")
-        return super().http_error_302(req, fp, code, msg, headers)
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _check(part: Path, answer: _Answer, digest: Digest | None, name: str) -> None:
@@ -344,7 +376,9 @@ def _check(part: Path, answer: _Answer, digest: Digest | None, name: str) -> Non
         raise UserError(f"{name} arrived damaged ({problem}); try again")
     if digest is not None and not (actual := sha256(part)).startswith(digest.start):
         part.unlink()
+        target = part.with_name(part.stem)
+        record = f"; if it is right, the record is wrong: delete {record_path(target)}"
         raise UserError(
             f"{name} does not have the {digest.origin} SHA-256 {digest.start}, but {actual}; it "
-            "was not kept"
+            f"was not kept{record if digest.origin == RECORDED else ''}"
         )

@@ -24,6 +24,8 @@ class NativeInfo:
     """How images are brought to the model; vit.data.preprocess.Preprocess.from_dict reads it."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
+    notes: list[str] = field(default_factory=list, compare=False)
+    """What was noticed while it was read."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vit.checkpoints.sealed import verify
 from vit.errors import UserError
 from vit.reading import irregular, regular_file
 
@@ -135,9 +136,12 @@ def find_weights(path: Path) -> Path:
         raise UserError(f"{path} is split into several files; save it as one model.safetensors")
     weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
     if len(weights) != 1:
+        from vit.checkpoints.published import hidden_by  # only for the message
+
         what = "no weights" if not weights else f"{len(weights)} files of weights"
         raise UserError(
             f"{path} holds {what}; name one file, or a directory with model.safetensors"
+            f"{hidden_by(path)}"
         )
     return weights[0]
 
@@ -173,13 +177,35 @@ def reason(error: BaseException, longest: int = 300) -> str:
 
 
 def _what_it_is(start: bytes, size: int) -> str:
+    problem = _no_weights(start, size)
+    if problem:
+        return f"{problem}; delete it and fetch it again"
+    if start.startswith(b"version https://"):
+        return "it is a Git LFS pointer, so the real file is still to be fetched (`git lfs pull`)"
+    return "it is neither safetensors nor .npz nor a torch file, or it is damaged"
+
+
+def _no_weights(start: bytes, size: int) -> str:
+    """What a server sends in the place of weights; an empty string for anything else."""
     if size == 0:
         return "it is empty"
     if start.lstrip()[:1] == b"<":
         return "it is a web page, so a download went wrong"
-    if start.startswith(b"version https://"):
-        return "it is a Git LFS pointer, so the real file is still to be fetched (`git lfs pull`)"
-    return "it is neither safetensors nor .npz nor a torch file, or it is damaged"
+    return ""
+
+
+def check_answer(path: Path) -> None:
+    """UserError where a server has sent a page or nothing in the place of weights."""
+    with path.open("rb") as stream:
+        problem = _no_weights(stream.read(16), path.stat().st_size)
+    if problem:
+        raise UserError(f"{path} is not a file of weights: {problem}")
+
+
+def check_archive(path: Path) -> None:
+    """UserError where a member of a zip archive (.npz, torch) has not its CRC-32."""
+    if zipfile.is_zipfile(path):
+        verify(path)
 
 
 def _open_safetensors(path: Path) -> WeightFile:
@@ -198,24 +224,12 @@ def _open_zip(path: Path) -> WeightFile:
             members = archive.namelist()
             if any(name.endswith(".npy") for name in members):
                 return _open_npz(path, archive)
-            _check_sums(archive)
     except UserError:
         raise
     except _DAMAGED as error:
         raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
+    verify(path)
     return _open_torch(path)
-
-
-def _check_sums(archive: zipfile.ZipFile) -> None:
-    """BadZipFile where a member has not its CRC-32. torch.load does not look at it.
-
-    A sum of zero says that the writer left it out (torch.serialization.set_crc32_options).
-    """
-    for member in archive.infolist():
-        if member.CRC:
-            with archive.open(member) as stream:
-                while stream.read(1 << 20):
-                    pass
 
 
 def _open_npz(path: Path, archive: zipfile.ZipFile) -> WeightFile:
@@ -264,7 +278,8 @@ def _open_torch(path: Path) -> WeightFile:
             "torch.save(torch.load(path, weights_only=False)['state_dict'], 'weights.pth') or the "
             "like, and load that"
         ) from error
-    except (RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
+    # torch reads safetensors too, by the name of the file.
+    except (RuntimeError, EOFError, ValueError, OSError, KeyError, SafetensorError) as error:
         raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
     if not isinstance(top, Mapping):
         raise UserError(f"{path} holds a {type(top).__name__}, not a state dict")

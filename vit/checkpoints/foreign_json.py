@@ -129,9 +129,16 @@ _MODEL_ARGS: dict[str, tuple[str, _Check]] = {
     "global_pool": _TEXT_OR_NULL,
 }
 _PREPROCESSOR: dict[str, tuple[str, _Check]] = {
-    "resample": ("a whole number", lambda v: _whole(v, 0)),
-    "size": ("a whole number of pixels, or an object of sides", _sides),
+    "resample": ("a whole number", _or_null(lambda v: _whole(v, 0))),
+    "size": ("a whole number of pixels, or an object of sides", _or_null(_sides)),
     "crop_size": ("a whole number of pixels, or an object of sides", _or_null(_sides)),
-    "image_mean": _MEAN,
-    "image_std": _STD,
+    "image_mean": ("a list of finite numbers", _or_null(_MEAN[1])),
+    "image_std": ("a list of numbers above 0", _or_null(_STD[1])),
+    "image_processor_type": _TEXT_OR_NULL,
+    "feature_extractor_type": _TEXT_OR_NULL,
+    "rescale_factor": ("a number above 0", _or_null(_positive)),
+    **{
+        f"do_{step}": ("true or false", _or_null(lambda v: isinstance(v, bool)))
+        for step in ("resize", "center_crop", "rescale", "normalize")
+    },
 }

@@ -21,6 +21,7 @@ from vit.checkpoints import published
 from vit.checkpoints.digests import Digest
 from vit.checkpoints.download import Unreachable, download, offline, say
 from vit.checkpoints.published import Published
+from vit.checkpoints.servers import server_of
 from vit.errors import UserError
 
 _ADDRESS = re.compile(r"^(hf|gs|https)://")
@@ -43,14 +44,16 @@ def fetch(address: str) -> Path:
     """
     if address.startswith("hf://"):
         return _fetch_huggingface(address)
-    return download(_url(address), name=address)
+    from vit.checkpoints.files import check_answer
+
+    return download(_url(address), name=address, check=check_answer)
 
 
 def _url(address: str) -> str:
     if not address.startswith("gs://"):
         return address
-    endpoint = os.environ.get("VIT_GS_ENDPOINT", "https://storage.googleapis.com")
-    return f"{endpoint.rstrip('/')}/{address.removeprefix('gs://')}"
+    endpoint = server_of("VIT_GS_ENDPOINT") or "https://storage.googleapis.com"
+    return f"{endpoint}/{address.removeprefix('gs://')}"
 
 
 def locate(weights: str | Path) -> tuple[str | Path, Published | None]:
@@ -68,20 +71,25 @@ def fetch_published(row: Published, folder: Path | None = None) -> Path:
     """The local file of published weights, downloaded where it is not in `folder` yet.
 
     `folder`: a cache, by default `vit.cache.cache_directory()`. Host, size and licence are printed
-    before a download. A published digest is compared; where nobody publishes one, that of the first
-    download is recorded beside the file and compared from then on.
+    before a download. A published digest is compared; where nobody publishes one, the file must
+    have the row's size and layout, and its digest is recorded beside it and compared from then on.
     """
     target = published_path(row, folder)
-    url = _url(row.address)
-    mirror = os.environ.get("VIT_WEIGHTS_MIRROR")
-    if mirror:
-        url = f"{mirror.rstrip('/')}/{row.address.partition('://')[2]}"
+    mirror = server_of("VIT_WEIGHTS_MIRROR")
+    url = f"{mirror}/{row.address.partition('://')[2]}" if mirror else _url(row.address)
     if not target.is_file() and not offline():
         terms = f"{row.licence}, NOT FOR COMMERCIAL USE" if row.non_commercial else row.licence
         say(f"{row.name}: {urlsplit(url).hostname}, {row.amount}, licence {terms}")
     digest = Digest(row.sha256, "published") if row.sha256 is not None else None
+
+    def check(path: Path) -> None:
+        from vit.checkpoints.row_check import check_file  # with torch, for a new file only
+
+        check_file(row, path)
+
+    options: dict[str, Any] = {"digest": digest, "record": digest is None, "check": check}
     try:
-        return download(url, name=row.name, target=target, digest=digest, record=digest is None)
+        return download(url, name=row.name, target=target, **options)
     except Unreachable as error:
         there = [path.name for path in sorted(target.parent.glob("*.*")) if _is_weights(path)]
         raise UserError(

@@ -36,6 +36,14 @@ class MissingFact(UserError):
         """The sentence with the options as the caller's interface spells them."""
         return f"{self.problem} give {' and '.join(options)}{self.when}"
 
+    def for_convert(self) -> str:
+        """The sentence for `vit convert`."""
+        sizes = "image_size="
+        return self.asking(
+            "--image-size HEIGHT WIDTH" if option.startswith(sizes) else f"--set {option}"
+            for option in self.options
+        )
+
 
 LazyTensors = dict[str, Callable[[], Tensor]]
 """Our name -> a function that reads the tensor; nothing is read before everything has a place."""
@@ -100,6 +108,8 @@ class Recognised:
     """A part that our models do not have, in words, for the refusal of missing or extra keys."""
     classes: list[str] | None = None
     preprocess: dict[str, Any] | None = None
+    unprepared: str = ""
+    """The setting with which images cannot be prepared here, where `preprocess` is None for it."""
     notes: list[str] = field(default_factory=list)
     """What had to be assumed, for the report."""
     check: Callable[[], None] = lambda: None

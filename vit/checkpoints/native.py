@@ -29,6 +29,8 @@ from vit.writing import atomic, write_json
 
 FORMAT = "vit"
 WEIGHTS = "model.safetensors"
+_EDITABLE = ("classes", "preprocess")
+"""Of config.json; all else is read from the header of the weights."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """In which a model can compute."""
 
@@ -104,7 +106,8 @@ def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
             raise UserError(f"{file.path} does not fit: {name} is of type {tensor.dtype}")
     model.load_state_dict(state, strict=True, assign=True)
     model.preprocess = recognised.preprocess or {}
-    return model.eval(), NativeInfo(recognised.classes, recognised.preprocess, recognised.extra)
+    info = NativeInfo(recognised.classes, recognised.preprocess, recognised.extra, recognised.notes)
+    return model.eval(), info
 
 
 def convert_command(path: str | Path) -> str:
@@ -121,12 +124,11 @@ def matches(file: WeightFile) -> bool:
 def recognise(file: WeightFile) -> Recognised:
     """Our own file or Lightning checkpoint. Its `check` compares the SHA-256 of the tensors."""
     if file.vit is not None:
-        values, path = {"model": file.vit.get("config"), **file.vit}, file.path
+        values, path, notes = {"model": file.vit.get("config"), **file.vit}, file.path, []
         values["version"], label = VERSION, "Lightning checkpoint"
     else:
-        (values, path), label = _description(file), "vit"
+        (values, path, notes), label = _description(file), "vit"
     description = checked(values, path, file.shapes)
-    notes = []
     if values.get("weights") == "ema":
         notes.append("these weights are the running average of the training's")
     tensors, used = bound(file, [Rule(name, (name,)) for name in file.shapes])
@@ -144,22 +146,26 @@ def recognise(file: WeightFile) -> Recognised:
     )
 
 
-def _description(file: WeightFile) -> tuple[dict[str, Any], Path]:
-    """What is said about the model, and the file that says it."""
+def _description(file: WeightFile) -> tuple[dict[str, Any], Path, list[str]]:
+    """What is said about the model, the file that says it, and notes."""
     beside = file.path.parent / "config.json"
     text = file.header.get(FORMAT, "")
     if not text:  # saved by another hand, with a config.json of ours
-        return file.config, beside
+        return file.config, beside, []
     if hashlib.sha256(text.encode()).hexdigest() != file.header.get(f"{FORMAT}_sha256"):
         raise UserError(f"{file.path} is damaged: its header has changed since it was saved")
     header = parse_json(text, file.path)
     if header.get("sha256") is None:
         raise UserError(f"{file.path} is damaged: its header has no SHA-256 of the tensors")
     if header["sha256"] != file.config.get("sha256"):
-        return header, file.path  # no config.json, or that of other weights
+        return header, file.path, []  # no config.json, or that of other weights
     if header.get("model") != file.config.get("model"):
         raise UserError(f"{beside} describes another model than the weights beside it")
-    return file.config, beside  # class names and preprocessing may have been edited there
+    checked(file.config, beside, file.shapes)
+    mine = {name: file.config[name] for name in _EDITABLE if name in file.config}
+    edited = [name for name, value in mine.items() if value != header.get(name)]  # or damaged
+    differ = f"{' and '.join(edited)} of {beside} differ from what was saved with the weights"
+    return {**header, **mine}, beside, [differ] if edited else []
 
 
 def _verify(file: WeightFile, expected: str) -> None:

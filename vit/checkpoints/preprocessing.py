@@ -5,7 +5,11 @@ what vit.data.preprocess.Preprocess reads. This room does not import that one.
 """
 
 import math
+import re
+from collections.abc import Callable
 from typing import Any
+
+from vit.errors import UserError
 
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 HALF = [0.5, 0.5, 0.5]
@@ -38,38 +42,117 @@ def described(
     }
 
 
+class Inexpressible(UserError):
+    """A setting with which images are prepared as is not done here; it says which."""
+
+
+def preparation(
+    read: Callable[..., dict[str, Any] | None], values: dict[str, Any], *size: Any
+) -> dict[str, Any]:
+    """`preprocess` and `unprepared` of a file, by `from_huggingface` or `from_timm`."""
+    try:
+        return {"preprocess": read(values, *size)}
+    except Inexpressible as error:
+        return {"preprocess": None, "unprepared": str(error)}
+
+
+# Image processor of transformers 5.23 -> its defaults. All do the same steps with what they are
+# given: resize, crop, rescale, normalise; a size of one number is an edge for those of CLIP.
+_CLIP: dict[str, Any] = {
+    "size": {"shortest_edge": 224},
+    "crop_size": 224,
+    "do_center_crop": True,
+    "resample": 3,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+_PROCESSORS: dict[str, dict[str, Any]] = {
+    "ViT": {"size": 224},
+    "DeiT": {"size": 256, "crop_size": 224, "do_center_crop": True, "resample": 3},
+    "Siglip": {"size": 224, "resample": 3},
+    "Bit": _CLIP,
+    "CLIP": _CLIP,
+}
+_SUFFIXES = re.compile("(FeatureExtractor|ImageProcessor)(Fast|Pil)?$")
+# Settings of other processors, which change images where they are on.
+_OTHERS = ("crop_pct", "do_flip_channel_order", "do_pad", "keep_aspect_ratio", "offset")
+
+
 def from_huggingface(values: dict[str, Any], size: tuple[int, int]) -> dict[str, Any] | None:
-    """preprocessor_config.json; None where it is absent or says what we cannot do.
+    """preprocessor_config.json; None where it is absent. Inexpressible for what we cannot do.
 
     A resize to height and width squashes (ViT, DeiT), one to "shortest_edge" keeps the aspect.
+    Other factors than 1/255, and no normalising, are folded into mean and std.
     `size`: the model's, where the file gives none.
     """
-    resample = values.get("resample", 2)
-    if not values or resample not in _PILLOW:
+    values = {name: value for name, value in values.items() if value is not None}
+    if not values:
         return None
-    size_entry = values.get("size", {})
-    if isinstance(size_entry, int):
-        size_entry = {"height": size_entry, "width": size_entry}
-    cropped = values.get("crop_size") if values.get("do_center_crop", True) else None
-    if isinstance(cropped, int):
-        cropped = {"height": cropped, "width": cropped}
-    edge = size_entry.get("shortest_edge")
-    resized = (
-        (size_entry["height"], size_entry["width"])
-        if "height" in size_entry
-        else (edge, edge)
-        if edge
-        else size
+    kind = values.get("image_processor_type", values.get("feature_extractor_type"))
+    known = _PROCESSORS.get(_SUFFIXES.sub("", kind or ""))
+    if kind is not None and known is None:
+        raise _unlike("image_processor_type", kind)
+    for name in _OTHERS:
+        if values.get(name):
+            raise _unlike(name, values[name])
+    # Without a type a crop that is given is done.
+    usual = known or {"size": dict(zip(("height", "width"), size, strict=True))}
+    usual = {"do_center_crop": known is None and "crop_size" in values, **usual}
+    values = (
+        {"do_resize": True, "resample": 2, "image_mean": HALF, "image_std": HALF} | usual | values
     )
-    seen = (cropped["height"], cropped["width"]) if cropped else resized
+    if not values["do_resize"]:
+        raise _unlike("do_resize", False)
+    if values["resample"] not in _PILLOW:
+        raise _unlike("resample", values["resample"])
+    resized, edge = _resized(values["size"], is_edge=known is _CLIP)
+    seen = resized
+    if values["do_center_crop"]:
+        crop = values.get("crop_size", resized[0])
+        seen = (crop, crop) if isinstance(crop, int) else (crop.get("height"), crop.get("width"))
+        if None in seen:
+            raise _unlike("crop_size", crop)
+    elif edge:
+        raise Inexpressible("do_center_crop=False with a shortest edge leaves images of any shape")
+    fraction = seen[0] / resized[0]
+    same = tuple(round(side / fraction) for side in seen) == resized
+    if fraction > 1 or not same:
+        raise Inexpressible(f"crop_size={list(seen)} of size={list(resized)} is not done here")
+    mean, std = _folded(values)
     return described(
         seen,
-        mean=values.get("image_mean", HALF),
-        std=values.get("image_std", HALF),
-        interpolation=_PILLOW[resample],
-        crop_fraction=min(seen[0] / resized[0], 1.0),
+        mean=mean,
+        std=std,
+        interpolation=_PILLOW[values["resample"]],
+        crop_fraction=fraction,
         resize="crop" if edge else "squash",
     )
+
+
+def _unlike(name: str, value: Any) -> Inexpressible:
+    return Inexpressible(f"{name}={value!r} is not done here")
+
+
+def _resized(entry: Any, *, is_edge: bool) -> tuple[tuple[int, int], bool]:
+    """(height, width) to which images are resized, and whether it is their shorter side's."""
+    if isinstance(entry, int):
+        return (entry, entry), is_edge
+    if set(entry) == {"height", "width"}:
+        return (entry["height"], entry["width"]), False
+    if set(entry) == {"shortest_edge"}:
+        return (entry["shortest_edge"],) * 2, True
+    raise _unlike("size", entry)
+
+
+def _folded(values: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """Mean and std for pixels in [0, 1], of those for pixels that are rescaled otherwise or not."""
+    mean, std = values["image_mean"], values["image_std"]
+    if not values.get("do_normalize", True):
+        mean, std = [0.0] * 3, [1.0] * 3
+    whole = 255 * (values.get("rescale_factor", 1 / 255) if values.get("do_rescale", True) else 1)
+    if math.isclose(whole, 1, rel_tol=1e-6):
+        return mean, std
+    return [value / whole for value in mean], [value / whole for value in std]
 
 
 def to_huggingface(values: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -99,18 +182,17 @@ def to_huggingface(values: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def from_timm(values: dict[str, Any]) -> dict[str, Any] | None:
-    """A timm pretrained_cfg; None where it is absent or says what we cannot do (padding)."""
+    """A timm pretrained_cfg; None where it is absent. Inexpressible for what we cannot do."""
     modes = {"center": "crop", "squash": "squash"}
     mode, filter_ = values.get("crop_mode", "center"), values.get("interpolation", "bicubic")
-    if not {"mean", "std", "input_size"} <= set(values) or mode not in modes:
+    if not {"mean", "std", "input_size"} <= set(values):
         return None
-    if filter_ not in _PILLOW.values():
-        return None
+    if mode not in modes:
+        raise _unlike("crop_mode", mode)
+    if filter_ not in INTERPOLATIONS:
+        raise _unlike("interpolation", filter_)
     _, height, width = values["input_size"]
-    fraction = values.get("crop_pct", 0.875)
-    # timm rounds the resized side down where we round to the nearest: 224 / 0.9 is 248 and 249.
-    if (resized := math.floor(height / fraction)) != round(height / fraction):
-        fraction = height / resized
+    fraction = timms_fraction(height, values.get("crop_pct", 0.875))
     return described(
         (height, width),
         mean=values["mean"],
@@ -119,6 +201,15 @@ def from_timm(values: dict[str, Any]) -> dict[str, Any] | None:
         crop_fraction=fraction,
         resize=modes[mode],
     )
+
+
+def timms_fraction(side: int, crop_pct: float) -> float:
+    """Our crop_fraction for timm's.
+
+    timm rounds the resized side down where we round to the nearest: 224 / 0.9 is 248 and 249.
+    """
+    resized = math.floor(side / crop_pct)
+    return crop_pct if resized == round(side / crop_pct) else side / resized
 
 
 def to_timm(values: dict[str, Any], in_channels: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from vit.checkpoints.adapt import HEAD, IMAGENET_CLASSES, adapt, same_architectu
 from vit.checkpoints.building import build_empty
 from vit.checkpoints.class_names import (
     IMAGENET21K_CLASSES,
+    check_names,
     imagenet21k_classes,
     imagenet_classes,
 )
@@ -25,6 +26,7 @@ from vit.checkpoints.hub import locate
 from vit.checkpoints.layout import ModelConfig, Recognised, listed
 from vit.checkpoints.published import Published
 from vit.checkpoints.report import LoadReport, print_report
+from vit.checkpoints.row_check import check_layout, weights_of
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import Model, build_model, model_config
@@ -78,6 +80,7 @@ def create_model(
         return model
     if name is None:
         raise UserError("create_model needs a name, such as 'vit_b16', or pretrained=...")
+    check_names(classes)
     if num_classes is None and classes is not None:
         num_classes = len(classes)
     given = {"num_classes": num_classes, "image_size": image_size}
@@ -97,8 +100,8 @@ def _published(
             )
         row = published.find(name)
         return row.architecture, row.name
-    # A tag means its weights; so does timm's spelling with one.
-    if isinstance(name, str) and "." in name:
+    # A tag means its weights; so does timm's spelling with one, and a repository of the hub.
+    if isinstance(name, str) and published.means_weights(name):
         row = published.find(name)
         return row.architecture, (row.name if pretrained is None else pretrained or None)
     return name, pretrained or (None if pretrained is False else pretrained)
@@ -111,6 +114,7 @@ def load_pretrained(
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
     classes: Sequence[str] | None = None,
+    published_size: bool = True,
     **overrides: Any,
 ) -> tuple[Model, LoadReport]:
     """A model with the weights of a file, in float32, and the account of what was done.
@@ -122,10 +126,14 @@ def load_pretrained(
     that change the logits and that it does not record are taken from `overrides` (num_heads,
     activation, pos_embed), or it is refused.
     `classes`: names of the classes wanted; the head is kept where they are the file's, else zero.
+    `published_size`: False keeps the positions that a name's file has, where they are for other
+    images than the published ones (DINOv2).
     Raises UserError for a file that is damaged, needs code to be executed, or does not fit.
     """
+    check_names(classes)
     found, row = _open(pretrained, image_size, overrides)
-    if row is not None and image_size is None and found.config.size != row.size:
+    resized = row is not None and found.config.size != row.size
+    if row is not None and resized and image_size is None and published_size:
         image_size = row.size
     if row is not None and not row.outputs and num_classes is None and classes is None:
         num_classes = 0  # several of Google's files have a head of zeros
@@ -141,7 +149,7 @@ def load_pretrained(
         differing = same_architecture(found.config, model_config(name))
         if differing:
             raise UserError(
-                f"{pretrained} is not a {name}: it has {', '.join(differing)}{_weights_of(name)}"
+                f"{pretrained} is not a {name}: it has {', '.join(differing)}{weights_of(name)}"
             )
     target = adapt(
         found,
@@ -158,17 +166,13 @@ def load_pretrained(
         report.notes.append(
             f"the file names no classes; {target.num_classes:,} outputs are taken as ImageNet's"
         )
-    report.preprocess = found.preprocess
+    report.preprocess, report.unprepared = found.preprocess, found.unprepared
+    if found.unprepared:
+        report.notes.append(f"how images are prepared is not taken over: {found.unprepared}")
     if image_size is not None:
         report.preprocess = with_image_size(found.preprocess, target)
     model.preprocess = report.preprocess or {}
     return model, report
-
-
-def _weights_of(name: str) -> str:
-    """'; published weights of vit_s16: ...', or an empty string where there are none."""
-    names = [row.name for row in published.table().values() if row.architecture == name]
-    return f"; published weights of {name}: {', '.join(names)}" if names else ""
 
 
 def inspect_pretrained(pretrained: str | Path, **facts: Any) -> PretrainedInfo:
@@ -212,8 +216,10 @@ def _open(
     unexpected = set(file.shapes) - found.used - set(found.left_out)
     if unexpected:
         found.unexpected = sorted(unexpected)
-    if row is not None:  # it knows how images are prepared, and what a file alone does not say
-        found.preprocess, found.notes = row.preprocess(), []
+    if row is not None:
+        check_layout(row, found, f"{path}")
+        # It knows how images are prepared, and what a file alone does not say.
+        found.preprocess, found.unprepared, found.notes = row.preprocess(), "", []
     return found, row
 
 

@@ -2,7 +2,8 @@
 
 The table is published.json, a row a line, the default tag of an architecture first. Each row says
 what confirms it (`source`): an entry of timm, a weight enum of torchvision, or a page by its key in
-"pages". tests/checkpoints/test_published.py derives the rows from those again.
+"pages". "defaults" says which weights timm and torchvision mean by a name without a tag.
+tests/checkpoints/test_published.py derives both from those again.
 """
 
 import json
@@ -12,10 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vit.checkpoints.preprocessing import described
+from vit.checkpoints.preprocessing import described, timms_fraction
 from vit.errors import UserError, did_you_mean
 from vit.models.zoo import canonical_name
 from vit.ranges import shown
+from vit.reading import irregular
 
 NON_COMMERCIAL = "-nc-"
 _HUB_PREFIX = re.compile(r"^(hf-hub:|hf_hub:)")
@@ -100,21 +102,33 @@ class Published:
             mean=list(self.mean),
             std=list(self.std),
             interpolation=self.interpolation,
-            crop_fraction=self.crop_fraction,
+            # timm's, and rounded like it, but where another page or torchvision states the sizes.
+            crop_fraction=timms_fraction(self.image_size, self.crop_fraction)
+            if self.timm and self.images is None
+            else self.crop_fraction,
         )
 
 
 @lru_cache(maxsize=1)
 def table() -> dict[str, Published]:
     """Every row by its name, in the order of the file."""
-    values = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
-    return {name: _row(name, row) for name, row in values["weights"].items()}
+    return {name: _row(name, row) for name, row in _file()["weights"].items()}
 
 
 def pages() -> dict[str, str]:
     """Addresses of the pages that rows name as their sources."""
-    values = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
-    return values["pages"]
+    return _file()["pages"]
+
+
+def defaults() -> dict[str, str]:
+    """Names of timm and torchvision without a tag -> the weights that those mean by them."""
+    return _file()["defaults"]
+
+
+@lru_cache(maxsize=1)
+def _file() -> dict[str, dict[str, Any]]:
+    path = Path(__file__).with_name("published.json")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _row(name: str, values: dict[str, Any]) -> Published:
@@ -137,6 +151,15 @@ def find(text: str) -> Published:
             "models here have neither"
         )
     bare = _HUB_PREFIX.sub("", text)
+    theirs = bare.removeprefix("timm/")
+    if theirs in defaults():
+        rows = [
+            row.name for row in table().values() if (row.timm or "").partition(".")[0] == theirs
+        ]
+        raise UserError(
+            f"{theirs} means {defaults()[theirs]} in timm, which is not in the table; of this "
+            f"architecture and image size there are {', '.join(rows)}"
+        )
     name = _known(bare.partition(".")[0])
     tags = [row for row in table() if row.partition(".")[0] == name]
     if tags:
@@ -157,11 +180,29 @@ def named(text: object) -> Published | None:
 
     A file or directory of that name comes first. UserError as for `find`.
     """
-    if not isinstance(text, str) or not text or "://" in text or Path(text).expanduser().exists():
+    if not isinstance(text, str) or not text or "://" in text:
+        return None
+    if irregular(Path(text).expanduser()) != "missing":
         return None
     row = _exact(text)
     could_be = _HUB_PREFIX.match(text) or (_NAME.match(text) and not _FILE.search(text))
     return find(text) if row is None and could_be else row
+
+
+def hidden_by(path: Path) -> str:
+    """'; it hides the published weights ...' where a file or directory has their name, else ''."""
+    row = _exact(str(path))
+    if row is None:
+        return ""
+    remedy = "rename it"
+    if str(path) != row.name:
+        remedy = f"give {row.name}, or {remedy}"
+    return f"; it hides the published weights of that name: to use these, {remedy}"
+
+
+def means_weights(text: str) -> bool:
+    """Whether a model's name says weights too: by a tag, or as a repository of the hub."""
+    return "." in text or ("/" in text and _known(text) is None)
 
 
 def _exact(text: str) -> Published | None:
@@ -187,10 +228,11 @@ def _known(name: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _their_names() -> dict[str, str]:
-    """Names of timm and the hub -> ours; timm's without a tag is that of its first row."""
+    """Names of timm, torchvision and the hub -> ours."""
     names: dict[str, str] = {}
     for row in table().values():
-        for theirs in (row.timm, row.timm and row.timm.partition(".")[0], row.hub):
+        for theirs in (row.timm, row.source.removeprefix("torchvision "), row.hub):
             if theirs:
                 names.setdefault(theirs, row.name)
-    return names
+    bare = {name: names[weights] for name, weights in defaults().items() if weights in names}
+    return names | bare

@@ -27,6 +27,8 @@ class LoadReport:
     """Class names in the order of the model's logits, where known."""
     preprocess: dict[str, Any] | None = None
     """How images are brought to the model, where known; for Preprocess.from_dict."""
+    unprepared: str = ""
+    """The setting of the file with which images cannot be prepared here."""
     multilabel: bool = False
     """Whether each output is a class of its own: a sigmoid, no softmax."""
     notes: list[str] = field(default_factory=list)

@@ -1,11 +1,19 @@
 """`vit classify`: names for pictures."""
 
+import argparse
 import json
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vit.cli.arguments import pictures
 from vit.cli.messages import OneLineParser
 from vit.errors import UserError
+
+if TYPE_CHECKING:
+    from vit.data.decode import ImageError
+    from vit.inference.classifier import Classifier
 
 BATCH = 32
 
@@ -30,7 +38,6 @@ def run(args: list[str]) -> int:
 
     import torch
 
-    from vit.data.decode import ImageError, open_image
     from vit.inference.classifier import load
     from vit.kernels.packing import pack
 
@@ -43,31 +50,51 @@ def run(args: list[str]) -> int:
         raise UserError(f"--device {device} cannot be used: {reason}") from error
     if len(paths) > BATCH:
         pack(classifier.model)
-    rows, skipped = [], 0
+    rows: list[dict[str, Any]] = []
+    skipped: list[ImageError] = []
+    try:
+        for row in _answers(classifier, paths, options, skipped):
+            rows.append(row)
+            if not options.json:
+                print(row["image"])
+                for answer in row["top"]:
+                    print(f"  {answer['probability']:6.1%}  {answer['class']}")
+    finally:  # a picture that cannot be read does not cost the answers before it
+        if options.json:
+            print(json.dumps(rows, indent=2, ensure_ascii=False))
+    if skipped:
+        print(f"{len(skipped)} of {len(paths)} pictures were skipped", file=sys.stderr)
+    return 0
+
+
+def _answers(
+    classifier: "Classifier",
+    paths: list[Path],
+    options: argparse.Namespace,
+    skipped: "list[ImageError]",
+) -> Iterator[dict[str, Any]]:
+    """The answer for every picture, in order; ImageError after those before an unreadable one.
+
+    With --on_error skip such pictures are added to `skipped` instead.
+    """
+    from vit.data.decode import ImageError, open_image
+
     for start in range(0, len(paths), BATCH):
-        opened = []
+        opened, problem = [], None
         for path in paths[start : start + BATCH]:
             try:
                 opened.append((path, open_image(path)))
             except ImageError as error:
                 if options.on_error == "error":
-                    raise
-                skipped += 1
+                    problem = error
+                    break
+                skipped.append(error)
                 print(f"skipped: {error}", file=sys.stderr)
-        if not opened:
-            continue
-        predictions = classifier.predict([image for _, image in opened], options.top)
-        for (path, _), prediction in zip(opened, predictions, strict=True):
-            pairs = list(zip(prediction.classes, prediction.probabilities, strict=True))
-            rows.append(
-                {"image": str(path), "top": [{"class": c, "probability": p} for c, p in pairs]}
-            )
-            if not options.json:
-                print(f"{path}")
-                for name, probability in pairs:
-                    print(f"  {probability:6.1%}  {name}")
-    if options.json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
-    if skipped:
-        print(f"{skipped} of {len(paths)} pictures were skipped", file=sys.stderr)
-    return 0
+        if opened:
+            predictions = classifier.predict([image for _, image in opened], options.top)
+            for (path, _), prediction in zip(opened, predictions, strict=True):
+                pairs = zip(prediction.classes, prediction.probabilities, strict=True)
+                top = [{"class": name, "probability": probability} for name, probability in pairs]
+                yield {"image": str(path), "top": top}
+        if problem is not None:
+            raise problem

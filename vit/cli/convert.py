@@ -70,7 +70,7 @@ def run(args: list[str]) -> int:
     try:
         return _run(given, options)
     except MissingFact as fact:
-        raise UserError(fact.asking(map(_option, fact.options))) from fact
+        raise UserError(fact.for_convert()) from fact
 
 
 def _written() -> str:
@@ -101,11 +101,6 @@ def _fields(assignments: list[str]) -> dict[str, Any]:
         except ValueError:
             values[name] = text
     return values
-
-
-def _option(field: str) -> str:
-    """A field that a refusal asks for, as it is typed for this command."""
-    return "--image-size HEIGHT WIDTH" if field.startswith("image_size=") else f"--set {field}"
 
 
 def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:

@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from vit.checkpoints.sealed import verify
 from vit.cli.messages import OneLineParser
 from vit.cli.processes import forget_routes, start, together
 from vit.cli.run_directory import find_checkpoint, is_first_process, writable
@@ -137,7 +138,9 @@ def _built(folder: Path, options: Namespace, rest: list[str]) -> Any:
         )
     if unlabelled:
         # What the encoder was trained with stays behind when model/ is written.
-        whole = torch.load(find_checkpoint(folder), map_location="cpu", weights_only=True)
+        checkpoint = find_checkpoint(folder)
+        verify(checkpoint)
+        whole = torch.load(checkpoint, map_location="cpu", weights_only=True)
         cli.model.load_state_dict(whole["state_dict"])
     return cli
 

@@ -8,12 +8,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from vit.cli.continuing import Finished, note_unfinished, settle, whole_checkpoint
 from vit.cli.processes import forget_routes, start, together
-from vit.cli.resuming import check_continues, ineffective, read_checkpoint
+from vit.cli.recorded_config import write_config
+from vit.cli.resuming import check_continues, ineffective
 from vit.cli.run_directory import (
+    UNFINISHED,
     Claim,
     claim_new,
     claim_resumed,
+    has_checkpoint,
     is_first_process,
     kept,
     resumed,
@@ -22,6 +26,7 @@ from vit.cli.run_directory import (
 from vit.errors import UserError
 from vit.hardware import limit_threads
 from vit.signals import Stopped
+from vit.writing import write_bytes
 
 # Below this, training from random weights deserves a word of warning.
 FEW_IMAGES = 20_000
@@ -51,8 +56,12 @@ most used options:
   --trainer.devices N          processes or GPUs; on CPUs add --trainer.accelerator cpu
   --trainer.precision P        32-true, bf16-mixed, ...; by default what the hardware is good at
   --seed_everything N          order, augmentation, initial weights and splits
-  --run_dir DIR                where to write
-  --ckpt_path FILE             continue that run exactly; `last` takes the one in --run_dir
+  --run_dir DIR                where to write; an unfinished run there is continued, if it has the
+                               same configuration
+  --resume never|PATH          start a new run; or continue from that checkpoint
+  --ckpt_path FILE             continue that run exactly, also with other options; `last` takes the
+                               one in --run_dir
+  --save_every N               seconds between saves of last.ckpt
   --json                       print the summary of the finished run as JSON
   --print_config               print the whole configuration and stop
 
@@ -80,14 +89,21 @@ def train(args: list[str]) -> Path | None:
     with start(), ExitStack() as held:
         held.callback(forget_routes)
 
-        def claim(config: Any) -> None:
+        def claim(cli: Any) -> None:
             """Takes the run directory; called when the options are known and nothing is built."""
-            if not config.trainer.fast_dev_run:
-                claims.append(held.enter_context(kept(_claim(config, args))))
+            if not cli.config.trainer.fast_dev_run:
+                settle(cli)
+                claims.append(held.enter_context(kept(_claim(cli.config, args))))
+                if cli.config.resume == "auto":
+                    note_unfinished(cli, claims[0].earlier_runs)
 
         from vit.cli.lightning_cli import TrainingCLI  # heavy: imports lightning
 
-        cli = TrainingCLI(args, parsed=claim)
+        try:
+            cli = TrainingCLI(args, parsed=claim)
+        except Finished as run:
+            _say_finished(run.folder, as_json=as_json)
+            return run.folder
         if not claims:
             _fast_dev_run(cli)
             return None
@@ -120,7 +136,8 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
     checkpoint, saved = None, None
     if config.ckpt_path is not None:
         checkpoint, _ = resumed(config.ckpt_path, config.run_dir)
-        saved = read_checkpoint(checkpoint)
+        newest = config.ckpt_path == "last"
+        checkpoint, saved = whole_checkpoint(checkpoint, newest=newest)
     step = None if saved is None else int(saved["global_step"])
     trainer = cli.build_trainer(run_dir, step)
     params = sum(parameter.numel() for parameter in model.model.parameters())
@@ -168,6 +185,17 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
         raise
 
 
+def _say_finished(run_dir: Path, *, as_json: bool) -> None:
+    if is_first_process():
+        print(
+            f"{run_dir} is finished, nothing was done; raise its limit to train on, such as "
+            "--trainer.max_epochs",
+            file=sys.stderr,
+        )
+        if as_json:
+            print((run_dir / "summary.json").read_text(encoding="utf-8"), end="")
+
+
 def _say_if_early(trainer: Any) -> None:
     for callback in trainer.early_stopping_callbacks:
         if callback.wait_count >= callback.patience and is_first_process():
@@ -195,19 +223,20 @@ def _fix_routes(cli: Any, saved: dict[str, Any] | None) -> None:
 
 
 class _Record:
-    """Writes config.yaml, once."""
+    """Writes config.yaml, and that the run is not finished, once."""
 
     def __init__(self, cli: Any, run_dir: Path) -> None:
         self._cli, self._path, self._done = cli, run_dir / "config.yaml", False
 
     def __call__(self, *_: Any) -> None:
         if not self._done and is_first_process():
-            self._cli.save_config(self._path)
+            write_bytes(self._path.with_name(UNFINISHED), b"")
+            write_config(self._cli.parser, self._cli.config, self._path)
         self._done = True
 
 
 def _stopped(run_dir: Path, *, trained: bool) -> str:
-    if not (run_dir / "checkpoints" / "last.ckpt").is_file():
+    if not has_checkpoint(run_dir):
         return "stopped before the first step: there was nothing to save"
     command = f"vit fit --run_dir {shlex.quote(str(run_dir))} --ckpt_path last"
     if trained:
@@ -222,7 +251,15 @@ def _recipe_of_resumed_run(args: list[str]) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--ckpt_path")
     parser.add_argument("--run_dir")
+    parser.add_argument("--resume", default="auto")
     known, _ = parser.parse_known_args(args)
+    if known.resume not in ("auto", "never"):
+        known.ckpt_path = known.ckpt_path or known.resume
+        if Path(known.resume).is_dir():
+            known.ckpt_path, known.run_dir = "last", known.resume
+    elif known.resume == "auto" and known.run_dir is not None and known.ckpt_path is None:
+        if has_checkpoint(Path(known.run_dir).expanduser()):
+            known.ckpt_path = "last"
     if known.ckpt_path is None:
         if any(arg.startswith("--print_config") for arg in args):
             return args

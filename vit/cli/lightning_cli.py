@@ -35,7 +35,6 @@ from vit.training.facts import DataFacts, Labels
 from vit.training.losses import refuse_double_balance
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
-from vit.writing import atomic, write_bytes
 from vit.yaml_reader import check_yaml
 
 # What is trained, by the name that a recipe gives it.
@@ -87,11 +86,13 @@ class TrainingCLI(LightningCLI):
         self,
         args: list[str],
         *,
-        parsed: Callable[[Namespace], None] | None = None,
+        parsed: Callable[[Any], None] | None = None,
         classes: list[str] | None = None,
     ) -> None:
-        """`parsed` is called before anything is built, which takes time. `classes`, of a model that
-        exists: data.root is held-out images, to be scored by them."""
+        """`parsed` is called with this object before anything is built, which takes time.
+
+        `classes`, of a model that exists: data.root is held-out images, to be scored by them.
+        """
         quiet_lightning()
         self._parsed = parsed
         self._classes = classes
@@ -137,6 +138,20 @@ class TrainingCLI(LightningCLI):
             type=str | None,
             default=None,
             help="Checkpoint of a run to continue exactly, or 'last' for the one in --run_dir.",
+        )
+        parser.add_argument(
+            "--resume",
+            type=str,
+            default="auto",
+            help="auto: continue the unfinished run in --run_dir, if it has this configuration. "
+            "never: start a new run. PATH: continue from that checkpoint or run.",
+        )
+        parser.add_argument(
+            "--save_every",
+            type=float | None,
+            default=None,
+            help="Seconds between two saves of last.ckpt. By default 60 at ends of epochs, 900 "
+            "within an epoch.",
         )
         parser.add_argument(
             "--run_dir",
@@ -197,7 +212,7 @@ class TrainingCLI(LightningCLI):
         model = configured_model(config, pretrained)
         check_memory(config, model, on_cpu=computes_on_cpu(config.trainer.accelerator or "auto"))
         if self._parsed is not None:
-            self._parsed(config)
+            self._parsed(self)
         if config.routes != "auto":
             use_routes(config.routes)
         if config.trainer.precision is None:
@@ -259,7 +274,10 @@ class TrainingCLI(LightningCLI):
     def _checkpoints(self, run_dir: Path) -> list[Checkpoint]:
         """The best weights by validation score, and the last."""
         folder = run_dir / "checkpoints"
+        seconds = self.config.save_every
         last = LastCheckpoint(folder)
+        if seconds is not None:
+            last = LastCheckpoint(folder, epoch_seconds=seconds, step_seconds=seconds)
         if self.datamodule.splits.val is None:
             return [last]
         return [BestCheckpoint(folder, self._monitor()), last]
@@ -281,30 +299,6 @@ class TrainingCLI(LightningCLI):
         monitor = self._monitor()
         mode = "min" if monitor == "val/loss" else "max"
         return [EarlyStopping(monitor, patience=self.config.patience, mode=mode)]
-
-    def save_config(self, path: Path) -> None:
-        """The resolved configuration without what belongs to one start: the run it resumed.
-
-        A file that is there and says something else is kept as config.yaml.1, config.yaml.2, ...
-        """
-        config = self.config.clone()
-        config.ckpt_path = None
-        config.run_dir = None
-        places = [(config.data, "root"), (config.model, "pretrained")]
-        loss = config.model.get("loss")  # masked patches have none to choose
-        if loss is not None and loss.get("distillation") is not None:
-            places.append((loss.distillation, "teacher"))
-        for group, name in places:
-            place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
-            if place and os.path.exists(place):  # not the address of a hub
-                group[name] = place  # so that the run can be scored from any directory
-        with atomic(path) as temporary:
-            self.parser.save(config, temporary, skip_unset=False, multifile=False)
-            if path.is_file() and path.read_bytes() != temporary.read_bytes():
-                number = 1
-                while (older := path.with_name(f"{path.name}.{number}")).exists():
-                    number += 1
-                write_bytes(older, path.read_bytes())
 
     def _explain(self, error: BaseException) -> UserError:
         """One line for a bad configuration, with the nearest known key."""

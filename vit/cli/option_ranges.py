@@ -52,6 +52,7 @@ RANGES: dict[str, Range] = {
     "data.batch_size": COUNT,
     "data.global_batch": COUNT,
     "patience": COUNT,
+    "save_every": Range(low=0, unit="seconds"),
     "model.fraction": FRACTION,
 }
 """Whole or real numbers for the options that take some; null leaves the Trainer's default."""

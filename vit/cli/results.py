@@ -15,9 +15,11 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from vit.checkpoints.native import save_native
-from vit.cli.run_directory import is_first_process
+from vit.checkpoints.sealed import verify
+from vit.cli.run_directory import UNFINISHED, is_first_process
 from vit.data.decode import ImageError
 from vit.data.sources import PathList
+from vit.errors import UserError
 from vit.hardware import hardware, versions
 from vit.ranking import top_classes
 from vit.reports.pretraining import Examples, pretraining_headline, write_pretraining
@@ -101,6 +103,12 @@ def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
     best = next((c for c in kept if c.monitor is not None), None)
     if best is None or not best.best_model_path:
         return {"file": None, "weights": "last step", "metrics": {}}
+    try:
+        verify(Path(best.best_model_path))
+    except UserError as error:
+        raise UserError(
+            f"{error}; continue with --ckpt_path last to score the weights of the last step instead"
+        ) from error
     file = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
     model.load_state_dict(file["state_dict"])
     score = best.best_model_score
@@ -228,6 +236,7 @@ def finish(
     if not data.labelled:
         examples = _examples(model, data, split) if outcome.metrics else None
         write_pretraining(run_dir, split, examples)
+    (run_dir / UNFINISHED).unlink(missing_ok=True)
     longer = budget_option(trainer)
     last_words = closing(run_dir, split, outcome.metrics, outcome.predictions, data, longer)
     if as_json:
@@ -244,7 +253,7 @@ def _recipe(config: dict[str, Any]) -> dict[str, Any]:
     """
     recipe = json.loads(json.dumps(config, default=str))
     recipe.pop("config", None)
-    return {**recipe, "ckpt_path": None, "run_dir": None}
+    return {**recipe, "ckpt_path": None, "run_dir": None, "resume": "auto"}
 
 
 def _examples(model: Any, data: Any, split: str) -> Examples | None:

@@ -4,10 +4,13 @@ What must be equal: task, classes, architecture, optimizer with its parameter gr
 batch, on which the order of the images rests.
 """
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vit.checkpoints.sealed import verify
+from vit.cli.run_directory import is_first_process
 from vit.errors import UserError, some_of
 from vit.yaml_reader import read_options
 
@@ -20,14 +23,19 @@ def read_checkpoint(checkpoint: Path) -> dict[str, Any]:
     """The content of a .ckpt file without its tensors' values. UserError where it is damaged."""
     import torch
 
+    if not verify(checkpoint) and is_first_process():
+        print(
+            f"note: {checkpoint} has no digest (earlier versions saved none); its tensors "
+            "were checked",
+            file=sys.stderr,
+        )
     try:
         saved = torch.load(checkpoint, map_location="meta", weights_only=True)
         saved["global_step"] = int(saved["global_step"])
         saved["state_dict"].keys()
     except Exception as error:  # torch.load has no error type of its own for a broken file
         raise UserError(
-            f"{checkpoint} is not a readable checkpoint ({type(error).__name__}); try best.ckpt "
-            "beside it"
+            f"{checkpoint} is not a readable checkpoint ({type(error).__name__})"
         ) from error
     return saved
 

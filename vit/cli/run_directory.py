@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vit.checkpoints.sealed import BEST, LAST, PREVIOUS
 from vit.errors import UserError
 from vit.locking import FileLock, Locked
 from vit.writing import is_temporary, remove_orphans, write_bytes
@@ -15,8 +16,10 @@ from vit.writing import is_temporary, remove_orphans, write_bytes
 LOCK = ".lock"
 TRACEBACK = "traceback.txt"
 CONFIG = "config.yaml"
+# There from the first step to the last page of the report.
+UNFINISHED = ".unfinished"
 # What a start leaves that has not come to a checkpoint; the next start takes its place.
-_REPLACED = {TRACEBACK, "metrics.csv", "checkpoints"}
+_REPLACED = {TRACEBACK, UNFINISHED, "metrics.csv", "checkpoints"}
 # It leaves these, too. A config.yaml may be the recipe that the user has put there: the next start
 # keeps it, as config.yaml.1 where its own differs.
 _KEPT = re.compile(rf"{re.escape(LOCK)}|{re.escape(CONFIG)}(\.\d+)?")
@@ -55,6 +58,8 @@ class Claim:
     """Names of the files that an earlier start, or the user, has put there."""
     earlier_config: bytes | None = None
     """Content of the config.yaml among them."""
+    earlier_runs: list[Path] = field(default_factory=list)
+    """Directories of other runs that have taken the names before this one's."""
 
     def abandon(self) -> None:
         """Removes what a start that came to no checkpoint has written, and gives the lock back."""
@@ -121,13 +126,16 @@ def claim_new(wanted: str | None, name: str) -> Claim:
         return Claim(Path(wanted or "runs").expanduser(), fresh=True)
     if wanted is not None:
         return _claim_free(Path(wanted).expanduser(), f"run_dir={wanted}")
-    number = 1
+    earlier: list[Path] = []
     while True:
-        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        folder = Path("runs") / (f"{name}-{len(earlier) + 1}" if earlier else name)
         try:
-            return _claim_free(folder, f"run directory {folder}")
+            claim = _claim_free(folder, f"run directory {folder}")
         except (Locked, _Occupied):
-            number += 1
+            earlier.append(folder)
+        else:
+            claim.earlier_runs = earlier
+            return claim
 
 
 def claim_resumed(checkpoint: Path, folder: Path) -> Claim:
@@ -191,7 +199,7 @@ def _check_free(folder: Path, what: str) -> None:
         raise _Occupied(f"{what} is a file; choose another --run_dir")
     names = {name for name in os.listdir(folder) if not is_temporary(name)}
     if holds_run(folder):
-        if (folder / "checkpoints" / "last.ckpt").is_file():
+        if has_checkpoint(folder):
             raise _Occupied(
                 f"{what} already holds a run: add --ckpt_path last to continue it, or choose "
                 "another --run_dir"
@@ -270,7 +278,7 @@ def resumed(ckpt_path: str, run_dir: str | None) -> tuple[Path, Path]:
     if ckpt_path == "last":
         if run_dir is None:
             raise UserError("--ckpt_path last needs --run_dir, the run to continue")
-        checkpoint = Path(run_dir).expanduser() / "checkpoints" / "last.ckpt"
+        checkpoint = newest_file(Path(run_dir).expanduser())
     else:
         checkpoint = Path(ckpt_path).expanduser()
     if not checkpoint.is_file():
@@ -283,9 +291,25 @@ def resumed(ckpt_path: str, run_dir: str | None) -> tuple[Path, Path]:
     return checkpoint, Path(run_dir).expanduser() if run_dir is not None else _home(checkpoint)
 
 
+def newest_file(run: Path) -> Path:
+    """The newest checkpoint file of a run, by name; last.ckpt where there is none."""
+    files = [run / "checkpoints" / name for name in (LAST, PREVIOUS, BEST)]
+    return next((file for file in files if file.is_file()), files[0])
+
+
+def has_checkpoint(run: Path) -> bool:
+    """Whether there is a file that the run could continue from."""
+    return newest_file(run).is_file()
+
+
+def is_finished(run: Path) -> bool:
+    """Whether the run has been scored and reported."""
+    return (run / "summary.json").is_file() and not (run / UNFINISHED).exists()
+
+
 def find_checkpoint(run: Path) -> Path:
     """The best checkpoint of a run directory, or its last."""
-    for name in ("best.ckpt", "last.ckpt"):
+    for name in (BEST, LAST, PREVIOUS):
         if (run / "checkpoints" / name).is_file():
             return run / "checkpoints" / name
     raise UserError(f"{run} has no checkpoint yet: the run stopped before it saved one")

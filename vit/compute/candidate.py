@@ -104,9 +104,9 @@ def find_model(
     For published weights (NAME.TAG) the table is enough: nothing is downloaded.
     """
     if "://" not in name and not Path(name).expanduser().exists():
-        from vit.checkpoints.published import named
+        from vit.checkpoints.published import means_weights, named
 
-        row = named(name) if "." in name else None
+        row = named(name) if means_weights(name) and not is_baseline(name) else None
         if row is None:
             return candidate(name, size, num_classes)
         classes = row.outputs if num_classes is None else num_classes

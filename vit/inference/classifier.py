@@ -3,6 +3,7 @@
 Imports only torch and Pillow, so that it runs without the packages for training.
 """
 
+import os
 import shlex
 import sys
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from vit.checkpoints import published
 from vit.checkpoints.adapt import HEAD
 from vit.checkpoints.files import open_weights
 from vit.checkpoints.hub import fetch, is_address
+from vit.checkpoints.layout import MissingFact
 from vit.checkpoints.native import load_native
 from vit.checkpoints.native import matches as is_native
 from vit.checkpoints.pretrained import load_pretrained
@@ -27,6 +29,7 @@ from vit.kernels.accelerate import accelerate
 from vit.kernels.packing import pack
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
+from vit.reading import irregular
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,20 @@ class Classifier:
         self.multilabel = multilabel
 
     def probabilities(self, images: Iterable[Any]) -> Tensor:
-        """Probabilities `b k` for paths, PIL images or uint8 arrays (h w, or h w 3)."""
+        """Probabilities `b k` for paths, PIL images or uint8 arrays (h w, or h w 3).
+
+        UserError where the outputs are not finite.
+        """
         batch = torch.stack([self.preprocess(open_image(image)) for image in images])
         parameter = next(self.model.parameters())
         batch = self.preprocess.normalize(batch.to(parameter.device)).to(parameter.dtype)
         with torch.inference_mode():
             logits = self.model(batch).float()
+        if not logits.isfinite().all():
+            raise UserError(
+                "the model's outputs are not finite numbers, so they name nothing: its weights are "
+                "damaged, or its training diverged; fetch or train it again"
+            )
         return (logits.sigmoid() if self.multilabel else logits.softmax(-1)).cpu()
 
     def predict(self, images: Any, top: int = 5, *, batch_size: int = 32) -> list[Prediction]:
@@ -97,20 +108,31 @@ def load(path: str | Path) -> Classifier:
     if row is not None and not row.outputs:
         raise _without_classes(row.name)
     weights = row.name if row is not None else _local(path)
-    notes = []
+    notes, unprepared = [], ""
     if row is None and is_native(open_weights(weights)):
         model, info = load_native(weights)
         values, names = info.preprocess, info.classes
         multilabel: bool = info.extra.get("multilabel", False)
+        notes += info.notes
     else:
-        model, report = load_pretrained(weights)
+        try:
+            model, report = load_pretrained(weights)
+        except MissingFact as fact:
+            command = f"vit convert {shlex.quote(str(path))} DIR --to native"
+            raise UserError(f"{fact.for_convert()} to `{command}`, and load DIR") from fact
         values, names, multilabel = report.preprocess, report.classes, report.multilabel
         notes += report.notes
+        unprepared = report.unprepared
     config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
     if not config.num_classes:
         raise _without_classes(path)
     if not any(p.any() for name, p in model.named_parameters() if name.startswith(HEAD)):
         raise _without_classes(path, "has a head of zeros, as before any training")
+    if values is None and unprepared:
+        raise UserError(
+            f"{path}: images cannot be prepared as its description says: {unprepared}; use the "
+            "library that wrote it"
+        )
     if values is None:
         raise UserError(
             f"{path} does not say how images are prepared: put its config.json (timm) or "
@@ -146,8 +168,11 @@ def _local(path: str | Path) -> Path:
     """The local directory or file of an address or a path. UserError for an unfinished run."""
     if is_address(path):
         return Path(fetch(str(path)))
+    if not os.fspath(path):  # Path("") is the current directory
+        raise UserError("'' names no model; give a run, a directory, a file, a name or an address")
     folder = Path(path).expanduser()
-    if (folder / "config.yaml").is_file() and not (folder / "model" / "config.json").is_file():
+    finished = irregular(folder / "model" / "config.json") is None
+    if irregular(folder / "config.yaml") is None and not finished:
         raise UserError(
             f"{path} is a run without a finished model; continue it: "
             f"vit fit --run_dir {shlex.quote(str(path))} --ckpt_path last"

@@ -1,5 +1,5 @@
-"""best.ckpt, which a finished run is, last.ckpt, where an interrupted run continues, and how both
-are written: files that are whole or absent."""
+"""best.ckpt, which a finished run is, last.ckpt, where an interrupted run continues, previous.ckpt,
+the one before, and how they are written: whole or absent, and with a digest."""
 
 import sys
 import time
@@ -15,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from typing_extensions import override
 
+from vit.checkpoints.sealed import LAST, PREVIOUS, is_whole, seal
 from vit.signals import Stopped
 from vit.training.callbacks.stopping import StopTogether
 from vit.training.counted_data import counting_data
@@ -54,8 +55,8 @@ class BestCheckpoint(ModelCheckpoint):
             return
         assert self.dirpath is not None
         here = Path(self.dirpath) / Path(best).name
-        if not here.is_file():
-            _note_missing(here)
+        if not here.is_file() or not is_whole(here):
+            _note_lost(here)
             return
         moved = {
             "dirpath": self.dirpath,
@@ -71,9 +72,10 @@ class BestCheckpoint(ModelCheckpoint):
 
 
 @rank_zero_only
-def _note_missing(best: Path) -> None:
+def _note_lost(best: Path) -> None:
+    fault = "is damaged" if best.is_file() else "is not there"
     print(
-        f"note: {best} is not there; the best score starts over from the next validation",
+        f"note: {best} {fault}; the best score starts over from the next validation",
         file=sys.stderr,
     )
 
@@ -104,7 +106,7 @@ class LastCheckpoint(StopTogether):
         self, directory: str | Path, *, epoch_seconds: float = 60, step_seconds: float = 900
     ) -> None:
         super().__init__()
-        self.path = Path(directory) / "last.ckpt"
+        self.path = Path(directory) / LAST
         self.epoch_seconds = epoch_seconds
         self.step_seconds = step_seconds
         self._saved_at = 0.0
@@ -175,11 +177,18 @@ class LastCheckpoint(StopTogether):
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target, flushes to disk, then renames.
+    """Writes beside the target with a digest, flushes to disk, then renames.
+
+    The last.ckpt that is replaced becomes previous.ckpt, unless it is damaged. At any moment one of
+    the two is whole.
 
     Lightning's own writes to the system's temporary folder and moves: on another file system that
     is a copy, and a crash during it leaves half a checkpoint under the final name.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written: set[Path] = set()
 
     @override
     def save_checkpoint(
@@ -190,11 +199,19 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         if "://" in str(path):  # a remote store: only Lightning's own way of writing reaches it
             return super().save_checkpoint(checkpoint, path)
         try:
-            with atomic(Path(path)) as temporary, temporary.open("wb") as file:
-                torch.save(checkpoint, file)
-        except RuntimeError as error:
+            with atomic(Path(path), before=lambda: self._keep(Path(path))) as temporary:
+                with temporary.open("wb") as file:
+                    torch.save(checkpoint, file)
+                seal(temporary)
+        except (OSError, RuntimeError) as error:
             # On a full disk torch fails once more while it closes the file, and hides the reason.
-            reason = error.__context__
+            reason = error if isinstance(error, OSError) else error.__context__
             if isinstance(reason, OSError):
                 raise OSError(reason.errno, reason.strerror, str(path)) from error
             raise
+        self._written.add(Path(path))
+
+    def _keep(self, path: Path) -> None:
+        """Renames the last.ckpt at `path`; one of another process is read first."""
+        if path.name == LAST and path.is_file() and (path in self._written or is_whole(path)):
+            path.replace(path.with_name(PREVIOUS))

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vit.checkpoints.sealed import LAST, PREVIOUS
 from vit.errors import UserError
 from vit.locking import FileLock, Locked
 from vit.signals import on_signal
@@ -61,7 +62,7 @@ def run_cell(
         return summary, True
     if (folder / DIVERGED).is_file():
         raise Diverged((folder / DIVERGED).read_text(encoding="utf-8").strip())
-    if (folder / "checkpoints" / "last.ckpt").is_file():
+    if any((folder / "checkpoints" / name).is_file() for name in (LAST, PREVIOUS)):
         arguments = ["--run_dir", str(folder), "--ckpt_path", "last"]
     else:
         _clear(folder)

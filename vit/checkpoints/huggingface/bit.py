@@ -12,7 +12,7 @@ from vit.checkpoints.huggingface.families import check_bit
 from vit.checkpoints.huggingface.reading import class_names, label_kind
 from vit.checkpoints.huggingface.writing import labels
 from vit.checkpoints.layout import SAME, Op, Recognised, Rule, bound, count_layers, exported
-from vit.checkpoints.preprocessing import from_huggingface
+from vit.checkpoints.preprocessing import from_huggingface, preparation
 from vit.models.config import ROOT_CHANNELS, ResNetConfig
 
 _ROOT = "embedder.convolution.weight"
@@ -63,7 +63,7 @@ def recognise(file: WeightFile) -> Recognised:
         tensors=tensors,
         used=used,
         classes=class_names(file.config, config.num_classes),
-        preprocess=from_huggingface(file.preprocessor, config.size),
+        **preparation(from_huggingface, file.preprocessor, config.size),
         extra=label_kind(file.config),
         notes=[]
         if file.config

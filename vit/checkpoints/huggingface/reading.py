@@ -33,7 +33,7 @@ from vit.checkpoints.layout import (
     grid_of,
     layer,
 )
-from vit.checkpoints.preprocessing import from_huggingface
+from vit.checkpoints.preprocessing import from_huggingface, preparation
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 
@@ -150,7 +150,7 @@ def recognise(file: WeightFile) -> Recognised:
         used=used,
         left_out=left_out,
         classes=class_names(file.config, config.num_classes),
-        preprocess=from_huggingface(file.preprocessor, config.size),
+        **preparation(from_huggingface, file.preprocessor, config.size),
         extra=label_kind(file.config),
         notes=[] if file.config else ["there is no config.json: exact GELU is assumed"],
         foreign="" if "blocks.0.attn.qkv.bias" in tensors else NO_QKV_BIASES,

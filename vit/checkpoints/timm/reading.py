@@ -24,7 +24,14 @@ from vit.checkpoints.layout import (
     heads_of_width,
     patch_size_of,
 )
-from vit.checkpoints.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, described, from_timm
+from vit.checkpoints.preprocessing import (
+    HALF,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    described,
+    from_timm,
+    preparation,
+)
 from vit.checkpoints.timm import families
 from vit.checkpoints.timm.families import Family
 from vit.errors import UserError
@@ -84,7 +91,7 @@ def recognise(file: WeightFile) -> Recognised:
             )
     if register_slots is not None:
         _registers_without_slots(tensors, register_slots, config.num_registers)
-    preprocess, assumed = _preprocessing(file, config)
+    prepared, assumed = _preprocessing(file, config)
     return Recognised(
         format="DINOv2" if left_out else "timm",
         config=config,
@@ -92,7 +99,7 @@ def recognise(file: WeightFile) -> Recognised:
         used=used,
         left_out=left_out,
         classes=_classes(file.config, config.num_classes),
-        preprocess=preprocess,
+        **prepared,
         notes=assumed + notes,
         foreign=foreign,
     )
@@ -109,14 +116,14 @@ def _family(file: WeightFile) -> Family | None:
     return known
 
 
-def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any] | None, list[str]]:
-    """How images are brought to the model, where known, and what had to be assumed."""
+def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any], list[str]]:
+    """`preparation` of the images, and what had to be assumed."""
     description = families.described(file)
     if description:
-        return from_timm(description), []
+        return preparation(from_timm, description), []
     notes = ["the file has no description: exact GELU and epsilon 1e-6 are assumed, as in timm"]
     if config.layer_scale is None and not config.distillation_token:
-        return None, [*notes, "the file does not say how images were normalised"]
+        return {}, [*notes, "the file does not say how images were normalised"]
     scaled = config.layer_scale is not None
     preprocess = described(
         config.size,
@@ -125,7 +132,8 @@ def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any] 
         interpolation="bicubic",
         crop_fraction=1.0 if scaled else 0.875,
     )
-    return preprocess, notes
+    assumed = "images are taken to be normalised as ImageNet's, as DeiT and DINOv2 do"
+    return {"preprocess": preprocess}, [*notes, assumed]
 
 
 def _our_name(key: str) -> str:
@@ -274,6 +282,16 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
         width_factor=root // ROOT_CHANNELS,
         ws_mode="timm",
     )
+    prepared = preparation(from_timm, description)
+    if prepared == {"preprocess": None}:  # nothing is said of it
+        prepared["preprocess"] = described(
+            config.size,
+            mean=HALF,
+            std=HALF,
+            interpolation="bilinear",
+            crop_fraction=1.0,
+            resize="squash",
+        )
     return Recognised(
         format="timm",
         config=config,
@@ -284,13 +302,5 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
         notes=[]
         if file.config
         else ["the file has no description: BiT's own pooling, ReLU and strides are assumed"],
-        preprocess=from_timm(description)
-        or described(
-            config.size,
-            mean=HALF,
-            std=HALF,
-            interpolation="bilinear",
-            crop_fraction=1.0,
-            resize="squash",
-        ),
+        **prepared,
     )

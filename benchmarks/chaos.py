@@ -1,0 +1,214 @@
+"""Kills a run at random moments, continues it by the same command, and compares the results.
+
+`python benchmarks/chaos.py [--kills 20] [--steps 300] [--out FILE]`; a few minutes on two cores.
+
+A run of the recipe `quickstart` is left alone. The same command is then killed with SIGKILL at
+random times, inside saves and inside validations, which the run shows in shared memory, and typed
+again after each kill. Then files of the finished run are damaged: bits are flipped, ends cut and
+lengthened. Writes as JSON what was killed where, whether weights, model/ and predictions are
+bitwise those of the run left alone, and what the damage came to.
+"""
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+import vit.training.saving
+from vit.checkpoints.files import open_weights
+from vit.checkpoints.native import load_native
+from vit.cli.main import main as vit_main
+from vit.cli.resuming import read_checkpoint
+from vit.errors import UserError
+from vit.hardware import hardware, versions
+from vit.training.classifier import ImageClassifier
+
+PLACES = {"elsewhere": 0, "save": 1, "validation": 2}
+
+
+def command(folder: str, steps: int) -> list[str]:
+    """Saves at every end of an epoch, which has 20 steps."""
+    return [
+        "fit", "-c", "quickstart", "--run_dir", folder, f"--trainer.max_steps={steps}",
+        "--trainer.max_epochs=-1", "--save_every=0", "--data.batch_size=64",
+        "--trainer.precision=32-true", "--trainer.accelerator=cpu", "--data.num_workers=0",
+    ]  # fmt: skip
+
+
+def shown(owner: Any, name: str, place: int, where: Any, pause: float = 0) -> None:
+    """Lets a function show in `where` that it runs, for at least `pause` seconds."""
+    function = getattr(owner, name)
+
+    def showing(*args: Any, **options: Any) -> Any:
+        where.value = place
+        try:
+            time.sleep(pause)
+            return function(*args, **options)
+        finally:
+            where.value = 0
+
+    setattr(owner, name, showing)
+
+
+def start(args: list[str], where: Any) -> Any:
+    """A forked process that runs the command quietly."""
+
+    def work() -> None:
+        with open("log.txt", "a") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        shown(vit.training.saving.AtomicCheckpointIO, "save_checkpoint", 1, where)
+        shown(vit.training.saving, "seal", 1, where, pause=0.02)
+        shown(ImageClassifier, "validation_step", 2, where)
+        os._exit(vit_main(args))
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    return process
+
+
+def kill(args: list[str], place: str, draw: random.Random, longest: float) -> str | None:
+    """Runs the command until the place or a random time; where it was killed, None if it ended."""
+    where = multiprocessing.Value("i", 0)
+    process = start(args, where)
+    wanted, since = PLACES[place], time.monotonic()
+    wait = draw.uniform(0, longest)
+    while process.is_alive():
+        late = time.monotonic() - since > wait
+        if late and (not wanted or where.value == wanted):
+            time.sleep(draw.uniform(0, 0.02) if wanted == 1 else 0)
+            at = next(name for name, number in PLACES.items() if number == where.value)
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            return at if process.exitcode == -signal.SIGKILL else None
+        time.sleep(0.0005)
+    process.join()
+    if process.exitcode:
+        raise SystemExit(f"exit status {process.exitcode}: {Path('log.txt').read_text()[-2000:]}")
+    return None
+
+
+def results(folder: Path) -> dict[str, str]:
+    """SHA-256 of what a run leaves: of the tensors of its checkpoints, and of other files."""
+    digests = {}
+    for name in ("last", "previous", "best"):
+        state = torch.load(folder / f"checkpoints/{name}.ckpt", weights_only=True)["state_dict"]
+        digest = hashlib.sha256()
+        for key in sorted(state):
+            digest.update(key.encode() + state[key].numpy().tobytes())
+        digests[f"{name}.ckpt"] = digest.hexdigest()
+    for name in ("model/model.safetensors", "model/config.json", "predictions.csv"):
+        digests[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    return digests
+
+
+def damage(file: Path, draw: random.Random, read: Callable[[], bool]) -> dict[str, int]:
+    """Counts what 60 flips, 10 cuts and 4 tails come to."""
+    content, outcomes = file.read_bytes(), Counter[str]()
+    damaged = []
+    for _ in range(60):
+        flipped = bytearray(content)
+        flipped[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        damaged.append(bytes(flipped))
+    damaged += [content[: draw.randrange(len(content))] for _ in range(10)]
+    damaged += [content + tail for tail in (b"x", bytes(99), b"PK\5\6" + bytes(18), content)]
+    for bad in damaged:
+        file.write_bytes(bad)
+        try:
+            outcomes["harmless" if read() else "silent"] += 1
+        except UserError as error:
+            outcomes["reported" if "\n" not in str(error) else "several lines"] += 1
+        except Exception as error:  # a traceback, to be counted
+            outcomes[f"traceback {type(error).__name__}"] += 1
+    file.write_bytes(content)
+    return dict(outcomes)
+
+
+def damages(run: Path, draw: random.Random) -> dict[str, dict[str, int]]:
+    """What damage to each file of a run comes to."""
+    network, info = load_native(run / "model")
+    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+    def checkpoint(file: Path) -> bool:
+        open_weights(file)
+        read_checkpoint(file)
+        return False
+
+    def model() -> bool:
+        again, other = load_native(run / "model")
+        same = all(torch.equal(state[name], t) for name, t in again.state_dict().items())
+        return same and (other == info or bool(other.notes))
+
+    counts = {}
+    for name in ("last.ckpt", "best.ckpt"):
+        file = run / "checkpoints" / name
+        counts[name] = damage(file, draw, lambda file=file: checkpoint(file))
+    for name in ("model.safetensors", "config.json"):
+        counts[f"model/{name}"] = damage(run / "model" / name, draw, model)
+    return counts
+
+
+def main() -> int:
+    """Exit status 0 if nothing was lost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/chaos.json")
+    options = parser.parse_args()
+    out, draw = options.out.absolute(), random.Random(0)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        began = time.monotonic()
+        alone = start(command("alone", options.steps), multiprocessing.Value("i", 0))
+        alone.join()
+        if alone.exitcode:
+            raise SystemExit(Path("log.txt").read_text()[-2000:])
+        seconds = time.monotonic() - began
+        expected = results(Path("alone"))
+        killed: list[str] = []
+        places = ["save"] * (options.kills // 2) + ["validation"] * (options.kills // 5)
+        places += ["elsewhere"] * (options.kills - len(places))
+        draw.shuffle(places)
+        args = command("killed", options.steps)
+        for place in places:
+            at = kill(args, place, draw, longest=seconds * 2 / options.kills)
+            print(f"kill {len(killed) + 1} of {options.kills}: {at}", flush=True)
+            if at is None:
+                break
+            killed.append(at)
+        finished = start(args, multiprocessing.Value("i", 0))
+        finished.join()
+        actual = results(Path("killed"))
+        record = {
+            "steps": options.steps,
+            "killed": dict(Counter(killed)),
+            "exit_status": finished.exitcode,
+            "bitwise_equal": {name: actual[name] == expected[name] for name in expected},
+            "hidden_files_left": sorted(p.name for p in Path("killed").rglob(".*")),
+            "damage": damages(Path("killed"), draw),
+            "seconds": round(time.monotonic() - began, 1),
+            "versions": versions(),
+            "hardware": hardware(),
+        }
+    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(record, indent=1))
+    harmless = all(set(count) <= {"reported", "harmless"} for count in record["damage"].values())
+    return 0 if all(record["bitwise_equal"].values()) and harmless else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
