@@ -76,7 +76,9 @@ def differences(parser: Any, config: Any, before: dict[str, Any]) -> dict[str, s
     return {
         name: f"{name} was {then.get(name)} and is {now.get(name)}"
         for name in names
-        if name not in FREE and name.partition(".")[0] != "routes" and then.get(name) != now.get(name)
+        if name not in FREE
+        and name.partition(".")[0] != "routes"
+        and then.get(name) != now.get(name)
     }
 
 
