@@ -111,6 +111,16 @@ def test_a_file_is_one_room(path: Path) -> None:
     assert path.stem not in {"utils", "base", "factory", "engine"}
 
 
+@pytest.mark.parametrize("room", ["models", "inference", "inspection"])
+def test_private_names_of_pytorch_stay_in_kernels(room: str) -> None:
+    for path in (PACKAGE / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch."):
+                parts = ast.unparse(node).split(".")
+                private = any(part.startswith("_") for part in parts) or parts[1] == "ops"
+                assert not private, f"{path}:{node.lineno}: {ast.unparse(node)}"
+
+
 def test_import_is_silent_and_light() -> None:
     code = "import sys, vit; print(sorted({'torch','lightning','torchvision'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True)
