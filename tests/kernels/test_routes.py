@@ -87,6 +87,7 @@ def test_without_a_cache_folder_the_process_measures_and_warns(
 def test_a_fixed_route_wins_where_it_exists_and_an_unknown_one_is_refused() -> None:
     routes.use_routes({KEY: "onednn"})
     assert routes.route_of(KEY, Race("plain")) == "onednn"
+    routes.use_routes(None)
     routes.use_routes({KEY: "onednn"})
     assert routes.route_of(KEY, lambda key, only=None: "plain") == "plain"  # not in this build
     routes.use_routes("plain")
@@ -131,6 +132,25 @@ def test_a_resumed_run_keeps_its_routes_or_reports_why_not() -> None:
     routes.route_of(KEY, race)
     note = str(runs.continue_on({KEY: "onednn"}))
     assert f"routes {KEY}=plain was requested, but the run began with onednn" in note
+
+
+@pytest.mark.parametrize("asked", ["plain", {KEY: "plain"}])
+def test_routes_that_differ_are_reported_before_the_first_is_used(asked: str | dict) -> None:
+    routes.use_routes(asked)
+    note = str(runs.continue_on({KEY: "onednn"}))
+    assert f"routes {KEY}=plain was requested, but the run began with onednn" in note
+    assert runs.continue_on({KEY: "plain"}) is None
+    routes.use_routes(None)
+    assert runs.continue_on({}) is None  # as of a run on a GPU
+
+
+def test_a_route_in_use_is_not_checked_again_when_it_is_fixed() -> None:
+    race = Race("onednn")
+    routes.route_of(KEY, race)
+    routes.use_routes({KEY: "onednn"})
+    assert routes.route_of(KEY, race) == "onednn" and race.calls == 1
+    routes.use_routes({KEY: "plain"})
+    assert routes.route_of(KEY, race) == "plain"
 
 
 def test_a_checkpoint_of_an_earlier_version_fixes_float32_products() -> None:

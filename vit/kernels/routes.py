@@ -58,7 +58,10 @@ def use_routes(routes: Mapping[str, str] | str | None) -> None:
     elif routes not in (None, "auto", PLAIN):
         raise UserError(f"routes={routes!r}: choose auto, plain, or KEY: ROUTE for single ones")
     _fixed.clear()
+    # A route that this process uses already is not checked again.
+    kept = dict(_chosen.items() & routes.items()) if isinstance(routes, Mapping) else {}
     _chosen.clear()
+    _chosen.update(kept)
     _all_plain = routes == PLAIN
     if isinstance(routes, Mapping):
         _fixed.update(routes)

@@ -71,7 +71,8 @@ def continue_on(recorded: dict[str, str] | None) -> str | None:
 
     Routes that are already fixed are kept.
     """
-    if recorded and fixed_routes() == "auto":
+    fixed = fixed_routes()
+    if recorded and fixed == "auto":
         use_routes(recorded)
         return None
     if recorded is None:
@@ -79,7 +80,10 @@ def continue_on(recorded: dict[str, str] | None) -> str | None:
             "the checkpoint does not record by which routes products were computed; this machine's "
             "do now, and the last bits may differ"
         )
-    current = chosen_routes()
+    # Fixed ones count before the first of them is used.
+    current = chosen_routes() if isinstance(fixed, str) else fixed
+    if fixed == PLAIN:
+        current = dict.fromkeys(recorded, PLAIN)
     differing = [k for k, route in recorded.items() if current.get(k, route) != route]
     if differing:
         key = differing[0]
