@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from vit.errors import UserError
@@ -41,6 +42,22 @@ def share(text: str) -> float:
     if number(text) > 1:
         raise argparse.ArgumentTypeError(f"{text} is not a share in (0, 1], such as 0.4")
     return float(text)
+
+
+@contextmanager
+def chosen_device(name: str | None) -> Iterator[str]:
+    """The device of --device, by default the GPU where there is one.
+
+    UserError if what is done with it inside fails because torch cannot use it.
+    """
+    import torch
+
+    device = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        yield device
+    except (RuntimeError, AssertionError) as error:  # torch's ways to say that it has none
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--device {device} cannot be used: {reason}") from error
 
 
 def pictures(arguments: Iterable[str]) -> Iterator[Path]:

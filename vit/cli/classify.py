@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit.cli.arguments import pictures
+from vit.cli.arguments import chosen_device, pictures
 from vit.cli.messages import OneLineParser
 from vit.errors import UserError
 
@@ -36,18 +36,12 @@ def run(args: list[str]) -> int:
         raise UserError(f"--top {options.top} must be at least 1")
     paths = list(pictures(options.images))
 
-    import torch
-
     from vit.inference.classifier import load
     from vit.kernels.packing import pack
 
     classifier = load(options.model)
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
+    with chosen_device(options.device) as device:
         classifier.to(device)
-    except (RuntimeError, AssertionError) as error:  # torch's ways to say that it has none
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--device {device} cannot be used: {reason}") from error
     if len(paths) > BATCH:
         pack(classifier.model)
     rows: list[dict[str, Any]] = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vit.cli.arguments import chosen_device
 from vit.cli.messages import OneLineParser
 from vit.cli.run_directory import find_checkpoint, writable
 from vit.errors import UserError
@@ -112,8 +113,6 @@ def load_frozen(options: Namespace, layer: "Layer") -> Frozen:
     """MODEL with its weights and its preprocessing, which options may change."""
     from dataclasses import replace
 
-    import torch
-
     from vit.cache import cache_directory
     from vit.checkpoints.pretrained import load_pretrained
     from vit.checkpoints.report import print_report
@@ -136,12 +135,8 @@ def load_frozen(options: Namespace, layer: "Layer") -> Frozen:
         cache = writable(Path(options.cache).expanduser(), "--cache")
     elif not options.no_cache:
         cache = cache_directory() / "features"
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
+    with chosen_device(options.device) as device:
         extractor = Extractor(model, layer, precision=options.precision, device=device, cache=cache)
-    except (RuntimeError, AssertionError) as error:  # torch's ways to say that it has none
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--device {device} cannot be used: {reason}") from error
     return Frozen(model, report.classes, preprocess, device, extractor)
 
 

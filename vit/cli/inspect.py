@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from vit.cli.arguments import pictures, pixels
+from vit.cli.arguments import chosen_device, pictures, pixels
 from vit.cli.frozen import weights_of
 from vit.cli.messages import OneLineParser
 from vit.cli.run_directory import writable
@@ -46,8 +46,6 @@ def run(args: list[str]) -> int:
         raise UserError(f"--out {options.out} is a file; give a folder")
     paths = list(pictures(options.images))
 
-    import torch
-
     from vit.inspection.subject import load_subject
     from vit.inspection.survey import survey
 
@@ -55,12 +53,8 @@ def run(args: list[str]) -> int:
     label = None if options.label is None else subject.class_index(options.label)
     if label is not None and not paths:
         raise UserError(f"--class {options.label} needs images")
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
+    with chosen_device(options.device) as device:
         subject.model.to(device)
-    except (RuntimeError, AssertionError) as error:  # torch's ways to say that it has none
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--device {device} cannot be used: {reason}") from error
     result = survey(
         subject,
         Path(options.model).name or options.model,
