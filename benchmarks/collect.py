@@ -7,12 +7,15 @@ Adds or replaces the row `label` of RESULTS.json. One row is one command with se
 
 import argparse
 import json
+import re
 import shlex
 import statistics
 import subprocess
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+from vit.hardware import cpu_features, cpu_name
 
 KEPT = ("train_seconds", "train_cpu_seconds", "images_seen", "steps", "parameters")
 
@@ -60,6 +63,15 @@ def commit() -> str:
         text=True,
     )
     return done.stdout.strip() or "unknown"
+
+
+def machine_slug(device: str) -> str:
+    """Device and model of the processor or GPU, for the name of a results file."""
+    import torch
+
+    name = cpu_name() + cpu_features() if device == "cpu" else torch.cuda.get_device_name()
+    name = re.sub(r"\(.*?\)|processor|@", " ", name.lower())
+    return "_".join([device, *re.findall("[a-z0-9]+", name)])
 
 
 def main() -> None:

@@ -231,7 +231,7 @@ def image_set(paths: list[str]) -> ImageSet:
     return ImageSet(names, torch.zeros(len(paths), dtype=torch.int64).numpy(), names)
 
 
-def training_loader(paths: list[str]) -> Iterator[Any]:
+def training_loader(paths: list[str], num_workers: int = 0) -> Iterator[Any]:
     """The full batches of a randomly drawn epoch, so that each call has other crops."""
     transform = TrainTransform(crop_area=AREA)
     epoch = int(torch.randint(1000, (1,)))
@@ -244,7 +244,7 @@ def training_loader(paths: list[str]) -> Iterator[Any]:
     )
     progress.consumed_samples = epoch * sampler.samples_per_epoch
     loader = make_loader(
-        dataset, num_workers=0, image_size=SIZE, pin_memory=False, batch_sampler=sampler
+        dataset, num_workers=num_workers, image_size=SIZE, pin_memory=False, batch_sampler=sampler
     )
     return iter(loader)
 

@@ -5,15 +5,17 @@
     python benchmarks/models.py --device cuda
     python benchmarks/models.py --quick                  takes seconds; nothing is written
 
-Every library is measured at its defaults (float32, default attention, torch.optim.AdamW) and at its
-best settings. On a CPU these are bfloat16, explicit attention and fused AdamW, without
-torch.compile, which gives 0 to 8 % there after half a minute of compiling; on a GPU bfloat16, fused
-AdamW and every mode of torch.compile. All use exact GELU; timm's model has our weights. All
-settings alternate with plain matrix products of the model's shapes, which give the peak. On a CPU
-the clock is the CPU time of one thread, which other programs disturb least.
+Every library is measured at its defaults (float32, default attention, torch.optim.AdamW) and at the
+settings that may be its best: on a CPU float32 and bfloat16, each with fused and with explicit
+attention and fused AdamW, without torch.compile (profiles.py --compile measures that); on a GPU
+bfloat16, fused AdamW and every mode of torch.compile. All use exact GELU; timm's model has our
+weights. Ours is also measured with the routes (vit/kernels) forced to PyTorch's own and to each
+other one, to see what the machine's choice gained. All settings alternate with plain matrix
+products of the model's shapes, which give the peak. On a CPU the clock is the CPU time of one
+thread, which other programs disturb least.
 
 A second table has one process per row: the cost of a script at the library's defaults, including
-page faults, and its peak memory. Writes benchmarks/results/models_<device>.json; the last line of
+page faults, and its peak memory. Writes benchmarks/results/models_<machine>.json; the last line of
 output is the JSON.
 """
 
@@ -30,17 +32,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from collect import commit
+from collect import commit, machine_slug
 from model_peers import BUILDERS, CIFAR, Setting, configuration, fill, settings
+from model_verdicts import mean_ratio, text, verdicts
 from torch import Tensor, nn
 
 from vit.compute.flops import work
 from vit.compute.limits import Limit, limit, products
 from vit.compute.steps import training
 from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
-from vit.hardware import hardware, keep_memory, versions
+from vit.hardware import cpu_features, hardware, has_bfloat16, keep_memory, versions
 from vit.kernels.accelerate import accelerate
 from vit.kernels.packing import pack
+from vit.kernels.routes import PLAIN, chosen_routes, use_routes
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.progress import Meter
@@ -58,8 +62,9 @@ ALONE = ("vit_ti16",)
 # Larger training steps are measured on a CPU only on request.
 LONG_STEP = 2e11
 GPU_BATCH = {"vit_l16": 128, "vit_h14": 64, CIFAR: 2048}
-# Models in memory at a time, in addition to the baseline, which is in every group.
-TOGETHER = 4
+# Models in memory at a time, in addition to the baseline, which is in every group: as many as fit
+# into these bytes with gradients and optimizer states, and no fewer than four.
+BYTES_TOGETHER, FEWEST_TOGETHER = 6e9, 4
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Job:
     batch: int
     device: torch.device
     rounds: int
+    precisions: tuple[str, ...] = tuple(DTYPES)
 
     @property
     def clock(self) -> Any:
@@ -86,6 +92,30 @@ class Job:
         generator = torch.Generator().manual_seed(1)
         images = torch.randn(self.batch, 3, height, width, generator=generator)
         return images.to(self.device)
+
+    @property
+    def together(self) -> int:
+        """Number of models in memory at a time."""
+        each = work(self.config).params * (4 if self.what == "inference" else 16)
+        return max(FEWEST_TOGETHER, int(BYTES_TOGETHER / each))
+
+
+def by_routes(call: Call, forced: str) -> tuple[Call, dict[str, str]]:
+    """A step by the routes that `forced` stands for (see Setting.routes), and these routes."""
+    use_routes("auto")
+    call()
+    routes = chosen_routes()
+    if forced != "auto":
+        operation, _, route = forced.partition("=")
+        routes = {
+            key: route if key.partition(".")[0] == operation else PLAIN for key in chosen_routes()
+        }
+
+    def step() -> object:
+        use_routes(routes)
+        return call()
+
+    return step, routes
 
 
 def prepare(job: Job, setting: Setting) -> Call:
@@ -129,10 +159,14 @@ def compiled(model: nn.Module, setting: Setting) -> nn.Module:
 def measure(job: Job) -> list[dict[str, Any]]:
     """One row per setting, measured in groups that all contain the baseline."""
     rows: list[dict[str, Any]] = []
-    names = {str(s): s for s in settings(job.config, job.device.type, job.what)}
+    names = {
+        str(s): s
+        for s in settings(job.config, job.device.type, job.what)
+        if s.precision in job.precisions or str(s) == BASE
+    }
     base = BASE if BASE in names else next(iter(names))
     others = [name for name in names if name != base]
-    exact = reference(job)
+    exact, together = reference(job), job.together
     limits = {
         precision: limit(
             products(job.config, job.batch, job.device),
@@ -141,18 +175,22 @@ def measure(job: Job) -> list[dict[str, Any]]:
             packed=job.what == "inference",
         )
         for precision, dtype in DTYPES.items()
+        if precision in job.precisions
     }
-    for start in range(0, len(others), TOGETHER):
-        group = [base, *others[start : start + TOGETHER]]
-        calls: dict[str, Call] = {f"products in {p}": limits[p].call for p in DTYPES}
+    for start in range(0, len(others), together):
+        group = [base, *others[start : start + together]]
+        calls: dict[str, Call] = {f"products in {p}": limits[p].call for p in limits}
         peaks = {}
         errors = {}
+        routes: dict[str, dict[str, str]] = {}
         title = f"{job.model} {job.what}: "
         with Meter(title, num_turns(len(group) + len(calls), job.rounds), "turns") as meter:
             for name in group:
                 meter.show(f"{title}building {name}")
                 before = torch.cuda.memory_allocated() if job.device.type == "cuda" else 0
                 calls[name] = prepare(job, names[name])
+                if names[name].library == "vit" and job.device.type == "cpu":
+                    calls[name], routes[name] = by_routes(calls[name], names[name].routes)
                 peaks[name] = peak(calls[name], job.device, before)
                 errors[name] = None
                 if exact is not None and names[name].library in ("timm", "vit"):  # same weights
@@ -169,6 +207,7 @@ def measure(job: Job) -> list[dict[str, Any]]:
         for name in group[1 if rows else 0 :]:
             rows.append(row(job, names[name], times, base, limits))
             rows[-1] |= {"logit_error": errors[name], "peak_bytes": peaks[name]}
+            rows[-1] |= {"routes": routes.get(name), "forced": names[name].routes}
     return rows
 
 
@@ -179,7 +218,7 @@ def row(
     elapsed, precision = times[str(setting)], setting.precision
     flops = work(job.config)
     each = job.batch * (flops.flops if job.what == "inference" else flops.training_flops)
-    products_ = times[f"products in {precision}"]
+    products_ = times.get(f"products in {precision}", elapsed)
     ratios = elapsed.ratios(times[base])
     return {
         "model": job.model,
@@ -192,6 +231,7 @@ def row(
         "ratio": elapsed.faster_than(times[base]),
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
+        "ratios": ratios,
         "limit_flops_per_second": limits[precision].flops / products_.median,
         "utilisation": limits[precision].share(each, elapsed, products_),
         "rounds": job.rounds,
@@ -231,7 +271,11 @@ def peak(call: Call, device: torch.device, before: int) -> int | None:
 
 def alone(job: Job) -> list[dict[str, Any]]:
     """CPU seconds, page faults and peak memory, each setting in a separate process."""
-    names = [str(s) for s in settings(job.config, "cpu", job.what) if s.library in ("timm", "vit")]
+    names = [
+        str(s)
+        for s in settings(job.config, "cpu", job.what)
+        if s.library in ("timm", "vit") and s.routes == "auto"
+    ]
     cases = [(name, False) for name in names] + [(name, True) for name in names if "vit" in name]
     samples: dict[tuple[str, bool], list[dict[str, float]]] = {case: [] for case in cases}
     with Meter(f"{job.model} {job.what}", 3 * len(cases), "processes") as meter:
@@ -304,6 +348,14 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
+def report(rows: list[dict[str, Any]]) -> None:
+    """Prints ours against the best peer, and the means."""
+    found = verdicts(rows)
+    print("\n".join(map(text, found)))
+    for precision in dict.fromkeys(row["precision"] for row in found):
+        print(f"geometric mean over the best peer, {precision}: {mean_ratio(found, precision):.3f}")
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -312,6 +364,12 @@ def arguments() -> argparse.Namespace:
     add("--what", nargs="+", choices=("inference", "training"))
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--batch-size", type=int, help="default: 8 images, fewer of large models; GPUs 256")
+    add(
+        "--precisions",
+        nargs="+",
+        choices=tuple(DTYPES),
+        help="default: both, and float32 alone on a CPU that only emulates bfloat16",
+    )
     add("--rounds", type=int, default=5, help="default 5; large training steps on a CPU 3")
     add("--results", type=Path, help="where to write; by default only all models are written")
     add("--no-processes", action="store_true", help="skip the second table")
@@ -325,6 +383,8 @@ def jobs(options: argparse.Namespace) -> list[Job]:
     """The jobs that the options select."""
     device = torch.device(options.device)
     names = [CIFAR] if options.quick else options.models
+    emulated = device.type == "cpu" and not has_bfloat16()
+    precisions = options.precisions or (["fp32"] if emulated else list(DTYPES))
     jobs = []
     for name in names:
         config = configuration(name)
@@ -336,7 +396,7 @@ def jobs(options: argparse.Namespace) -> list[Job]:
                 continue
             heavy = device.type == "cpu" and work(config).training_flops * batch > LONG_STEP
             rounds = 2 if options.quick else min(options.rounds, 3 if heavy else options.rounds)
-            jobs.append(Job(name, config, what, batch, device, rounds))
+            jobs.append(Job(name, config, what, batch, device, rounds, tuple(precisions)))
     return jobs
 
 
@@ -368,6 +428,8 @@ def main() -> None:
                 flush=True,
             )
         others += new
+    if options.device == "cpu":
+        report(rows)
     import timm
     import torchvision
     import transformers
@@ -379,7 +441,7 @@ def main() -> None:
         "threads": 1,
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
-        "hardware": hardware(),
+        "hardware": {**hardware(), "features": cpu_features()},
         "versions": {
             **versions(),
             "timm": timm.__version__,
@@ -390,7 +452,7 @@ def main() -> None:
         "alone": others,
     }
     whole = set(options.models) >= set(ALL) and not (options.quick or options.what)
-    standard = ROOT / "benchmarks" / "results" / f"models_{options.device}.json"
+    standard = ROOT / "benchmarks" / "results" / f"models_{machine_slug(options.device)}.json"
     path = options.results or (standard if whole else None)
     if path is not None:
         path.write_text(json.dumps(document, indent=1) + "\n")

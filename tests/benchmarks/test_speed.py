@@ -58,7 +58,8 @@ def test_the_four_libraries_build_one_architecture(
     for setting in peers.settings(TINY, "cpu", "inference"):
         model = peers.BUILDERS[setting.library](TINY, setting)
         sizes[str(setting)] = sum(p.numel() for p in model.parameters())
-    assert len(sizes) == 10
+    # Peers: defaults 3, explicit float32 2, bfloat16 3 and explicit 2. Ours: 5 per precision.
+    assert len(sizes) == 20
     assert set(sizes.values()) == {sum(p.numel() for p in build_model(TINY).parameters())}
 
 
@@ -90,6 +91,7 @@ def test_models_are_held_against_timm_and_the_limit(
     models = load_benchmark("models")
     monkeypatch.setattr(models, "configuration", lambda name: TINY)
     arguments = ["--models", "tiny", "--batch-size", "2", "--rounds", "2", "--no-processes"]
+    arguments += ["--precisions", "fp32", "bf16"]
     file = tmp_path / "some.json"
     found, folder = run(models, capsys, *arguments, "--results", str(file))
     assert json.loads(file.read_text()) == found
@@ -98,7 +100,8 @@ def test_models_are_held_against_timm_and_the_limit(
     assert {"hardware", "versions", "commit", "clock", "threads"} <= set(found)
     assert {"timm", "transformers", "torchvision", "torch"} <= set(found["versions"])
     rows = {(r["what"], r["setting"]): r for r in found["rows"]}
-    assert len(rows) == len(found["rows"]) == 18  # packed weights are for inference only
+    # In training none is packed, but there is one more route, and the peers have fused AdamW.
+    assert len(rows) == len(found["rows"]) == 20 + 23
     for (what, setting), row in rows.items():
         assert row["images_per_second"] > 0 and 0 < row["utilisation"] < 1
         assert row["ratio_min"] <= row["ratio"] <= row["ratio_max"]
@@ -108,6 +111,37 @@ def test_models_are_held_against_timm_and_the_limit(
         assert (row["logit_error"] is not None) == has_error
         if has_error:
             assert 0 < row["logit_error"] < (0.05 if "bf16" in setting else 1e-5)
+
+
+def row(setting: str, *ratios: float, forced: str = "auto", what: str = "training") -> dict:
+    """A row of a results file."""
+    facts = {"model": "m", "what": what, "precision": "fp32", "batch_size": 2, "rounds": 3}
+    facts |= {"utilisation": 0.5, "logit_error": None, "routes": {"k": "plain"}, "forced": forced}
+    return facts | {"setting": setting, "ratios": ratios, "ratio": sorted(ratios)[1]}
+
+
+def test_ours_is_compared_with_the_best_peer_and_the_rule_with_the_best_route(
+    load_benchmark: Callable[[str], ModuleType],
+) -> None:
+    module = load_benchmark("model_verdicts")
+    rows = [
+        row("timm, default", 1, 1, 1),
+        row("timm, fp32", 2, 1, 4),
+        row("torchvision, default", 1.5, 1.5, 1.5),
+        row("vit, fp32", 3, 3, 2),
+        row("vit, fp32, plain", 1, 2, 2, forced="plain"),
+        row("vit, fp32, dense onednn", 6, 3, 4, forced="dense=onednn"),
+    ]
+    [found] = module.verdicts(rows)
+    assert (found["ours"], found["peer"]) == ("vit, fp32", "timm, fp32")
+    assert found["ratio"] == (1.5, 0.5, 3)  # per round, not of the medians
+    assert found["known"] == "vit, fp32, dense onednn" and found["rule"] == (0.5, 0.5, 1)
+    assert found["gain"] == (1.5, 1, 3)
+    other = row("vit, fp32, packed", 6, 6, 6, what="inference")
+    rows = [row(r["setting"], *r["ratios"], what="inference") for r in rows[:4]] + [other]
+    [packed] = module.verdicts(rows)
+    assert packed["ours"] == "vit, fp32, packed" and packed["ratio"] == (3, 1.5, 6)
+    assert module.mean_ratio([found, packed], "fp32") == pytest.approx((1.5 * 3) ** 0.5)
 
 
 def test_the_second_table_is_from_separate_processes(

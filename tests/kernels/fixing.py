@@ -25,6 +25,13 @@ def routes_of(names: Iterable[str], layers: str, scores: str) -> dict[str, str]:
     """Key -> route for dtypes of these names."""
     names, sizes = list(names), dense.SAMPLES
     chosen = {f"dense.{n}.{m}.{s}": layers for n in names for m in dense.MODES for s in sizes}
+    chosen |= {
+        f"dense_gelu.{n}.{m}.{s}.{form}": layers
+        for n in names
+        for m in dense.MODES[1:]
+        for s in sizes
+        for form in dense.GELUS
+    }
     chosen |= {f"tanh_gelu.{name}": layers for name in names}
     for mode in ("training", "inference"):
         route = "products" if (scores, mode) == ("mixed", "inference") else scores
@@ -35,4 +42,6 @@ def routes_of(names: Iterable[str], layers: str, scores: str) -> dict[str, str]:
 def exists(dtype: torch.dtype) -> bool:
     """Whether this machine has oneDNN's layers of a dtype, with errors in bounds."""
     name = dense.DTYPES[dtype]
-    return all(dense.measure(f"dense.{name}.{m}.narrow", "onednn") == "onednn" for m in dense.MODES)
+    return all(
+        dense.measure(f"dense.{name}.{m}.narrow", "onednn").route == "onednn" for m in dense.MODES
+    )

@@ -117,11 +117,11 @@ def test_a_route_is_taken_where_it_gains_more_than_twice_the_spread(
     monkeypatch.setattr(trials, "paired_gain", lambda *_: gain)
     monkeypatch.setattr(trials, "ERROR_FACTOR", 3.0)
     expected = "products" if gain == (1.1, 0.01) else "plain"
-    assert attention.measure(f"attention.float32.{mode}.short") == expected
+    assert attention.measure(f"attention.float32.{mode}.short").route == expected
 
 
 def test_a_route_with_larger_errors_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "paired_gain", lambda *_: pytest.fail("was timed"))
     monkeypatch.setattr(trials, "ERROR_FACTOR", 0.0)
     for only in (None, "products"):
-        assert attention.measure("attention.float32.training.short", only) == "plain"
+        assert attention.measure("attention.float32.training.short", only).route == "plain"

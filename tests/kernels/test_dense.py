@@ -224,18 +224,23 @@ def test_a_route_that_is_missing_or_wrong_is_not_used(monkeypatch: pytest.Monkey
     def missing(*_: Any) -> Tensor:
         raise NotImplementedError
 
-    def wrong(x: Tensor, weight: Tensor, bias: Tensor, form: Gelu | None) -> Tensor:
+    def wrong(x: Tensor, weight: Tensor, bias: Tensor, form: Gelu | None = None) -> Tensor:
         return gelu(F.linear(x, weight, bias), form) * 1.00001
 
     monkeypatch.setattr(trials, "paired_gain", lambda *_: (2.0, 0.1))  # far faster
     for kernel, route in ((missing, "plain"), (wrong, "plain"), (exact, "onednn")):
         monkeypatch.setattr(kernels, "_linear", kernel)
         for only in (None, "onednn"):
-            for mode in ("inference", "training"):
-                assert kernels.measure(f"dense.float32.{mode}.narrow", only) == route
+            for key in (
+                "dense.float32.inference.narrow",
+                "dense.float32.training.narrow",
+                "dense_gelu.float32.inference.narrow.gelu",
+                "dense_gelu.float32.inference.wide.gelu_tanh",
+            ):
+                assert kernels.measure(key, only).route == route
 
 
-def exact(x: Tensor, weight: Tensor, bias: Tensor, form: Gelu | None) -> Tensor:
+def exact(x: Tensor, weight: Tensor, bias: Tensor, form: Gelu | None = None) -> Tensor:
     out = F.linear(x, weight, bias)
     return out if form is None else F.gelu(out, approximate="tanh" if form != "gelu" else "none")
 
@@ -245,7 +250,7 @@ def test_a_measurement_leaves_the_random_numbers_alone() -> None:
     expected = torch.rand(4)
     torch.manual_seed(3)
     for key in ("dense.float32.training.narrow", "tanh_gelu.float32"):
-        assert kernels.measure(key) in ("plain", "onednn")
+        assert kernels.measure(key).route in ("plain", "onednn")
     assert torch.equal(torch.rand(4), expected)
 
 

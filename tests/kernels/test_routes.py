@@ -13,10 +13,12 @@ from vit.kernels import routes, runs
 from vit.models.zoo import model_config
 
 KEY = "dense.float32.training.wide"
+GAINS = {"onednn": (1.5, 0.01), "products": None}
+RECORDED = {"route": "onednn", "gains": {"onednn": [1.5, 0.01], "products": None}}
 RACE = """
 import random
-from vit.kernels.routes import route_of
-race = lambda key, only=None: random.choice(["plain", "onednn"])
+from vit.kernels.routes import Choice, route_of
+race = lambda key, only=None: Choice(random.choice(["plain", "onednn"]))
 print(route_of("dense.float32.training.wide", race))
 """
 
@@ -25,7 +27,7 @@ print(route_of("dense.float32.training.wide", race))
 def unmeasured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without measurements; the file for its choices."""
     monkeypatch.setenv("VIT_CACHE", str(tmp_path))
-    for name in ("_fixed", "_chosen"):
+    for name in ("_fixed", "_chosen", "_possible"):
         monkeypatch.setattr(routes, name, {})
     monkeypatch.setattr(routes, "_all_plain", False)
     return tmp_path / "routes.json"
@@ -36,10 +38,13 @@ class Race:
 
     def __init__(self, outcome: str) -> None:
         self.outcome, self.calls = outcome, 0
+        self.only_exists = True
 
-    def __call__(self, key: str, only: str | None = None) -> str:
+    def __call__(self, key: str, only: str | None = None) -> routes.Choice:
         self.calls += 1
-        return only or self.outcome
+        if only is not None:
+            return routes.Choice(only if self.only_exists else "plain")
+        return routes.Choice(self.outcome, GAINS)
 
 
 def test_the_first_measurement_holds_whatever_later_ones_would_say(
@@ -50,8 +55,8 @@ def test_the_first_measurement_holds_whatever_later_ones_would_say(
     monkeypatch.setattr(routes, "_chosen", {})  # as in another process
     assert routes.route_of(KEY, later) == "onednn"
     assert (first.calls, later.calls) == (1, 0)
-    assert json.loads(unmeasured.read_text()) == {routes.machine(): {KEY: "onednn"}}
-    assert routes.recorded_routes() == {KEY: "onednn"}
+    assert json.loads(unmeasured.read_text()) == {routes.machine(): {KEY: RECORDED}}
+    assert routes.recorded_choices() == {KEY: routes.Choice("onednn", GAINS)}
 
 
 def test_another_number_of_threads_is_measured_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +70,13 @@ def test_another_number_of_threads_is_measured_by_itself(monkeypatch: pytest.Mon
 def test_a_damaged_or_old_record_is_measured_again(unmeasured: Path, content: str) -> None:
     unmeasured.write_text(content)
     assert routes.route_of(KEY, Race("onednn")) == "onednn"
-    assert json.loads(unmeasured.read_text())[routes.machine()] == {KEY: "onednn"}
+    assert json.loads(unmeasured.read_text())[routes.machine()] == {KEY: RECORDED}
+
+
+def test_the_choice_of_an_earlier_version_holds(unmeasured: Path) -> None:
+    unmeasured.write_text(json.dumps({routes.machine(): {KEY: "onednn"}}))
+    assert routes.route_of(KEY, Race("plain")) == "onednn"
+    assert routes.recorded_choices() == {KEY: routes.Choice("onednn")}
 
 
 def test_processes_that_start_together_agree(tmp_path: Path) -> None:
@@ -84,12 +95,16 @@ def test_without_a_cache_folder_the_process_measures_and_warns(
     assert "this process measures for itself" in capsys.readouterr().err
 
 
-def test_a_fixed_route_wins_where_it_exists_and_an_unknown_one_is_refused() -> None:
+def test_a_fixed_route_wins_where_it_exists_and_an_unknown_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     routes.use_routes({KEY: "onednn"})
     assert routes.route_of(KEY, Race("plain")) == "onednn"
-    routes.use_routes(None)
+    monkeypatch.setattr(routes, "_possible", {})  # as in another process
     routes.use_routes({KEY: "onednn"})
-    assert routes.route_of(KEY, lambda key, only=None: "plain") == "plain"  # not in this build
+    missing = Race("plain")
+    monkeypatch.setattr(missing, "only_exists", False)
+    assert routes.route_of(KEY, missing) == "plain"
     routes.use_routes("plain")
     assert routes.route_of(KEY, Race("onednn")) == "plain"
     for wrong, message in (
@@ -104,8 +119,8 @@ def test_a_fixed_route_wins_where_it_exists_and_an_unknown_one_is_refused() -> N
 @pytest.mark.parametrize(
     ("name", "precision", "operations"),
     [
-        ("vit_ti16", "32-true", {"dense", "tanh_gelu", "attention"}),
-        ("deit_ti16", "bf16-mixed", {"dense", "attention"}),  # exact GELU
+        ("vit_ti16", "32-true", {"dense", "dense_gelu", "tanh_gelu", "attention"}),
+        ("deit_ti16", "bf16-mixed", {"dense", "dense_gelu", "attention"}),  # exact GELU
         ("vit_ti16", "64-true", set()),
         ("bit_r50x1", "32-true", set()),
     ],
@@ -144,11 +159,12 @@ def test_routes_that_differ_are_reported_before_the_first_is_used(asked: str | d
     assert runs.continue_on({}) is None  # as of a run on a GPU
 
 
-def test_a_route_in_use_is_not_checked_again_when_it_is_fixed() -> None:
+def test_a_route_is_checked_once_however_often_it_is_fixed() -> None:
     race = Race("onednn")
     routes.route_of(KEY, race)
-    routes.use_routes({KEY: "onednn"})
-    assert routes.route_of(KEY, race) == "onednn" and race.calls == 1
+    for fixed in ({KEY: "onednn"}, {KEY: "plain"}, {KEY: "onednn"}):
+        routes.use_routes(fixed)
+        assert routes.route_of(KEY, race) == fixed[KEY] and race.calls == 1
     routes.use_routes({KEY: "plain"})
     assert routes.route_of(KEY, race) == "plain"
 
@@ -158,5 +174,18 @@ def test_a_checkpoint_of_an_earlier_version_fixes_float32_products() -> None:
     for library, route in (("aten", "plain"), ("onednn", "onednn")):
         recorded = runs.recorded_routes_of({"vit": {"float32_route": library}})
         assert recorded is not None and recorded[KEY] == route
-        assert all(key.startswith("dense.float32") for key in recorded)
-    assert runs.recorded_routes_of({"vit": {"routes": {KEY: "plain"}}}) == {KEY: "plain"}
+        assert {key.split(".")[1] for key in recorded} == {"float32"}
+        assert set(recorded.values()) == {route}
+        # What an earlier version computed by the same route: long sums, and the GELU behind.
+        assert "dense.float32.training.deep" in recorded
+        assert "dense_gelu.float32.inference.deep.gelu" in recorded
+
+
+def test_the_routes_of_this_version_are_taken_as_they_are() -> None:
+    saved = {
+        "dense.float32.inference.wide": "onednn",
+        "dense.float32.inference.deep": "plain",
+        "dense_gelu.float32.inference.wide.gelu": "plain",
+    }
+    recorded = runs.recorded_routes_of({"vit": {"routes": saved}})
+    assert recorded is not None and {key: recorded[key] for key in saved} == saved

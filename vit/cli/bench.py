@@ -83,14 +83,21 @@ def _print_routes(*, as_json: bool) -> int:
 
     from vit.hardware import has_bfloat16
     from vit.kernels.routes import machine, record_file
-    from vit.kernels.runs import all_routes
+    from vit.kernels.runs import all_choices
 
     dtypes = [torch.float32, torch.bfloat16] if has_bfloat16() else [torch.float32]
-    routes = all_routes(dtypes)
+    choices = all_choices(dtypes)
     if as_json:
+        routes = {key: choice._asdict() for key, choice in choices.items()}
         print(json.dumps({"machine": machine(), "routes": routes}, indent=2))
         return 0
     print(f"{machine()}; recorded in {record_file()}")
-    for key, route in routes.items():
-        print(f"  {key:34} {route}")
+    print(f"  {'operation':45} {'route':9} speed of the others, over plain (standard error)")
+    for key, choice in choices.items():
+        gains = [
+            f"{name} "
+            + ("not exact or missing" if pair is None else f"{pair[0]:.2f} ({pair[1]:.2f})")
+            for name, pair in choice.gains.items()
+        ]
+        print(f"  {key:45} {choice.route:9} {', '.join(gains)}".rstrip())
     return 0

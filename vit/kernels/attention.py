@@ -19,14 +19,14 @@ from torch.autograd.function import once_differentiable
 
 from vit.kernels import trials
 from vit.kernels.dense import DTYPES, is_plain
-from vit.kernels.routes import PLAIN, route_of
+from vit.kernels.routes import PLAIN, Choice, route_of
 from vit.shapes import Float
 
-# Size class -> (most keys, heads and tokens of the sample). Above all of them SDPA alone is used:
+# Size class -> (most keys, images and tokens of the sample). Above all of them SDPA alone is used:
 # the weights that the other routes keep grow with the square.
-SIZES = {"short": (128, 36, 65), "middle": (400, 12, 197), "long": (1025, 3, 577)}
-HEAD, SHARPNESS = 64, 3.0
-"""Channels per head of the sample, as in all published models but the largest; and standard
+SIZES = {"short": (128, 12, 65), "middle": (400, 4, 197), "long": (1025, 1, 577)}
+HEADS, HEAD, SHARPNESS = 3, 64, 3.0
+"""Heads of the sample, channels per head, as in all published models but the largest, and standard
 deviation of its scores. Sharper attention shows errors of the scores."""
 # Scores computed at a time: 1 MB in float32, which fits a core's cache.
 SCORES_AT_ONCE = 2**18
@@ -142,34 +142,41 @@ def _gradients(
     return grad_q, grad_k, grad_v
 
 
-def measure(key: str, only: str | None = None) -> str:
+def measure(key: str, only: str | None = None) -> Choice:
     """The best route of a key "attention.DTYPE.MODE.SIZE" on this machine.
 
     `only`: see `trials.best`.
     """
     _, dtype_name, mode, size = key.split(".")
     dtype = {name: dtype for dtype, name in DTYPES.items()}[dtype_name]
-    _, heads, tokens = SIZES[size]
-    generator = torch.Generator().manual_seed(tokens)
-    shape = (3, 1, heads, tokens, HEAD)
-    inputs = torch.randn(shape, generator=generator, device="cpu")
-    inputs[0] *= SHARPNESS
-    inputs = inputs.to(dtype)
-    grad = torch.randn(shape[1:], generator=generator, device="cpu").to(dtype)
+    _, batch, tokens = SIZES[size]
     training = mode == "training"
+    # As in a model, queries, keys and values are views of one tensor, which some routes copy.
+    qkv = _random(batch, tokens, 3, HEADS, HEAD)
+    qkv[:, :, 0] *= SHARPNESS
+    grad = _random(batch, tokens, HEADS * HEAD)
 
-    def results(route: str, tensors: Tensor) -> list[Tensor]:
-        q, k, v = (x.detach().requires_grad_(training) for x in tensors)
+    def results(route: str, exact: bool = False) -> list[Tensor]:
+        used = torch.float64 if exact else dtype
+        leaf = qkv.to(used).requires_grad_(training)
         with torch.set_grad_enabled(training):
-            out = _by(route, q, k, v, training)
-            if not training:
-                return [out]
-            return [out.detach(), *torch.autograd.grad(out, (q, k, v), grad.to(out.dtype))]
+            q, k, v = leaf.permute(2, 0, 3, 1, 4).unbind(0)
+            out = _by(route, q, k, v, training).transpose(1, 2).flatten(2)
+        if not training:
+            return [out]
+        grads = torch.autograd.grad(out, leaf, grad.to(used))[0]
+        return [out.detach(), *grads.unbind(2)]
 
     candidates = [PLAIN, "products", "mixed"] if training else [PLAIN, "products"]
     with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
         return trials.best(
-            {route: lambda route=route: results(route, inputs) for route in candidates},
-            results(PLAIN, inputs.double()),
+            {route: lambda route=route: results(route) for route in candidates},
+            results(PLAIN, exact=True),
             only,
         )
+
+
+def _random(*shape: int) -> Tensor:
+    """Normal values; leaves the global random state alone."""
+    generator = torch.Generator().manual_seed(shape[1])
+    return torch.randn(shape, generator=generator, device="cpu")

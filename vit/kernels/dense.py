@@ -2,8 +2,8 @@
 
 `F.linear` and `F.gelu` work everywhere, but have weak points on CPUs:
 - the bias of a bfloat16 layer is copied into the result before the product. oneDNN's linear adds it
-  in the last step of the product, with equal bits, and without gradients applies the GELU there
-  before rounding, which reduces errors.
+  in the last step of the product, with equal bits, and without gradients can apply the GELU there
+  before rounding, which reduces errors ("dense_gelu").
 - float32: MKL does not use the full width of every CPU.
 - the tanh form of the GELU takes several passes in ATen.
 Which route is faster differs between machines, so it is measured (vit/kernels/trials.py).
@@ -19,18 +19,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.kernels import packing, trials
-from vit.kernels.routes import PLAIN, route_of
+from vit.kernels.routes import PLAIN, Choice, route_of
+from vit.models.config import Activation
 from vit.models.encoder import activate
 
 Gelu = Literal["gelu", "gelu_tanh"]
 
 # For products with fewer operations, or GELUs with fewer elements, the call overhead dominates.
 SMALL_PRODUCT, SMALL_GELU = 2**24, 2**17
-# Layers with fewer inputs or outputs are another size class.
-WIDE = 512
-# Rows, inputs and outputs of the layer that is measured for each size class.
-SAMPLES = {"narrow": (256, 192, 768), "wide": (128, 768, 1024)}
+# Layers with fewer inputs or outputs are the class "narrow". With as many inputs as DEEP the sums
+# are long, and their errors differ between libraries.
+WIDE, DEEP = 512, 1536
+# Rows, inputs and outputs of the layers that are measured for each size class.
+SAMPLES = {
+    "narrow": [(520, 192, 768), (520, 768, 192)],
+    "wide": [(197, 768, 2304)],
+    "deep": [(197, 2304, 768)],
+}
 MODES = ("training", "inference", "packed")
+GELUS: tuple[Gelu, ...] = ("gelu", "gelu_tanh")
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -48,14 +55,19 @@ def dense(layer: nn.Module, x: Tensor, activation: Gelu | None = None) -> Tensor
     mode = "training" if training else "inference"
     if not training and weight is layer.weight and packing.is_packed(layer):
         mode = "packed"
-    if _route(x, weight, bias, mode) == PLAIN:
+    fused = activation is not None and not training
+    if fused and _route(x, weight, bias, mode, activation) == PLAIN:
+        fused = False
+    if not fused and _route(x, weight, bias, mode) == PLAIN:
         return gelu(F.linear(x, weight, bias), activation)
     if training:
         packing.forget(layer)
         return gelu(_Linear.apply(x, weight, bias), activation)
     if mode == "packed":
         weight = packing.packed(layer, weight)
-    return _linear(x, weight, bias, activation)
+    if fused:
+        return _linear(x, weight, bias, activation)
+    return gelu(_linear(x, weight, bias, None), activation)
 
 
 def gelu(x: Tensor, form: Gelu | None) -> Tensor:
@@ -69,11 +81,22 @@ def gelu(x: Tensor, form: Gelu | None) -> Tensor:
     return activate(x, form)
 
 
-def keys(width: int, mlp_dim: int, dtype: torch.dtype, mode: str) -> set[str]:
+def key_of(dtype: torch.dtype, mode: str, size: str, activation: Gelu | None = None) -> str:
+    """The key of a layer, or of a layer with the GELU behind it."""
+    if activation is None:
+        return f"dense.{DTYPES[dtype]}.{mode}.{size}"
+    return f"dense_gelu.{DTYPES[dtype]}.{mode}.{size}.{activation}"
+
+
+def keys(
+    width: int, mlp_dim: int, dtype: torch.dtype, mode: str, activation: Activation
+) -> set[str]:
     """Keys of the layers of an encoder of these sizes."""
-    name = DTYPES[dtype]
-    sizes = {_size(width, outputs) for outputs in (width, 3 * width, mlp_dim)}
-    return {f"dense.{name}.{mode}.{size}" for size in sizes}
+    shapes = [(width, width), (width, 3 * width), (width, mlp_dim), (mlp_dim, width)]
+    layers = {key_of(dtype, mode, _size(*shape)) for shape in shapes}
+    if mode != "training" and activation != "swiglu":
+        layers.add(key_of(dtype, mode, _size(width, mlp_dim), activation))
+    return layers
 
 
 def is_plain(x: Tensor) -> bool:
@@ -100,23 +123,32 @@ def _is_unobserved(layer: nn.Module) -> bool:
 
 
 def _size(inputs: int, outputs: int) -> str:
-    return "narrow" if min(inputs, outputs) < WIDE else "wide"
+    if min(inputs, outputs) < WIDE:
+        return "narrow"
+    return "wide" if inputs < DEEP else "deep"
 
 
-def _route(x: Tensor, weight: Tensor, bias: Tensor, mode: str) -> str:
+def _route(
+    x: Tensor, weight: Tensor, bias: Tensor, mode: str, activation: Gelu | None = None
+) -> str:
     if not x.dtype == weight.dtype == bias.dtype or 2 * x.numel() * len(weight) < SMALL_PRODUCT:
         return PLAIN
-    return route_of_layer(x.shape[-1], len(weight), x.dtype, mode)
+    return route_of_layer(x.shape[-1], len(weight), x.dtype, mode, activation)
 
 
-def route_of_layer(inputs: int, outputs: int, dtype: torch.dtype, mode: str) -> str:
-    """The route of a layer; `mode`: training, inference, or packed for inference after `pack`."""
+def route_of_layer(
+    inputs: int, outputs: int, dtype: torch.dtype, mode: str, activation: Gelu | None = None
+) -> str:
+    """The route of a layer, with `activation` of both as one operation.
+
+    `mode`: training, inference, or packed for inference after `pack`.
+    """
     if dtype not in DTYPES:
         return PLAIN
-    return route_of(f"dense.{DTYPES[dtype]}.{mode}.{_size(inputs, outputs)}", measure)
+    return route_of(key_of(dtype, mode, _size(inputs, outputs), activation), measure)
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor, activation: Gelu | None) -> Tensor:
+def _linear(x: Tensor, weight: Tensor, bias: Tensor, activation: Gelu | None = None) -> Tensor:
     """Layer and activation in one call of oneDNN."""
     if activation is None:
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
@@ -187,8 +219,9 @@ def _tanh_gelu(x: Tensor) -> Tensor:
     return out.permute(0, 2, 3, 1).reshape(x.shape)
 
 
-def measure(key: str, only: str | None = None) -> str:
-    """The best route of a key "dense.DTYPE.MODE.SIZE" or "tanh_gelu.DTYPE" on this machine.
+def measure(key: str, only: str | None = None) -> Choice:
+    """The best route of a key of this module on this machine: "dense.DTYPE.MODE.SIZE",
+    "dense_gelu.DTYPE.MODE.SIZE.FORM" or "tanh_gelu.DTYPE".
 
     `only`: see `trials.best`.
     """
@@ -197,12 +230,16 @@ def measure(key: str, only: str | None = None) -> str:
     with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
         if operation == "tanh_gelu":
             return _best_gelu(dtype, only)
-        mode, size = rest
-        return _best_dense(*_sample(SAMPLES[size], dtype), mode, only)
+        mode, size, *forms = rest
+        layers = [_sample(*shape, dtype) for shape in SAMPLES[size]]
+        if forms:
+            form: Gelu = "gelu" if forms == ["gelu"] else "gelu_tanh"
+            return _best_dense_gelu(*layers[0], mode, form, only)
+        return _best_dense(layers, mode, only)
 
 
-def _best_gelu(dtype: torch.dtype, only: str | None) -> str:
-    m, _, k = SAMPLES["narrow"]
+def _best_gelu(dtype: torch.dtype, only: str | None) -> Choice:
+    m, _, k = SAMPLES["narrow"][0]
     x = 3 * _random(m, k, dtype)
     with torch.no_grad():
         return trials.best(
@@ -212,47 +249,53 @@ def _best_gelu(dtype: torch.dtype, only: str | None) -> str:
         )
 
 
-def _best_dense(x: Tensor, weight: Tensor, bias: Tensor, mode: str, only: str | None) -> str:
-    inputs = (x, weight, bias)
-    if mode == "training":
-        grad = _random(len(x), len(weight), x.dtype)
-
-        def results(function: Any, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-            leaves = [tensor.detach().requires_grad_() for tensor in tensors]
-            with torch.enable_grad():
-                out = function(*leaves)
-                return [out.detach(), *torch.autograd.grad(out, leaves, grad.to(out.dtype))]
-
-        exact = results(F.linear, tuple(tensor.double() for tensor in inputs))
-        candidates = {
-            PLAIN: lambda: results(F.linear, inputs),
-            "onednn": lambda: results(_Linear.apply, inputs),
-        }
-        return trials.best(candidates, exact, only)
-    # An encoder has four layers, one with a GELU behind it, which oneDNN applies in the product.
-    forms: tuple[Gelu | None, ...] = (None, None, None, "gelu_tanh")
-    copy: list[Tensor] = []
-
-    def pytorch(tensors: tuple[Tensor, ...]) -> list[Tensor]:
-        outputs = [F.linear(*tensors) for _ in forms]
-        return [
-            out if form is None else activate(out, form)
-            for out, form in zip(outputs, forms, strict=True)
-        ]
-
-    def onednn() -> list[Tensor]:
-        if mode == "packed" and not copy:
-            copy.append(packing.packed_copy(weight))
-        return [_linear(x, copy[0] if copy else weight, bias, form) for form in forms]
-
+def _best_dense_gelu(
+    x: Tensor, weight: Tensor, bias: Tensor, mode: str, form: Gelu, only: str | None
+) -> Choice:
+    copy = packing.packed_copy(weight) if mode == "packed" else weight
     with torch.no_grad():
-        exact = pytorch(tuple(tensor.double() for tensor in inputs))
-        return trials.best({PLAIN: lambda: pytorch(inputs), "onednn": onednn}, exact, only)
+        return trials.best(
+            {
+                PLAIN: lambda: [activate(F.linear(x, weight, bias), form)],
+                "onednn": lambda: [_linear(x, copy, bias, form)],
+            },
+            [activate(F.linear(x.double(), weight.double(), bias.double()), form)],
+            only,
+        )
 
 
-def _sample(sizes: tuple[int, int, int], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def _best_dense(layers: list[tuple[Tensor, Tensor, Tensor]], mode: str, only: str | None) -> Choice:
+    if mode == "training":
+
+        def results(product: Any, inputs: list[tuple[Tensor, ...]]) -> list[Tensor]:
+            outputs = []
+            for tensors in inputs:
+                leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+                with torch.enable_grad():
+                    out = product(*leaves)
+                grad = _random(len(out), out.shape[1], out.dtype)
+                outputs += [out.detach(), *torch.autograd.grad(out, leaves, grad)]
+            return outputs
+
+        onednn, inputs = _Linear.apply, layers
+    else:
+
+        def results(product: Any, inputs: list[tuple[Tensor, ...]]) -> list[Tensor]:
+            with torch.no_grad():
+                return [product(*tensors) for tensors in inputs]
+
+        onednn, inputs = _linear, layers
+        if mode == "packed":
+            inputs = [(x, packing.packed_copy(weight), bias) for x, weight, bias in layers]
+    return trials.best(
+        {PLAIN: lambda: results(F.linear, layers), "onednn": lambda: results(onednn, inputs)},
+        results(F.linear, [tuple(tensor.double() for tensor in layer) for layer in layers]),
+        only,
+    )
+
+
+def _sample(m: int, d: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """x, weight and bias of a layer with these rows, inputs and outputs."""
-    m, d, k = sizes
     weight = _random(k, d, torch.float32) * d**-0.5
     return _random(m, d, dtype), weight.to(dtype), _random(1, k, dtype)[0]
 

@@ -11,7 +11,8 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -25,16 +26,26 @@ PLAIN = "plain"
 """PyTorch's own operation."""
 ROUTES = {
     "dense": (PLAIN, "onednn"),
+    "dense_gelu": (PLAIN, "onednn"),
     "tanh_gelu": (PLAIN, "onednn"),
     "attention": (PLAIN, "products", "mixed"),
 }
 """Operation -> its routes."""
 
 
-class Measure(Protocol):
-    """Returns the best route of a key; `only` that route if it exists with errors in bounds."""
+class Choice(NamedTuple):
+    """The outcome of a measurement."""
 
-    def __call__(self, key: str, only: str | None = None) -> str: ...
+    route: str
+    gains: Mapping[str, tuple[float, float] | None] = MappingProxyType({})
+    """Other route -> its speed over the plain route's, and the standard error of that; None for
+    one that is missing in this build of PyTorch or whose errors are too large."""
+
+
+class Measure(Protocol):
+    """Chooses the best route of a key; `only` that route if it exists with errors in bounds."""
+
+    def __call__(self, key: str, only: str | None = None) -> Choice: ...
 
 
 # Another process takes about a second for all its measurements.
@@ -42,6 +53,8 @@ WAIT_SECONDS = 30
 
 _fixed: dict[str, str] = {}
 _chosen: dict[str, str] = {}
+# (key, requested route) -> the route that this process can compute by.
+_possible: dict[tuple[str, str], str] = {}
 _all_plain = False
 
 
@@ -58,10 +71,7 @@ def use_routes(routes: Mapping[str, str] | str | None) -> None:
     elif routes not in (None, "auto", PLAIN):
         raise UserError(f"routes={routes!r}: choose auto, plain, or KEY: ROUTE for single ones")
     _fixed.clear()
-    # A route that this process uses already is not checked again.
-    kept = dict(_chosen.items() & routes.items()) if isinstance(routes, Mapping) else {}
     _chosen.clear()
-    _chosen.update(kept)
     _all_plain = routes == PLAIN
     if isinstance(routes, Mapping):
         _fixed.update(routes)
@@ -95,9 +105,12 @@ def route_of(key: str, measure: Measure) -> str:
     if route is None:
         fixed = PLAIN if _all_plain else _fixed.get(key)
         if fixed is None:
-            route = _recorded(key, measure)
+            route = _recorded(key, measure).route
+            _possible[key, route] = route
         else:
-            route = fixed if fixed == PLAIN else measure(key, fixed)
+            if (key, fixed) not in _possible:
+                _possible[key, fixed] = PLAIN if fixed == PLAIN else measure(key, fixed).route
+            route = _possible[key, fixed]
         _chosen[key] = route
     return route
 
@@ -115,12 +128,12 @@ def record_file() -> Path:
     return cache_directory() / "routes.json"
 
 
-def recorded_routes() -> dict[str, str]:
-    """Key -> route of all that has been measured on this machine."""
+def recorded_choices() -> dict[str, Choice]:
+    """Key -> choice of all that has been measured on this machine."""
     return _read(record_file()).get(machine(), {})
 
 
-def _recorded(key: str, measure: Measure) -> str:
+def _recorded(key: str, measure: Measure) -> Choice:
     """The choice in the file; measured and written if it is missing."""
     file, here = record_file(), machine()
     try:
@@ -130,7 +143,7 @@ def _recorded(key: str, measure: Measure) -> str:
             choices = machines.setdefault(here, {})
             if key not in choices:
                 choices[key] = measure(key)
-                write_json(file, machines)
+                _write(file, machines)
             return choices[key]
     except (OSError, Locked) as error:
         print(
@@ -141,7 +154,7 @@ def _recorded(key: str, measure: Measure) -> str:
         return measure(key)
 
 
-def _read(file: Path) -> dict[str, dict[str, str]]:
+def _read(file: Path) -> dict[str, dict[str, Choice]]:
     """Content of the file, less what is damaged or of an earlier version."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -150,7 +163,33 @@ def _read(file: Path) -> dict[str, dict[str, str]]:
     if not isinstance(content, dict):
         return {}
     return {
-        name: {k: v for k, v in choices.items() if v in ROUTES.get(k.partition(".")[0], ())}
+        name: {key: choice for key, saved in choices.items() if (choice := _choice(key, saved))}
         for name, choices in content.items()
         if isinstance(choices, dict)
     }
+
+
+def _choice(key: str, saved: object) -> Choice | None:
+    """A choice as `_write` saves it, or as an earlier version did: the route alone."""
+    route, gains = saved, {}
+    if isinstance(saved, dict):
+        route, gains = saved.get("route"), saved.get("gains")
+    if route not in ROUTES.get(key.partition(".")[0], ()) or not isinstance(gains, dict):
+        return None
+    pairs = {
+        n: (p[0], p[1]) if isinstance(p, list) and len(p) == 2 else None for n, p in gains.items()
+    }
+    return Choice(str(route), pairs)
+
+
+def _write(file: Path, machines: Mapping[str, Mapping[str, Choice]]) -> None:
+    write_json(
+        file,
+        {
+            name: {
+                key: {"route": choice.route, "gains": dict(choice.gains)}
+                for key, choice in choices.items()
+            }
+            for name, choices in machines.items()
+        },
+    )

@@ -2,7 +2,7 @@
 
 Every candidate computes a sample of the key's size class. One whose error against float64 exceeds
 ERROR_FACTOR times the plain route's is out. The others are timed in turns with the plain one;
-it stays unless the median gain exceeds twice the spread of that median.
+it stays unless the median gain exceeds twice the spread of that median, and SMALLEST_GAIN.
 """
 
 import time
@@ -12,7 +12,7 @@ from statistics import median, quantiles
 import torch
 from torch import Tensor
 
-from vit.kernels.routes import PLAIN
+from vit.kernels.routes import PLAIN, Choice
 
 Call = Callable[[], list[Tensor]]
 """Computes results, and gradients in training, of a sample."""
@@ -20,14 +20,16 @@ Call = Callable[[], list[Tensor]]
 ERROR_FACTOR = 1.2
 """For one operation. Most of a network's error comes from elsewhere: that of logits and gradients
 stays within 1.1 times the plain one's."""
+SMALLEST_GAIN = 0.03
+"""Smaller ones do not carry over from a sample to a model, whose sizes and caches differ."""
 ROUNDS = 5, 25
 """Least and most paired trials of a candidate."""
 BUDGET = 0.06
 """Seconds for the trials of one candidate, above the least number of them."""
 
 
-def best(candidates: dict[str, Call], exact: list[Tensor], only: str | None = None) -> str:
-    """The name of the best candidate, PLAIN unless another one is clearly faster.
+def best(candidates: dict[str, Call], exact: list[Tensor], only: str | None = None) -> Choice:
+    """The best candidate, PLAIN unless another one is clearly faster, and the others' gains.
 
     `exact`: the results in float64. A candidate that raises does not exist in this build. `only`:
     the candidate to take if it exists with errors in bounds, whatever its speed.
@@ -35,18 +37,22 @@ def best(candidates: dict[str, Call], exact: list[Tensor], only: str | None = No
     plain = candidates[PLAIN]
     limit = error(plain, exact) * ERROR_FACTOR
     within = {
-        name: call
+        name: error(call, exact) <= limit
         for name, call in candidates.items()
-        if name != PLAIN and only in (None, name) and error(call, exact) <= limit
+        if name != PLAIN and only in (None, name)
     }
     if only is not None:
-        return next(iter(within), PLAIN)
-    gains = {}
-    for name, call in within.items():
-        gain, spread = paired_gain(plain, call)
-        if gain - 1 > 2 * spread:
-            gains[name] = gain
-    return max(gains, key=lambda name: gains[name], default=PLAIN)
+        return Choice(only if within.get(only) else PLAIN)
+    gains = {
+        name: paired_gain(plain, candidates[name]) if exists else None
+        for name, exists in within.items()
+    }
+    clear = {
+        name: pair[0]
+        for name, pair in gains.items()
+        if pair and pair[0] - 1 > max(2 * pair[1], SMALLEST_GAIN)
+    }
+    return Choice(max(clear, key=clear.__getitem__, default=PLAIN), gains)
 
 
 def error(call: Call, exact: list[Tensor]) -> float:

@@ -1,0 +1,365 @@
+"""What a GPU needs to be known of, besides benchmarks/models.py; benchmarks/gpu.sh runs it all.
+
+    python benchmarks/gpu.py PART [--device cpu] [--toy] [--results FILE]
+
+Parts, each within eight minutes on one large GPU:
+- modes: inference of ViT-S/16 and B/16 at batches of 1 to 256, eager, compiled, with CUDA graphs
+  and max-autotune
+- attention: every backend of scaled_dot_product_attention, forward and backward, at 65 to 1025
+  tokens, with its error against float64
+- optimizers: a training step with AdamW, fused AdamW and Muon
+- memory: peak bytes of a training step with and without activation checkpointing, and what
+  `vit compare` predicts
+- processes: seconds to start one process with DistributedDataParallel and with FSDP2, and a step
+- feeding: images per second from JPEG files to batches on the device, by number of workers
+- fp8: products of the sizes of ViT-B, L and H in float8, where the hardware has it, and bfloat16
+
+Calls of a part alternate. `--toy` takes the smallest sizes, so that it can be tried anywhere. The
+last line of output is the JSON.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from collect import commit, machine_slug
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from vit.compute.flops import work
+from vit.compute.memory import activations
+from vit.compute.steps import inference, training, training_loss
+from vit.compute.timing import Call, finisher, in_turns
+from vit.hardware import cpu_features, hardware, versions
+from vit.models.config import ViTConfig
+from vit.models.zoo import build_model, model_config
+
+ROOT = Path(__file__).parents[1]
+Rows = list[dict[str, Any]]
+
+
+class Bench:
+    """The device, the size of everything, and the clock."""
+
+    def __init__(self, device: str, toy: bool) -> None:
+        self.device, self.toy = torch.device(device), toy
+        self.precision = "bf16" if device == "cuda" else "fp32"
+
+    def config(self, name: str) -> ViTConfig:
+        """A named ViT, or a tiny one of the same depth class."""
+        if self.toy:
+            sizes = {"width": 32, "depth": 2, "mlp_dim": 64, "num_heads": 2, "num_classes": 5}
+            return ViTConfig(image_size=32, patch_size=8, activation="gelu", **sizes)
+        config = model_config(name, activation="gelu")
+        assert isinstance(config, ViTConfig)
+        return config
+
+    def sizes(self, *values: int) -> tuple[int, ...]:
+        """Batches or other sizes: the first alone where everything is small."""
+        return values[:1] if self.toy else values
+
+    def images(self, config: ViTConfig, batch: int) -> Tensor:
+        """A random batch `b c h w`."""
+        return torch.randn(batch, 3, *config.size, device=self.device)
+
+    def time(self, calls: dict[str, Call]) -> dict[str, Any]:
+        """Milliseconds per call, median and range over alternating rounds."""
+        times = in_turns(
+            calls,
+            rounds=2 if self.toy else 5,
+            clock="wall" if self.device.type == "cuda" else "cpu",
+            shortest=0.0 if self.toy else 0.2,
+            finish=finisher(self.device),
+        )
+        return {
+            name: {
+                "milliseconds": 1e3 * each.median,
+                "min": 1e3 * min(each.values),
+                "max": 1e3 * max(each.values),
+            }
+            for name, each in times.items()
+        }
+
+    def peak_bytes(self, call: Call) -> int | None:
+        """Most bytes that the device holds during a call; unknown on a CPU."""
+        if self.device.type != "cuda":
+            return None
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+
+
+def modes(bench: Bench) -> Rows:
+    """Inference by batch and mode of torch.compile."""
+    kinds: list[str | None] = [None, "default"]
+    if bench.device.type == "cuda":
+        kinds += ["reduce-overhead", "max-autotune-no-cudagraphs"]
+    rows = []
+    for name in ("vit_s16",) if bench.toy else ("vit_s16", "vit_b16"):
+        config = bench.config(name)
+        networks, seconds = {}, {}
+        for kind in kinds:
+            network = build_model(config).to(bench.device).eval()
+            if bench.precision == "bf16":
+                network = network.bfloat16()
+            networks[kind or "eager"] = network
+            if kind is not None:
+                network.compile(mode=kind, dynamic=False)
+        for batch in bench.sizes(1, 8, 32, 128, 256):
+            images = bench.images(config, batch)
+            calls = {kind: inference(network, images) for kind, network in networks.items()}
+            for kind, call in calls.items():
+                start = time.perf_counter()
+                call()
+                seconds[kind] = time.perf_counter() - start
+            for kind, found in bench.time(calls).items():
+                rate = batch / found["milliseconds"] * 1e3
+                row = {"model": name, "mode": kind, "batch_size": batch, "images_per_second": rate}
+                row["flops_per_second"] = rate * work(config).flops
+                rows.append({**row, "first_call_seconds": seconds[kind], **found})
+    return rows
+
+
+def attention(bench: Bench) -> Rows:
+    """Backends of scaled_dot_product_attention."""
+    backends = [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]
+    if bench.device.type == "cuda":
+        backends += [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+    dtype = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
+    rows = []
+    for tokens in (17,) if bench.toy else (65, 197, 257, 577, 1025):
+        batch = 2 if bench.toy else max(1, 50_000 // tokens)
+        q, k, v = (
+            torch.randn(batch, 12, tokens, 64, device=bench.device, dtype=dtype, requires_grad=True)
+            for _ in range(3)
+        )
+        few = [x[:1].detach().double() for x in (q, k, v)]
+        exact = nn.functional.scaled_dot_product_attention(*few)
+
+        def run(backend: SDPBackend, backward: bool, inputs: tuple[Tensor, ...] = (q, k, v)) -> Any:
+            with sdpa_kernel(backend), torch.set_grad_enabled(backward):
+                out = nn.functional.scaled_dot_product_attention(*inputs)
+            return torch.autograd.grad(out.sum(), inputs) if backward else out
+
+        calls, errors = {}, {}
+        for backend in backends:
+            try:
+                out = run(backend, False)[:1].double()
+                run(backend, True)
+            except RuntimeError as error:  # this backend does not have these sizes
+                rows.append({"tokens": tokens, "backend": backend.name, "refused": str(error)[:80]})
+                continue
+            errors[backend.name] = ((out - exact).norm() / exact.norm()).item()
+            calls[f"{backend.name} forward"] = partial(run, backend, False)
+            calls[f"{backend.name} forward and backward"] = partial(run, backend, True)
+        for name, found in bench.time(calls).items():
+            backend, what = name.split(" ", 1)
+            row = {"tokens": tokens, "batch_size": batch, "backend": backend, "what": what}
+            rows.append({**row, "error": errors[backend], **found})
+    return rows
+
+
+def optimizers(bench: Bench) -> Rows:
+    """Training steps by optimizer."""
+    from vit.training.optimizers.groups import param_groups
+    from vit.training.optimizers.muon import MuonWithAdamW
+
+    config = bench.config("vit_b16")
+    images = bench.images(config, 2 if bench.toy else 128)
+    calls: dict[str, Call] = {}
+    for name in ("AdamW", "fused AdamW", "Muon"):
+        network = build_model(config).to(bench.device)
+        if name == "Muon":
+            groups = param_groups(network.named_parameters(), depth=config.depth)
+            calls[name] = partial(
+                step_with, network, MuonWithAdamW(groups), images, bench.precision
+            )
+        else:
+            fused = True if name == "fused AdamW" else None
+            calls[name] = partial(training(network, bench.precision, fused=fused), images)
+    return [
+        {"optimizer": name, "batch_size": len(images), **found}
+        for name, found in bench.time(calls).items()
+    ]
+
+
+def step_with(
+    network: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, precision: str
+) -> None:
+    """One training step."""
+    training_loss(network, images, precision).backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def memory(bench: Bench) -> Rows:
+    """Peak memory of training steps, and the prediction for the activations."""
+    rows = []
+    for name in ("vit_b16",) if bench.toy else ("vit_b16", "vit_l16", "vit_h14"):
+        config = bench.config(name)
+        batch = 2 if bench.toy else 32
+        for checkpointing in (False, True):
+            network: Any = build_model(config).to(bench.device)
+            network.activation_checkpointing = checkpointing
+            call = partial(training(network, bench.precision), bench.images(config, batch))
+            found = bench.time({"step": call})["step"]
+            predicted = activations(config, bench.precision, checkpointing=checkpointing)
+            row = {"model": name, "batch_size": batch, "checkpointing": checkpointing}
+            row |= {"peak_bytes": bench.peak_bytes(call)}
+            row |= {"predicted_bytes_of_activations": predicted.once + batch * predicted.per_image}
+            rows.append({**row, "weights_bytes": 4 * work(config).params, **found})
+            del network, call
+    return rows
+
+
+def processes(bench: Bench) -> Rows:
+    """Start and steps of one process with DistributedDataParallel and with FSDP2."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    backend = "nccl" if bench.device.type == "cuda" else "gloo"
+    start = time.perf_counter()
+    torch.distributed.init_process_group(backend, rank=0, world_size=1)
+    torch.distributed.barrier()
+    group_seconds = time.perf_counter() - start
+    config = bench.config("vit_b16")
+    images = bench.images(config, 2 if bench.toy else 128)
+    calls, seconds = {}, {}
+    try:
+        for name, wrap in {"plain": lambda m: m, "DDP": ddp, "FSDP2": fsdp2}.items():
+            start = time.perf_counter()
+            network = wrap(build_model(config).to(bench.device))
+            calls[name] = partial(training(network, bench.precision), images)
+            calls[name]()
+            seconds[name] = time.perf_counter() - start
+        return [
+            {"wrapper": name, "first_step_seconds": seconds[name], **found}
+            | {"group_seconds": group_seconds, "batch_size": len(images)}
+            for name, found in bench.time(calls).items()
+        ]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def ddp(network: nn.Module) -> nn.Module:
+    """The network under DistributedDataParallel."""
+    return nn.parallel.DistributedDataParallel(network)
+
+
+def fsdp2(network: nn.Module) -> nn.Module:
+    """The network under FSDP2, each layer a unit."""
+    from torch.distributed.fsdp import fully_shard
+
+    blocks: Any = network.get_submodule("blocks")
+    for block in blocks:
+        fully_shard(block)
+    fully_shard(network)
+    return network
+
+
+def feeding(bench: Bench) -> Rows:
+    """Images per second of the training loader over files of 500 x 375 pixels, by workers."""
+    import data
+    from PIL import Image
+
+    count = 32 if bench.toy else 512
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for i in range(count):
+            noise = torch.randint(0, 256, (38, 50, 3), dtype=torch.uint8).numpy()
+            paths.append(f"{folder}/{i}.jpg")
+            Image.fromarray(noise).resize((500, 375)).save(paths[-1], quality=90)
+        for workers in (0, 1) if bench.toy else (1, 2, 4, 8, 16):
+            rates = []
+            for _ in range(1 if bench.toy else 3):
+                batches = 0
+                start = time.perf_counter()
+                for images, *_ in data.training_loader(paths * (1 if bench.toy else 8), workers):
+                    images.to(bench.device, non_blocking=True)
+                    batches += len(images)
+                finisher(bench.device)()
+                rates.append(batches / (time.perf_counter() - start))
+            rows.append({"workers": workers, "images_per_second": statistics.median(rates)})
+    return rows
+
+
+def fp8(bench: Bench) -> Rows:
+    """Dense products in float8 (one scale per tensor) and bfloat16."""
+    if bench.device.type != "cuda" or torch.cuda.get_device_capability() < (8, 9):
+        return [{"refused": "this device has no units for float8"}]
+    rows = []
+    for width in bench.sizes(768, 1024, 1280):
+        m, d, k = 128 * 197, width, 4 * width
+        x, w = (torch.randn(rows_, d, device=bench.device) for rows_ in (m, k))
+        one = torch.ones((), device=bench.device)
+        x8, w8 = x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn)
+        xb, wb = x.bfloat16(), w.bfloat16()
+        scaled: Callable[..., Tensor] = torch.ops.aten._scaled_mm
+        calls: dict[str, Call] = {
+            "bfloat16": partial(torch.mm, xb, wb.t()),
+            "float8": partial(
+                scaled, x8, w8.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16
+            ),
+        }
+        exact = x[:64].double() @ w.double().t()
+        for name, found in bench.time(calls).items():
+            out: Any = calls[name]()
+            error = ((out[:64].double() - exact).norm() / exact.norm()).item()
+            rate = 2 * m * d * k / found["milliseconds"] * 1e3
+            rows.append({"dtype": name, "width": width, "flops_per_second": rate, "error": error})
+    return rows
+
+
+PARTS: dict[str, Callable[[Bench], Rows]] = {
+    part.__name__: part for part in (modes, attention, optimizers, memory, processes, feeding, fp8)
+}
+
+
+def main() -> None:
+    """Measures one part, writes its file, prints rows and the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--toy", action="store_true", help="the smallest sizes; no file by default")
+    parser.add_argument("--results", type=Path)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    rows = PARTS[options.part](Bench(options.device, options.toy))
+    for row in rows:
+        print(
+            "  ".join(
+                f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()
+            )
+        )
+    document = {
+        "what": options.part,
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "hardware": {**hardware(), "features": cpu_features()},
+        "versions": versions(),
+        "rows": rows,
+    }
+    name = f"{options.part}_{machine_slug(options.device)}.json"
+    standard = None if options.toy else ROOT / "benchmarks" / "results" / name
+    path = options.results or standard
+    if path is not None:
+        path.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()

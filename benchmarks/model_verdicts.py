@@ -1,0 +1,83 @@
+"""What the rows of benchmarks/models.py say: ours against the best peer, our rule's choice against
+every route."""
+
+import math
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def verdicts(rows: Iterable[Row]) -> list[Row]:
+    """One row per model, task and precision, all ratios paired by round.
+
+    `ours` is the faster of our two settings that a user has (layers as they are, or packed), `peer`
+    the fastest setting of any other library, `rule` our chosen routes over the fastest routes
+    known, and `gain` the same over PyTorch's own operations alone.
+    """
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["model"], row["what"], row["precision"]), []).append(row)
+    return [verdict(group) for group in groups.values()]
+
+
+def verdict(group: list[Row]) -> Row:
+    """The comparison of the settings of one model, task and precision."""
+    peers = [row for row in group if not is_ours(row)]
+    ours = [row for row in group if is_ours(row) and row["forced"] == "auto"]
+    forced = [row for row in group if is_ours(row) and row["forced"] != "auto"]
+    mine, peer = fastest(ours), fastest(peers)
+    auto = next(row for row in ours if "packed" not in row["setting"])
+    result = {key: mine[key] for key in ("model", "what", "precision", "batch_size", "rounds")}
+    result |= {
+        "ours": mine["setting"],
+        "peer": peer["setting"],
+        "ratio": paired(mine, peer),
+        "utilisation": mine["utilisation"],
+        "routes": auto["routes"],
+        "errors": [mine["logit_error"], peer["logit_error"]],
+    }
+    if forced:
+        known = fastest([auto, *forced])
+        plain = next(row for row in forced if row["forced"] == "plain")
+        result |= {"known": known["setting"], "rule": paired(auto, known)}
+        result |= {"gain": paired(auto, plain)}
+    return result
+
+
+def is_ours(row: Row) -> bool:
+    """Whether the row is this package's."""
+    return row["setting"].startswith("vit,")
+
+
+def fastest(rows: list[Row]) -> Row:
+    """The row with the most images per second."""
+    return max(rows, key=lambda row: row["ratio"])
+
+
+def paired(row: Row, other: Row) -> tuple[float, float, float]:
+    """Speed over that of `other`: median, least and most of the rounds."""
+    ratios = [a / b for a, b in zip(row["ratios"], other["ratios"], strict=True)]
+    return statistics.median(ratios), min(ratios), max(ratios)
+
+
+def mean_ratio(found: Iterable[Row], precision: str) -> float:
+    """Geometric mean of ours over the best peer."""
+    logs = [math.log(row["ratio"][0]) for row in found if row["precision"] == precision]
+    return math.exp(statistics.fmean(logs))
+
+
+def text(row: Row) -> str:
+    """A row of the printed table."""
+
+    def span(values: tuple[float, float, float]) -> str:
+        return f"{values[0]:.2f} ({values[1]:.2f}-{values[2]:.2f})"
+
+    won = ", ".join(f"{key}={route}" for key, route in row["routes"].items() if route != "plain")
+    return (
+        f"{row['model']:10} {row['what']:9} {row['precision']}  {span(row['ratio'])} of "
+        f"{row['peer']}; {row['utilisation']:.0%} of the limit"
+        + (f"; rule {span(row['rule'])} of {row['known']}" if "rule" in row else "")
+        + (f", {span(row['gain'])} of plain; routes: {won or 'all plain'}" if "gain" in row else "")
+    )
