@@ -27,7 +27,7 @@ from vit.data.module import DEFAULT_BATCH, ImageData
 from vit.errors import UserError
 from vit.hardware import computes_on_cpu, default_precision
 from vit.kernels.routes import use_routes
-from vit.training.callbacks import RunProgress, StopTogether
+from vit.training.callbacks import RunProgress, StopTogether, WatchProcesses
 from vit.training.classifier import ImageClassifier
 from vit.training.counted_data import CountedData
 from vit.training.csv_log import MetricsCsv
@@ -238,7 +238,7 @@ class TrainingCLI(LightningCLI):
 
     def build_trainer(self, run_dir: Path | None, resumed_step: int | None = None) -> Trainer:
         """The Trainer of a run that writes into `run_dir`; without one it writes nothing."""
-        progress = self._progress()
+        progress: list[Callback] = [*self._progress(), WatchProcesses()]
         callbacks: dict[str, Any] = {"logger": False, "callbacks": [*progress, StopTogether()]}
         if run_dir is not None:
             callbacks = {

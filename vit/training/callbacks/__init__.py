@@ -6,6 +6,7 @@ from vit.training.callbacks.invariants import ConsumedSamples, EveryImageOnce, F
 from vit.training.callbacks.linear_probe import LinearProbeFirst
 from vit.training.callbacks.progress import RunProgress
 from vit.training.callbacks.stopping import StopTogether
+from vit.training.callbacks.watching import WatchProcesses
 
 __all__ = [
     "EMA",
@@ -16,4 +17,5 @@ __all__ = [
     "LinearProbeFirst",
     "RunProgress",
     "StopTogether",
+    "WatchProcesses",
 ]
