@@ -1,8 +1,9 @@
 """What happens beside a run's steps. The names here are those that a recipe can give."""
 
 from vit.training.callbacks.ema import EMA
+from vit.training.callbacks.finite import FiniteLoss, LossSpikes
 from vit.training.callbacks.hyperrule import BiTHyperRule
-from vit.training.callbacks.invariants import ConsumedSamples, EveryImageOnce, FiniteLoss
+from vit.training.callbacks.invariants import ConsumedSamples, EveryImageOnce
 from vit.training.callbacks.linear_probe import LinearProbeFirst
 from vit.training.callbacks.progress import RunProgress
 from vit.training.callbacks.stopping import StopTogether
@@ -15,6 +16,7 @@ __all__ = [
     "EveryImageOnce",
     "FiniteLoss",
     "LinearProbeFirst",
+    "LossSpikes",
     "RunProgress",
     "StopTogether",
     "WatchProcesses",
