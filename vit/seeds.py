@@ -1,11 +1,41 @@
 """Seeds of single steps and single samples: hashes, the same on every machine.
 
 A draw that depends only on such a seed is the same in a resumed run, in any order of the images, on
-any number of processes and workers.
+any number of processes and workers. Also, which images of a step each process takes.
 """
 
 import struct
 from hashlib import blake2b
+
+DRAWS = 2
+"""The rule of a new run's draws, which its checkpoints record.
+
+1: mixing, stochastic depth and masks are drawn for the batch of each process. 2: for each image, by
+its place in the step, so that they are equal on any number of processes. Under both rules dropout
+depends on the number of processes.
+"""
+
+
+def places(batch_size: int, rank: int, world_size: int, accumulated: int, batch: int) -> list[int]:
+    """Where the images of a process's batch stand among all images of the step, from 0.
+
+    Image i and image i + half of the step come together to a process, at j and j + half of its
+    batch: they are partners in mixing. Neighbours in the order, which may be copies of one image,
+    go to different processes. Batches of an odd size hold every `world_size`-th image instead.
+
+    Args:
+        batch_size: Images in a batch of one process.
+        rank: Of the process.
+        world_size: Number of processes.
+        accumulated: Batches of each process in a step.
+        batch: Which of these, from 0.
+    """
+    paired = batch_size % 2 == 0
+    count = batch_size // 2 if paired else batch_size
+    first = batch * world_size * count + rank
+    mine = list(range(first, first + world_size * count, world_size))
+    half = batch_size * world_size * accumulated // 2
+    return [*mine, *(place + half for place in mine)] if paired else mine
 
 
 def step_seed(seed: int, consumed_samples: int, rank: int) -> int:

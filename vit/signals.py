@@ -1,6 +1,7 @@
-"""SIGINT and SIGTERM end a command at once, or, if deferred, at the next safe point.
+"""SIGINT, SIGTERM and SIGUSR1 end a command at once, or, if deferred, at the next safe point.
 
-The exit statuses are those of a shell: 130 after SIGINT, 143 after SIGTERM. A signal that the
+SIGUSR1 is what a SLURM job asks for some time before its limit. The exit statuses are those of a
+shell: 130 after SIGINT, 143 after SIGTERM, 138 after SIGUSR1 on Linux. A signal that the
 parent process ignores (nohup, a background job) stays ignored.
 """
 
@@ -11,7 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-HANDLED = (signal.SIGINT, signal.SIGTERM)
+HANDLED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []),  # Windows has none
+)
 STATUSES = tuple(128 + number for number in HANDLED)
 
 
@@ -41,7 +46,7 @@ _requests = _Requests()
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """Context in which SIGINT and SIGTERM raise Stopped in the main thread, unless `deferred`.
+    """Context in which the signals raise Stopped in the main thread, unless `deferred`.
 
     Existing handlers of others are kept. Does nothing in other threads, because Python sets
     handlers only in the main thread.
@@ -71,8 +76,7 @@ def deferred(*, several: bool = False) -> Iterator[None]:
 
     Args:
         several: Whether several processes work together. A process that waits for another cannot
-        run
-            a handler, so the second SIGINT gets the default action, which ends the process.
+            run a handler, so the second SIGINT gets the default action, which ends the process.
     """
     _requests.deferrals += 1
     _requests.several = _requests.several or several

@@ -19,6 +19,7 @@ import torch
 import vit.cli.results
 import vit.training.saving
 from tests.cli.conftest import TINY, Vit
+from tests.killing import killed_at
 from vit.checkpoints.files import open_weights
 from vit.checkpoints.native import load_native
 from vit.cli.main import main
@@ -60,20 +61,6 @@ def in_child(work: Callable[[], Any]) -> int:
     child.join()
     assert child.exitcode is not None
     return child.exitcode
-
-
-def killed_at(owner: Any, name: str, count: int) -> None:
-    """Lets kill -9 come before the call number `count` of a function."""
-    function, calls = getattr(owner, name), 0
-
-    def dying(*args: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **options)
-
-    setattr(owner, name, dying)
 
 
 # In a save the file is written (save), gets its digest (seal) and its name (replace). An epoch

@@ -16,6 +16,7 @@ from vit.training.callbacks import EMA
 from vit.training.classifier import ImageClassifier
 from vit.training.facts import DataFacts, Labels
 from vit.training.losses import Loss
+from vit.training.mixing import Mixing
 
 
 class ManyLabels(LightningDataModule):
@@ -32,7 +33,16 @@ def make_model(*, many: bool = False) -> ImageClassifier:
     seed_everything(0, verbose=False)
     model = ImageClassifier(
         "vit_ti16",
-        architecture={"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2},
+        architecture={
+            "patch_size": 4,
+            "width": 16,
+            "depth": 2,
+            "mlp_dim": 32,
+            "num_heads": 2,
+            "drop_path": 0.3,
+        },
+        # Only images with one label are trained on here.
+        mixing=None if many else Mixing(mixup=0.8, cutmix=1.0),
         facts=DataFacts(num_classes=3, image_size=8, labels=Labels(multilabel=many)),
         loss=Loss(kind="sigmoid" if many else "softmax"),
         # SGD: Adam would blow rounding errors up to the size of a step where a gradient is zero.
@@ -63,7 +73,7 @@ def main(photos: str, processes: int, out: str) -> None:
         image_size=8,
         batch_size=8 // processes,
         loading=Loading(num_workers=0),
-        augment=TrainTransform(crop="none", flip=False),
+        augment=TrainTransform(crop="inception", flip=True, randaugment=(2, 9)),
         inputs=InputFormat(crop_fraction=1.0),
     )
     # A time limit, because its clock is in the schedule and has to be the same for all.

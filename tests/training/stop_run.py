@@ -1,7 +1,8 @@
-"""What test_stopping.py starts: pairs of processes, one of which gets a signal at a chosen place.
+"""What test_stopping.py and test_watching.py start: pairs of processes, one of which gets a signal
+at a chosen place, or, for the signal 0, fails there.
 
-Arguments: folder of photos, folder to write to, seconds to wait for a pair. Prints a list of
-[place, rank, signal, exit statuses, step of last.ckpt] as JSON.
+Arguments: STOPPED or LOST, folder of photos, folder to write to, seconds to wait for a pair. Prints
+a list of [place, rank, signal, exit statuses, step of last.ckpt, last lines on stderr] as JSON.
 """
 
 import json
@@ -19,14 +20,17 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 
 from tests.training import ddp_run
+from vit.cli.main import _status
 from vit.cli.processes import together
 from vit.data.module import ImageData, InputFormat
 from vit.data.options import Loading
 from vit.data.transforms import TrainTransform
+from vit.errors import UserError
 from vit.signals import handled
+from vit.training.callbacks import WatchProcesses
 from vit.training.saving import LastCheckpoint
 
-CASES = [
+STOPPED = [
     ("on_train_batch_start", 0, signal.SIGTERM),
     ("on_train_batch_start", 1, signal.SIGTERM),
     ("on_train_batch_start", 1, signal.SIGINT),
@@ -34,25 +38,42 @@ CASES = [
     ("on_validation_batch_start", 0, signal.SIGTERM),
     ("on_train_epoch_end", 1, signal.SIGTERM),
     ("on_test_batch_start", 1, signal.SIGTERM),
+    ("on_train_batch_start", 1, signal.SIGUSR1),
     ("nowhere", 0, signal.SIGTERM),
 ]
+LOST = [
+    ("on_train_batch_start", 1, signal.SIGKILL),
+    ("on_train_batch_start", 0, signal.SIGKILL),
+    ("on_train_batch_start", 1, signal.SIGSTOP),
+    ("on_train_batch_start", 0, signal.SIGSTOP),
+    ("on_validation_batch_start", 1, signal.SIGSTOP),
+    ("on_save_checkpoint", 0, signal.SIGSTOP),
+    ("on_test_batch_start", 1, signal.SIGKILL),
+    ("on_train_batch_start", 1, 0),
+]
+LIMITS = {"silence": 3.0, "interval": 0.2, "grace": 2.0}
+"""Of WatchProcesses; its own are for machines that are slower than a test can wait."""
 
 
 class SignalAt(Callback):
     """Sends a signal to its own process, once, in a hook."""
 
-    def __init__(self, place: str, number: signal.Signals) -> None:
+    def __init__(self, place: str, number: int) -> None:
         self.place, self.number = place, number
 
     def __getattribute__(self, name: str) -> Any:
         if name == object.__getattribute__(self, "place"):
             object.__setattr__(self, "place", "")
-            signal.raise_signal(self.number)
+            if not self.number:
+                raise UserError("b/3.png cannot be read")
+            os.kill(os.getpid(), self.number)
         return super().__getattribute__(name)
 
 
 def work(rank: int, place: str, target: int, number: int, photos: str, folder: str) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.makedirs(folder, exist_ok=True)
+    sys.stderr = open(f"{folder}/{rank}.err", "w", buffering=1)
     data = ImageData(
         root=photos,
         image_size=8,
@@ -61,9 +82,9 @@ def work(rank: int, place: str, target: int, number: int, photos: str, folder: s
         augment=TrainTransform(crop="none", flip=False),
         inputs=InputFormat(crop_fraction=1.0),
     )
-    callbacks: list[Callback] = [LastCheckpoint(folder)]
+    callbacks: list[Callback] = [LastCheckpoint(folder), WatchProcesses(**LIMITS)]
     if rank == target:
-        callbacks.insert(0, SignalAt(place, signal.Signals(number)))
+        callbacks.insert(0, SignalAt(place, number))
     trainer = Trainer(
         accelerator="cpu",
         devices=2,
@@ -77,9 +98,12 @@ def work(rank: int, place: str, target: int, number: int, photos: str, folder: s
         enable_model_summary=False,
     )
     model = ddp_run.make_model()
-    with handled(), together(trainer):  # as the command line does
-        trainer.fit(model, data)
-        trainer.test(model, datamodule=data, verbose=False)
+    try:
+        with handled(), together(trainer):  # as the command line does
+            trainer.fit(model, data)
+            trainer.test(model, datamodule=data, verbose=False)
+    except Exception as error:
+        sys.exit(_status(error))
 
 
 def pair(photos: str, folder: Path, seconds: float, case: Any) -> list[Any]:
@@ -99,15 +123,22 @@ def pair(photos: str, folder: Path, seconds: float, case: Any) -> list[Any]:
     for process in processes:
         process.start()
     end = time.monotonic() + seconds
+    other = processes[1 - target]
+    if number in (signal.SIGSTOP, signal.SIGKILL):  # a stopped process is waited for in vain
+        other.join(max(end - time.monotonic(), 0.1))
+        processes[target].kill()
     for process in processes:
         process.join(max(end - time.monotonic(), 0.1))
         if process.is_alive():
             process.kill()
     last = folder / "last.ckpt"
     step = torch.load(last, weights_only=True)["global_step"] if last.is_file() else None
-    return [place, target, int(number), [process.exitcode for process in processes], step]
+    errors = [(folder / f"{rank}.err").read_text().splitlines()[-1:] for rank in range(2)]
+    statuses = [process.exitcode for process in processes]
+    return [place, target, int(number), statuses, step, ["".join(lines) for lines in errors]]
 
 
 if __name__ == "__main__":
-    photos, out, seconds = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
-    print(json.dumps([pair(photos, out / str(i), seconds, c) for i, c in enumerate(CASES)]))
+    cases = {"STOPPED": STOPPED, "LOST": LOST}[sys.argv[1]]
+    photos, out, seconds = sys.argv[2], Path(sys.argv[3]), float(sys.argv[4])
+    print(json.dumps([pair(photos, out / str(i), seconds, c) for i, c in enumerate(cases)]))

@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from vit.data.transforms import TrainTransform
+from vit.seeds import DRAWS
 from vit.training.callbacks import EMA
 from vit.training.csv_log import MetricsCsv
 from vit.training.facts import Labels
@@ -34,6 +35,8 @@ CASES: dict[str, dict[str, Any]] = {
     "ema": {"ema": True},
     "muon": {"optimizer": lambda params: MuonWithAdamW(params)},
     "accumulate": {"accumulate": 2},
+    "begun_before_draws_were_for_images": {"draws": 1},
+    "begun_before_and_accumulating": {"draws": 1, "accumulate": 2},
     "validation_within_the_epoch": {"val_check_interval": 2, "ema": True},
 }
 
@@ -45,6 +48,10 @@ def test_a_killed_run_continues_bitwise(
 ) -> None:
     options = CASES[case]
     accumulate = options.get("accumulate", 1)
+    draws = options.get("draws", DRAWS)
+    divided = accumulate > 1 and draws > 1
+    # What is left of the 44 images sits out; under the first rule batches counted, not steps.
+    epoch = 40 if draws == 1 else 44 // (8 * accumulate) * 8 * accumulate
 
     def run(record: Any, *, init_seed: int, resume: Path | None = None) -> Any:
         model = make_model(
@@ -55,7 +62,10 @@ def test_a_killed_run_continues_bitwise(
             mixing=Mixing(mixup=0.2, cutmix=1.0),
             **({"optimizer": options["optimizer"]} if "optimizer" in options else {}),
         )
-        every = {"every_n_train_steps": 2} if when == "within_an_epoch" else {"every_n_epochs": 1}
+        steps = 1 if divided else 2
+        every = (
+            {"every_n_train_steps": steps} if when == "within_an_epoch" else {"every_n_epochs": 1}
+        )
         folder = tmp_path / ("resumed" if resume else record.__class__.__name__)
         keep = ModelCheckpoint(dirpath=folder, save_top_k=-1, filename="{step}", **every)
         trainer = make_trainer(
@@ -66,22 +76,27 @@ def test_a_killed_run_continues_bitwise(
             callbacks=[*([EMA(0.9)] if options.get("ema") else []), record, keep],
         )
         data = make_data(augment=RANDOM, num_workers=options.get("workers", 0))
+        if resume is None:
+            data.draws = draws
         trainer.fit(model, data, ckpt_path=resume)
         return model
 
     whole = losses()
     expected = run(whole, init_seed=0)
-    assert len(whole.hex) == 15
-    assert len(set(whole.hex.values())) == 16 - accumulate  # a new head answers ln 3 to every image
+    assert len(whole.hex) == 3 * epoch // 8
+    # Each batch has other images; a new head answers ln 3 to all of them.
+    assert len(set(whole.hex.values())) == len(whole.hex) + 1 - accumulate
 
     for file in tmp_path.rglob("*.ckpt"):
         file.unlink()
     with pytest.raises(killed):
-        run(losses(stop_after=KILLED_AFTER), init_seed=0)
+        run(losses(stop_after=6 if divided else KILLED_AFTER), init_seed=0)
     files = sorted(tmp_path.rglob("*.ckpt"), key=lambda file: int(file.stem.partition("=")[2]))
-    last = torch.load(files[-1], weights_only=True)["ImageData"]["consumed_samples"]
+    saved = torch.load(files[-1], weights_only=True)["ImageData"]
+    assert saved.get("draws", 1) == draws
+    last = saved["consumed_samples"]
     inside = when == "within_an_epoch" or "val_check_interval" in options  # saves after each
-    assert 0 < last <= 72 and (last % 40 != 0) == inside
+    assert 0 < last <= 72 and (last % epoch != 0) == inside
 
     rest = losses()
     actual = run(rest, init_seed=99, resume=files[-1])
@@ -93,12 +108,16 @@ def test_a_killed_run_continues_bitwise(
 def test_a_mid_epoch_checkpoint_is_really_inside_an_epoch(
     make_data, make_model, make_trainer, tmp_path: Path
 ) -> None:
-    keep = ModelCheckpoint(dirpath=tmp_path, save_top_k=-1, every_n_train_steps=2)
+    keep = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=3)
     make_trainer(max_epochs=1, accumulate_grad_batches=2, callbacks=[keep]).fit(
-        make_model(), make_data()
+        make_model(), make_data(batch_size=4)
     )
-    [file] = tmp_path.glob("*.ckpt")  # step 2 of 3, after 4 of 5 batches
-    assert torch.load(file, weights_only=True)["ImageData"] == {"consumed_samples": 32}
+    [file] = tmp_path.glob("*.ckpt")  # step 3 of 5, after 6 of 10 batches
+    assert torch.load(file, weights_only=True)["ImageData"] == {
+        "consumed_samples": 24,
+        "draws": DRAWS,
+        "batch": 4,
+    }
 
 
 def test_the_seed_of_a_step_matters(make_data, make_model, make_trainer, losses) -> None:

@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 from torch.utils.data import DataLoader
 
+from tests.killing import killed_at
 from vit.checkpoints import sealed
 from vit.checkpoints.sealed import verify
 from vit.training.callbacks import EMA, BiTHyperRule, LinearProbeFirst, StopTogether
@@ -226,6 +227,48 @@ def test_states_of_callbacks_have_the_keys_of_earlier_checkpoints(
     assert "ImageData" in saved
 
 
+class Validations(Callback):
+    """Steps and losses of validations; SIGTERM in the one at `stop`."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.stop = stop
+        self.losses: list[tuple[int, float]] = []
+
+    def on_validation_batch_start(self, trainer: Any, model: Any, batch: Any, i: int, *_) -> None:
+        if trainer.global_step == self.stop and i == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    def on_validation_end(self, trainer: Any, *_: Any) -> None:
+        self.losses.append((trainer.global_step, trainer.callback_metrics["val/loss"].item()))
+
+
+@pytest.mark.parametrize(("interval", "stop"), [(1.0, 11), (1.0, 33), (4, 4), (4, 19), (4, 30)])
+def test_a_validation_that_was_stopped_is_repeated(
+    interval: float, stop: int, make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    def run(folder: str, stop: int | None = None, **options: Any) -> Any:
+        seen, model = Validations(stop), make_model(architecture={"dropout": 0.1})
+        keep = [BestCheckpoint(tmp_path / folder, "val/acc1"), LastCheckpoint(tmp_path / folder)]
+        callbacks = [EMA(0.9), seen, *keep]
+        trainer = make_trainer(max_epochs=3, val_check_interval=interval, callbacks=callbacks)
+        try:
+            trainer.fit(model, make_data(batch_size=4), **options)
+        except SystemExit:
+            assert stop is not None
+        return seen.losses, model.state_dict()
+
+    whole, expected = run("whole")
+    before, _ = run("stopped", stop)
+    after, actual = run("stopped", ckpt_path=tmp_path / "stopped" / "last.ckpt")
+    assert before + after == whole
+    for name, value in expected.items():
+        assert torch.equal(value, actual[name]), name
+    bests = [
+        torch.load(tmp_path / f / "best.ckpt", weights_only=True) for f in ("whole", "stopped")
+    ]
+    assert bests[0]["global_step"] == bests[1]["global_step"]
+
+
 class LateSignalCheckpoint(LastCheckpoint):
     """SIGTERM where no hook looks for it any more, but Lightning does."""
 
@@ -301,16 +344,7 @@ def save_and_die(path: Path, place: str, count: int) -> None:
     for old in range(2):
         writer.save_checkpoint({"weights": torch.full((9,), float(old))}, path)
     module = {"save": torch, "_digest": sealed, "fsync": os, "replace": os}[place]
-    function, calls = getattr(module, place), 0
-
-    def dying(*args: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **options)
-
-    setattr(module, place, dying)
+    killed_at(module, place, count)
     writer.save_checkpoint({"weights": torch.full((9,), 2.0)}, path)
 
 

@@ -40,6 +40,7 @@ MISTAKES = [
     (["--image-size=20"], "not a multiple of 8, the patch size of pre; add --image-size 24"),
     (["--out=/dev/null/x"], "--out /dev/null/x: cannot make this folder"),
     (["--", "--trainer.max_steps=3"], "--trainer.max_steps after -- is set for each cell"),
+    (["--", "--resume=never"], "--resume after -- is set for each cell"),
     (["--", "--model.loss.label_smothing=3"], "did you mean 'label_smoothing'?"),
     (["--image-size=16", "--", "--data.image_size=16"], "give one of them"),
     (["--bogus"], "unrecognized arguments: --bogus; see `vit transfer --help`"),

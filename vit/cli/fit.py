@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.cli.continuing import Finished, note_unfinished, settle, whole_checkpoint
+from vit.cli.disk_check import check_space
 from vit.cli.processes import forget_routes, start, together
 from vit.cli.recorded_config import write_config
 from vit.cli.resuming import check_continues, ineffective
@@ -62,6 +63,8 @@ most used options:
   --ckpt_path FILE             continue that run exactly, also with other options; `last` takes the
                                one in --run_dir
   --save_every N               seconds between saves of last.ckpt
+  --on_nonfinite skip          leave out steps with gradients that are not finite, instead of
+                               stopping
   --json                       print the summary of the finished run as JSON
   --print_config               print the whole configuration and stop
 
@@ -147,6 +150,7 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
         limit_threads(params, tokens, data.batch_size)
     if checkpoint is not None and saved is not None:
         check_continues(checkpoint, saved, cli, trainer)
+    _check_space(cli, trainer, run_dir)
     _fix_routes(cli, saved)
     record = _Record(cli, run_dir)
     if is_first_process():
@@ -204,6 +208,13 @@ def _say_if_early(trainer: Any) -> None:
                 "validations",
                 file=sys.stderr,
             )
+
+
+def _check_space(cli: Any, trainer: Any, run_dir: Path) -> None:
+    from vit.training.fitting import averages  # heavy: imports lightning
+
+    scored = cli.datamodule.splits.val is not None
+    check_space(cli.model, run_dir, averaged=averages(trainer), scored=scored)
 
 
 def _fix_routes(cli: Any, saved: dict[str, Any] | None) -> None:

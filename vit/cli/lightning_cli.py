@@ -27,7 +27,7 @@ from vit.data.module import DEFAULT_BATCH, ImageData
 from vit.errors import UserError
 from vit.hardware import computes_on_cpu, default_precision
 from vit.kernels.routes import use_routes
-from vit.training.callbacks import RunProgress, StopTogether
+from vit.training.callbacks import FiniteLoss, RunProgress, StopTogether, WatchProcesses
 from vit.training.classifier import ImageClassifier
 from vit.training.counted_data import CountedData
 from vit.training.csv_log import MetricsCsv
@@ -173,6 +173,14 @@ class TrainingCLI(LightningCLI):
             help="Validations without a better score (val/acc1, val/map, or val/loss where there "
             "are no labels) after which the run ends.",
         )
+        parser.add_argument(
+            "--on_nonfinite",
+            type=Literal["stop", "skip"],
+            default="stop",
+            help="What a step with gradients that are NaN or infinite does: stop ends the run and "
+            "names the step and its images; skip leaves the step out and counts it, at most "
+            f"{FiniteLoss.MOST_IN_A_ROW} in a row.",
+        )
         for name in ("optimizer", "lr_scheduler"):  # which config.yaml of runs have, always null
             parser.add_argument(f"--{name}", type=Any, default=None, help=argparse.SUPPRESS)
         parser.add_argument(
@@ -238,7 +246,8 @@ class TrainingCLI(LightningCLI):
 
     def build_trainer(self, run_dir: Path | None, resumed_step: int | None = None) -> Trainer:
         """The Trainer of a run that writes into `run_dir`; without one it writes nothing."""
-        progress = self._progress()
+        self.model.on_nonfinite = self.config.on_nonfinite
+        progress: list[Callback] = [*self._progress(), WatchProcesses()]
         callbacks: dict[str, Any] = {"logger": False, "callbacks": [*progress, StopTogether()]}
         if run_dir is not None:
             callbacks = {

@@ -108,8 +108,8 @@ def suggestion(name: str) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit status.
 
-    0: done. 2: a mistake of the user's, in one line. 130 and 143: ended by SIGINT and SIGTERM.
-    1: anything else, such as a full disk.
+    0: done. 2: a mistake of the user's, in one line. 130, 143 and 138: ended by SIGINT, SIGTERM and
+    SIGUSR1. 1: anything else, such as a full disk.
     """
     args = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack the letters of a file name

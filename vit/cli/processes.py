@@ -29,23 +29,37 @@ def together(trainer: Any) -> Iterator[None]:
     """Work of all processes of a trainer.
 
     In it a signal to one of several processes waits until all agree to stop (StopTogether), and
-    when the work fails here the processes that Lightning has started from here end, too.
+    when the work fails here the processes that Lightning has started from here end, too. Raises
+    ProcessLost where the work fails because another process is lost (WatchProcesses).
     """
+    from vit.training.callbacks.watching import watching  # heavy: imports lightning
+
     with deferred(several=True) if trainer.world_size > 1 else nullcontext():
+        watch = watching(trainer)
         try:
             yield
-        except BaseException:
-            _end_children(trainer)
+        except BaseException as error:
+            children = _children(trainer)
+            lost = None if watch is None else watch.explain(error)
+            _end(children if watch is None else [*children, *watch.children])
+            if lost is not None:
+                raise lost from error
             raise
+        if watch is not None:
+            watch.finish()
 
 
-def _end_children(trainer: Any) -> None:
+def _children(trainer: Any) -> list[subprocess.Popen[bytes]]:
+    """The processes that Lightning has started from here and that no WatchProcesses has taken."""
     procs: Any = getattr(trainer.strategy.launcher, "procs", None)
     children: list[subprocess.Popen[bytes]] = list(procs or ())
-    if not children:
-        return
-    # Lightning's observer shares this list, and kills this process when a child has ended first.
-    procs.clear()
+    if children:
+        # Lightning's observer shares this list, and kills this process when a child ends first.
+        procs.clear()
+    return children
+
+
+def _end(children: list[subprocess.Popen[bytes]]) -> None:
     deadline = time.monotonic() + GRACE_SECONDS
     for child in children:
         try:

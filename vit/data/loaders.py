@@ -53,11 +53,13 @@ def make_loader(
 def start_worker(worker: int) -> None:
     """First thing in a worker process. (torch itself has set it to one thread.)
 
-    Ctrl-C reaches all processes of a terminal, and a scheduler's SIGTERM all of a job; the main
+    Ctrl-C reaches all processes of a terminal, and a scheduler's signals all of a job; the main
     process needs the workers until it has finished its step, and then ends them in its own time,
     without a traceback of each.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGUSR1"):  # not on Windows
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_at_second)
 
 

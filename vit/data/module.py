@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from vit.data.batches import divided
 from vit.data.by_name import load_dataset
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
@@ -26,7 +27,7 @@ from vit.data.folder import load_folder, load_held_out, load_unlabelled
 from vit.data.loaders import choose_num_workers, make_loader
 from vit.data.manifest import SUFFIXES, load_held_out_manifest, load_manifest
 from vit.data.memory import Decoded, in_memory
-from vit.data.options import Loading, Sampling, Splitting
+from vit.data.options import Loading, Sampling, Splitting, pair
 from vit.data.photo import Photo
 from vit.data.preprocess import InputFormat
 from vit.data.sampler import EvalSampler, TrainBatchSampler, batches_per_epoch
@@ -34,6 +35,7 @@ from vit.data.sources import ImageSet, PathList, SplitName, Splits
 from vit.data.transforms import TrainTransform
 from vit.data.windows import Windows, evaluation_windows
 from vit.errors import UserError
+from vit.seeds import DRAWS
 
 # As constants, because a default that is called in the signature would be made once all the same.
 _TRAIN_TRANSFORM = TrainTransform()
@@ -102,7 +104,7 @@ class ImageData(LightningDataModule):
         self.dataset = dataset
         self.root = root
         self.data_dir = data_dir
-        self.image_size = _pair(image_size)
+        self.image_size = pair(image_size)
         self.global_batch = global_batch
         self._own_batch = batch_size
         self.batch_size: int = batch_size or global_batch or DEFAULT_BATCH
@@ -118,6 +120,8 @@ class ImageData(LightningDataModule):
         # The split that the test and predict loops get.
         self.evaluation_split: SplitName = "test"
         self.consumed_samples = 0
+        self.draws = DRAWS
+        self.saved_batch: int | None = None
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
 
     def read_as(self, *, labelled: bool = True, classes: list[str] | None = None) -> "ImageData":
@@ -143,28 +147,10 @@ class ImageData(LightningDataModule):
 
         Raises UserError where it cannot be divided so.
         """
-        whole, processes = self.global_batch, trainer.world_size
-        if whole is None:
-            return
-        accumulated = trainer.accumulate_grad_batches
-        if self._own_batch is None:
-            per_step = processes * accumulated
-            if whole % per_step:
-                raise UserError(
-                    f"global_batch={whole} is not a multiple of {per_step}, the batches per step "
-                    f"({processes} processes x accumulate_grad_batches={accumulated}); choose "
-                    f"--data.global_batch {max(whole // per_step, 1) * per_step}"
-                )
-            self.batch_size = whole // per_step
-            return
-        needed, rest = divmod(whole, self._own_batch * processes)
-        if rest or accumulated not in (1, needed):
-            raise UserError(
-                f"global_batch={whole} contradicts batch_size={self._own_batch} on {processes} "
-                f"processes with accumulate_grad_batches={accumulated}; leave out the latter two "
-                "(--data.batch_size null --trainer.accumulate_grad_batches 1), and they follow"
-            )
-        trainer.accumulate_grad_batches = needed
+        if self.global_batch is not None:
+            asked = (self._own_batch, trainer.world_size, trainer.accumulate_grad_batches)
+            shares = divided(self.global_batch, *asked)
+            self.batch_size, trainer.accumulate_grad_batches = shares
 
     @cached_property
     def splits(self) -> Splits:
@@ -215,7 +201,7 @@ class ImageData(LightningDataModule):
 
     def samples_per_epoch(self, world_size: int) -> int:
         """Training samples in an epoch of `world_size` processes together."""
-        batch = self.batch_size * world_size
+        batch = self.batch_size * world_size * (self._accumulated or 1)
         return batches_per_epoch(len(self.splits.train), batch) * batch
 
     def image_set(self, split: SplitName) -> ImageSet:
@@ -225,6 +211,11 @@ class ImageData(LightningDataModule):
             source = self.root or self.dataset
             raise UserError(f"{source} has no {split} split; add a {split} folder or its rows")
         return images
+
+    def training_names(self, indices: list[int]) -> list[str]:
+        """File names, or other names, of training images."""
+        names = self.splits.train.names
+        return [str(names[index]) for index in indices]
 
     def expected_images(self, split: SplitName) -> int:
         """Images that an evaluation of the split counts, on all processes together."""
@@ -263,6 +254,7 @@ class ImageData(LightningDataModule):
             repeats=self.sampling.repeats,
             weights=self._weights() if self.sampling.balanced else None,
             progress=self,
+            accumulated=self._accumulated,
         )
         dataset = self._image_dataset("train", training=True)
         return self._loader(dataset, persistent=True, batch_sampler=sampler)
@@ -309,10 +301,27 @@ class ImageData(LightningDataModule):
 
     def state_dict(self) -> dict[str, int]:
         """All that an exact resume needs from the data."""
-        return {"consumed_samples": self.consumed_samples}
+        position = {"consumed_samples": self.consumed_samples}
+        if self.draws == 1:  # as it was saved when there was no other rule
+            return position
+        return {**position, "draws": self.draws, "batch": self.batch_size * self._world_size}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         self.consumed_samples = int(state_dict["consumed_samples"])
+        self.draws = int(state_dict.get("draws", 1))
+        self.saved_batch = state_dict.get("batch")
+        if self.draws > DRAWS:
+            raise UserError(
+                f"the run draws by rule {self.draws}, and this version of vit knows {DRAWS}; "
+                "continue it with the version that has begun it"
+            )
+
+    @property
+    def _accumulated(self) -> int | None:
+        """Batches of a process in a step, where the rule of the run's draws asks for them."""
+        if self.draws == 1:
+            return None
+        return 1 if self.trainer is None else self.trainer.accumulate_grad_batches
 
     @property
     def _rank(self) -> int:
@@ -388,12 +397,3 @@ class ImageData(LightningDataModule):
 
 if ImageData.__doc__ is not None:  # its arguments' help texts
     ImageData.__doc__ = ImageData.__doc__.replace("{datasets}", ", ".join(CATALOG))
-
-
-def _pair(image_size: int | tuple[int, int] | None) -> tuple[int, int]:
-    if image_size is None:
-        return 224, 224
-    if isinstance(image_size, int):
-        return image_size, image_size
-    height, width = image_size
-    return height, width

@@ -66,3 +66,13 @@ class Loading:
         if self.num_workers is not None:
             check_range("loading.num_workers", self.num_workers, Range(low=0, high=MAX_WORKERS))
         check_choice("loading.cache", self.cache, get_args(Cache))
+
+
+def pair(image_size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Height and width of images; 224 by default."""
+    if image_size is None:
+        return 224, 224
+    if isinstance(image_size, int):
+        return image_size, image_size
+    height, width = image_size
+    return height, width

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from vit.errors import UserError
-from vit.seeds import sample_seed
+from vit.seeds import places, sample_seed
 
 
 @runtime_checkable
@@ -30,11 +30,11 @@ def batches_per_epoch(num_samples: int, global_batch: int) -> int:
 class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
     """Batches of (epoch, index, repeat) for one rank: a pass goes on where `progress` stands.
 
-    A global batch is `batch_size * world_size` samples in a row of the epoch's order, and rank r
-    takes every `world_size`-th of them from the r-th on. So the same global batch on another number
-    of ranks holds the same samples. All ranks get the same number of batches: the samples after
-    the last full global batch sit out this epoch; a set smaller than one global batch is repeated
-    to fill it.
+    A global batch is `batch_size * world_size * accumulated` samples in a row of the epoch's order,
+    and each rank takes those that `vit.seeds.places` names. So the same global batch on another
+    number of ranks holds the same samples. All ranks get the same number of batches: the samples
+    after the last full global batch sit out this epoch; a set smaller than one global batch is
+    repeated to fill it.
 
     A pass has `len(self)` batches. One that starts inside an epoch goes over into the next: after
     a resume Lightning takes only what its own count of batches lacks, and with
@@ -46,6 +46,9 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         seed: Of the orders.
         rank: Of this process.
         world_size: Processes that train together.
+        accumulated: Batches of each rank in a global batch. None stands for one, and for the rule
+            of runs begun before the number was asked for: rank r takes every `world_size`-th
+            sample from the r-th on.
         repeats: Repeated augmentation (arXiv:1902.05509, arXiv:2012.12877): each image drawn comes
             that often in a row, augmented differently and on different ranks, and an epoch keeps
             its length, so that it holds `1 / repeats` of the images.
@@ -62,6 +65,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         rank: int,
         world_size: int,
         progress: Progress,
+        accumulated: int | None = None,
         repeats: int = 1,
         weights: Tensor | None = None,
     ) -> None:
@@ -71,14 +75,17 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
             if value < 1:
                 raise UserError(f"{name}={value} must be at least 1")
         self.num_samples = num_samples
-        self.global_batch = batch_size * world_size
+        self.batch_size = batch_size
+        self.accumulated = accumulated
+        self.global_batch = batch_size * world_size * (accumulated or 1)
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
         self.repeats = repeats
         self.weights = weights
         self.progress = progress
-        self._batches = batches_per_epoch(num_samples, self.global_batch)
+        self._steps = batches_per_epoch(num_samples, self.global_batch)
+        self._batches = self._steps * (accumulated or 1)
 
     def __len__(self) -> int:
         """Batches in an epoch, and in a pass."""
@@ -87,21 +94,27 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
     @property
     def samples_per_epoch(self) -> int:
         """Samples in an epoch, on all ranks together."""
-        return self._batches * self.global_batch
+        return self._steps * self.global_batch
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
-        # After a change of the global batch the count may fall inside one, which is then repeated.
-        first = self.progress.consumed_samples // self.global_batch
+        # After a change of the batch the count may fall inside one, which is then repeated.
+        first = self.progress.consumed_samples // (self.batch_size * self.world_size)
         epoch, skipped = divmod(first, self._batches)
         order, copies = self.order(epoch)
         for batch in range(skipped, skipped + self._batches):
             if batch == self._batches:
                 epoch += 1
                 order, copies = self.order(epoch)
-            start = batch % self._batches * self.global_batch
-            mine = slice(start + self.rank, start + self.global_batch, self.world_size)
+            step, part = divmod(batch % self._batches, self.accumulated or 1)
+            mine = torch.tensor(self._places(part)) + step * self.global_batch
             pairs = zip(order[mine].tolist(), copies[mine].tolist(), strict=True)
             yield [(epoch, index, copy) for index, copy in pairs]
+
+    def _places(self, part: int) -> list[int]:
+        """Places in a global batch of this rank's batch number `part` of it."""
+        if self.accumulated is None:
+            return list(range(self.rank, self.global_batch, self.world_size))
+        return places(self.batch_size, self.rank, self.world_size, self.accumulated, part)
 
     def order(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The epoch's indices on all ranks, and which copy of its image each one is."""

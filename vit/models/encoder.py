@@ -79,15 +79,23 @@ class LayerScale(nn.Module):
 class DropPath(nn.Module):
     """Drops a residual branch per image with probability `rate` and rescales the others."""
 
+    draws: Tensor | None
+    """`b`, numbers in [0, 1) that decide for the images of the next batch; None: torch's own."""
+
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
+        self.draws = None
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         if not self.training:
             return x
         keep = 1 - self.rate
-        return x * (x.new_empty(x.shape[0], 1, 1).bernoulli_(keep) / keep)
+        if self.draws is None:
+            kept = x.new_empty(x.shape[0], 1, 1).bernoulli_(keep)
+        else:
+            kept = (self.draws < keep).to(x.dtype)[:, None, None]
+        return x * (kept / keep)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:.3f}"

@@ -20,7 +20,7 @@ from vit.training.facts import DataFacts
 from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.losses import Loss, balanced_weights, refuse_double_balance
 from vit.training.metrics import EvaluationMetrics
-from vit.training.mixing import Mixing
+from vit.training.mixing import Mixing, check_pairs
 from vit.training.optimizers.groups import LAYER_DECAY
 from vit.training.schedules import Schedule
 
@@ -150,6 +150,10 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
+        data = counting_data(self.trainer)
+        if self.mixing and data is not None and data.draws > 1:
+            batches = self.trainer.world_size * self.trainer.accumulate_grad_batches
+            check_pairs(data.batch_size, data.batch_size * batches)
         if self.teacher is not None:
             self.teacher.to(self.device, next(self.model.parameters()).dtype)
 
@@ -167,7 +171,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         images, labels = batch[:2]
         if self.mixing:
-            images, labels = self.mixing(images, labels, self.num_classes)
+            images, labels = self.mixing(images, labels, self.num_classes, self.draws)
         if self.teacher is None:
             loss = self.loss(self(images), labels, self.class_weights)
         else:

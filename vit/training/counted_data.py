@@ -26,6 +26,10 @@ class CountedData(Protocol):
     seed: int
     consumed_samples: int
     """Training samples of all processes that the run has used."""
+    draws: int
+    """The rule of the run's draws: vit.seeds.DRAWS, or an earlier one."""
+    saved_batch: int | None
+    """Images in a batch of all processes where the run was saved; None where nobody knows."""
     batch_size: int
     """Images in a batch of one process."""
 
@@ -43,6 +47,10 @@ class CountedData(Protocol):
 
     def samples_per_epoch(self, world_size: int) -> int:
         """Training samples in an epoch of `world_size` processes together."""
+        ...
+
+    def training_names(self, indices: list[int]) -> list[str]:
+        """File names, or other names, of training images."""
         ...
 
     def expected_images(self, split: Split) -> int:

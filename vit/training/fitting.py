@@ -22,8 +22,12 @@ from vit.kernels.accelerate import accelerate
 from vit.kernels.routes import PLAIN, fixed_routes, use_routes
 from vit.kernels.runs import continue_on, recorded_routes_of, run_routes
 from vit.models.zoo import Model
+from vit.seeds import places, step_seed
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
-from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
+from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss, LossSpikes
+from vit.training.callbacks.finite import OnNonfinite
+from vit.training.counted_data import counting_data
+from vit.training.draws import StepDraws, set_depth
 from vit.training.metrics import EvaluationMetrics
 from vit.training.optimizers.groups import param_groups
 from vit.training.patch_metrics import PatchMetrics
@@ -85,11 +89,16 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         self.layer_decay = 1.0
         self.routes: dict[str, str] = {}
         """How products are computed: key -> route (vit/kernels/routes.py)."""
+        self.on_nonfinite: OnNonfinite = "stop"
+        """What a step that is not finite does, see FiniteLoss."""
+        self.draws: StepDraws | None = None
+        """Of the current batch; None where the data does not count its samples."""
         self.evaluation_split = "test"
         """The split that the test loop gets; names its metrics."""
 
     def configure_callbacks(self) -> list[Callback]:
-        return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
+        guards = [FiniteLoss(self.on_nonfinite), LossSpikes()]
+        return [ConsumedSamples(), *guards, EveryImageOnce()]
 
     def configure_model(self) -> None:
         accelerate(self.model)
@@ -110,6 +119,27 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def _measured_routes(self) -> dict[str, str]:
         device = self.trainer.strategy.root_device.type
         return run_routes(self.model.config, str(self.trainer.precision), device)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        data = counting_data(self.trainer)
+        if data is None or data.draws == 1:
+            return
+        rank, world = self.trainer.global_rank, self.trainer.world_size
+        accumulated = self.trainer.accumulate_grad_batches
+        whole = data.batch_size * world * accumulated
+        inside = data.consumed_samples % whole
+        part = inside // (data.batch_size * world)
+        self.draws = StepDraws(
+            seed=step_seed(data.seed, data.consumed_samples - inside, -2),
+            global_batch=whole,
+            places=places(data.batch_size, rank, world, accumulated, part),
+        )
+        set_depth(self.model, self.draws)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.draws is not None:
+            self.draws = None
+            set_depth(self.model, None)
 
     def configure_optimizers(self) -> Any:
         """The optimizer over named groups, and its schedule, stepped with it."""

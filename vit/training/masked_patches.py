@@ -147,24 +147,32 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         return color_classes(to_bytes(images, self.mean, self.std), patch_size, side)
 
     def corruption(self, images: Tensor, indices: Tensor | None = None) -> Corruption:
-        """Drawn from torch's generator on the CPU, or, with `indices`, fixed for each image.
+        """Drawn for the step (`draws`), or, with `indices`, fixed for each image.
 
-        A fixed one depends on the data's seed and the image's index alone, so that the losses of
-        two epochs, batch sizes or processes are about the same patches.
+        Without either from torch's generator on the CPU. One fixed for an image depends on the
+        data's seed and the image's index alone, so that the losses of two epochs, batch sizes or
+        processes are about the same patches.
         """
         p = self.model.patch_size
         shape = (DRAWS, (images.shape[-2] // p) * (images.shape[-1] // p))
-        if indices is None:
+        if indices is None and self.draws is None:
             uniforms = torch.rand(len(images), *shape)
         else:
-            data = counting_data(self.trainer)
-            seed, generator = 0 if data is None else data.seed, torch.Generator()
+            generator = torch.Generator()
             drawn = [
-                torch.rand(shape, generator=generator.manual_seed(step_seed(seed, index, -1)))
-                for index in indices.tolist()
+                torch.rand(shape, generator=generator.manual_seed(seed))
+                for seed in self._image_seeds(indices)
             ]
             uniforms = torch.stack(drawn) if drawn else torch.empty(0, *shape)
         return draw_corruption(uniforms, self.fraction).to(images.device)
+
+    def _image_seeds(self, indices: Tensor | None) -> list[int]:
+        if indices is None:
+            assert self.draws is not None
+            return self.draws.image_seeds()
+        data = counting_data(self.trainer)
+        seed = 0 if data is None else data.seed
+        return [step_seed(seed, index, -1) for index in indices.tolist()]
 
     def loss(self, predicted: Float[Tensor, "b m o"], targets: Tensor) -> Float[Tensor, ""]:
         """Mean over the corrupted patches of cross-entropy, in nats an answer, or squared error."""

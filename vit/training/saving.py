@@ -112,6 +112,7 @@ class LastCheckpoint(StopTogether):
         self._saved_at = 0.0
         self._saved_step = -1
         self._global_batch: int | None = None
+        self._in_validation = False
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -120,6 +121,8 @@ class LastCheckpoint(StopTogether):
         # `state_dict`, since Lightning takes only one callback of a class that has one.
         if self._global_batch is not None and "callbacks" in checkpoint:
             checkpoint["callbacks"]["LastCheckpoint"] = {"global_batch": self._global_batch}
+        if self._in_validation:
+            _repeat_validation(checkpoint["loops"]["fit_loop"])
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         data = counting_data(trainer)
@@ -142,6 +145,7 @@ class LastCheckpoint(StopTogether):
         # callback of the kind may have come first, and raised it.
         agreed = isinstance(exception, Stopped) and exception.agreed
         if agreed and trainer.state.fn == TrainerFn.FITTING and self._saved_step >= 0:
+            self._in_validation = trainer.validating
             self._save(trainer)
         super().on_exception(trainer, pl_module, exception)
 
@@ -174,6 +178,20 @@ class LastCheckpoint(StopTogether):
             return
         trainer.save_checkpoint(self.path, weights_only=False)  # optimizer and position too
         self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
+
+
+def _repeat_validation(loop: dict[str, Any]) -> None:
+    """Lets a run that goes on begin with the validation that a stop has cut off.
+
+    Lightning takes these counts for those of a validation in its first batch, and finishes it. By
+    its own counts it would leave the validation out.
+    """
+    progress = loop["epoch_loop.val_loop.batch_progress"]
+    before = progress["total"]["completed"]
+    progress["total"] = dict.fromkeys(("ready", "started"), before + 1)
+    progress["total"] |= dict.fromkeys(("processed", "completed"), before)
+    progress["current"] = dict.fromkeys(progress["current"], 0)
+    progress["is_last_batch"] = False
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

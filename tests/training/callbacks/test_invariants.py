@@ -78,7 +78,7 @@ def test_gradients_that_overflow_reach_no_checkpoint(
 
     keep = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=1, filename="at")
     trainer = make_trainer(max_epochs=1, callbacks=[Overflow(), keep])
-    with pytest.raises(UserError, match="the weights are not finite after step 3"):
+    with pytest.raises(UserError, match="the gradients are not finite since step 3"):
         trainer.fit(make_model(), make_data())
     [file] = tmp_path.glob("*.ckpt")
     assert torch.load(file, weights_only=True)["global_step"] == 2

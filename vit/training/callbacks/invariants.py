@@ -1,14 +1,12 @@
-"""What must hold in every run: exact resume, finite weights, every image once."""
+"""What must hold in every run: exact resume, every image once."""
 
-import math
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
+from lightning.pytorch.trainer.states import TrainerFn
 
-from vit.errors import UserError
 from vit.seeds import step_seed
 from vit.training.counted_data import Split, counting_data
 
@@ -17,10 +15,28 @@ class ConsumedSamples(Callback):
     """Counts the samples trained on, and makes every step's randomness a function of that count.
 
     The count is the only state that an exact resume needs: the sampler derives epoch and position
-    from it, and dropout, stochastic depth and mixing are drawn from generators that are seeded with
-    (seed, count, rank) before each step. Needs a data module with `seed` and `consumed_samples`;
-    with any other data it does nothing.
+    from it, and dropout is drawn from generators that are seeded with (seed, count, rank) before
+    each step; what else is drawn for an image, by (seed, place of the image in the run), see
+    `vit.training.draws`. Needs a data module that counts its samples (CountedData); with any other
+    it does nothing.
     """
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        # Lightning counts batches, which another number of processes changes.
+        data = counting_data(trainer)
+        before = None if data is None else data.saved_batch
+        if data is None or before is None or trainer.state.fn != TrainerFn.FITTING:
+            return
+        now = data.batch_size * trainer.world_size
+        loops = checkpoint["loops"]["fit_loop"]
+        progress = loops["epoch_loop.batch_progress"]
+        for counts in (progress["total"], progress["current"]):
+            unfinished = counts["processed"] - counts["completed"]
+            for name in ("ready", "started", "processed"):
+                counts[name] = counts[name] * before // now
+            counts["completed"] = counts["processed"] - unfinished
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -38,64 +54,6 @@ class ConsumedSamples(Callback):
             # On the CPU, so that the device is not waited for; float32 would round 16.8 million.
             count = torch.tensor(data.consumed_samples, dtype=torch.float64)
             pl_module.log("images", count, batch_size=1)
-
-
-class FiniteLoss(Callback):
-    """Stops a run whose loss or weights are NaN or infinite, and names the step.
-
-    The losses are tested on the device. The result is read at the logging interval, before an
-    evaluation and before anything is saved, so that it costs no synchronisation a step and that
-    no broken weights reach a checkpoint.
-    """
-
-    def __init__(self) -> None:
-        self._first_bad: Tensor | None = None
-        self._step = 1
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._first_bad = torch.full((), math.inf, device=pl_module.device)
-
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        self._step = trainer.global_step + 1  # that this batch is for, also if it is accumulated
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        assert self._first_bad is not None
-        earliest = self._first_bad.clamp(max=self._step)
-        self._first_bad = torch.where(outputs["loss"].isfinite(), self._first_bad, earliest)
-        interval: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
-        if interval and self._step % interval == 0:
-            self._check_losses(trainer)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check_losses(trainer)
-
-    on_validation_start = on_train_epoch_end
-
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        self._check_losses(trainer)
-        # A finite loss may still have had gradients that overflow.
-        finite = torch.stack([p.isfinite().all() for p in pl_module.parameters()])
-        if not finite.all():
-            self._stop(f"the weights are not finite after step {trainer.global_step}")
-
-    def _check_losses(self, trainer: Trainer) -> None:
-        if self._first_bad is None:
-            return
-        first = trainer.strategy.reduce(self._first_bad.clone(), reduce_op="min")
-        if math.isfinite(float(first)):
-            self._stop(f"the loss is not finite since step {int(first)}")
-
-    def _stop(self, what: str) -> None:
-        raise UserError(
-            f"{what}: training stopped, checkpoints are from before it; lower the learning rate, "
-            "lengthen model.schedule.warmup_steps or set --trainer.gradient_clip_val 1"
-        )
 
 
 class EveryImageOnce(Callback):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
@@ -130,8 +131,12 @@ class StopTogether(Checkpoint):
 
 
 def _take_over(trainer: Trainer) -> None:
-    """Leaves SIGINT and SIGTERM to this module."""
+    """Leaves SIGINT, SIGTERM and SIGUSR1 to this module."""
     connector: Any = trainer._signal_connector
+    environment: Any = trainer._accelerator_connector.cluster_environment
+    if isinstance(environment, SLURMEnvironment):
+        # Lightning would save in the middle of a step, to a file that it prefers to the run's own.
+        environment.auto_requeue = False
     register = type(connector).register_signal_handlers
 
     def register_others() -> None:

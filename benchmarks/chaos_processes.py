@@ -1,0 +1,245 @@
+"""Runs of several processes lose one, get a signal, change their number; a disk fills.
+
+`python benchmarks/chaos_processes.py [--steps 60] [--out FILE]`; some minutes on two cores.
+
+Drives the installed command through torchrun on loopback (gloo), a small model on the digits, and
+compares weights, losses and exit statuses with those of runs left alone. The disk is a tmpfs of
+30 MB, for which the script must be root; elsewhere that part is left out. Writes JSON.
+"""
+
+import argparse
+import csv
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vit.checkpoints.sealed import verify
+from vit.errors import UserError
+from vit.hardware import hardware, versions
+
+VIT = [sys.executable, "-m", "vit"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--rdzv-backend=c10d"]
+SIZES = "{patch_size: 4, width: 32, depth: 2, mlp_dim: 64, num_heads: 2, drop_path: 0.1}"
+DEADLINE = 900
+"""Seconds, for a machine in use; a run that waits longer counts as hanging."""
+
+
+def command(folder: str, steps: int, seed: int = 0) -> list[str]:
+    """22 steps an epoch, each with a validation and a save."""
+    return [
+        "fit", "-c", "quickstart", "--run_dir", folder, f"--model.architecture={SIZES}",
+        "--data.batch_size=null", "--data.global_batch=64", f"--trainer.max_steps={steps}",
+        "--trainer.max_epochs=-1", "--trainer.check_val_every_n_epoch=1", "--save_every=0",
+        "--trainer.accelerator=cpu", "--trainer.precision=32-true", "--final_split=none",
+        "--trainer.log_every_n_steps=1", f"--seed_everything={seed}", "--routes=plain",
+    ]  # fmt: skip
+
+
+class Launch:
+    """A command in one process, or by torchrun in several."""
+
+    def __init__(self, args: list[str], processes: int, name: str) -> None:
+        several = [*TORCHRUN, "--rdzv-endpoint=localhost:0", f"--nproc-per-node={processes}"]
+        prefix = [*several, "-m", "vit"] if processes > 1 else VIT
+        self.log = Path(f"{name}.log").open("w+")
+        self.process = subprocess.Popen([*prefix, *args], stdout=self.log, stderr=self.log)
+        self.processes = processes
+
+    def rank(self, number: int) -> int:
+        """Process id of a rank."""
+        while self.processes > 1 and self.process.poll() is None:
+            for pid in children(self.process.pid):
+                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if f"RANK={number}".encode() in environment:
+                    return pid
+            time.sleep(0.2)
+        return self.process.pid
+
+    def end(self) -> tuple[int | None, list[str]]:
+        """Exit status, None at the deadline, and the lines that `vit` has printed about its end."""
+        try:
+            status: int | None = self.process.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = None
+        self.log.seek(0)
+        text = self.log.read()
+        lines = [line for line in text.splitlines() if line.startswith(("vit: ", "stopped"))]
+        return status, [*lines, *(["Traceback"] if "Traceback" in text else [])]
+
+
+def children(pid: int) -> list[int]:
+    """Process ids."""
+    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def losses(folder: str) -> dict[int, float]:
+    """Training loss by step."""
+    path = Path(folder) / "metrics.csv"
+    if not path.is_file():
+        return {}
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    return {int(r["step"]): float(r["train/loss"]) for r in rows if r.get("train/loss")}
+
+
+def wait_for_step(launch: Launch, folder: str, step: int) -> None:
+    """Until the log of the run has the step."""
+    while launch.process.poll() is None and max(losses(folder), default=-1) < step:
+        time.sleep(0.2)
+
+
+def weights(folder: str) -> dict[str, torch.Tensor]:
+    """Of the last checkpoint."""
+    return torch.load(f"{folder}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+
+
+def equal(folder: str, other: str) -> bool:
+    """Whether the last weights are bitwise those of another run."""
+    a, b = weights(folder), weights(other)
+    return all(torch.equal(value, b[name]) for name, value in a.items())
+
+
+def interrupted(folder: str, steps: int, number: signal.Signals, rank: int) -> dict[str, Any]:
+    """Two processes; one gets a signal in the middle; the same command continues."""
+    args = command(folder, steps)
+    launch = Launch(args, 2, f"{folder}-1")
+    pid = launch.rank(rank)
+    wait_for_step(launch, folder, steps // 2)
+    began = time.monotonic()
+    os.kill(pid, number)
+    status, lines = launch.end()
+    seconds = round(time.monotonic() - began, 1)
+    again, _ = Launch(args, 2, f"{folder}-2").end()
+    return {
+        "signal": number.name, "rank": rank, "exit_status": status, "seconds_to_end": seconds,
+        "lines": lines, "exit_status_of_the_same_command": again,
+    }  # fmt: skip
+
+
+def changed(folder: str, steps: int) -> dict[str, Any]:
+    """Two processes, then one, then four."""
+    args, ends = command(folder, steps), []
+    for turn, processes in enumerate((2, 1)):
+        launch = Launch(args, processes, f"{folder}-{processes}")
+        pid = launch.rank(0)
+        wait_for_step(launch, folder, steps * (turn + 1) // 3)
+        os.kill(pid, signal.SIGTERM)
+        ends.append(launch.end()[0])
+    ends.append(Launch(args, 4, f"{folder}-4").end()[0])
+    return {"processes": [2, 1, 4], "exit_statuses": ends}
+
+
+def full_disk(steps: int) -> dict[str, Any] | str:
+    """A tmpfs of 30 MB that fills while the run saves into it."""
+    disk = Path("disk")
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=30m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        return "left out: mounting a tmpfs takes root"
+    try:
+        wide = SIZES.replace("32", "160").replace("64", "640")
+        args = [a.replace(SIZES, wide) for a in command("disk/run", steps)]
+        launch = Launch(args, 1, "disk-1")
+        wait_for_step(launch, "disk/run", steps // 2)
+        ballast = disk / "ballast"
+        with ballast.open("wb") as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 16))
+                    file.flush()
+            except OSError:
+                pass
+        status, lines = launch.end()
+        kept = {p.name: _whole(p) for p in sorted((disk / "run/checkpoints").glob("*.ckpt"))}
+        refused, reason = Launch(args, 1, "disk-2").end()
+        ballast.unlink()
+        again, _ = Launch(args, 1, "disk-3").end()
+        return {
+            "exit_status": status, "lines": lines, "checkpoints_whole": kept,
+            "next_start_on_the_full_disk": {"exit_status": refused, "lines": reason},
+            "exit_status_with_space_again": again,
+        }  # fmt: skip
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
+
+
+def _whole(path: Path) -> bool:
+    try:
+        return verify(path)
+    except UserError:
+        return False
+
+
+def spread(seeds: list[dict[int, float]]) -> float:
+    """Mean over steps of the standard deviation of the loss over seeds."""
+    steps = set.intersection(*(set(s) for s in seeds))
+    return statistics.mean(statistics.stdev([s[step] for s in seeds]) for step in steps)
+
+
+def main() -> int:
+    """Exit status 0 if nothing was lost, hung or was silent."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results/chaos_processes.json"
+    )
+    options = parser.parse_args()
+    out, steps = options.out.absolute(), options.steps
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(8) as pool:
+        os.chdir(folder)
+        began = time.monotonic()
+        disk = pool.submit(full_disk, steps)
+        alone = pool.submit(lambda: Launch(command("alone", steps), 2, "alone").end()[0])
+        singles = [
+            pool.submit(lambda s=s: Launch(command(f"seed{s}", steps, s), 1, f"seed{s}").end()[0])
+            for s in range(3)
+        ]
+        kill = pool.submit(interrupted, "killed", steps, signal.SIGKILL, 1)
+        term = pool.submit(interrupted, "stopped", steps, signal.SIGTERM, 1)
+        change = pool.submit(changed, "changed", steps)
+        for future in (alone, *singles, kill, term, change, disk):
+            future.result()
+        curves = [losses(f"seed{s}") for s in range(3)]
+        moved = losses("changed")
+        far = statistics.mean(abs(moved[step] - curves[0][step]) for step in moved)
+        first = {name: value for name, value in losses("alone").items() if name == 0}
+        record = {
+            "steps": steps,
+            "one_process_killed": {**kill.result(), "bitwise_equal": equal("killed", "alone")},
+            "one_process_stopped": {**term.result(), "bitwise_equal": equal("stopped", "alone")},
+            "number_changed": {
+                **change.result(),
+                "steps_logged": len(moved),
+                "mean_difference_of_loss_to_one_process": far,
+                "loss_of_step_0": {"one": curves[0].get(0), "two": first.get(0)},
+                "mean_standard_deviation_of_loss_over_three_seeds": spread(curves),
+            },
+            "full_disk": disk.result(),
+            "seconds": round(time.monotonic() - began, 1),
+            "versions": versions(),
+            "hardware": hardware(),
+        }
+        os.chdir("/")
+    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(record, indent=1))
+    fine = (
+        record["one_process_killed"]["bitwise_equal"],
+        record["one_process_stopped"]["bitwise_equal"],
+    )
+    return 0 if all(fine) and far <= spread(curves) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""Death of a process at a chosen place."""
+
+import os
+import signal
+from typing import Any
+
+
+def killed_at(owner: Any, name: str, count: int) -> None:
+    """Lets kill -9 come before the call number `count` of a function."""
+    function, calls = getattr(owner, name), 0
+
+    def dying(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **options)
+
+    setattr(owner, name, dying)

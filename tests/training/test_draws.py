@@ -1,0 +1,207 @@
+"""Order, augmentation, mixing and stochastic depth do not depend on how a step is divided."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning.pytorch.callbacks import Callback
+
+from vit.data.transforms import TrainTransform
+from vit.errors import UserError
+from vit.models.encoder import DropPath
+from vit.seeds import places
+from vit.training.draws import StepDraws, set_depth
+from vit.training.mixing import Mixing, check_pairs
+from vit.training.schedules import Schedule
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+RANDOM = TrainTransform(crop="inception", flip=True, randaugment=(2, 9), erasing=0.25)
+
+
+def draws(batch: int, rank: int = 0, world: int = 1, accumulated: int = 1, part: int = 0) -> Any:
+    mine = places(batch, rank, world, accumulated, part)
+    return StepDraws(seed=5, global_batch=batch * world * accumulated, places=mine)
+
+
+def divided(whole: int, draw: Any) -> list[tuple[int, int, int, int]]:
+    """(batch of a process, processes, batches of a step) with an even batch."""
+    batch = draw(st.sampled_from([n for n in range(2, whole + 1, 2) if whole % n == 0]))
+    world = draw(
+        st.sampled_from([n for n in range(1, whole // batch + 1) if whole // batch % n == 0])
+    )
+    return [
+        (batch, rank, world, part)
+        for rank in range(world)
+        for part in range(whole // batch // world)
+    ]
+
+
+@given(st.integers(1, 20), st.data())
+def test_every_place_is_taken_once_and_partners_come_together(half: int, data: Any) -> None:
+    whole = 2 * half
+    taken: list[int] = []
+    for batch, rank, world, part in divided(whole, data.draw):
+        mine = places(batch, rank, world, whole // batch // world, part)
+        taken += mine
+        for j in range(batch // 2):
+            assert mine[j + batch // 2] == mine[j] + half
+    assert sorted(taken) == list(range(whole))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 8), st.sampled_from([(0.0, 1.0), (0.7, 0.0), (0.3, 1.0)]), st.data())
+def test_images_are_mixed_alike_however_a_step_is_divided(
+    half: int, alphas: tuple[float, float], data: Any
+) -> None:
+    whole, mixing = 2 * half, Mixing(mixup=alphas[0], cutmix=alphas[1])
+    images, labels = torch.rand(whole, 3, 6, 9), torch.arange(whole) % 5
+    expected = mixing(images, labels, 5, draws(whole))
+    for batch, rank, world, part in divided(whole, data.draw):
+        step = draws(batch, rank, world, whole // batch // world, part)
+        actual = mixing(images[step.places], labels[step.places], 5, step)
+        for got, wanted in zip(actual, expected, strict=True):
+            assert torch.equal(got, wanted[step.places])
+
+
+def test_mixing_of_each_image_is_what_the_papers_say() -> None:
+    """In NumPy: mixup (arXiv:1710.09412, eq. 1) and CutMix (arXiv:1905.04899, eqs. 1-2)."""
+    n, height, width = 400, 10, 16
+    images, labels = torch.rand(n, 3, height, width), torch.arange(n) % 7
+    mixed, targets = Mixing(mixup=0.8, cutmix=1.0)(images, labels, 7, draws(n))
+    x, y = images.numpy(), np.eye(7)[labels.numpy()]
+    partner = (np.arange(n) + n // 2) % n
+    shares, boxes = [], 0
+    for i, j in enumerate(partner):
+        from_partner = np.all(mixed[i].numpy() == x[j], axis=0)
+        own = np.all(mixed[i].numpy() == x[i], axis=0)
+        if (from_partner | own).all():
+            boxes += 1
+            rows, columns = np.nonzero(from_partner)
+            if len(rows):  # a rectangle
+                area = (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
+                assert area == len(rows)
+            keep = own.mean()
+        else:
+            keep = float(((mixed[i].numpy() - x[j]) / (x[i] - x[j])).mean())
+            np.testing.assert_allclose(mixed[i], keep * x[i] + (1 - keep) * x[j], atol=1e-5)
+            shares.append(keep)
+        np.testing.assert_allclose(targets[i], keep * y[i] + (1 - keep) * y[j], atol=1e-5)
+    assert 150 < boxes < 250
+    # Beta(a, a): mean 1/2, variance 1 / (4 (2a + 1)).
+    assert np.mean(shares) == pytest.approx(0.5, abs=0.08)
+    assert np.var(shares) == pytest.approx(1 / (4 * 2.6), rel=0.3)
+    assert len(set(shares)) > 0.9 * len(shares)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 5.0])
+def test_weights_are_beta_distributed(alpha: float) -> None:
+    drawn = draws(20_000).beta("mixup", alpha)
+    assert drawn.mean().item() == pytest.approx(0.5, abs=0.02)
+    assert drawn.var().item() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.05)
+
+
+def test_an_odd_batch_is_refused_where_partners_would_part() -> None:
+    check_pairs(5, 5)
+    check_pairs(4, 8)
+    with pytest.raises(UserError, match="batch of 5 images must be even"):
+        check_pairs(5, 10)
+    mixed, _ = Mixing(mixup=1.0)(torch.rand(5, 3, 4, 4), torch.arange(5), 5, draws(5))
+    assert torch.isfinite(mixed).all()
+
+
+def test_paths_are_dropped_by_image() -> None:
+    network = torch.nn.Sequential(DropPath(0.3), DropPath(0.6))
+    ones = torch.ones(4000, 2, 3)
+    set_depth(network, None)  # nothing has a parameter here
+    network.register_parameter("p", torch.nn.Parameter(torch.zeros(())))
+    set_depth(network, draws(4000))
+    whole = [path(ones) for path in network]
+    for kept, rate in zip(whole, (0.3, 0.6), strict=True):
+        assert kept.mean().item() == pytest.approx(1, abs=0.06)
+        assert (kept == 0).float().mean().item() == pytest.approx(rate, abs=0.04)
+    step = draws(1000, rank=1, world=2, accumulated=2, part=1)
+    set_depth(network, step)
+    for path, kept in zip(network, whole, strict=True):
+        assert torch.equal(path(ones[:1000]), kept[step.places])
+    set_depth(network, None)
+    assert not torch.equal(network[0](ones), whole[0])
+    network.eval()
+    assert torch.equal(network[0](ones), ones)
+
+
+def test_new_draws_do_not_compile_again() -> None:
+    path, compiled = DropPath(0.5), []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    run = torch.compile(path, backend=backend)
+    network = torch.nn.Sequential(path, torch.nn.Linear(1, 1))
+    for seed in range(4):
+        set_depth(network, StepDraws(seed=seed, global_batch=8, places=list(range(8))))
+        wanted = (path.draws < 0.5).float()[:, None, None] * 2  # pyright: ignore
+        assert torch.equal(run(torch.ones(8, 1, 1)), wanted)
+    assert len(compiled) == 1
+
+
+class Seen(Callback):
+    """Image indices and checksums of their pixels, step by step; weights after the first step."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, dict[int, float]] = {}
+        self.first: dict[str, torch.Tensor] = {}
+        self.losses: list[float] = []
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        seen = self.steps.setdefault(trainer.global_step, {})
+        for image, index in zip(batch[0], batch[2].tolist(), strict=True):
+            seen[index] = image.double().sum().item()
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
+        self.losses.append(outputs["loss"].item())
+        if trainer.global_step == 1 and not self.first:
+            self.first = {n: p.detach().clone() for n, p in module.named_parameters()}
+
+
+@pytest.mark.parametrize("stop", [None, 3])
+def test_a_step_of_several_batches_is_that_of_one(
+    stop: int | None, make_data, make_model, make_trainer, tmp_path: Any
+) -> None:
+    """Also where a run goes on with batches of another size, in the middle of an epoch."""
+
+    def run(batch: int, seen: Seen, max_steps: int = 10, **options: Any) -> Any:
+        model = make_model(
+            architecture={"drop_path": 0.3},
+            mixing=Mixing(mixup=0.5, cutmix=1.0),
+            schedule=Schedule(decay="constant"),
+            optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        )
+        torch.nn.init.normal_(model.model.head.weight, generator=torch.Generator().manual_seed(0))
+        trainer = make_trainer(
+            max_steps=max_steps, callbacks=[seen], accumulate_grad_batches=8 // batch
+        )
+        trainer.fit(model, make_data(batch_size=batch, augment=RANDOM), **options)
+        if max_steps < 10:
+            trainer.save_checkpoint(tmp_path / "at.ckpt")
+        return model
+
+    expected = run(8, one := Seen())
+    for batch in (4, 2):
+        parts, options = Seen(), {}
+        if stop is not None:
+            run(8 if batch == 4 else 4, parts, stop)
+            options = {"ckpt_path": tmp_path / "at.ckpt"}
+        actual = run(batch, parts, **options)
+        assert parts.steps == one.steps
+        if stop is None:
+            for name, value in one.first.items():
+                error = (parts.first[name] - value).norm() / value.norm().clamp(min=1e-3)
+                assert error <= 1e-6, name
+        assert all(math.isfinite(loss) for loss in parts.losses)
+        for name, value in expected.state_dict().items():
+            torch.testing.assert_close(actual.state_dict()[name], value, rtol=1e-4, atol=1e-5)

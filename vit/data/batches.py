@@ -1,0 +1,33 @@
+"""How the images of an optimizer step are divided among processes and batches."""
+
+from vit.errors import UserError
+
+
+def divided(whole: int, own_batch: int | None, processes: int, accumulated: int) -> tuple[int, int]:
+    """(images in a batch of one process, batches of each process in a step).
+
+    Args:
+        whole: Images of a step (data.global_batch).
+        own_batch: Images in a batch of one process, if that was asked for.
+        processes: That train together.
+        accumulated: Batches of each process in a step that were asked for.
+
+    Raises UserError where it cannot be divided so.
+    """
+    if own_batch is None:
+        per_step = processes * accumulated
+        if whole % per_step:
+            raise UserError(
+                f"global_batch={whole} is not a multiple of {per_step}, the batches per step "
+                f"({processes} processes x accumulate_grad_batches={accumulated}); choose "
+                f"--data.global_batch {max(whole // per_step, 1) * per_step}"
+            )
+        return whole // per_step, accumulated
+    needed, rest = divmod(whole, own_batch * processes)
+    if rest or accumulated not in (1, needed):
+        raise UserError(
+            f"global_batch={whole} contradicts batch_size={own_batch} on {processes} "
+            f"processes with accumulate_grad_batches={accumulated}; leave out the latter two "
+            "(--data.batch_size null --trainer.accumulate_grad_batches 1), and they follow"
+        )
+    return own_batch, needed

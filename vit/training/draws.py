@@ -1,0 +1,65 @@
+"""Random numbers of a training step that do not depend on the number of processes.
+
+They are drawn for all images of the step, on every process alike, and each process takes the rows
+of its own images. Shapes: b batch of one process.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vit.models.encoder import DropPath
+from vit.seeds import step_seed
+from vit.shapes import Float
+
+Purpose = Literal["depth", "mixing", "mixup", "cutmix"]
+_PURPOSES: tuple[Purpose, ...] = ("depth", "mixing", "mixup", "cutmix")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDraws:
+    """The draws of one batch of one process."""
+
+    seed: int
+    """Of the optimizer step, the same on all processes."""
+    global_batch: int
+    """Images of the step, of all processes and accumulated batches."""
+    places: list[int]
+    """Where the images of this batch stand among them (`vit.seeds.places`)."""
+
+    def uniforms(self, purpose: Purpose, count: int) -> Float[Tensor, "b count"]:
+        """`count` numbers in [0, 1) for each image."""
+        return torch.rand(self.global_batch, count, generator=self._generator(purpose))[self.places]
+
+    def beta(self, purpose: Purpose, alpha: float) -> Float[Tensor, " b"]:
+        """A number from Beta(alpha, alpha) for each image, float64."""
+        parameters = torch.full((self.global_batch, 2), alpha, dtype=torch.float64)
+        # What torch.distributions.Beta calls, which takes no generator.
+        draw = torch._sample_dirichlet  # pyright: ignore[reportPrivateImportUsage]
+        drawn = draw(parameters, generator=self._generator(purpose))
+        return drawn[self.places, 0]
+
+    def image_seeds(self) -> list[int]:
+        """A seed for each image, where it needs many numbers."""
+        return [step_seed(self.seed, place, 0) for place in self.places]
+
+    def _generator(self, purpose: Purpose) -> torch.Generator:
+        seed = step_seed(self.seed, -1, _PURPOSES.index(purpose))
+        return torch.Generator().manual_seed(seed)
+
+
+def set_depth(network: nn.Module, draws: StepDraws | None) -> None:
+    """Gives the layers with stochastic depth their draws; None lets them draw for themselves."""
+    paths = [layer for layer in network.modules() if isinstance(layer, DropPath)]
+    if draws is None or not paths:
+        for path in paths:
+            path.draws = None
+        return
+    device = next(network.parameters()).device
+    numbers = draws.uniforms("depth", len(paths)).T.contiguous()
+    if device.type == "cuda":
+        numbers = numbers.pin_memory()  # so that the copy waits for nothing
+    for path, row in zip(paths, numbers.to(device, non_blocking=True), strict=True):
+        path.draws = row
