@@ -80,12 +80,14 @@ class NoInit(TorchFunctionMode):
 
 
 def scatter(module: nn.Module, seed: int = 0) -> nn.Module:
-    """Random values in every parameter and floating-point buffer, small enough to stay finite.
+    """Random values in every parameter and saved buffer of numbers, small enough to stay finite.
 
     The patch embedding gets small values, so that the epsilon of the first norm matters.
     """
     generator = torch.Generator().manual_seed(seed)
-    tensors = [*module.named_parameters(), *module.named_buffers()]
+    saved_names = module.state_dict().keys()  # other buffers are constants, such as rotary tables
+    buffers = [entry for entry in module.named_buffers() if entry[0] in saved_names]
+    tensors = [*module.named_parameters(), *buffers]
     with torch.no_grad():
         for name, tensor in tensors:
             if tensor.is_floating_point():

@@ -16,6 +16,7 @@ import torch
 
 from vit.checkpoints import layout as layouts
 from vit.checkpoints.pretrained import create_model, inspect_pretrained
+from vit.checkpoints.timm import eva
 from vit.checkpoints.timm import families as timm_families
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -39,6 +40,8 @@ class Description:
     """The part of a file that holds config.json."""
 
     config: dict[str, Any] = field(default_factory=dict)
+    hints: dict[str, Any] = field(default_factory=dict)
+    path: str = "FILE"
 
 
 @pytest.fixture
@@ -111,6 +114,7 @@ def test_rotary_positions_that_were_dropped_would_be_found(
     plain = timm_families.Family(model, 384, 6, "gelu", "token")
     monkeypatch.setattr(timm_families, "family", lambda _: plain)
     monkeypatch.setattr(timm_families, "check_silent", lambda *_: None)
+    monkeypatch.setattr(eva, "rotary_of", lambda *_: None)
     rows = list(families.measure(one_case(families, model), layouts=LAYOUTS))
     assert [row.answer for row in rows] == ["different", "different"]
     assert all(row.difference > 1e-3 for row in rows)
@@ -136,6 +140,9 @@ def test_the_list_has_the_arguments_that_timm_builds_with(families: ModuleType) 
             assert "has" in timm_families.refused(name), name  # with a reason of its own
             continue
         accepted += 1
+        if arguments["cls"] == "Eva":
+            check_eva(name, known, arguments)
+            continue
         assert arguments["cls"] in ("VisionTransformer", "VisionTransformerDistilled"), name
         assert (known.width, known.num_heads) == (
             arguments.pop("embed_dim"),
@@ -149,6 +156,21 @@ def test_the_list_has_the_arguments_that_timm_builds_with(families: ModuleType) 
         file: Any = Description({"architecture": name})
         assert timm_families.has_qkv_biases(file, known) == arguments.get("qkv_bias", True), name
     assert accepted > 100
+
+
+def check_eva(name: str, known: Any, arguments: dict[str, Any]) -> None:
+    """Heads, pooling, biases and rotary positions are those of timm's entry."""
+    file: Any = Description({"architecture": name})
+    assert (known.width, known.num_heads) == (arguments["embed_dim"], arguments["num_heads"]), name
+    assert known.pool == arguments.get("global_pool", "avg"), name
+    assert timm_families.has_qkv_biases(file, known) == arguments.get("qkv_bias", True), name
+    built = {key: arguments.get(key, usual) for key, usual in eva._DEFAULTS.items()}
+    described: Any = Description({"architecture": name, "model_args": built})
+    assert eva.rotary_of(file, known) == eva.rotary_of(described, known) is not None, name
+    large = "eps=1e-05" in str(arguments.get("norm_layer", ""))
+    assert eva.epsilon(file, known, None) == (1e-5 if large else 1e-6), name
+    unread = {"norm_layer", "init_values", "swiglu_mlp", "mlp_ratio"} | SHOWN_BY_TENSORS
+    assert set(arguments) - {"num_heads", "global_pool"} <= eva.ARGUMENTS | unread, name
 
 
 def test_names_of_older_versions_are_understood() -> None:

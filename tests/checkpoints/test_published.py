@@ -40,7 +40,8 @@ def test_a_row_follows_from_timms_entry(name: str) -> None:
     assert row.timm is not None
     theirs = models.get_pretrained_cfg(row.timm)
     if row.source == f"timm {row.timm}":
-        assert row.address == theirs.url.replace(*BUCKETS)
+        on_hub = f"https://huggingface.co/timm/{row.timm}/resolve/main/model.safetensors"
+        assert row.address == (theirs.url.replace(*BUCKETS) if theirs.url else on_hub)
     assert row.licence == theirs.license
     assert row.outputs == theirs.num_classes
     assert (row.mean, row.std) == (theirs.mean, theirs.std)
@@ -203,7 +204,7 @@ def _layout(model: nn.Module, path: Path) -> Path:
 @pytest.mark.parametrize(
     "name",
     [row.name for row in ROWS.values() if row.format == "torchvision"]
-    + [row.name for row in ROWS.values() if row.format == "timm" and "dinov2" not in row.name],
+    + [row.name for row in ROWS.values() if row.format == "timm" and "dino" not in row.name],
 )
 def test_a_file_of_the_rows_layout_is_the_rows_model(name: str, tmp_path: Path) -> None:
     row = ROWS[name]
@@ -301,3 +302,25 @@ def test_the_file_is_a_row_a_line() -> None:
     rows = [line for line in lines if '"address"' in line]
     assert len(rows) == len(ROWS)
     assert json.loads("{" + rows[0].rstrip(",") + "}").keys() == {next(iter(ROWS))}
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.gated])
+def test_a_file_of_dinov3_is_completed_by_its_row(name: str, tmp_path: Path) -> None:
+    """Its tensors do not say that positions are rotary, nor how many heads H+ has."""
+    row = ROWS[name]
+    with torch.device("meta"):
+        theirs = pytest.importorskip("timm").create_model(row.timm)
+    path = _layout(theirs, tmp_path / "w.pth")
+    found = inspect_pretrained(path, **row.facts, image_size=row.size).config
+    expected = model_config(row.architecture, num_classes=0, image_size=row.size)
+    assert replace(found, layer_scale=1e-5, pos_resize="bilinear_corners") == expected  # pyright: ignore
+
+
+def test_licences_with_terms_of_their_own_are_said() -> None:
+    row = ROWS["dinov3_s16.lvd1689m"]
+    assert row.gated and row.terms.startswith("dinov3-license, WITH TERMS OF ITS OWN")
+    assert "https://ai.meta.com/resources/models-and-libraries/dinov3-license" in row.terms
+    assert ROWS["dinov2_s14.lvd142m"].terms == "apache-2.0"
+    assert all(row.gated == row.architecture.startswith("dinov3_") for row in ROWS.values())
+    assert find("facebook/dinov3-vitb16-pretrain-lvd1689m").name == "dinov3_b16.lvd1689m"
+    assert find("vit_large_patch16_dinov3").name == "dinov3_l16.lvd1689m"

@@ -26,6 +26,7 @@ VARIANTS = [
     {"activation": "swiglu", "layer_scale": 1e-4, "norm_after_pool": True},
     {"representation_size": 100, "in_channels": 1, "num_classes": 7},
     {"num_classes": 0, "pos_embed": "none"},
+    {"rotary": {"coordinates": "index", "pairing": "neighbours", "learned": True}},
 ]
 
 

@@ -56,6 +56,7 @@ def seen(model: Candidate, precision: str, *, checkpointing: bool) -> tuple[int,
     return per_image, kept[0] - 2 * per_image
 
 
+MIXED = {"coordinates": "index", "pairing": "neighbours", "learned": True}
 CASES = [
     ("vit_ti16", {}),
     ("vit_ti16", {"dropout": 0.1}),
@@ -63,6 +64,8 @@ CASES = [
     ("vit_ti16", {"pool": "map", "activation": "swiglu"}),
     ("vit_ti16", {"pool": "cls_gap", "representation_size": 64}),
     ("r_vit_ti16", {"image_size": (64, 96)}),
+    ("vit_ti16", {"pos_embed": "none", "rotary": {}}),
+    ("vit_ti16", {"rotary": MIXED}),
     ("r26_vit_s32", {"stem_depths": (1, 2), "patch_size": 8, "image_size": (64, 48)}),
     ("bit_r50x1", {"image_size": (64, 96)}),
     ("bit_r50x2", {"image_size": (75, 50)}),

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.config import ResNetConfig, Rotary, ViTConfig
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
 
@@ -33,13 +33,24 @@ def small_hybrid(**overrides: Any) -> VisionTransformer:
     return small_vit(**{**stem, **overrides})
 
 
+def small_rotary(**overrides: Any) -> VisionTransformer:
+    """As DINOv3: rotary positions alone, which move in training, and registers."""
+    rotary = {"pos_embed": "none", "num_registers": 2, "rotary": Rotary(shift=0.1, rescale=2.0)}
+    return small_vit(**{**rotary, **overrides})
+
+
 def small_bit(**overrides: Any) -> ResNet:
     """Three stages of a BiT ResNet, full width, stride 16."""
     config: dict[str, Any] = {"image_size": 64, "num_classes": 7, "depths": (1, 2, 1), **overrides}
     return filled(ResNet(ResNetConfig(**config)))
 
 
-BACKBONES = {"vit": small_vit, "hybrid": small_hybrid, "bit": small_bit}
+BACKBONES = {
+    "vit": small_vit,
+    "rotary": small_rotary,
+    "hybrid": small_hybrid,
+    "bit": small_bit,
+}
 
 
 def filled(model: M, seed: int = 0) -> M:

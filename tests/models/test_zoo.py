@@ -114,6 +114,8 @@ def extras(config: ViTConfig) -> int:
         total += 2 * width + 1000 * (width + 1)
     if not config.pos_embed_class_slot:
         total -= width
+    if config.pos_embed == "none":  # DINOv3 at 224 pixels
+        total -= (1 + 14**2) * width
     if config.layer_scale is not None:
         total += 2 * depth * width
     if config.activation == "swiglu":  # the gate

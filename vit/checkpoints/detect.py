@@ -18,10 +18,10 @@ def recognise(file: WeightFile) -> Recognised:
         if source.matches(file):
             return source.recognise(file)
     # Keys that no source has; where config.json names the model, its reason says more than they do.
-    check_family(file)
     architecture = architecture_of(file)
     if architecture is not None:
         raise UserError(f"{file.path}: {refused(architecture)}")
+    check_family(file)
     raise UserError(
         f"{file.path} holds no model that is known here; it has {len(file.shapes)} tensors such as "
         f"{listed(file.shapes, most=4)}"

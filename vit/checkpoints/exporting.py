@@ -80,6 +80,7 @@ def check_expressed(project: str, config: ModelConfig, remedy: str, **expressed:
         "num_registers": "registers",
         "layer_scale": "LayerScale",
         "pos_embed_class_slot": "position table without a class slot",
+        "rotary": "rotary positions",
         "representation_size": "tanh layer before the head",
     }
     if isinstance(config, ViTConfig) and config.stem_depths is not None:

@@ -78,8 +78,7 @@ def fetch_published(row: Published, folder: Path | None = None) -> Path:
     mirror = server_of("VIT_WEIGHTS_MIRROR")
     url = f"{mirror}/{row.address.partition('://')[2]}" if mirror else _url(row.address)
     if not target.is_file() and not offline():
-        terms = f"{row.licence}, NOT FOR COMMERCIAL USE" if row.non_commercial else row.licence
-        say(f"{row.name}: {urlsplit(url).hostname}, {row.amount}, licence {terms}")
+        say(f"{row.name}: {urlsplit(url).hostname}, {row.amount}, licence {row.terms}")
     digest = Digest(row.sha256, "published") if row.sha256 is not None else None
 
     def check(path: Path) -> None:

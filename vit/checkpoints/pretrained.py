@@ -211,6 +211,8 @@ def _open(
         side = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
         hints["image_size"] = side
     path, row = locate(pretrained)
+    if row is not None:
+        hints = row.facts | hints
     file = replace(open_weights(path), hints=hints)
     found = recognise(file)
     unexpected = set(file.shapes) - found.used - set(found.left_out)

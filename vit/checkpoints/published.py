@@ -15,7 +15,8 @@ from typing import Any
 
 from vit.checkpoints.preprocessing import described, timms_fraction
 from vit.errors import UserError, did_you_mean
-from vit.models.zoo import canonical_name
+from vit.models.config import ViTConfig
+from vit.models.zoo import canonical_name, model_config
 from vit.ranges import shown
 from vit.reading import irregular
 
@@ -61,6 +62,8 @@ class Published:
     """Digest, or its first digits, where somebody publishes it."""
     digest_source: str | None = None
     """The page that has the digest; None where the name of the file has it."""
+    gated: bool = False
+    """Whether the licence's own terms have to be accepted first, on its page (`licence_source`)."""
     licence_source: str | None = None
     """The page that has the licence; None where `source` has it."""
     images: str | None = None
@@ -82,6 +85,24 @@ class Published:
     def non_commercial(self) -> bool:
         """Whether the licence forbids commercial use."""
         return NON_COMMERCIAL in self.licence
+
+    @property
+    def terms(self) -> str:
+        """The licence, and what a user has to know of it before a download."""
+        if self.non_commercial:
+            return f"{self.licence}, NOT FOR COMMERCIAL USE"
+        if self.gated:
+            page = pages()[self.licence_source or ""]
+            return f"{self.licence}, WITH TERMS OF ITS OWN, to be accepted first: {page}"
+        return self.licence
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Fields of the configuration that its file does not record: the form of the positions."""
+        config = model_config(self.architecture)
+        if not isinstance(config, ViTConfig) or config.rotary is None:
+            return {}
+        return {"rotary": config.rotary, "num_heads": config.num_heads}
 
     @property
     def size(self) -> tuple[int, int]:

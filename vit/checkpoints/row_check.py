@@ -1,5 +1,6 @@
 """Whether a file is the one that a row of the table of published weights describes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from vit.checkpoints import published
@@ -24,7 +25,7 @@ _TOLERANCE = 0.1
 def check_file(row: Published, path: Path) -> None:
     """UserError unless a complete file is the row's: size, archive, layout."""
     check_answer(path)
-    check_layout(row, recognise(open_weights(path)), f"{path}")
+    check_layout(row, recognise(replace(open_weights(path), hints=row.facts)), f"{path}")
     check_archive(path)
     size = path.stat().st_size
     if abs(size / row.bytes - 1) > _TOLERANCE:

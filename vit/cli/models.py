@@ -76,15 +76,16 @@ def _weights(options: argparse.Namespace) -> int:
         return 0
     print(
         f"{'name':45} {'size':>8} {'outputs':>7} {'pixels':>6} {'top-1, %':>8}  "
-        f"{'licence':13} {'source'}"
+        f"{'licence':22} {'source'}"
     )
     for row in rows:
         top = "-" if row.accuracy is None else f"{row.accuracy:.1f}"
         print(
             f"{row.name:45} {row.amount:>8} {row.outputs:7} {row.image_size:6} {top:>8}  "
-            f"{row.licence:13} {row.source}"
+            f"{row.licence + ' (gated)' * row.gated:22} {row.source}"
         )
     print(
+        "\ngated: the licence has terms of its own, to be accepted first; a download names them."
         "\n~: from the number of parameters. top-1: on ImageNet, of models without outputs by a "
         "linear\nclassifier on their features. --json names the page of each value."
     )

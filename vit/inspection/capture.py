@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from vit.errors import UserError
 from vit.models.backbone import check_channels, layer_indices
 from vit.models.config import ViTConfig
+from vit.models.rotary import Rotation, rotated
 from vit.models.vision_transformer import VisionTransformer
 
-Receiver = Callable[[int, nn.Module, Tensor], None]
-"""Takes a layer's index, its attention module and the input `b n d` of that module."""
+Inputs = tuple[Any, ...]
+"""What an attention module is called with: tokens `b n d`, and a rotation if the model has one."""
+Receiver = Callable[[int, nn.Module, Inputs], None]
+"""Takes a layer's index, its attention module and the inputs of that module."""
 
 
 def has_attention(model: nn.Module) -> TypeGuard[VisionTransformer]:
@@ -84,7 +87,7 @@ def each_layer(
     indices = chosen_layers(vit, layers)
 
     def hook(index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        return lambda module, inputs: receive(index, module, inputs[0])
+        return lambda module, inputs: receive(index, module, inputs)
 
     with torch.no_grad(), evaluation(vit):
         handles = [attention_of(vit, i).register_forward_pre_hook(hook(i)) for i in indices]
@@ -104,15 +107,19 @@ def chosen_layers(model: VisionTransformer, layers: int | Sequence[int] | None) 
     return sorted(set(layer_indices(depth if layers is None else layers, depth)))
 
 
-def queries_keys_values(module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def queries_keys_values(
+    module: nn.Module, x: Tensor, rotation: Rotation | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v, each `b heads n e`, of an attention module with input `b n d`.
 
-    In at least float32, as in the kernels that the model uses.
+    In at least float32, as in the kernels that the model uses; turned by the rotation, if any.
     """
     qkv = module.get_submodule("qkv")(x)
     qkv = qkv if qkv.dtype == torch.float64 else qkv.float()
     heads: int = module.num_heads  # pyright: ignore[reportAssignmentType]
     q, k, v = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    if rotation is not None:
+        q, k = rotated(q, rotation), rotated(k, rotation)
     return q, k, v
 
 
@@ -121,7 +128,7 @@ def weights(q: Tensor, k: Tensor) -> Tensor:
     return (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5).softmax(-1)
 
 
-def attention_weights(module: nn.Module, x: Tensor) -> Tensor:
-    """Attention weights `b heads n n` of an attention module with input `b n d`."""
-    q, k, _ = queries_keys_values(module, x)
+def attention_weights(module: nn.Module, inputs: Inputs) -> Tensor:
+    """Attention weights `b heads n n` of an attention module with these inputs."""
+    q, k, _ = queries_keys_values(module, *inputs)
     return weights(q, k)

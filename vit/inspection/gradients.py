@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vit.errors import UserError
 from vit.inspection.capture import (
+    Inputs,
     attention_of,
     evaluation,
     has_attention,
@@ -38,14 +39,14 @@ def gradient_rollout(model: nn.Module, images: Tensor, classes: Classes = None) 
     read = read_tokens(vit, images)
     check_head(vit)
     depth = len(vit.blocks)
-    inputs: dict[int, Tensor] = {}
+    inputs: dict[int, Inputs] = {}
     outputs: dict[int, Tensor] = {}
 
     def keep(index: int):
-        def hook(_: nn.Module, args: tuple[Tensor], output: Tensor) -> None:
+        def hook(_: nn.Module, args: Inputs, output: Tensor) -> None:
             # A recomputed layer (activation checkpointing) passes here once more.
             if index not in outputs:
-                inputs[index], outputs[index] = args[0].detach(), output
+                inputs[index], outputs[index] = (args[0].detach(), *args[1:]), output
 
         return hook
 
@@ -67,13 +68,13 @@ def gradient_rollout(model: nn.Module, images: Tensor, classes: Classes = None) 
     return read_map(vit, images, total, read)
 
 
-def _relevance(module: nn.Module, x: Tensor, grad: Tensor) -> Tensor:
-    """Mean over heads of (dy/dA * A)+, `b n n`, from an attention module's input and dy/d(output).
+def _relevance(module: nn.Module, inputs: Inputs, grad: Tensor) -> Tensor:
+    """Mean over heads of (dy/dA * A)+, `b n n`, from an attention module's inputs and dy/d(output).
 
     The output is proj(A v), so dy/d(A v) is grad W and dy/dA is its product with v: the fused
     kernel's weights are not needed.
     """
-    q, k, v = queries_keys_values(module, x)
+    q, k, v = queries_keys_values(module, *inputs)
     projection = module.get_submodule("proj").get_parameter("weight")
     grad = (grad.to(projection.dtype) @ projection).to(q).unflatten(-1, (q.shape[1], -1))
     grad = grad.transpose(1, 2)  # b heads n e

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.inspection.capture import attention_weights, chosen_layers, each_layer, grid_of
+from vit.inspection.capture import Inputs, attention_weights, chosen_layers, each_layer, grid_of
 from vit.inspection.capture import transformer as needs_attention
 
 Layers = int | Sequence[int] | None
@@ -82,8 +82,8 @@ def rollout(model: nn.Module, images: Tensor, layers: Layers = None) -> Tensor:
     read = read_tokens(model, images)
     total: list[Tensor] = []
 
-    def step(_: int, module: nn.Module, x: Tensor) -> None:
-        mixed = attention_weights(module, x).mean(1) / 2
+    def step(_: int, module: nn.Module, inputs: Inputs) -> None:
+        mixed = attention_weights(module, inputs).mean(1) / 2
         mixed.diagonal(dim1=1, dim2=2).add_(0.5)
         total[:] = [mixed @ total[0] if total else mixed]
 
@@ -166,8 +166,8 @@ def _per_layer(
     indices = chosen_layers(needs_attention(model), layers)
     result: list[Tensor] = []
 
-    def store(index: int, module: nn.Module, x: Tensor) -> None:
-        value = reduce(attention_weights(module, x))
+    def store(index: int, module: nn.Module, inputs: Inputs) -> None:
+        value = reduce(attention_weights(module, inputs))
         if not result:
             result.append(value.new_empty(len(value), len(indices), *value.shape[1:]))
         result[0][:, indices.index(index)] = value

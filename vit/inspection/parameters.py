@@ -42,7 +42,8 @@ def position_similarity(model: nn.Module) -> Tensor:
     vit = transformer(model)
     table = vit.fixed_positions if vit.fixed_positions is not None else vit.pos_embed
     if table is None:
-        raise UserError("this model has no position embeddings (pos_embed='none')")
+        kind = "rotary positions alone" if vit.config.rotary else "pos_embed='none'"
+        raise UserError(f"this model has no position embeddings ({kind})")
     patches = table[0, table.shape[1] - vit.config.num_patches :].cpu().double()
     unit = torch.nn.functional.normalize(patches, dim=-1)
     return (unit @ unit.T).float().unflatten(0, vit.config.grid).unflatten(2, vit.config.grid)

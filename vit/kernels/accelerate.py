@@ -15,6 +15,7 @@ from vit.kernels.dense import dense
 from vit.kernels.packing import unpack
 from vit.models.encoder import Attention, Mlp
 from vit.models.pooling import AttentionPool
+from vit.models.rotary import Rotation, rotated
 from vit.shapes import Float
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -23,9 +24,13 @@ Model = TypeVar("Model", bound=nn.Module)
 class AcceleratedAttention(Attention):
     """`Attention` with the machine's products and attention."""
 
-    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def forward(
+        self, x: Float[Tensor, "b n d"], rotation: Rotation | None = None
+    ) -> Float[Tensor, "b n d"]:
         qkv = dense(self.qkv, x).unflatten(-1, (3, self.num_heads, -1))  # b n 3 heads e
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # b heads n e
+        if rotation is not None:
+            q, k = rotated(q, rotation), rotated(k, rotation)
         return self.drop(dense(self.proj, attend(q, k, v).transpose(1, 2).flatten(2)))
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vit.kernels import packing, trials
 from vit.kernels.routes import PLAIN, Choice, route_of
 from vit.models.config import Activation
-from vit.models.encoder import activate
+from vit.models.encoder import KeylessBias, activate
 
 Gelu = Literal["gelu", "gelu_tanh"]
 
@@ -43,9 +43,12 @@ DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 def dense(layer: nn.Module, x: Tensor, activation: Gelu | None = None) -> Tensor:
     """`layer(x)`, `* d` to `* k`, followed by the activation, by the route of this machine."""
-    if not (type(layer) is nn.Linear and is_plain(x) and _is_unobserved(layer)):
+    if not (type(layer) in (nn.Linear, KeylessBias) and is_plain(x) and _is_unobserved(layer)):
         return gelu(layer(x), activation)
+    assert isinstance(layer, nn.Linear)
     weight, bias = layer.weight, layer.bias
+    if isinstance(layer, KeylessBias):
+        bias = layer.used_bias()
     if torch.is_autocast_enabled("cpu") and x.dtype != torch.float64:
         dtype = torch.get_autocast_dtype("cpu")
         x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)

@@ -1,6 +1,7 @@
 """Helpers shared by all architectures: input check, layer selection, recomputation."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +28,9 @@ def layer_indices(layers: int | Sequence[int], depth: int) -> list[int]:
     return [i % depth for i in indices]
 
 
-def run(layer: Callable[[Tensor], Tensor], x: Tensor, recompute: bool) -> Tensor:
-    """`layer(x)`; with `recompute`, the backward pass recomputes it and only x is saved."""
+def run(layer: Callable[..., Tensor], x: Tensor, recompute: bool, *further: Any) -> Tensor:
+    """`layer(x, *further)`; with `recompute`, the backward pass recomputes it and only the
+    arguments are saved."""
     if recompute and torch.is_grad_enabled():
-        return checkpoint(layer, x, use_reentrant=False)  # pyright: ignore[reportReturnType]
-    return layer(x)
+        return checkpoint(layer, x, *further, use_reentrant=False)  # pyright: ignore
+    return layer(x, *further)

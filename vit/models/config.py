@@ -4,11 +4,12 @@ Every numerical choice that differs between published weights (GELU form, epsilo
 position of the final norm) is a field, so that it is saved with the weights.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError
+from vit.models.fields import as_depths, as_size, check_fields, check_kinds, known_fields
 from vit.ranges import Range, check_range
 
 PosResize = Literal[
@@ -48,6 +49,72 @@ def gated_width(mlp_dim: int, activation: Activation) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Rotary positions: queries and keys of the patches are turned by angles that grow with their
+    row and column (arXiv:2104.09864, in two axes). Prefix tokens are not turned. Defaults are those
+    of DINOv3 (arXiv:2508.10104).
+    """
+
+    coordinates: Literal["centred", "index"] = "centred"
+    """centred: of the centres of the patches, from -1 to 1 along each axis, in full turns (DINOv3);
+    index: row and column numbers from 0, in radians (RoPE-ViT, EVA-02)."""
+    period: float = 100.0
+    """The longest period over the shortest one; the others are a geometric series between them."""
+    pairing: Literal["halves", "neighbours"] = "halves"
+    """Channels of a head, e in number, that turn together: i and i + e / 2, or 2 i and 2 i + 1."""
+    columns_first: bool = False
+    """Whether the first half of the angles is that of the column, the second that of the row."""
+    offset: float = 0.0
+    """Added to rows and columns of "index"."""
+    reference: tuple[int, int] | None = None
+    """(rows, columns) of the grid to which "index" scales every other grid; None does not scale."""
+    learned: bool = False
+    """Whether each layer and head has its own learned frequencies of rows and columns, `rope.freqs`
+    (RoPE-Mixed, arXiv:2403.13298, section 3.2); `period` is that of their initial values."""
+    key_bias: bool = False
+    """Whether the keys have biases; without, those in `qkv.bias` are not used and not trained."""
+    shift: float | None = None
+    """In training, coordinates of an axis move by up to this much, uniformly per batch."""
+    jitter: float | None = None
+    """In training, each axis is scaled by a factor from 1/jitter to jitter, log-uniformly."""
+    rescale: float | None = None
+    """In training, both axes are scaled by one factor from 1/rescale to rescale, log-uniformly."""
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        if self.reference is not None:
+            object.__setattr__(self, "reference", as_size(self.reference, "reference"))
+            for side in self.reference:
+                check_range("rotary.reference", side, Range(low=1, high=10_000))
+        if self.coordinates == "centred" and (self.reference or self.offset or self.learned):
+            raise UserError(
+                "rotary: offset, reference and learned frequencies need coordinates='index'"
+            )
+        if self.learned and (self.pairing != "neighbours" or self.reference or self.offset):
+            raise UserError(
+                "rotary: learned=true needs pairing='neighbours', without offset and reference"
+            )
+        check_range("rotary.period", self.period, Range(low=0, low_open=True))
+        ranges = {"shift": Range(low=0), "jitter": Range(low=1), "rescale": Range(low=1)}
+        for name, allowed in ranges.items():
+            if (value := getattr(self, name)) is not None:
+                check_range(f"rotary.{name}", value, allowed)
+
+    @classmethod
+    def of(cls, values: Any) -> "Rotary":
+        """From plain JSON types. UserError names what is no form of rotary positions known here."""
+        if isinstance(values, Rotary):
+            return values
+        if not isinstance(values, Mapping):
+            raise UserError(f"rotary={values!r} must be an object such as {{}}, DINOv3's, or null")
+        try:
+            return cls(**known_fields(cls, dict(values)))
+        except UserError as error:
+            text = str(error)
+            raise UserError(text if text.startswith("rotary") else f"rotary: {text}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ViTConfig:
     """Architecture of a Vision Transformer or hybrid. Defaults are the paper's ViT-B/16 at 224."""
 
@@ -84,6 +151,8 @@ class ViTConfig:
     """Whether the table has entries for class and distillation token (paper: yes; DeiT-III: no)."""
     pos_resize: PosResize = "bilinear_corners"
     """Rule for resampling the table to another grid; default: the paper's code."""
+    rotary: Rotary | None = None
+    """Rotary positions in every layer, beside `pos_embed` or with "none"; None has none."""
     representation_size: int | None = None
     """Size of the tanh layer before the head, used for pre-training (section 3.1), or None."""
     dropout: float = 0.0
@@ -108,9 +177,9 @@ class ViTConfig:
         sizes = ["patch_size", "in_channels", "width", "depth", "mlp_dim", "num_heads"]
         if self.representation_size is not None:
             sizes.append("representation_size")
-        _check_fields(self, sizes, ["num_classes", "num_registers"])
+        check_fields(self, sizes, ["num_classes", "num_registers"])
         if self.stem_depths is not None:
-            object.__setattr__(self, "stem_depths", _as_depths("stem_depths", self.stem_depths, 0))
+            object.__setattr__(self, "stem_depths", as_depths("stem_depths", self.stem_depths, 0))
             if self.patch_size % self.stem_stride:
                 raise UserError(
                     f"patch_size={self.patch_size} is not a multiple of {self.stem_stride}, "
@@ -130,6 +199,7 @@ class ViTConfig:
                 f"choose {near} or another patch_size"
             )
         self._check_tokens()
+        self._check_rotary()
         check_range("layer_norm_eps", self.layer_norm_eps, Range(low=0, low_open=True, high=1))
         for name in ("dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
@@ -150,10 +220,26 @@ class ViTConfig:
         if self.norm_after_pool and self.pool in ("map", "cls_gap"):
             raise UserError(f"norm_after_pool=true needs pool='cls' or 'gap', not {self.pool!r}")
 
+    def _check_rotary(self) -> None:
+        if self.rotary is None:
+            return
+        object.__setattr__(self, "rotary", Rotary.of(self.rotary))
+        if self.head_size % 4:
+            raise UserError(
+                f"rotary positions turn pairs of channels along two axes, so the head size must be "
+                f"a multiple of 4; width={self.width} with num_heads={self.num_heads} makes it "
+                f"{self.head_size}"
+            )
+
     @property
     def size(self) -> tuple[int, int]:
         """`image_size` as (height, width) in pixels."""
-        return _as_size(self.image_size)
+        return as_size(self.image_size)
+
+    @property
+    def head_size(self) -> int:
+        """Channels of an attention head, e."""
+        return self.width // self.num_heads
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -188,7 +274,11 @@ class ViTConfig:
     @property
     def computed_positions(self) -> int:
         """Numbers of positions that are computed, and in no file of weights."""
-        return self.num_patches * self.width if self.pos_embed == "sincos2d" else 0
+        fixed = self.width if self.pos_embed == "sincos2d" else 0
+        if self.rotary is not None:  # a cosine and a sine of each channel
+            layers = self.depth * self.num_heads if self.rotary.learned else 1
+            fixed += 2 * self.head_size * layers
+        return self.num_patches * fixed
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -244,12 +334,16 @@ class ViTConfig:
         """Plain JSON types, with the architecture's name."""
         stem = None if self.stem_depths is None else list(self.stem_depths)
         values = {**asdict(self), "image_size": list(self.size), "stem_depths": stem}
+        if self.rotary is None:
+            del values["rotary"]  # files of models without are those of earlier versions
+        elif self.rotary.reference is not None:
+            values["rotary"]["reference"] = list(self.rotary.reference)
         return {"architecture": "vit", **values}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "ViTConfig":
         """Inverse of `to_dict`. UserError names an unknown field."""
-        return cls(**_known_fields(cls, values))
+        return cls(**known_fields(cls, values))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,13 +364,13 @@ class ResNetConfig:
     """Epsilons of the standardised convolutions and GroupNorms."""
 
     def __post_init__(self) -> None:
-        _check_fields(self, ["in_channels", "width_factor"], ["num_classes"])
-        object.__setattr__(self, "depths", _as_depths("depths", self.depths, 1))
+        check_fields(self, ["in_channels", "width_factor"], ["num_classes"])
+        object.__setattr__(self, "depths", as_depths("depths", self.depths, 1))
 
     @property
     def size(self) -> tuple[int, int]:
         """`image_size` as (height, width) in pixels."""
-        return _as_size(self.image_size)
+        return as_size(self.image_size)
 
     @property
     def root_channels(self) -> int:
@@ -296,60 +390,4 @@ class ResNetConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "ResNetConfig":
         """Inverse of `to_dict`. UserError names an unknown field."""
-        return cls(**_known_fields(cls, values))
-
-
-def _as_size(size: int | Sequence[int]) -> tuple[int, int]:
-    sides = tuple(size) if isinstance(size, Sequence) else (size, size)
-    if len(sides) != 2 or not all(_is_whole(n) and n > 0 for n in sides):
-        raise UserError(f"image_size={size!r} must be one side or (height, width), in pixels")
-    return sides[0], sides[1]
-
-
-def _as_depths(name: str, depths: Sequence[int], least: int) -> tuple[int, ...]:
-    values = tuple(depths) if isinstance(depths, Sequence) else (depths,)
-    if not least <= len(values) <= 4 or not all(_is_whole(n) and n > 0 for n in values):
-        raise UserError(f"{name}={list(values)} must be {least} to 4 whole numbers above 0")
-    return values
-
-
-def _known_fields(kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Arguments for `kind` from JSON, with lists as tuples. UserError for unknown names."""
-    known = [field.name for field in fields(kind)]
-    values = {name: value for name, value in values.items() if name != "architecture"}
-    for name in values:
-        if name not in known:
-            raise UserError(f"unknown model option {name!r}{did_you_mean(name, known)}")
-    _check_choices(kind, values)
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-
-
-def _check_choices(kind: type, values: Mapping[str, Any]) -> None:
-    hints = get_type_hints(kind)
-    for name, value in values.items():
-        if get_origin(hints[name]) is Literal and value not in get_args(hints[name]):
-            choices = ", ".join(map(repr, get_args(hints[name])))
-            raise UserError(f"{name}={value!r} is not one of {choices}")
-
-
-def _check_fields(config: Any, positive: Sequence[str], not_negative: Sequence[str]) -> None:
-    """Normalises image_size. UserError names a value outside its range."""
-    object.__setattr__(config, "image_size", _as_size(config.image_size))
-    _check_choices(type(config), vars(config))
-    for name in (*positive, *not_negative):
-        value, least = getattr(config, name), 1 if name in positive else 0
-        if not _is_whole(value) or value < least:
-            raise UserError(f"{name}={value!r} must be a whole number of at least {least}")
-    for name, hint in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        if hint is bool and not isinstance(value, bool):
-            raise UserError(f"{name}={value!r} must be true or false")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if float in (hint, *get_args(hint)) and not (
-            (is_number and abs(value) < 1e38) or (value is None and hint is not float)
-        ):
-            raise UserError(f"{name}={value!r} must be a finite number")
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)  # True is also an int
+        return cls(**known_fields(cls, values))

@@ -12,7 +12,25 @@ from torch import Tensor, nn
 
 from vit.models.config import Activation, gated_width
 from vit.models.initialization import mlp_, xavier_
+from vit.models.rotary import Rotation, rotated
 from vit.shapes import Float
+
+
+class KeylessBias(nn.Linear):
+    """The joint matrix of queries, keys and values in which the bias of the keys is not used.
+
+    DINOv3 (dinov3/layers/attention.py, LinearKMaskedBias). Without rotary positions such a bias
+    adds the same number to all scores of a query, which softmax ignores; after a rotation it does
+    not. It stays in the state dict, so that its shape is that of every other model.
+    """
+
+    def used_bias(self) -> Float[Tensor, "d3"]:
+        """The bias with zeros for the keys, which get no gradient."""
+        q, k, v = self.bias.chunk(3)
+        return torch.cat([q, torch.zeros_like(k), v])
+
+    def forward(self, input: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d3"]:
+        return F.linear(input, self.weight, self.used_bias())
 
 
 class Attention(nn.Module):
@@ -21,16 +39,22 @@ class Attention(nn.Module):
     Dropout follows the output projection; the published models never drop attention weights.
     """
 
-    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, width: int, num_heads: int, dropout: float = 0.0, *, key_bias: bool = True
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = (nn.Linear if key_bias else KeylessBias)(width, 3 * width)
         self.proj = nn.Linear(width, width)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def forward(
+        self, x: Float[Tensor, "b n d"], rotation: Rotation | None = None
+    ) -> Float[Tensor, "b n d"]:
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # b n 3 heads e
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # b heads n e
+        if rotation is not None:
+            q, k = rotated(q, rotation), rotated(k, rotation)
         y = F.scaled_dot_product_attention(q, k, v)  # equations 6 and 7
         return self.drop(self.proj(y.transpose(1, 2).flatten(2)))
 
@@ -114,6 +138,7 @@ class Block(nn.Module):
         dropout: float,
         drop_path: float,
         layer_scale: float | None,
+        key_bias: bool = True,
     ) -> None:
         super().__init__()
 
@@ -122,14 +147,15 @@ class Block(nn.Module):
             return [scale, DropPath(drop_path) if drop_path > 0 else nn.Identity()]
 
         self.norm1 = norm(width)
-        self.attn = Attention(width, num_heads, dropout)
+        self.attn = Attention(width, num_heads, dropout, key_bias=key_bias)
         self.ls1, self.drop_path1 = branch_end()
         self.norm2 = norm(width)
         self.mlp = Mlp(width, mlp_dim, activation, dropout)
         self.ls2, self.drop_path2 = branch_end()
 
-    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x))))
+    def forward(self, x: Float[Tensor, "b n d"], *rotation: Rotation) -> Float[Tensor, "b n d"]:
+        """`rotation`: what turns queries and keys, in a model with rotary positions; else none."""
+        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), *rotation)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
 
     def init_weights(self) -> None:

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vit.errors import UserError, did_you_mean
-from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.config import ResNetConfig, Rotary, ViTConfig
 from vit.ranges import shown
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ _SIZES = {
     # DINOv2's ViT-g, whose MLP is gated (hidden width 4096), with heads of 64.
     "g": (1536, 40, 4096, 24),
     "gigantic": (1664, 48, 8192, 16),
+    # DINOv3's, of which H+, S+ and 7B have a gated MLP.
+    "H+": (1280, 32, 5120, 20),
+    "7B": (4096, 40, 8192, 32),
 }
 
 
@@ -84,6 +87,19 @@ def _dinov2(size: str, num_registers: int) -> ViTConfig:
     )
 
 
+def _dinov3(size: str, *, gated: bool = False) -> ViTConfig:
+    return _vit(
+        size,
+        16,
+        activation="swiglu" if gated else "gelu",
+        pos_embed="none",
+        rotary=Rotary(rescale=2.0),
+        layer_scale=1e-5,
+        layer_norm_eps=1e-5,
+        num_registers=4,
+    )
+
+
 def _bit(width_factor: int, *depths: int) -> ResNetConfig:
     return ResNetConfig(depths=depths, width_factor=width_factor)
 
@@ -97,6 +113,7 @@ _BASELINE = "arXiv:2010.11929, Table 6"
 _DEIT = "arXiv:2012.12877, Table 1"
 _DEIT3 = "arXiv:2204.07118, section 3"
 _DINOV2 = "arXiv:2304.07193, appendix B"
+_DINOV3 = "arXiv:2508.10104, Tables 1 and 2"
 _REGISTERS = "arXiv:2309.16588, section 2.2"
 
 ZOO: dict[str, Entry] = {
@@ -147,6 +164,13 @@ ZOO: dict[str, Entry] = {
     "dinov2_b14_reg4": Entry(_dinov2("B", 4), 86_497_000, _REGISTERS),
     "dinov2_l14_reg4": Entry(_dinov2("L", 4), 304_257_000, _REGISTERS),
     "dinov2_g14_reg4": Entry(_dinov2("g", 4), 1_136_312_808, _REGISTERS),
+    # With the zero biases of queries, keys and values, 3 x width x depth, that timm leaves out.
+    "dinov3_s16": Entry(_dinov3("S"), 21_985_768, _DINOV3),
+    "dinov3_s16_plus": Entry(_dinov3("S", gated=True), 29_082_088, _DINOV3),
+    "dinov3_b16": Entry(_dinov3("B"), 86_437_864, _DINOV3),
+    "dinov3_l16": Entry(_dinov3("L"), 304_178_152, _DINOV3),
+    "dinov3_h16_plus": Entry(_dinov3("H+", gated=True), 841_913_320, _DINOV3),
+    "dinov3_7b16": Entry(_dinov3("7B", gated=True), 6_720_619_496, _DINOV3),
 }
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's ViT, DeiT, DINOv2 (with and without registers) and BiT, read and written."""
+"""Hugging Face's ViT, DeiT, DINOv2 (with and without registers), DINOv3 and BiT, both ways."""
 
 from collections.abc import Mapping
 
@@ -7,26 +7,30 @@ from torch import Tensor
 from vit.checkpoints.described import completed
 from vit.checkpoints.exporting import Export, NativeInfo, directory
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.huggingface import bit, reading, writing
+from vit.checkpoints.huggingface import bit, dinov3, reading, writing
 from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.preprocessing import to_huggingface
 from vit.models.config import ResNetConfig
 
+_KINDS = (reading, dinov3, bit)
+
 
 def matches(file: WeightFile) -> bool:
     """Whether the keys are those of a Hugging Face ViT or BiT, with or without a head."""
-    return reading.matches(file) or bit.matches(file)
+    return any(kind.matches(file) for kind in _KINDS)
 
 
 def recognise(file: WeightFile) -> Recognised:
     """A Hugging Face file as one of our models."""
-    return (reading if reading.matches(file) else bit).recognise(file)
+    return next(kind for kind in _KINDS if kind.matches(file)).recognise(file)
 
 
 def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
     """A directory for `from_pretrained`. UserError where no model of the library is the same."""
     if isinstance(config, ResNetConfig):
         tensors, values, notes = bit.write(config, state, info.classes)
+    elif config.rotary is not None:
+        tensors, values, notes = dinov3.write(config, state)
     else:
         tensors, values, notes = writing.write(config, state, info.classes)
     if info.extra.get("multilabel"):

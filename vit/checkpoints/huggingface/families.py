@@ -3,8 +3,8 @@
 `model_type` is compared with the list of families that give the same logits here; every other one
 is refused, with its reason where it has one. Without `model_type` the tensors decide. Of vit_mae
 and dpt only the encoder is read, without masking and without heads.
-Source: transformers 5.23, models/: vit, deit, dinov2, dinov2_with_registers, vit_msn, vit_mae, dpt
-and bit.
+Source: transformers 5.23, models/: vit, deit, dinov2, dinov2_with_registers, vit_msn, vit_mae, dpt,
+dinov3_vit and bit.
 """
 
 from vit.checkpoints.files import WeightFile
@@ -20,9 +20,9 @@ _EPSILON = {
     "dpt": 1e-12,
     "dinov2": 1e-6,
     "dinov2_with_registers": 1e-6,
+    "dinov3_vit": 1e-5,
 }
 _REASONS = {
-    "dinov3_vit": "rotary positions",
     "clip": "a norm before the layers (CLIP)",
     "clip_vision_model": "a norm before the layers (CLIP)",
     "metaclip_2": "a norm before the layers (CLIP)",

@@ -46,8 +46,14 @@ _EXCEPTIONS = {
     "vit_giant_patch14_dinov2": (1536, 24),
     "vit_giant_patch14_reg4_dinov2": (1536, 24),
     "vit_giant_patch14_reg1_tipsv2": (1536, 24),
+    "vit_giant_patch16_lingbot": (1536, 24),
+    "vit_huge_plus_patch16_dinov3": (1280, 20),
+    "vit_huge_plus_patch16_dinov3_qkvb": (1280, 20),
+    "vit_7b_patch16_dinov3": (4096, 32),
 }
-_WITHOUT_QKV_BIASES = re.compile(r"miil|so150m2|(medium|betwixt)_patch16_gap")
+_WITHOUT_QKV_BIASES = re.compile(
+    r"miil|so150m2|(medium|betwixt)_patch16_gap|mediumd_patch16_rope|dinov3$|giant_patch16_lingbot"
+)
 _TANH = (
     "base_patch32_siglip",
     "large_patch16_siglip(_gap)?_512",
@@ -72,6 +78,11 @@ _EQUAL = (
     (r"vit_S_patch\d+_siglip_gap", "avg"),
     (r"vit_S_(r26|r50)_s\d+", "token"),
     (r"vit_tiny_r_s16_p8", "token"),
+    (r"vit_(S(_plus)?|7b)_patch16_dinov3(_qkvb)?", "avg"),
+    (r"vit_S_patch16_lingbot", "token"),
+    (r"vit_S_patch16_rope(_mixed)?(_ape)?", "token"),
+    (r"vit_S_patch16_rope_reg[14]_gap", "avg"),
+    (r"eva02_(tiny|small)_patch14", "avg"),
     (r"test_vit", "token"),
     (r"test_vit2", "avg"),
 )
@@ -85,7 +96,10 @@ _RENAMED = (
 _OLD_TAGS = re.compile(r"_(in21k|in21ft1k|in22ft1k|sam|dino)$")
 # The first pattern that is in the name of a refused architecture says why.
 _REASONS = (
-    (r"rope|dinov3|eva02_(?!enormous)|_pe_|lingbot|sapiens2", "rotary positions"),
+    (r"_pe_", "a norm before the blocks (Perception Encoder)"),
+    (r"sapiens2", "RMS norms, and keys that several heads share"),
+    (r"eva02_(?!enormous)", "norms inside the MLP (EVA-02)"),
+    (r"rope|dinov3|lingbot", "a form of rotary positions"),
     (r"^beit3", "norms inside attention and MLP"),
     (r"^beit|relpos", "relative positions"),
     (r"^samvit", "relative positions and attention in windows"),
@@ -187,7 +201,7 @@ def family(architecture: str) -> Family | None:
     stem = re.sub(r"_\d+$", "", architecture)
     sizes = "|".join(_SIZES)
     for pattern, pool in _EQUAL:
-        if re.fullmatch(pattern.replace("_S", f"_({sizes})"), stem) is None:
+        if re.fullmatch(re.sub(r"(?<=[_(])S", f"({sizes})", pattern), stem) is None:
             continue
         size = next((part for part in stem.split("_") if part in _SIZES), "")
         if stem not in _EXCEPTIONS and not size:
@@ -242,7 +256,12 @@ def foreign_part(file: WeightFile, keys: Iterable[str]) -> str:
 
 
 def check_arguments(
-    file: WeightFile, known: Family | None, *, has_prefix: bool, patch_size: int
+    file: WeightFile,
+    known: Family | None,
+    *,
+    has_prefix: bool,
+    patch_size: int,
+    further: frozenset[str] = frozenset(),
 ) -> None:
     """UserError for an argument in `model_args` that changes logits in a way that is not known."""
     arguments = arguments_of(file)
@@ -253,7 +272,7 @@ def check_arguments(
         "dynamic_img_pad": not arguments.get("dynamic_img_pad") or _divides(file, patch_size),
     }
     for name, value in arguments.items():
-        if name not in _KNOWN and value is not None and not harmless.get(name):
+        if name not in _KNOWN | further and value is not None and not harmless.get(name):
             raise _unsupported(file, name, value)
 
 
@@ -331,18 +350,23 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
     said in the report instead.
     """
     hints = file.hints
-    if config.pos_embed == "none" and "pos_embed" not in {**hints, **arguments_of(file)}:
+    if (
+        config.rotary is None
+        and config.pos_embed == "none"
+        and "pos_embed" not in {**hints, **arguments_of(file)}
+    ):
         raise MissingFact(
             f"{file.path} has no table of positions and no description of its model: rotary "
-            "positions, which leave no tensors, are not supported here;",
+            "positions leave no tensors, so load one with the config.json that timm saves beside "
+            "it;",
             "pos_embed='none'",
             when=" if it has no positions at all",
         )
     spelled_gamma = "blocks.0.gamma_1" in file.shapes
-    if spelled_gamma and not file.nested and "pos_embed" not in hints:
+    if config.rotary is None and spelled_gamma and not file.nested and "pos_embed" not in hints:
         raise MissingFact(
-            f"{file.path} may be DeiT-III's or one of timm's ViTs with rotary positions, which are "
-            "not supported here: their tensors are the same;",
+            f"{file.path} may be DeiT-III's or one of timm's ViTs with rotary positions: their "
+            "tensors are the same, so load those with the config.json that timm saves beside them;",
             "pos_embed='learned'",
             when=" if it is DeiT-III's",
         )

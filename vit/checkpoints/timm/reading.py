@@ -32,10 +32,10 @@ from vit.checkpoints.preprocessing import (
     from_timm,
     preparation,
 )
-from vit.checkpoints.timm import families
+from vit.checkpoints.timm import eva, families
 from vit.checkpoints.timm.families import Family
 from vit.errors import UserError
-from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, ViTConfig
+from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, Rotary, ViTConfig
 
 _OFFICIAL_NAMES = (
     (re.compile(r"\.gamma_([12])$"), r".ls\1.gamma"),  # DeiT-III
@@ -64,22 +64,28 @@ def recognise(file: WeightFile) -> Recognised:
         return _recognise_resnet(file)
     names = {key: _our_name(key) for key in file.shapes}
     shapes = {names[key]: shape for key, shape in file.shapes.items()}
+    rules = [Rule(ours, (key,)) for key, ours in names.items()]
     known = _family(file)
-    foreign = families.foreign_part(file, shapes)
+    rotary = eva.rotary_of(file, known)
+    if rotary is not None:
+        shapes, rules = eva.joined(file.shapes, names)
+    learned = {"rope.freqs"} if rotary is not None and rotary.learned else set()
+    foreign = families.foreign_part(file, shapes.keys() - learned)
     families.check_arguments(
         file,
         known,
         has_prefix=not {"cls_token", "reg_token"}.isdisjoint(shapes),
         patch_size=shapes["patch_embed.proj.weight"][-1],
+        further=frozenset() if rotary is None else eva.ARGUMENTS,
     )
     left_out = {}
     if "mask_token" in shapes:
         left_out["mask_token"] = "used in pre-training only"
-    rules = [Rule(ours, (key,)) for key, ours in names.items() if ours != "mask_token"]
-    tensors, used = bound(file, rules)
+    tensors, used = bound(file, [rule for rule in rules if rule.ours != "mask_token"])
     notes: list[str] = []
-    config, register_slots = _config(file, shapes, known, notes)
-    if foreign == NO_QKV_BIASES and not families.has_qkv_biases(file, known):
+    config, register_slots = _config(file, shapes, known, notes, rotary)
+    bare = known is None and rotary is not None and not rotary.key_bias
+    if foreign == NO_QKV_BIASES and (bare or not families.has_qkv_biases(file, known)):
         fill_qkv_biases(tensors, config)
     if known is None and not foreign:
         families.check_silent(file, config)
@@ -143,7 +149,11 @@ def _our_name(key: str) -> str:
 
 
 def _config(
-    file: WeightFile, shapes: dict[str, tuple[int, ...]], known: Family | None, notes: list[str]
+    file: WeightFile,
+    shapes: dict[str, tuple[int, ...]],
+    known: Family | None,
+    notes: list[str],
+    rotary: Rotary | None,
 ) -> tuple[ViTConfig, int | None]:
     """The architecture, and where the registers' entries of the position table start, if any."""
     width, _, side, other_side = shapes["patch_embed.proj.weight"]
@@ -185,7 +195,8 @@ def _config(
         representation_size=pre_logits[0] if pre_logits else None,
         layer_scale=layer_scale,
         activation=families.activation(file, known, gated=gated),
-        layer_norm_eps=1e-6,
+        layer_norm_eps=eva.epsilon(file, known, rotary),
+        rotary=rotary,
         stem_depths=stem_depths,
         ws_mode="timm",
     )

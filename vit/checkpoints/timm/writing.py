@@ -20,6 +20,7 @@ from vit.checkpoints.exporting import (
 )
 from vit.checkpoints.layout import ModelConfig
 from vit.checkpoints.preprocessing import to_timm
+from vit.checkpoints.timm import eva
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.embedding import sincos2d
@@ -54,7 +55,11 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         arguments: dict[str, Any] = {"in_chans": config.in_channels}
         pool, num_features = "avg", config.stage_channels[-1]
     else:
-        architecture, arguments = _architecture(config), _arguments(config)
+        if config.rotary is not None:
+            architecture, arguments, tensors = eva.write(config, tensors)
+            notes = []
+        else:
+            architecture, arguments = _architecture(config), _arguments(config)
         pool, num_features = arguments["global_pool"], config.width
         if config.num_registers and config.pos_embed == "learned" and config.pos_embed_class_slot:
             table = tensors["pos_embed"]  # timm's has entries for all tokens in front or for none

@@ -1,0 +1,247 @@
+"""DINOv3 and the models that share its mechanism, in and out, against timm and transformers.
+
+Every parameter has a random value. Sizes: the usual one, another aspect, and odd grids.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import vit
+from tests.checkpoints.checkpoint_peers import scatter
+from vit import inspection
+from vit.checkpoints import described
+from vit.checkpoints.building import build_empty
+from vit.checkpoints.convert import convert
+from vit.checkpoints.pretrained import create_model, load_pretrained
+from vit.compute.flops import work
+from vit.errors import UserError
+from vit.models.config import Rotary, ViTConfig
+from vit.models.vision_transformer import VisionTransformer
+from vit.models.zoo import model_config
+
+timm = pytest.importorskip("timm")
+transformers = pytest.importorskip("transformers")
+
+SIZES = [(224, 224), (160, 256), (208, 112), (112, 176)]
+# timm's entries, here with two narrow layers; the counts are those of the whole models.
+ENTRIES = {
+    "vit_small_patch16_dinov3": ("dinov3_s16", 21_586_944),
+    "vit_small_plus_patch16_dinov3": ("dinov3_s16_plus", 28_683_264),
+    "vit_base_patch16_dinov3": ("dinov3_b16", 85_641_216),
+    "vit_large_patch16_dinov3": ("dinov3_l16", 303_079_424),
+    "vit_huge_plus_patch16_dinov3": ("dinov3_h16_plus", 840_509_440),
+    "vit_7b_patch16_dinov3": ("dinov3_7b16", 6_716_030_976),
+}
+NARROW: dict[str, Any] = {"embed_dim": 64, "depth": 2, "num_heads": 2}
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("vit_small_patch16_dinov3", {}),
+    ("vit_small_patch16_dinov3_qkvb", {"global_pool": "token"}),
+    ("vit_small_plus_patch16_dinov3_qkvb", {"num_reg_tokens": 0}),
+    ("vit_huge_plus_patch16_dinov3", {"num_classes": 5}),
+    ("vit_7b_patch16_dinov3", {"rope_rescale_coords": 2.0}),
+]
+HUGGING: dict[str, dict[str, Any]] = {
+    "plain": {"num_register_tokens": 4},
+    "gated": {"num_register_tokens": 4, "use_gated_mlp": True, "hidden_act": "silu"},
+    "without registers": {},
+    "with key bias": {"num_register_tokens": 1, "key_bias": True},
+    "without biases": {"query_bias": False, "value_bias": False, "pos_embed_rescale": None},
+}
+
+
+def images(size: tuple[int, int]) -> Tensor:
+    return torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1))
+
+
+def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-5) -> None:
+    assert ours.shape == theirs.shape and theirs.abs().max() > 0.1
+    assert (ours - theirs).abs().max() / theirs.abs().max() < tolerance
+
+
+def loaded(path: Path, **options: Any) -> VisionTransformer:
+    model = load_pretrained(path, **options)[0].eval()
+    assert isinstance(model, VisionTransformer)
+    return model
+
+
+def timms(folder: Path, name: str, arguments: dict[str, Any]) -> nn.Module:
+    """A scattered model of timm, saved as timm saves it."""
+    given = {"num_classes": 0, **NARROW, **arguments}
+    peer = scatter(timm.create_model(name, **given))
+    timm.models.save_for_hf(peer, folder, model_args=given, safe_serialization=True)
+    return peer
+
+
+@pytest.mark.parametrize(("name", "arguments"), VARIANTS)
+def test_timms_files_in_and_out(name: str, arguments: dict[str, Any], tmp_path: Path) -> None:
+    peer: Any = timms(tmp_path / "in", name, arguments)
+    ours = loaded(tmp_path / "in")
+    assert ours.config.rotary is not None and not ours.config.rotary.key_bias
+    assert ours.config.rotary.rescale == arguments.get("rope_rescale_coords")
+    convert(tmp_path / "in", tmp_path / "out", "timm")
+    back: Any = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    with torch.no_grad():
+        for i, size in enumerate(SIZES):
+            x = images(size)
+            tokens, maps = peer.forward_intermediates(x, norm=True)
+            close(ours.features(x), tokens)
+            close(ours(x), peer(x))
+            for a, b in zip(ours.intermediate_layers(x, 2), maps, strict=True):
+                close(a, b)
+            if i < 2:
+                close(back.forward_features(x), tokens)
+                close(back(x), peer(x))
+
+
+@pytest.mark.parametrize("kind", HUGGING)
+def test_transformers_files_in_and_out(kind: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    config = transformers.DINOv3ViTConfig(**sizes, num_attention_heads=2, **HUGGING[kind])
+    peer = scatter(transformers.DINOv3ViTModel(config))
+    peer.save_pretrained(tmp_path / "in")  # pyright: ignore
+    ours = loaded(tmp_path / "in")
+    expected = Rotary(
+        key_bias=kind == "with key bias", rescale=None if kind == "without biases" else 2.0
+    )
+    assert ours.config.rotary == expected
+    convert(tmp_path / "in", tmp_path / "out", "huggingface")
+    back = transformers.AutoModel.from_pretrained(tmp_path / "out").eval()
+    torch.save(peer.state_dict(), tmp_path / "state.pth")
+    bare = loaded(tmp_path / "state.pth", num_heads=2, rotary=expected, layer_scale=1.0)
+    with torch.no_grad():
+        for size in SIZES:
+            x = images(size)
+            answer = peer(x, output_hidden_states=True)
+            close(ours.features(x), answer.last_hidden_state)
+            close(ours(x), answer.pooler_output)
+            p = ours.num_prefix_tokens
+            [first] = ours.intermediate_layers(x, [0], reshape=False, norm=False)
+            close(first, answer.hidden_states[1][:, p:])
+        close(back(x).last_hidden_state, answer.last_hidden_state)
+        assert torch.equal(bare.features(x), ours.features(x))
+
+
+def test_attention_maps_are_those_that_transformers_returns(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3}
+    config = transformers.DINOv3ViTConfig(**sizes, num_attention_heads=4, num_register_tokens=2)
+    peer: Any = scatter(transformers.DINOv3ViTModel(config))
+    peer.save_pretrained(tmp_path)
+    peer.set_attn_implementation("eager")
+    x = images((48, 80))
+    with torch.no_grad():
+        theirs = torch.stack(peer(x, output_attentions=True).attentions, 1)
+    model = loaded(tmp_path)
+    assert (inspection.attention(model, x, None) - theirs).abs().max() < 1e-5
+    assert inspection.rollout(model, x).shape == (2, 3, 5)
+    with pytest.raises(UserError, match="rotary positions alone"):
+        inspection.position_similarity(model)
+
+
+def test_gradient_rollout_sees_the_rotation(tmp_path: Path) -> None:
+    """Written with explicit weights, which autograd differentiates, for one layer."""
+    config = ViTConfig(
+        image_size=48, num_classes=3, width=64, depth=1, mlp_dim=32, num_heads=4, rotary=Rotary()
+    )
+    model = scatter(VisionTransformer(config))
+    assert isinstance(model, VisionTransformer) and model.rope is not None
+    x = images((48, 48))[:1]
+    weights = inspection.attention(model, x, 1)[0, 0].requires_grad_()  # heads n n
+    block: Any = model.blocks[0]
+    tokens = model._with_positions(*model.embed(x))
+    v = block.attn.qkv(block.norm1(tokens))[0].unflatten(-1, (3, 4, -1))[:, 2].transpose(0, 1)
+    z = tokens + block.attn.proj((weights @ v).transpose(0, 1).flatten(1))[None]
+    logit = model.forward_head(model.norm(z + block.mlp(block.norm2(z))))[0, 1]
+    [grad] = torch.autograd.grad(logit, weights)
+    expected = (grad * weights).clamp_min(0).mean(0)[0, 1:].unflatten(0, (3, 3))
+    relevance = inspection.gradient_rollout(model, x, 1)[0]
+    assert (relevance - expected).abs().max() < 1e-4 * expected.max()
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_counts_are_timms_and_the_zero_biases(entry: str) -> None:
+    """3 x width x depth biases of queries, keys and values, which timm's entries are without."""
+    name, count = ENTRIES[entry]
+    config = model_config(name, num_classes=0)
+    assert isinstance(config, ViTConfig)
+    with torch.device("meta"):
+        peer = timm.create_model(entry, num_classes=0)
+    theirs = sum(p.numel() for p in peer.parameters())
+    ours = sum(p.numel() for p in build_empty(config).parameters())
+    assert theirs == count
+    assert ours == work(config).params == theirs + 3 * config.width * config.depth
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("vit_small_patch16_rope_224", {}),
+        ("vit_small_patch16_rope_ape_224", {}),
+        ("vit_small_patch16_rope_mixed_224", {}),
+        ("vit_small_patch16_rope_mixed_ape_224", {}),
+        ("vit_medium_patch16_rope_reg1_gap_256", {}),
+        ("vit_mediumd_patch16_rope_reg1_gap_256", {}),
+        ("vit_betwixt_patch16_rope_reg4_gap_256", {}),
+        ("eva02_tiny_patch14_224", {"patch_size": 16, "num_classes": 3}),
+        ("vit_giant_patch16_lingbot", {}),
+    ],
+)
+def test_relatives_in_and_out(name: str, arguments: dict[str, Any], tmp_path: Path) -> None:
+    given = {"num_classes": 3, "dynamic_img_size": True, **arguments}
+    peer: Any = timms(tmp_path / "in", name, given)
+    ours = loaded(tmp_path / "in")
+    convert(tmp_path / "in", tmp_path / "out", "timm")
+    back: Any = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    own = ours.config.size
+    with torch.no_grad():
+        for size in (own, (160, 256)):
+            close(ours(images(size)), peer(images(size)), 1e-4)
+        close(back(images(own)), peer(images(own)), 1e-4)
+
+
+def test_formats_without_rotary_positions_refuse(tmp_path: Path) -> None:
+    timms(tmp_path / "in", *VARIANTS[1])
+    for to, name in (("google", "w.npz"), ("torchvision", "w.pth")):
+        with pytest.raises(UserError, match="rotary positions"):
+            convert(tmp_path / "in", tmp_path / name, to)
+    timms(tmp_path / "axial", "vit_small_patch16_rope_224", {})
+    with pytest.raises(UserError, match="try --to timm"):
+        convert(tmp_path / "axial", tmp_path / "hf", "huggingface")
+
+
+def test_unknown_forms_in_files_are_refused(tmp_path: Path) -> None:
+    timms(tmp_path, *VARIANTS[1])
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    values["model_args"]["rope_type"] = "mrope"
+    path.write_text(json.dumps(values))
+    with pytest.raises(UserError, match=r"rope_type='mrope' .* only 'cat', 'dinov3' and 'mixed'"):
+        create_model(pretrained=tmp_path)
+    values["model_args"] |= {"rope_type": "dinov3", "rope_grid_offset": 0.5}
+    path.write_text(json.dumps(values))
+    with pytest.raises(UserError, match="need coordinates='index'"):
+        create_model(pretrained=tmp_path)
+
+
+def test_a_saved_model_of_ours_returns_with_its_rotation(tmp_path: Path) -> None:
+    timms(tmp_path / "in", *VARIANTS[2])
+    convert(tmp_path / "in", tmp_path / "ours", "native")
+    assert (
+        json.loads((tmp_path / "ours/config.json").read_text())["model"]["rotary"]["period"] == 100
+    )
+    first, second = loaded(tmp_path / "in"), loaded(tmp_path / "ours", image_size=(96, 64))
+    x = images((96, 64))
+    with torch.no_grad():
+        assert torch.equal(first(x), second(x))
+    values = json.loads((tmp_path / "ours/config.json").read_text())
+    values["model"]["rotary"]["coordinates"] = "spiral"
+    with pytest.raises(UserError, match="rotary: coordinates='spiral' is not one of"):
+        described.checked(values, tmp_path, {})
+    (tmp_path / "ours/config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError) as caught:
+        vit.load(tmp_path / "ours")
+    assert "\n" not in str(caught.value)
