@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vit.checkpoints.lora import merged_file
 from vit.checkpoints.sealed import verify
 from vit.errors import UserError
 from vit.reading import irregular, regular_file
@@ -301,4 +302,5 @@ def _from_state_dict(path: Path, top: Mapping[str, Any]) -> WeightFile:
     file = file.renamed(lambda key: None if key == "n_averaged" else _WRAPPERS.sub("", key))
     if described is not None:  # a LightningModule of ours keeps its network in `model`
         file = file.renamed(lambda key: key[6:] if key.startswith("model.") else None)
+        file = merged_file(file)
     return file

@@ -143,7 +143,8 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
         checkpoint, saved = whole_checkpoint(checkpoint, newest=newest)
     step = None if saved is None else int(saved["global_step"])
     trainer = cli.build_trainer(run_dir, step)
-    params = sum(parameter.numel() for parameter in model.model.parameters())
+    params = sum(p.numel() for p in model.model.parameters())
+    trained = sum(p.numel() for p in model.model.parameters() if p.requires_grad)
     if trainer.strategy.root_device.type == "cpu":
         height, width = data.image_size
         tokens = height * width // model.model.patch_size**2
@@ -159,7 +160,7 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
         else:
             for note in ineffective(checkpoint, config):
                 print(f"note: {note}", file=sys.stderr)
-        _announce(data, model, params, run_dir)
+        _announce(data, model, (params, trained), run_dir)
     # A resumed run keeps its config.yaml until its checkpoint has been read.
     trainer.callbacks.insert(0, LambdaCallback(on_train_start=record))
 
@@ -290,7 +291,7 @@ def _cpu_seconds() -> float:
     return sum(os.times()[:4])  # Windows counts no workers
 
 
-def _announce(data: Any, model: Any, params: int, run_dir: Path) -> None:
+def _announce(data: Any, model: Any, params: tuple[int, int], run_dir: Path) -> None:
     for note in data.splits.notes:
         print(f"note: {note}", file=sys.stderr)
     print(data.summary(), file=sys.stderr)
@@ -302,4 +303,6 @@ def _announce(data: Any, model: Any, params: int, run_dir: Path) -> None:
             "NAME; `vit models --weights` lists them) score far higher",
             file=sys.stderr,
         )
-    print(f"{params / 1e6:.1f} million parameters; run directory {run_dir}", file=sys.stderr)
+    total, trained = params
+    share = "" if trained == total else f", {trained:,} of them trained"
+    print(f"{total / 1e6:.1f} million parameters{share}; run directory {run_dir}", file=sys.stderr)

@@ -181,6 +181,13 @@ class TrainingCLI(LightningCLI):
             "names the step and its images; skip leaves the step out and counts it, at most "
             f"{FiniteLoss.MOST_IN_A_ROW} in a row.",
         )
+        parser.add_argument(
+            "--save_lora",
+            type=bool,
+            default=False,
+            help="With --model.lora, writes RUN/lora/ too: what was trained, a few MB, apart from "
+            "the weights that it changes; `vit convert` puts them together.",
+        )
         for name in ("optimizer", "lr_scheduler"):  # which config.yaml of runs have, always null
             parser.add_argument(f"--{name}", type=Any, default=None, help=argparse.SUPPRESS)
         parser.add_argument(
@@ -209,6 +216,8 @@ class TrainingCLI(LightningCLI):
         config = self.config
         if config.final_split not in ("test", "val", "none"):
             raise UserError(f"final_split={config.final_split!r}: choose test, val or none")
+        if config.save_lora and config.model.get("lora") is None:
+            raise UserError("save_lora=true keeps what --model.lora RANK trains: give a rank")
         loss = config.model.get("loss")  # masked patches have none to choose
         refuse_double_balance(config.data.sampling.balanced, loss and loss.class_weights)
         pretrained = None

@@ -54,6 +54,7 @@ RANGES: dict[str, Range] = {
     "patience": COUNT,
     "save_every": Range(low=0, unit="seconds"),
     "model.fraction": FRACTION,
+    "model.lora": COUNT,
 }
 """Whole or real numbers for the options that take some; null leaves the Trainer's default."""
 

@@ -11,7 +11,7 @@ from vit.yaml_reader import load_yaml
 # May differ between two starts of a run, as may all of `routes`. Images per step are compared with
 # the checkpoint's.
 FREE = {
-    "config", "ckpt_path", "run_dir", "resume", "save_every", "on_nonfinite",
+    "config", "ckpt_path", "run_dir", "resume", "save_every", "on_nonfinite", "save_lora",
     "data.batch_size", "data.global_batch", "data.loading.num_workers", "data.loading.cache",
     "model.compile",
     "trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy",

@@ -14,6 +14,8 @@ import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
+from vit.checkpoints.exporting import NativeInfo
+from vit.checkpoints.lora_directory import write_lora
 from vit.checkpoints.native import save_native
 from vit.checkpoints.sealed import verify
 from vit.cli.run_directory import UNFINISHED, is_first_process
@@ -25,9 +27,12 @@ from vit.ranking import top_classes
 from vit.reports.pretraining import Examples, pretraining_headline, write_pretraining
 from vit.reports.results import Predictions, write_results
 from vit.training.budget import time_limit
+from vit.training.lora import merge_lora
 from vit.writing import write_text
 
 TOP = 5
+LORA = "lora"
+"""The folder of a run for what was trained, apart from the weights that it changes."""
 # Images whose masked patches are shown.
 EXAMPLES = 8
 
@@ -161,8 +166,12 @@ def score_best(cli: Any, trainer: Trainer, timing: dict[str, float]) -> Outcome:
         "images_seen": data.consumed_samples,
         "steps": trainer.global_step,
         "epochs": trainer.current_epoch,
+        "trained_parameters": sum(p.numel() for p in model.model.parameters() if p.requires_grad),
     }
     checkpoint = load_best(trainer, model)
+    if cli.config.save_lora and is_first_process():
+        _write_lora(cli, Path(trainer.default_root_dir) / LORA)
+    merge_lora(model.model)  # what is scored is what is written
     validation = checkpoint.pop("metrics")  # of these weights, not of the last ones
     split = cli.config.final_split
     if split == "test" and data.splits.test is None:
@@ -179,6 +188,19 @@ def score_best(cli: Any, trainer: Trainer, timing: dict[str, float]) -> Outcome:
         progress=progress,
         timing=timing,
     )
+
+
+def _write_lora(cli: Any, directory: Path) -> None:
+    """What was trained, apart from the weights that it changes."""
+    model, data = cli.model, cli.datamodule
+    network = model.model
+    info = NativeInfo(
+        data.classes,
+        data.preprocess.to_dict(),
+        {"multilabel": data.multilabel, "recipe": _recipe(cli.config.as_dict())},
+    )
+    trained = {name for name, p in network.named_parameters() if p.requires_grad}
+    write_lora(directory, network.state_dict(), trained, cli.config.model.pretrained, info)
 
 
 def finish(

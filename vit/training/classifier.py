@@ -18,6 +18,7 @@ from vit.training.counted_data import counting_data
 from vit.training.distillation import Teacher
 from vit.training.facts import DataFacts
 from vit.training.fitting import NetworkTraining, build_network, default_optimizer
+from vit.training.lora import add_lora
 from vit.training.losses import Loss, balanced_weights, refuse_double_balance
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing, check_pairs
@@ -56,6 +57,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         loss: Cross-entropy and its options.
         mixing: Mixup and CutMix.
         learning: Which parameters learn, and how fast.
+        lora: Rank of low-rank updates (arXiv:2106.09685) of queries, keys, values and MLP, which
+            are trained with the head while the rest is frozen. Merged when the run ends.
         compile: Compiles the network with torch.compile, in place.
     """
 
@@ -73,6 +76,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         loss: Loss | None = None,
         mixing: Mixing | None = None,
         learning: Learning = _LEARNING,
+        lora: int | None = None,
         compile: bool = False,
     ) -> None:
         facts = facts or DataFacts()
@@ -103,6 +107,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             **architecture or {},
         )
         self._prepare_head()
+        if lora is not None:
+            self._add_lora(lora)
         self.teacher: Teacher | None = None  # loaded by a fit that distils; not of the state dict
         weights = None
         if self.loss.class_weights == "balanced":
@@ -128,6 +134,16 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             layer.requires_grad_(True)
             if self.loss.head_bias is not None and fresh:
                 nn.init.constant_(layer.get_parameter("bias"), self.loss.head_bias)
+
+    def _add_lora(self, rank: int) -> None:
+        if self.load_report is None:
+            raise UserError(f"model.lora={rank} changes pre-trained weights: give model.pretrained")
+        if self.freeze_backbone:
+            raise UserError(
+                f"model.lora={rank} and learning.freeze_backbone exclude each other: one trains "
+                "factors and the head, the other the head alone"
+            )
+        add_lora(self.model, rank)
 
     def _compile(self) -> None:
         super()._compile()

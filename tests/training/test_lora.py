@@ -1,0 +1,321 @@
+"""Low-rank adaptation: against NumPy, against peft, merged, resumed, and on its own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+
+from tests.grouped import image_classifier
+from vit.checkpoints.exporting import NativeInfo
+from vit.checkpoints.lora import merged_state
+from vit.checkpoints.lora_directory import load_lora, write_lora
+from vit.checkpoints.native import save_native
+from vit.checkpoints.pretrained import create_model, load_pretrained
+from vit.errors import UserError
+from vit.kernels.accelerate import accelerate
+from vit.models.config import ViTConfig
+from vit.models.encoder import Block
+from vit.models.zoo import build_model
+from vit.training.callbacks import EMA
+from vit.training.facts import Labels
+from vit.training.lora import LoraLinear, add_lora, merge_lora
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TINY: dict[str, Any] = {
+    "image_size": 8, "patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2,
+}  # fmt: skip
+CLASSES = ["a", "b", "c"]
+
+
+def random_model(**options: Any) -> Any:
+    """A model in which no tensor is zero."""
+    model = build_model(ViTConfig(**{**TINY, "num_classes": 3, **options}))
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def with_factors(model: Any, rank: int, seed: int = 2) -> Any:
+    add_lora(model, rank)
+    torch.manual_seed(seed)
+    for layer in model.modules():
+        if isinstance(layer, LoraLinear):
+            nn.init.normal_(layer.lora_a, std=0.3)
+            nn.init.normal_(layer.lora_b, std=0.3)
+    return model
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    """A model directory of random weights for the three classes."""
+    model = random_model()
+    save_native(tmp_path / "base", model, classes=CLASSES, preprocess={}, extra={})
+    return str(tmp_path / "base")
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "swiglu"])
+def test_new_factors_change_nothing(activation: str) -> None:
+    model = random_model(activation=activation).eval()
+    images = torch.randn(2, 3, 8, 8)
+    before = model(images)
+    add_lora(model, 4)
+    assert torch.equal(model(images), before)
+
+
+def test_a_layer_computes_the_products_of_numpy() -> None:
+    model = with_factors(random_model(), 3).double()
+    block: Any = model.blocks[1]
+    x = np.random.default_rng(0).standard_normal((5, 16))
+    values = {name: t.detach().numpy() for name, t in block.state_dict().items()}
+    # Queries, keys and values apart: rows 16 i to 16 (i + 1) of the joint matrix.
+    weight, bias = values["attn.qkv.weight"], values["attn.qkv.bias"]
+    expected = [
+        x @ weight[rows].T
+        + bias[rows]
+        + (x @ values["attn.qkv.lora_a"][i].T) @ values["attn.qkv.lora_b"][i].T
+        for i, rows in enumerate((slice(0, 16), slice(16, 32), slice(32, 48)))
+    ]
+    actual = block.attn.qkv(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(actual, np.concatenate(expected, 1), rtol=0, atol=1e-12)
+    expected = (
+        x @ values["mlp.fc1.weight"].T
+        + values["mlp.fc1.bias"]
+        + x @ (values["mlp.fc1.lora_b"][0] @ values["mlp.fc1.lora_a"][0]).T
+    )
+    actual = block.mlp.fc1(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 16])
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_merged_model_is_plain_and_gives_the_same_logits(rank: int, fast: bool) -> None:
+    model = with_factors(random_model(), rank)
+    if fast:
+        accelerate(model)
+    model = model.double().eval()
+    images = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    before, keys = model(images), build_model(model.config).state_dict().keys()
+    state = merged_state(model.state_dict())
+    merge_lora(model)
+    torch.testing.assert_close(model(images), before, rtol=1e-12, atol=1e-12)
+    assert model.state_dict().keys() == keys == state.keys()
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert {type(m) for m in model.modules()} & {LoraLinear} == set()
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_factors_and_head_alone_are_trained(
+    weights: str, make_data, make_trainer, snapshot
+) -> None:
+    model = tuned(weights, lora=2)
+    before = snapshot(model.model)
+    make_trainer(max_epochs=2).fit(model, make_data())
+    changed = {n for n, t in model.model.state_dict().items() if not torch.equal(t, before[n])}
+    layers = [f"blocks.{i}.{n}" for i in (0, 1) for n in ("attn.qkv", "mlp.fc1", "mlp.fc2")]
+    factors = {f"{layer}.lora_{f}" for layer in layers for f in "ab"}
+    assert changed == {"head.weight", "head.bias"} | factors
+    # 2 * 2 * (3 * (16 + 16) + 2 * (16 + 32)), and the head's.
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert trained == 768 + 3 * 17
+
+
+def tuned(weights: str, **options: Any) -> Any:
+    torch.manual_seed(3)
+    return image_classifier(
+        pretrained=weights,
+        num_classes=3,
+        image_size=8,
+        labels=Labels(names=CLASSES),
+        optimizer=lambda params: torch.optim.AdamW(params, lr=1e-2, fused=True),
+        **options,
+    )
+
+
+def test_full_rank_factors_can_reach_any_weight() -> None:
+    """At rank d, B A is any matrix: a target's logits come out where the factors are solved for."""
+    model, target = random_model(), random_model()
+    torch.manual_seed(5)
+    for block in target.blocks:
+        assert isinstance(block, Block)
+        nn.init.normal_(block.mlp.fc1.weight, std=0.3)
+    add_lora(model, 16)
+    for mine, wanted in zip(model.blocks, target.blocks, strict=True):
+        layer: Any = mine.mlp.fc1
+        with torch.no_grad():
+            layer.lora_a.copy_(torch.eye(16)[None])
+            layer.lora_b.copy_((wanted.mlp.fc1.weight - layer.weight)[None])
+    images = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(model.eval()(images), target.eval()(images), rtol=1e-4, atol=1e-4)
+
+
+def test_peft_gives_the_same_logits_and_gradients() -> None:
+    """transformers' DINOv2 with peft's LoRA on the layers of the same names."""
+    peft = pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.Dinov2Model(
+        transformers.Dinov2Config(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, mlp_ratio=2, image_size=8,
+            patch_size=4, use_mask_token=False,
+        )
+    )  # fmt: skip
+    targets = ["q_proj", "k_proj", "v_proj", "query", "key", "value", "fc1", "fc2"]
+    config = peft.LoraConfig(r=3, lora_alpha=3, target_modules=targets)
+    theirs = peft.get_peft_model(theirs, config).double().eval()
+    ours = random_model(num_classes=0, layer_scale=1.0, layer_norm_eps=1e-6, activation="gelu")
+    ours = with_factors(ours, 3).double().eval()
+    other = dict(theirs.base_model.model.named_parameters())
+    pairs = list(peft_names(ours, other))
+    assert {name for _, names in pairs for name in names} == {n for n in other if "mask" not in n}
+    named = dict(ours.named_parameters())
+    for name, names in pairs:
+        mine = named[name].detach()
+        parts = mine if len(names) == 3 and "lora" in name else mine.chunk(len(names))
+        for part, key in zip(parts, names, strict=True):
+            other[key].data.copy_(part.view_as(other[key]))
+    images = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    mine, yours = ours.features(images), theirs(images).last_hidden_state
+    torch.testing.assert_close(mine, yours, rtol=1e-10, atol=1e-10)
+    mine.square().sum().backward()
+    yours.square().sum().backward()
+    compared = 0
+    for name, names in pairs:
+        gradient = named[name].grad
+        if "lora" not in name:
+            assert gradient is None
+            continue
+        assert gradient is not None
+        for part, key in zip(gradient, names, strict=True):
+            torch.testing.assert_close(part, other[key].grad, rtol=1e-8, atol=1e-8)
+            compared += 1
+    assert compared == 2 * 2 * 5  # A and B of five layers in two blocks
+
+
+def peft_names(ours: Any, other: dict[str, Any]) -> Any:
+    """Our names with those of the same tensors in peft's model of transformers' DINOv2."""
+    for name in dict(ours.named_parameters()):
+        if not name.startswith("blocks."):
+            top = {
+                "patch_embed.proj": "embeddings.patch_embeddings.projection",
+                "cls_token": "embeddings.cls_token",
+                "pos_embed": "embeddings.position_embeddings",
+                "norm": "layernorm",
+            }
+            prefix = next(p for p in top if name == p or name.startswith(f"{p}."))
+            yield name, [top[prefix] + name.removeprefix(prefix)]
+            continue
+        _, number, rest = name.split(".", 2)
+        start = f"encoder.layer.{number}."
+        layer, _, last = rest.rpartition(".")
+        last = {"lora_a": "lora_A.default.weight", "lora_b": "lora_B.default.weight"}.get(
+            last, last
+        )
+        new = any(".q_proj." in key for key in other)  # transformers 5 has renamed them
+        joined = ("q_proj", "k_proj", "v_proj") if new else ("query", "key", "value")
+        layers = {
+            "attn.qkv": [f"attention.{'' if new else 'attention.'}{n}" for n in joined],
+            "attn.proj": ["attention.o_proj" if new else "attention.output.dense"],
+            "ls1": ["layer_scale1"],
+            "ls2": ["layer_scale2"],
+        }.get(layer, [layer])
+        last = {"gamma": "lambda1"}.get(last, last)
+        plain = [f"{start}{part}.{last}" for part in layers]
+        wrapped = [f"{start}{part}.base_layer.{last}" for part in layers]
+        yield name, plain if plain[0] in other else wrapped
+
+
+@pytest.mark.parametrize("rank", [0, 17, 10**6])
+def test_a_rank_outside_the_width_is_refused(rank: int, weights: str) -> None:
+    with pytest.raises(UserError, match=rf"model\.lora={rank} is not a rank between 1 .* 16"):
+        tuned(weights, lora=rank)
+
+
+def test_lora_needs_weights_and_a_transformer(weights: str) -> None:
+    with pytest.raises(UserError, match=r"give model\.pretrained"):
+        image_classifier("vit_ti16", num_classes=3, lora=2)
+    with pytest.raises(UserError, match="exclude each other"):
+        tuned(weights, lora=2, freeze_backbone=True)
+    with pytest.raises(UserError, match="a ResNet has no queries"):
+        add_lora(create_model("bit_r50x1", num_classes=3, depths=[1]), 2)
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_a_killed_run_continues_bitwise(
+    ema: bool, weights: str, make_data, make_trainer, losses, killed, tmp_path: Path
+) -> None:
+    def run(record: Any, resume: Path | None = None) -> Any:
+        torch.manual_seed(0 if resume is None else 99)
+        model = tuned(weights, lora=2)
+        keep = ModelCheckpoint(
+            dirpath=tmp_path / "kept", save_top_k=-1, filename="{step}", every_n_train_steps=2
+        )
+        callbacks = [*([EMA(0.9)] if ema else []), record, keep]
+        trainer = make_trainer(max_epochs=3, gradient_clip_val=1.0, callbacks=callbacks)
+        trainer.fit(model, make_data(), ckpt_path=resume)
+        return model
+
+    whole = losses()
+    expected = run(whole)
+    for file in tmp_path.rglob("*.ckpt"):
+        file.unlink()
+    with pytest.raises(killed):
+        run(losses(stop_after=8))
+    files = sorted(tmp_path.rglob("*.ckpt"), key=lambda file: int(file.stem.partition("=")[2]))
+    rest = losses()
+    actual = run(rest, resume=files[-1])
+    assert 0 < len(rest.hex) < len(whole.hex)
+    assert rest.hex.items() <= whole.hex.items()
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, actual.state_dict()[name]), name
+    # The checkpoint alone is read as the merged model.
+    saved = torch.load(files[-1], weights_only=True)["state_dict"]
+    read, _ = load_pretrained(files[-1])
+    factors = {n.removeprefix("model."): t for n, t in saved.items() if n.startswith("model.")}
+    for name, value in merged_state(factors).items():
+        assert torch.equal(read.state_dict()[name], value), name
+
+
+def apart(weights: str, folder: Path) -> Any:
+    """A tuned model, and the directory of what was trained."""
+    model = with_factors(load_pretrained(weights)[0], 2)
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    info = NativeInfo(CLASSES, {"image_size": [8, 8]}, {"multilabel": False})
+    write_lora(folder, model.state_dict(), trained, weights, info)
+    return model
+
+
+def test_factors_apart_give_the_merged_model_again(weights: str, tmp_path: Path) -> None:
+    model = apart(weights, tmp_path / "lora")
+    assert str(tmp_path) not in (tmp_path / "lora" / "config.json").read_text()
+    read, info, _ = load_lora(tmp_path / "lora", weights)
+    merge_lora(model)
+    assert info.classes == CLASSES
+    for name, value in model.state_dict().items():
+        assert torch.equal(read.state_dict()[name], value), name
+    with pytest.raises(UserError, match="say where they are with --base"):
+        load_lora(tmp_path / "lora")
+
+
+def test_factors_apart_refuse_other_weights_and_damage(weights: str, tmp_path: Path) -> None:
+    apart(weights, tmp_path / "lora")
+    other = random_model()
+    with torch.no_grad():
+        other.blocks[1].mlp.fc2.weight[0, 0] += 1
+    save_native(tmp_path / "other", other, classes=CLASSES, preprocess={}, extra={})
+    with pytest.raises(UserError, match="other weights"):
+        load_lora(tmp_path / "lora", str(tmp_path / "other"))
+    file = tmp_path / "lora" / "lora.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged"):
+        load_lora(tmp_path / "lora", weights)
+    (tmp_path / "lora" / "config.json").write_text(json.dumps({"format": "other"}))
+    with pytest.raises(UserError, match="does not describe"):
+        load_lora(tmp_path / "lora", weights)

@@ -1,0 +1,71 @@
+"""Low-rank updates of weights (LoRA, Hu et al., arXiv:2106.09685, section 4.1): names and products.
+
+A layer with the frozen weight W computes as if it had W + B A. A joint matrix of queries, keys and
+values has factors for each of the three, as if they were three layers. The scale is 1 (alpha is the
+rank, in the paper's and peft's terms).
+Shapes: g blocks of rows (3 or 1), r rank, d inputs, k outputs of a block.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from vit.errors import UserError
+
+if TYPE_CHECKING:
+    from vit.checkpoints.files import WeightFile
+
+A, B = "lora_a", "lora_b"
+"""Last parts of the names of the factors: A `g r d` and B `g k r`, beside the layer's weight."""
+
+
+def is_factor(name: str) -> bool:
+    """Whether a tensor's name is that of a factor."""
+    return name.endswith((f".{A}", f".{B}"))
+
+
+def merged(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """W + B A, in the dtype of `weight` (g * k, d), computed in float32 at least."""
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    update = (b.to(dtype) @ a.to(dtype)).flatten(0, 1)
+    return (weight.to(dtype) + update).to(weight.dtype)
+
+
+def merged_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict without factors, which are merged into the weights."""
+    plain = {name: tensor for name, tensor in state.items() if not is_factor(name)}
+    for name in state:
+        if name.endswith(f".{A}"):
+            layer = name.removesuffix(A)
+            factors = state[name], state[f"{layer}{B}"]
+            plain[f"{layer}weight"] = merged(plain[f"{layer}weight"], *factors)
+    return plain
+
+
+def merged_file(file: "WeightFile") -> "WeightFile":
+    """The file of a run with LoRA as that of its merged model; any other as it is.
+
+    UserError where factors do not fit the weight that they belong to.
+    """
+    layers = {name.rpartition(".")[0] for name in file.shapes if is_factor(name)}
+    if not layers:
+        return file
+    for layer in layers:
+        a, b = file.shapes[f"{layer}.{A}"], file.shapes[f"{layer}.{B}"]
+        weight = file.shapes[f"{layer}.weight"]
+        fit = len(a) == len(b) == 3 and a[:2] == (b[0], b[2])
+        if not fit or weight != (b[0] * b[1], a[2]):
+            raise UserError(f"{file.path} is damaged: the factors of {layer} do not fit its weight")
+
+    def read(name: str) -> Tensor:
+        layer, _, last = name.rpartition(".")
+        weight = file.read(name)
+        if last != "weight" or layer not in layers:
+            return weight
+        return merged(weight, file.read(f"{layer}.{A}"), file.read(f"{layer}.{B}"))
+
+    shapes = {name: shape for name, shape in file.shapes.items() if not is_factor(name)}
+    return replace(file, shapes=shapes, read=read)

@@ -1,0 +1,93 @@
+"""Low-rank adaptation of a pre-trained ViT (LoRA, Hu et al., arXiv:2106.09685).
+
+Queries, keys, values and both layers of each MLP are frozen and get factors, which are trained with
+the head; everything else is frozen. Merged, the layers are plain ones again.
+Shapes: n tokens, g blocks of rows (3 for queries, keys and values), r rank, d inputs, k outputs of
+a block.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vit.checkpoints.lora import A, B, merged
+from vit.errors import UserError
+from vit.models.encoder import Attention, Mlp
+from vit.models.vision_transformer import VisionTransformer
+from vit.models.zoo import Model
+from vit.shapes import Float
+
+
+class LoraLinear(nn.Linear):
+    """A frozen linear layer with trained factors A `g r d` and B `g k r`: x W^T + b + x A^T B^T."""
+
+    lora_a: nn.Parameter
+    lora_b: nn.Parameter
+
+    def forward(self, input: Float[Tensor, "*n d"]) -> Float[Tensor, "*n k"]:
+        blocks, rank, _ = self.lora_a.shape
+        low = F.linear(input, self.lora_a.flatten(0, 1))  # * n (g r)
+        if blocks == 1:
+            update = F.linear(low, self.lora_b[0])
+        else:
+            parts = low.unflatten(-1, (blocks, rank)).unbind(-2)
+            pairs = zip(parts, self.lora_b.unbind(), strict=True)
+            update = torch.cat([F.linear(part, b) for part, b in pairs], -1)
+        return F.linear(input, self.weight, self.bias) + update
+
+
+def add_lora(model: Model, rank: int) -> None:
+    """Freezes `model`, in place, but for its head and new factors of this rank in each layer.
+
+    B starts at zero, so that nothing changes before the first step; A as peft initializes it. The
+    state dict gains `lora_a` and `lora_b` beside the weights of these layers.
+    UserError for a ResNet, and for a rank above the width.
+    """
+    if not isinstance(model, VisionTransformer):
+        raise UserError(
+            f"model.lora={rank} is for Vision Transformers: a ResNet has no queries, keys and "
+            "values; leave it out, or train the head alone: --model.learning.freeze_backbone true"
+        )
+    width = model.config.width
+    if not 1 <= rank <= width:
+        raise UserError(f"model.lora={rank} is not a rank between 1 and the model's width, {width}")
+    model.requires_grad_(False)
+    for layer in model.head_layers:
+        layer.requires_grad_(True)
+    for layer, blocks in _adapted(model):
+        outputs, inputs = layer.weight.shape
+        layer.__class__ = LoraLinear
+        a = layer.weight.new_empty(blocks, rank, inputs)
+        b = layer.weight.new_zeros(blocks, outputs // blocks, rank)
+        for block in a:
+            nn.init.kaiming_uniform_(block, a=math.sqrt(5))
+        layer.register_parameter(A, nn.Parameter(a))
+        layer.register_parameter(B, nn.Parameter(b))
+
+
+@torch.no_grad()
+def merge_lora(model: nn.Module) -> None:
+    """Adds the factors to the weights, in place: the model is a plain one then, and trains in full.
+
+    A model without factors is left as it is.
+    """
+    found = [layer for layer in model.modules() if isinstance(layer, LoraLinear)]
+    for layer in found:
+        layer.weight.copy_(merged(layer.weight, layer.lora_a, layer.lora_b))
+        del layer.lora_a, layer.lora_b
+        layer.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]
+    if found:
+        model.requires_grad_(True)
+
+
+def _adapted(model: VisionTransformer) -> list[tuple[nn.Linear, int]]:
+    """The layers that get factors, and the matrices that each one joins."""
+    layers: list[tuple[nn.Linear, int]] = []
+    for module in model.blocks.modules():
+        if isinstance(module, Attention):
+            layers.append((module.qkv, 3))
+        elif isinstance(module, Mlp):
+            layers += [(module.fc1, 1), (module.fc2, 1)]
+    return layers
