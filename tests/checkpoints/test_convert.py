@@ -360,6 +360,7 @@ def test_the_command_converts_and_compares(
 
 EXTRA = {
     "multilabel": True,
+    "thresholds": [0.25, 0.5, 0.75],
     "recipe": {"model": {"lr": 0.1}},
     "metrics": {"val/map": 0.5},
     "checkpoint": {"file": "checkpoints/best.ckpt", "epoch": 3},
@@ -388,6 +389,7 @@ def test_several_labels_an_image_travel_or_are_said_to_be_lost(tmp_path: Path) -
     convert(tmp_path / "a", tmp_path / "hf", "huggingface")
     convert(tmp_path / "hf", tmp_path / "back", "native")
     assert vit.load(tmp_path / "back").multilabel
+    assert vit.load(tmp_path / "back").thresholds == EXTRA["thresholds"]
     done = convert(tmp_path / "a", tmp_path / "timm", "timm")
     assert any("sigmoids" in note for note in done.notes)
 

@@ -353,3 +353,20 @@ def test_pretrained_false_means_no_weights() -> None:
     assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
     with pytest.raises(UserError, match="needs a name"):
         create_model(pretrained=False)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4, 5, 6, 16])
+@pytest.mark.parametrize("kind", ["vit", "bit"])
+def test_input_filters_are_those_of_timms_adapt_input_conv(
+    channels: int, kind: str, tmp_path: Path
+) -> None:
+    from timm.models._manipulate import adapt_input_conv
+
+    config = TINY if kind == "vit" else ResNetConfig(image_size=32, num_classes=3, depths=(1,) * 4)
+    model = scatter(build_model(config))
+    save_native(tmp_path, model, classes=["a", "b", "c"], preprocess=None, extra={})
+    ours, report = load_pretrained(tmp_path, in_channels=channels)
+    name = "patch_embed.proj.weight" if kind == "vit" else "stem.conv.weight"
+    theirs = adapt_input_conv(channels, model.state_dict()[name])
+    torch.testing.assert_close(ours.state_dict()[name], theirs)
+    assert report.resized == [f"input filters from 3 to {channels} channels"]

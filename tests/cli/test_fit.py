@@ -173,18 +173,39 @@ def test_several_labels_an_image(vit: Vit, photos: Path) -> None:
         rows += [f"{name}/{i:02}.jpg,{name}{warm}" for i in range(12)]
     (photos / "list.csv").write_text("\n".join(rows))
     common = ("fit", "-c", "cifar10", "--data.root", photos / "list.csv", *TINY, *EPOCHS)
-    done = vit(*common)
+    done = vit(*common, "--model.loss.kind=softmax")
     assert done.status == 2
     assert "model.loss.kind=sigmoid" in done.err
-    done = vit(*common, "--model.loss.kind=sigmoid", "--run_dir", "several")
+    weights = "--model.loss.class_weights={warm: 2, blue: 0.5}"
+    done = vit(*common, weights, "--run_dir", "several")
     assert done.status == 0, done.err
     assert "test mAP" in done.out
     assert Path("several/per_class.png").is_file()
-    answers = json.loads(vit("classify", "several", photos / "red" / "00.jpg", "--json").out)
-    probabilities = {entry["class"]: entry["probability"] for entry in answers[0]["top"]}
+    [answer] = json.loads(vit("classify", "several", photos / "red" / "00.jpg", "--json").out)
+    probabilities = {entry["class"]: entry["probability"] for entry in answer["top"]}
     assert set(probabilities) == {"red", "grün", "blue", "warm"}
     assert sum(probabilities.values()) != pytest.approx(1, abs=1e-3)  # one question a class
-    assert json.loads(vit("test", "several", "--json").out)["test/map"] > 0
+    model = json.loads(Path("several/model/config.json").read_text())
+    thresholds = dict(zip(model["classes"], model["extra"]["thresholds"], strict=True))
+    best = torch.load("several/checkpoints/best.ckpt", weights_only=True)["vit"]["extra"]
+    assert best["thresholds"] == model["extra"]["thresholds"]
+    above = {name for name, share in probabilities.items() if share > thresholds[name]}
+    assert set(answer["labels"]) == above
+    shown = vit("classify", "several", photos / "red" / "00.jpg").out.splitlines()[1]
+    assert shown == f"  labels: {', '.join(answer['labels']) or 'none'}"
+    scores = json.loads(vit("test", "several", "--json").out)
+    assert scores["test/map"] > 0
+    f1 = [row["f1"] or 0 for row in scores["per_class"]]  # torchmetrics counts undefined as 0
+    assert scores["test/f1"] == pytest.approx(sum(f1) / 4, abs=1e-6)
+    with open("several/predictions.csv") as file:
+        [row] = [row for row in csv.DictReader(file)][:1]
+    assert set(filter(None, row["predicted_labels"].split("|"))) <= set(probabilities)
+    # Other images, of which none has several labels, are asked the same questions.
+    rows = ["path,label", *(f"{name}/00.jpg,{name}" for name in ("red", "blue"))]
+    (photos / "other.csv").write_text("\n".join(rows))
+    others = vit("test", "several", "--data.root", photos / "other.csv", "--json")
+    assert others.status == 0, others.err
+    assert "test/map" in json.loads(others.out)
 
 
 def test_averaged_weights_are_what_is_scored_and_saved(vit: Vit, photos: Path) -> None:

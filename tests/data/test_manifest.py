@@ -254,9 +254,10 @@ def test_labels_with_another_separator_in_every_row_get_a_note(separator, photos
     assert splits.classes == sorted(set(labels)) and not splits.multilabel
     [note] = splits.notes
     assert f"12 of 12 labels contain '{separator}'" in note
-    assert f"'plane{separator}sky' is one class" in note and "write 'plane|sky'" in note
+    assert f"'plane{separator}sky' is one class" in note
+    assert note.endswith(f"add --data.label_separator '{separator}'")
     # What the note recommends works.
-    again = load_manifest(write(photos, rows([x.replace(separator, "|") for x in labels])))
+    again = load_manifest(write(photos, rows(cells)), separator=separator)
     assert again.multilabel and again.classes == ["car", "plane", "road", "sky"]
     assert again.notes == []
 
@@ -270,7 +271,7 @@ def test_labels_joined_in_some_rows_get_a_note_if_their_parts_are_labels_too(pho
 def test_joined_labels_that_share_a_part_get_a_note(photos):
     labels = ["cat;animal", "tree", "zebra;animal", "cat;animal"] * 3
     [note] = load_manifest(write(photos, rows(labels))).notes
-    assert "9 of 12 labels contain ';'" in note and "write 'cat|animal'" in note
+    assert "9 of 12 labels contain ';'" in note and "label_separator ';'" in note
 
 
 def test_single_names_with_a_comma_get_no_note(photos):
@@ -351,3 +352,83 @@ def test_a_million_rows_are_no_objects(tmp_path, monkeypatch):
         tracemalloc.stop()
     assert len(splits.train) == count
     assert peak < 250 * count
+
+
+@pytest.mark.parametrize("separator", [";", ",", "/", " ", ", ", "|"])
+def test_a_given_separator_splits_labels_and_takes_the_place_of_the_usual_one(separator, photos):
+    cells = [separator.join(["cat", "big animal" if separator.strip() else "x"]), "dog"] * 6
+    text = rows([f'"{cell}"' for cell in cells])
+    splits = load_manifest(write(photos, text), separator=separator)
+    assert splits.multilabel and splits.notes == [] and len(splits.classes) == 3
+    if separator != "|":
+        joined = load_manifest(write(photos, text.replace("dog", "a|b")), separator=separator)
+        assert "a|b" in joined.classes
+
+
+def test_a_separator_that_never_occurs_is_refused_with_the_one_that_does(photos):
+    listed = write(photos, rows(["cat|sky", "dog"] * 6))
+    with pytest.raises(UserError, match=r"label_separator=';' occurs in none .* contain '\|'"):
+        load_manifest(listed, separator=";")
+    plain = write(photos, rows(["cat", "dog"] * 6), "plain.csv")
+    with pytest.raises(UserError, match=r"label_separator='\|' occurs in none .*; leave it out"):
+        load_manifest(plain, separator="|")
+    # Images of a model that exists need not have it.
+    held_out = load_held_out_manifest(plain, ["cat", "dog"], separator=";", multilabel=True)
+    assert held_out.multilabel and held_out.train.labels.shape == (0, 2)
+
+
+ONE_HOT = """path,Split,width,Cat,dog,sky
+pictures/0.jpg,train,640,1,0,1
+pictures/1.jpg,train,800,0,1.0,
+pictures/2.jpg,val,1,true,0,False
+pictures/3.jpg,test,0,0,0,0
+"""
+
+
+def test_columns_of_zeros_and_ones_are_classes(photos):
+    splits = load_manifest(write(photos, ONE_HOT))
+    assert splits.multilabel and splits.classes == ["Cat", "dog", "sky"]
+    assert splits.train.labels.tolist() == [[1, 0, 1], [0, 1, 0]]
+    assert splits.val and splits.val.labels.tolist() == [[1, 0, 0]]
+    assert splits.test and splits.test.labels.tolist() == [[0, 0, 0]]
+    [note] = splits.notes
+    assert "3 columns of zeros and ones are the classes: Cat, dog, sky" in note
+    assert note.endswith("other columns are left out: width")
+    held_out = load_held_out_manifest(photos / "list.csv", ["sky", "Cat", "dog"], multilabel=True)
+    assert held_out.test and held_out.test.labels.tolist() == [[0, 0, 0]]
+
+
+def test_one_hot_rows_of_one_class_each_are_single_labels_in_csv_and_parquet(photos):
+    table = {
+        "path": [f"pictures/{i}.jpg" for i in range(4)],
+        "MEL": [1.0, 0.0, 1.0, 0.0],
+        "NV": [False, True, False, True],
+    }
+    parquet.write_table(pyarrow.table(table), photos / "list.parquet")
+    for file in (
+        photos / "list.parquet",
+        write(photos, "\n".join(["path,MEL,NV", *(f"pictures/{i}.jpg,{1 - i % 2},{i % 2}"
+        for i in range(4))])),
+    ):  # fmt: skip
+        splits = load_manifest(file, val_fraction=0.0, test_fraction=0.0)
+        assert not splits.multilabel and splits.train.labels.tolist() == [0, 1, 0, 1]
+        assert splits.classes == ["MEL", "NV"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (ONE_HOT.replace("640,1,", "640,0,"), "'Cat' has a 1 in no train row"),
+        (ONE_HOT.replace("dog", "Cat"), "has 2 columns 'Cat'; keep one"),
+        ("path,a\npictures/0.jpg,1\n", "none called 'label', nor columns of zeros and ones"),
+        (
+            "path,a,b\n" + "".join(f"pictures/{i}.jpg,{i % 2},1\n" for i in range(11))
+            + "pictures/11.jpg,-1,1\n",
+            "row 13 has '-1' in column 'a', whose other values are 0 and 1",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_columns_of_classes_is_named(text, message, photos):
+    with pytest.raises(UserError, match=message) as caught:
+        load_manifest(write(photos, text))
+    assert "\n" not in str(caught.value)

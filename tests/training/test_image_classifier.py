@@ -277,7 +277,15 @@ def test_layer_decay_sets_the_rates(make_data, make_model, make_trainer) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": Labels(multilabel=True)}, "several labels need model.loss.kind=sigmoid"),
+        (
+            {"labels": Labels(multilabel=True), "loss": Loss(kind="softmax")},
+            "several labels need model.loss.kind=sigmoid",
+        ),
+        (
+            {"labels": Labels(names=["a", "b", "c"]), "loss": Loss(class_weights={"d": 2.0})},
+            "there is no class 'd'; the classes are a, b, c",
+        ),
+        ({"loss": Loss(class_weights={"d": 2.0})}, "need labels.names"),
         ({"labels": Labels(names=["a"])}, "labels.names has 1 names for num_classes=3"),
         ({"loss": Loss(class_weights="balanced")}, "class_weights=balanced needs labels.counts"),
         ({"num_classes": 0}, "num_classes=0"),

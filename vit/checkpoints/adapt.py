@@ -111,6 +111,9 @@ def _permute_head(found: Recognised, order: list[int]) -> None:
             found.tensors[name] = _then(read, lambda rows: rows[torch.tensor(order)])
     assert found.classes is not None
     found.classes = [found.classes[i] for i in order]
+    thresholds = found.extra.get("thresholds")
+    if thresholds is not None:
+        found.extra = {**found.extra, "thresholds": [thresholds[i] for i in order]}
 
 
 def _resize_positions(

@@ -27,6 +27,9 @@ MAX_PIXELS = 1 << 26
 them is damaged. Without a limit it could make the reader fill its memory."""
 _POSITIONS = 1 << 24
 """Numbers that any model may have, however few its file holds: fixed positions are in no file."""
+_MAX_CHANNELS = 16
+_LARGEST_VALUE = 1e12
+"""The same bound for images that are not RGB, whose values have any unit."""
 _LARGEST = 1e4
 """Bound for the mean and std of images in [0, 1]: float32 could not hold the result beyond it."""
 
@@ -67,7 +70,7 @@ def checked(
             config=config,
             classes=_classes(values.get("classes"), config.num_classes),
             preprocess=_preprocess(values.get("preprocess")),
-            extra=_extra(values.get("extra")),
+            extra=_extra(values.get("extra"), config.num_classes),
             sha256=sha256,
         )
     except UserError as error:
@@ -104,21 +107,30 @@ def _preprocess(values: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(values, dict):
         raise UserError(f"preprocess={_short(values)} is not an object")
+    count, largest = values.get("channels"), _LARGEST
+    if count is not None:
+        if not _numbers([count], 1, 1, _MAX_CHANNELS, int):
+            raise UserError(f"preprocess: channels={_short(count)} is not a number from 1 to 16")
+        largest = _LARGEST_VALUE
+    colors = "three" if count is None else f"{count}"
+    meaning = ": red, green and blue" if count is None else ", one per channel"
     checks: dict[str, Callable[[Any], bool]] = {
         "image_size": lambda v: _numbers(v, 2, 1, MAX_PIXELS, int),
         "resize": lambda v: v in RESIZES,
         "crop_fraction": lambda v: _numbers([v], 1, 1e-6, 1),
         "interpolation": lambda v: v in INTERPOLATIONS,
-        "mean": lambda v: _numbers(v, 3, -_LARGEST, _LARGEST),
-        "std": lambda v: _numbers(v, 3, 1 / _LARGEST, _LARGEST),
+        "channels": lambda v: v == count,
+        "mean": lambda v: _numbers(v, count or 3, -largest, largest),
+        "std": lambda v: _numbers(v, count or 3, 1 / largest, largest),
     }
     expected = {
         "image_size": "[height, width] in pixels",
         "resize": f"one of {', '.join(RESIZES)}",
         "crop_fraction": "a number above 0, at most 1",
         "interpolation": f"one of {', '.join(INTERPOLATIONS)}",
-        "mean": "three finite numbers: red, green and blue",
-        "std": "three finite numbers above 0: red, green and blue",
+        "mean": f"{colors} finite numbers{meaning}",
+        "std": f"{colors} finite numbers above 0{meaning}",
+        "channels": "a number from 1 to 16",
     }
     for name, value in values.items():
         if name not in checks:
@@ -139,12 +151,13 @@ def _preprocess(values: Any) -> dict[str, Any] | None:
 
 def completed(preprocess: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any]:
     """A checked preprocessing with the defaults of what it leaves out; `size` is the model's."""
-    defaults = described(size, mean=HALF, std=HALF, interpolation="bilinear", crop_fraction=WHOLE)
+    half = HALF[:1] * (preprocess.get("channels") or 3)
+    defaults = described(size, mean=half, std=half, interpolation="bilinear", crop_fraction=WHOLE)
     return {**defaults, **preprocess}
 
 
-def _extra(extra: Any) -> dict[str, Any]:
-    """Recipe, metrics, source: passed on, not used, but for `multilabel`."""
+def _extra(extra: Any, num_classes: int) -> dict[str, Any]:
+    """Recipe, metrics, source: passed on, not used, but for `multilabel` and `thresholds`."""
     if extra is None:
         return {}
     if not isinstance(extra, dict):
@@ -152,6 +165,12 @@ def _extra(extra: Any) -> dict[str, Any]:
     multilabel = extra.get("multilabel", False)
     if not isinstance(multilabel, bool):
         raise UserError(f"extra: multilabel={_short(multilabel)} is not true or false")
+    thresholds = extra.get("thresholds")
+    if thresholds is not None and not _numbers(thresholds, num_classes, 0, 1):
+        raise UserError(
+            f"extra: thresholds={_short(thresholds)} is not a list of {num_classes} numbers from 0 "
+            "to 1"
+        )
     try:
         json.dumps(extra, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, TypeError, RecursionError) as error:

@@ -50,6 +50,10 @@ def _positive(value: Any) -> bool:
     return _finite(value) and value > 0
 
 
+def _share(value: Any) -> bool:
+    return _finite(value) and 0 <= value <= 1
+
+
 def _list_of(check: _Check, *lengths: int) -> _Check:
     return lambda v: (
         isinstance(v, list) and (not lengths or len(v) in lengths) and all(map(check, v))
@@ -106,6 +110,7 @@ _CONFIG: dict[str, tuple[str, _Check]] = {
     "hidden_act": _TEXT,
     "pooler_act": _TEXT,
     "problem_type": _TEXT_OR_NULL,
+    "label_thresholds": ("a list of numbers from 0 to 1", _or_null(_list_of(_share))),
     "num_attention_heads": _HEADS,
     "layer_norm_eps": ("a number above 0", _positive),
     "layerscale_value": ("a finite number", _finite),

@@ -1,7 +1,8 @@
 """How other projects write down what happens to an image, and our dictionary for the same.
 
-Ours: image_size [h, w], resize "crop" or "squash", crop_fraction, interpolation, mean, std; it is
-what vit.data.preprocess.Preprocess reads. This room does not import that one.
+Ours: image_size [h, w], resize "crop" or "squash", crop_fraction, interpolation, mean, std, and
+channels where images are not RGB; it is what vit.data.preprocess.Preprocess reads. This room does
+not import that one.
 """
 
 import math
@@ -31,7 +32,8 @@ def described(
     crop_fraction: float,
     resize: str = "crop",
 ) -> dict[str, Any]:
-    """Our dictionary, of plain JSON types."""
+    """Our dictionary, of plain JSON types; with the channels where there are not three."""
+    channels = {} if len(mean) == len(HALF) else {"channels": len(mean)}
     return {
         "image_size": list(image_size),
         "resize": resize,
@@ -39,6 +41,7 @@ def described(
         "interpolation": interpolation,
         "mean": [float(value) for value in mean],
         "std": [float(value) for value in std],
+        **channels,
     }
 
 
@@ -148,7 +151,7 @@ def _folded(values: dict[str, Any]) -> tuple[list[float], list[float]]:
     """Mean and std for pixels in [0, 1], of those for pixels that are rescaled otherwise or not."""
     mean, std = values["image_mean"], values["image_std"]
     if not values.get("do_normalize", True):
-        mean, std = [0.0] * 3, [1.0] * 3
+        mean, std = [0.0] * len(mean), [1.0] * len(mean)
     whole = 255 * (values.get("rescale_factor", 1 / 255) if values.get("do_rescale", True) else 1)
     if math.isclose(whole, 1, rel_tol=1e-6):
         return mean, std

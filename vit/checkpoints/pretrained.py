@@ -162,6 +162,8 @@ def load_pretrained(
     model = _filled(found, target, report, str(pretrained))
     report.classes = _class_names(found, target)
     report.multilabel = bool(found.extra.get("multilabel", False))
+    if report.multilabel and not report.reinitialised:
+        report.thresholds = found.extra.get("thresholds")
     if report.classes is not None and found.classes is None and row is None:
         report.notes.append(
             f"the file names no classes; {target.num_classes:,} outputs are taken as ImageNet's"

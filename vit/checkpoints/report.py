@@ -31,6 +31,8 @@ class LoadReport:
     """The setting of the file with which images cannot be prepared here."""
     multilabel: bool = False
     """Whether each output is a class of its own: a sigmoid, no softmax."""
+    thresholds: list[float] | None = None
+    """Of each class, where `multilabel` and known: a probability above it is a yes."""
     notes: list[str] = field(default_factory=list)
     """What had to be assumed."""
 

@@ -60,11 +60,14 @@ def chosen_device(name: str | None) -> Iterator[str]:
         raise UserError(f"--device {device} cannot be used: {reason}") from error
 
 
-def pictures(arguments: Iterable[str]) -> Iterator[Path]:
-    """The files named, and the pictures in the folders named, in order."""
+def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[Path]:
+    """The files named, and the pictures in the folders named, in order.
+
+    `arrays`: whether .npy files are pictures, too.
+    """
     from vit.data.scan import image_extensions
 
-    known = image_extensions()
+    known = image_extensions(arrays)
     for argument in arguments:
         path = Path(argument).expanduser()
         if path.is_dir():

@@ -19,7 +19,7 @@ BATCH = 32
 
 
 def run(args: list[str]) -> int:
-    """Prints the most probable classes of every picture."""
+    """Prints the most probable classes of every picture, and its labels if it may have several."""
     parser = OneLineParser(
         prog="vit classify", description="Names what is on pictures, with a trained model."
     )
@@ -34,7 +34,6 @@ def run(args: list[str]) -> int:
     options = parser.parse_args(args)
     if options.top < 1:
         raise UserError(f"--top {options.top} must be at least 1")
-    paths = list(pictures(options.images))
 
     from vit.inference.classifier import load
     from vit.kernels.packing import pack
@@ -42,6 +41,7 @@ def run(args: list[str]) -> int:
     classifier = load(options.model)
     with chosen_device(options.device) as device:
         classifier.to(device)
+    paths = list(pictures(options.images, arrays=classifier.preprocess.channels is not None))
     if len(paths) > BATCH:
         pack(classifier.model)
     rows: list[dict[str, Any]] = []
@@ -51,6 +51,8 @@ def run(args: list[str]) -> int:
             rows.append(row)
             if not options.json:
                 print(row["image"])
+                if "labels" in row:
+                    print(f"  labels: {', '.join(row['labels']) or 'none'}")
                 for answer in row["top"]:
                     print(f"  {answer['probability']:6.1%}  {answer['class']}")
     finally:  # a picture that cannot be read does not cost the answers before it
@@ -71,13 +73,13 @@ def _answers(
 
     With --on_error skip such pictures are added to `skipped` instead.
     """
-    from vit.data.decode import ImageError, open_image
+    from vit.data.decode import ImageError
 
     for start in range(0, len(paths), BATCH):
         opened, problem = [], None
         for path in paths[start : start + BATCH]:
             try:
-                opened.append((path, open_image(path)))
+                opened.append((path, classifier.preprocess.open(path)))
             except ImageError as error:
                 if options.on_error == "error":
                     problem = error
@@ -89,6 +91,7 @@ def _answers(
             for (path, _), prediction in zip(opened, predictions, strict=True):
                 pairs = zip(prediction.classes, prediction.probabilities, strict=True)
                 top = [{"class": name, "probability": probability} for name, probability in pairs]
-                yield {"image": str(path), "top": top}
+                several = {} if prediction.labels is None else {"labels": prediction.labels}
+                yield {"image": str(path), **several, "top": top}
         if problem is not None:
             raise problem

@@ -97,7 +97,7 @@ def _evaluate(folder: Path, options: Namespace, rest: list[str]) -> int:
     with together(trainer):
         metrics, predictions = score(trainer, cli.model, cli.datamodule, options.split)
     if is_first_process():
-        _show(options, cli.datamodule.classes, metrics, predictions, out)
+        _show(options, cli, metrics, predictions, out)
     return 0
 
 
@@ -123,7 +123,8 @@ def _built(folder: Path, options: Namespace, rest: list[str]) -> Any:
     from vit.checkpoints.pretrained import inspect_pretrained
     from vit.cli.lightning_cli import TrainingCLI
 
-    classes = inspect_pretrained(str(weights)).classes
+    info = inspect_pretrained(str(weights))
+    classes = info.classes
     # The weights know what they are; the recipe's changes to a named model are in them already.
     arguments = ["--model.pretrained", str(weights)]
     # Nothing is drawn for training; a run that once balanced twice can still be scored.
@@ -134,7 +135,9 @@ def _built(folder: Path, options: Namespace, rest: list[str]) -> Any:
         recipe = Path(temporary, "config.yaml")
         recipe.write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
         cli = TrainingCLI(
-            ["-c", str(recipe), *arguments], classes=(classes or []) if others else None
+            ["-c", str(recipe), *arguments],
+            classes=(classes or []) if others else None,
+            multilabel=info.extra.get("multilabel", False),
         )
     if unlabelled:
         # What the encoder was trained with stays behind when model/ is written.
@@ -147,19 +150,26 @@ def _built(folder: Path, options: Namespace, rest: list[str]) -> Any:
 
 def _show(
     options: Namespace,
-    classes: list[str],
+    cli: Any,
     metrics: dict[str, float],
     predictions: Any,
     out: Path | None,
 ) -> None:
-    from vit.cli.results import headline
+    from vit.cli.results import headline, thresholds_of
+    from vit.reports.per_class import class_lines, class_table
     from vit.reports.results import write_csv
 
+    classes, thresholds = cli.datamodule.classes, thresholds_of(cli.model)
     if out is not None:
-        write_csv(out, classes, predictions, spreadsheet=options.spreadsheet)
+        write_csv(out, classes, predictions, thresholds=thresholds, spreadsheet=options.spreadsheet)
         print(f"wrote {out}", file=sys.stderr)
+    per_class = []
+    if predictions is not None and predictions.multilabel and options.command != "predict":
+        per_class = class_table(classes, predictions, thresholds)
     if options.json:
         content: dict[str, Any] = dict(metrics)
+        if per_class:
+            content["per_class"] = per_class
         if options.command == "predict":
             content["predictions"] = _listed(predictions, classes)
         print(json.dumps(content, indent=2))
@@ -167,6 +177,8 @@ def _show(
         print(headline(options.split, metrics, predictions))
         for name, value in metrics.items():
             print(f"{name:16} {value:.4f}")
+        for line in class_lines(per_class):
+            print(line)
 
 
 def _listed(predictions: Any, classes: list[str]) -> list[dict[str, Any]]:

@@ -8,8 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from vit.cli.class_counts import class_counts
 from vit.cli.continuing import Finished, note_unfinished, settle, whole_checkpoint
 from vit.cli.disk_check import check_space
+from vit.cli.loggers import place_loggers
 from vit.cli.processes import forget_routes, start, together
 from vit.cli.recorded_config import write_config
 from vit.cli.resuming import check_continues, ineffective
@@ -47,6 +49,8 @@ most used options:
   --data.global_batch N        images per step of all processes; batch_size and accumulation follow
   --data.loading.on_error skip
                                leave out unreadable images, and count them, instead of stopping
+  --data.label_separator ";"   what stands between several labels in a CSV; "|" does by itself
+  --data.channels N            images that are not RGB: gray, 16 bits, .npy, up to 16 channels
   --data.sampling.balanced true
                                draw rare classes as often as common ones
   --model.name NAME            architecture (`vit models` lists them)
@@ -62,6 +66,7 @@ most used options:
   --resume never|PATH          start a new run; or continue from that checkpoint
   --ckpt_path FILE             continue that run exactly, also with other options; `last` takes the
                                one in --run_dir
+  --trainer.logger NAME        tensorboard, wandb or mlflow, in addition to metrics.csv
   --save_every N               seconds between saves of last.ckpt
   --on_nonfinite skip          leave out steps with gradients that are not finite, instead of
                                stopping
@@ -97,6 +102,7 @@ def train(args: list[str]) -> Path | None:
             if not cli.config.trainer.fast_dev_run:
                 settle(cli)
                 claims.append(held.enter_context(kept(_claim(cli.config, args))))
+                place_loggers(cli.config, claims[0].folder)
                 if cli.config.resume == "auto":
                     note_unfinished(cli, claims[0].earlier_runs)
 
@@ -295,6 +301,8 @@ def _announce(data: Any, model: Any, params: tuple[int, int], run_dir: Path) -> 
     for note in data.splits.notes:
         print(f"note: {note}", file=sys.stderr)
     print(data.summary(), file=sys.stderr)
+    if data.labelled:
+        print(class_counts(data.classes, data.class_counts), file=sys.stderr)
     if model.load_report is not None:
         print("\n".join(model.load_report.lines()), file=sys.stderr)
     elif data.labelled and data.root is not None and len(data.splits.train) < FEW_IMAGES:

@@ -117,7 +117,7 @@ def load_frozen(options: Namespace, layer: "Layer") -> Frozen:
     from vit.checkpoints.pretrained import load_pretrained
     from vit.checkpoints.report import print_report
     from vit.data.module import InputFormat
-    from vit.data.preprocess import Preprocess
+    from vit.data.preprocess import Preprocess, channels_of
     from vit.evaluation.features import Extractor
 
     size = _image_size(options.image_size)
@@ -126,7 +126,7 @@ def load_frozen(options: Namespace, layer: "Layer") -> Frozen:
     if report.preprocess is not None:
         preprocess = Preprocess.from_dict(report.preprocess)
     else:
-        preprocess = InputFormat().preprocess(model.config.size)
+        preprocess = InputFormat().preprocess(model.config.size, channels_of(model.config))
         print("note: the file does not say how images are prepared: [-1, 1]", file=sys.stderr)
     changes = {"resize": options.resize, "crop_fraction": options.crop_fraction}
     preprocess = replace(preprocess, **{k: v for k, v in changes.items() if v is not None})
@@ -166,6 +166,7 @@ def image_data(
 
     data = ImageData(
         **source,
+        channels=preprocess.channels,
         image_size=preprocess.image_size,
         batch_size=options.batch_size,
         splits=Splitting(val_fraction=val_fraction),

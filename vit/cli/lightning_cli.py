@@ -17,7 +17,9 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping, Pro
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from vit.checkpoints.pretrained import PretrainedInfo, inspect_pretrained
-from vit.cli.memory_check import check_memory, configured_model
+from vit.cli.first_batch import FirstBatch
+from vit.cli.loggers import named_loggers
+from vit.cli.memory_check import RGB, check_memory, configured_model
 from vit.cli.messages import explain, is_refusal, shorten
 from vit.cli.option_ranges import check_constructors, check_options
 from vit.cli.recipes import resolve_recipes, task_of
@@ -88,15 +90,17 @@ class TrainingCLI(LightningCLI):
         *,
         parsed: Callable[[Any], None] | None = None,
         classes: list[str] | None = None,
+        multilabel: bool = False,
     ) -> None:
         """`parsed` is called with this object before anything is built, which takes time.
 
-        `classes`, of a model that exists: data.root is held-out images, to be scored by them.
+        `classes`, of a model that exists: data.root is held-out images, to be scored by them;
+        `multilabel`: whether that model is one for several labels per image.
         """
         quiet_lightning()
         self._parsed = parsed
-        self._classes = classes
-        args = resolve_recipes(args)
+        self._known = {"classes": classes, "multilabel": multilabel}
+        args = named_loggers(resolve_recipes(args))
         self.task = task_of(args, TASKS)
         help_texts("--help" in args)
         bounded_values()
@@ -240,12 +244,12 @@ class TrainingCLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Data, then the model with what the data says; the Trainer waits for `build_trainer`."""
-        labelled, classes = _needs_labels(self.task), self._classes
+        labelled, known = _needs_labels(self.task), self._known
 
         # A function, no method: the optimizer of the model keeps the instantiators, and copying the
         # model, as for an average of the weights, would copy this object with its Trainer.
         def read_as(class_type: type[Any], *args: Any, **options: Any) -> Any:
-            return class_type(*args, **options).read_as(labelled=labelled, classes=classes)
+            return class_type(*args, **options).read_as(labelled=labelled, **known)
 
         self.config_init = self.parser.instantiate(
             self.config, instantiators=[(read_as, ImageData, False)]
@@ -263,7 +267,12 @@ class TrainingCLI(LightningCLI):
                 "default_root_dir": str(run_dir),
                 "logger": [MetricsCsv(run_dir, resumed_step), *self._configured("logger")],
                 # LastCheckpoint is a StopTogether.
-                "callbacks": [*progress, *self._early_stopping(), *self._checkpoints(run_dir)],
+                "callbacks": [
+                    *progress,
+                    *self._early_stopping(),
+                    *([FirstBatch(run_dir)] if self.datamodule.labelled else []),
+                    *self._checkpoints(run_dir),
+                ],
                 "plugins": [AtomicCheckpointIO(), *self._configured("plugins")],
             }
         callbacks["callbacks"] = [*self._configured("callbacks"), *callbacks["callbacks"]]
@@ -337,7 +346,9 @@ def _needs_labels(task: str) -> bool:
 
 
 def _facts(data: ImageData) -> DataFacts:
-    facts = DataFacts(image_size=data.image_size, preprocess=data.preprocess.to_dict())
+    facts = DataFacts(
+        image_size=data.image_size, channels=data.channels, preprocess=data.preprocess.to_dict()
+    )
     if data.labelled:
         # Held-out images come without a train split; an evaluation does not weigh classes.
         counts = data.class_counts if len(data.splits.train) else [1] * data.num_classes
@@ -351,9 +362,13 @@ def fill_from_pretrained(config: Namespace) -> PretrainedInfo:
     # What the file does not record, the user's changes to the architecture may say.
     facts = dict(config.model.get("architecture") or {})
     info = inspect_pretrained(config.model.pretrained, **facts)
-    preprocess = info.preprocess
-    if not preprocess:
-        return info
+    preprocess = info.preprocess or {}
+    if config.data.channels is None:
+        config.data.channels = preprocess.get("channels")
+        if config.data.channels is None and info.config.in_channels != RGB:
+            config.data.channels = info.config.in_channels
+    elif len(preprocess.get("mean", ())) != config.data.channels:
+        preprocess = {k: v for k, v in preprocess.items() if k not in ("mean", "std")}
     for group, names in (
         (config.data, ("image_size",)),
         (config.data.inputs, ("resize", "crop_fraction", "interpolation", "mean", "std")),

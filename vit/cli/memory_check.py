@@ -18,8 +18,8 @@ from vit.training.fitting import DEFAULT_MODEL
 FLOAT = 4
 LAYER_OBJECTS = 2**15
 """Bytes of Python objects that a layer takes whatever its width; 31 KiB and more were measured."""
-CHANNELS = 3
-"""Channels of the images that ImageData reads."""
+RGB = 3
+"""Channels of the images that ImageData reads where data.channels does not say otherwise."""
 
 # Arguments of the model that are no fields of its architecture, although they look like some.
 FROM_DATA = ("num_classes", "image_size")
@@ -47,13 +47,14 @@ def configured_model(config: Namespace, pretrained: PretrainedInfo | None) -> Mo
             raise UserError("unknown model option 'name' in model.architecture; set model.name")
         name = config.model.name or DEFAULT_MODEL
         model = model_config(name, **{"image_size": size or 224, "num_classes": 1, **changes})
-    if model.in_channels != CHANNELS:
-        where = "model.architecture.in_channels" if "in_channels" in changes else "in_channels"
+    channels = config.data.channels
+    if "in_channels" in changes and model.in_channels != (channels or RGB):
+        read = "as RGB, gray ones too" if channels is None else f"with {channels} channels"
         raise UserError(
-            f"{where}={model.in_channels}: images are read as RGB, gray ones too; set "
-            f"--model.architecture.in_channels {CHANNELS}"
+            f"model.architecture.in_channels={model.in_channels}: images are read {read}; set "
+            f"--data.channels {model.in_channels}, and the architecture follows"
         )
-    return model
+    return replace(model, in_channels=channels or RGB)
 
 
 def check_memory(config: Namespace, model: ModelConfig, *, on_cpu: bool) -> None:
@@ -66,11 +67,11 @@ def check_memory(config: Namespace, model: ModelConfig, *, on_cpu: bool) -> None
     batch = _smallest_batch(config, on_cpu=on_cpu)
     params = count_parameters(model)
     needed = FLOAT * params + LAYER_OBJECTS * count_layers(model)
-    values = batch * CHANNELS * height * width
+    values = batch * model.in_channels * height * width
     needed += values  # a byte each, until they are normalised
     if on_cpu:
         needed += FLOAT * values + 2 * batch * _first_layer(model)
-    needed = max(needed, CHANNELS * _largest_image(config, (height, width)))
+    needed = max(needed, model.in_channels * _largest_image(config, (height, width)))
     there = available_memory()
     if needed > there:
         raise UserError(

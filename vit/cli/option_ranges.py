@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from jsonargparse import Namespace
 
+from vit.data.options import CHANNELS
 from vit.errors import UserError
 from vit.ranges import NOT_NEGATIVE, POSITIVE, Range, check_range, shown
 from vit.training.masking import FRACTION
@@ -48,6 +49,7 @@ RANGES: dict[str, Range] = {
     "trainer.accumulate_grad_batches": COUNT,
     "trainer.gradient_clip_val": NOT_NEGATIVE,
     "trainer.reload_dataloaders_every_n_epochs": NOT_NEGATIVE,
+    "data.channels": CHANNELS,
     "data.image_size": COUNT,
     "data.batch_size": COUNT,
     "data.global_batch": COUNT,

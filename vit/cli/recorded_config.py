@@ -26,6 +26,8 @@ LIMITS = {
     "trainer.max_epochs", "trainer.min_epochs", "trainer.max_steps", "trainer.min_steps",
     "trainer.max_time", "patience", "final_split",
 }  # fmt: skip
+# What runs of earlier versions recorded, and the value that now does the same.
+_SAME = {("model.loss.kind", "softmax", "auto")}
 # Groups without a fixed set of options, where one that is absent has no default here.
 _OPEN = (".init_args.", ".architecture.", ".dict_kwargs.")
 
@@ -79,6 +81,7 @@ def differences(parser: Any, config: Any, before: dict[str, Any]) -> dict[str, s
         if name not in FREE
         and name.partition(".")[0] != "routes"
         and then.get(name) != now.get(name)
+        and (name, str(then.get(name)), str(now.get(name))) not in _SAME
     }
 
 

@@ -116,6 +116,8 @@ def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
         ) from error
     file = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
     model.load_state_dict(file["state_dict"])
+    if "thresholds" in file["vit"].get("extra", {}):
+        model.thresholds = file["vit"]["extra"]["thresholds"]
     score = best.best_model_score
     return {
         "file": f"checkpoints/{Path(best.best_model_path).name}",
@@ -142,6 +144,12 @@ def score(trainer: Trainer, model: Any, data: Any, split: str) -> tuple[dict[str
     prefix = f"{split}/"
     metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(prefix)}
     return metrics, collect.gathered(data.image_set(split).names) if data.labelled else None
+
+
+def thresholds_of(model: Any) -> np.ndarray | None:
+    """float32 `k`, above which a probability is a yes; None where the model has none."""
+    values = getattr(model, "thresholds", None)
+    return None if values is None else np.array(values, dtype=np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +246,7 @@ def finish(
         classes=data.classes if data.labelled else None,
         preprocess=data.preprocess.to_dict(),
         extra={
-            "multilabel": data.multilabel,
+            **(model.extra() if data.labelled else {"multilabel": False}),
             "recipe": _recipe(cli.config.as_dict()),
             "metrics": summary["metrics"],
             "checkpoint": outcome.checkpoint,
@@ -253,6 +261,7 @@ def finish(
             split=split,
             classes=data.classes,
             predictions=outcome.predictions,
+            thresholds=thresholds_of(model),
             open_image=lambda index: data.open_image(split, index),
         )
     if not data.labelled:

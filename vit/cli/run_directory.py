@@ -19,7 +19,14 @@ CONFIG = "config.yaml"
 # There from the first step to the last page of the report.
 UNFINISHED = ".unfinished"
 # What a start leaves that has not come to a checkpoint; the next start takes its place.
-_REPLACED = {TRACEBACK, UNFINISHED, "metrics.csv", "checkpoints", "nonfinite.json"}
+_REPLACED = {
+    TRACEBACK,
+    UNFINISHED,
+    "metrics.csv",
+    "checkpoints",
+    "first_batch.png",
+    "nonfinite.json",
+}
 # It leaves these, too. A config.yaml may be the recipe that the user has put there: the next start
 # keeps it, as config.yaml.1 where its own differs.
 _KEPT = re.compile(rf"{re.escape(LOCK)}|{re.escape(CONFIG)}(\.\d+)?")

@@ -11,7 +11,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
@@ -58,6 +57,7 @@ class ImageDataset(Dataset[Sample | None]):
             evaluation, does the same as `transform`. It takes whole batches where the images are
             `decoded` and have the size that it needs.
         decoded: The images of the set, opened.
+        reader: Opens what evaluation and people see, in place of `open_image`.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class ImageDataset(Dataset[Sample | None]):
         opener: Callable[[Any], Any] = open_image,
         windows: Windows | None = None,
         decoded: Decoded | None = None,
+        reader: Callable[[Any], Any] = open_image,
     ) -> None:
         self.images = images
         self.transform = transform
@@ -78,6 +79,7 @@ class ImageDataset(Dataset[Sample | None]):
         self.opener = opener
         self.windows = windows
         self.decoded = decoded
+        self.reader = reader
         # Shared with the workers, so that all of them name a file once and the count is known here.
         self._skipped = None
         if on_error == "skip":
@@ -136,9 +138,9 @@ class ImageDataset(Dataset[Sample | None]):
         """Images of this set that were unreadable so far, in all workers of this process."""
         return 0 if self._skipped is None else int(self._skipped.sum())
 
-    def open(self, index: int) -> Image.Image:
-        """The untransformed RGB image."""
-        return open_image(self._item(index))
+    def open(self, index: int) -> Any:
+        """The untransformed image: RGB, or what `reader` gives."""
+        return self.reader(self._item(index))
 
     def _item(self, index: int) -> Any:
         if self.decoded is not None and self.decoded.readable[index]:
@@ -160,19 +162,22 @@ class ImageDataset(Dataset[Sample | None]):
 
 
 def collate(
-    samples: Sequence[Sample | None] | Batch, image_size: tuple[int, int] = (0, 0)
+    samples: Sequence[Sample | None] | Batch,
+    image_size: tuple[int, int] = (0, 0),
+    channels: int | None = None,
 ) -> Batch:
     """Stacks samples to (uint8 `b c h w`, int64 `b` or float32 `b k`, int64 `b`); None is left out.
 
     If nothing is left, images are `0 3 h w` of `image_size`, labels and indices int64 `0`. A list
-    holds samples; a tuple is a batch already.
+    holds samples; a tuple is a batch already. Images with `channels` that are not RGB are float32.
     """
     if isinstance(samples, tuple):
         return cast(Batch, samples)
     kept = [sample for sample in samples if sample is not None]
     if not kept:
         nothing = torch.empty(0, dtype=torch.int64)
-        return torch.empty(0, 3, *image_size, dtype=torch.uint8), nothing, nothing
+        kind = torch.uint8 if channels is None else torch.float32
+        return torch.empty(0, channels or 3, *image_size, dtype=kind), nothing, nothing
     # torch's own: in a worker it stacks straight into shared memory.
     images, labels, indices = default_collate(kept)
     return images, labels, indices

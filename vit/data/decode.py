@@ -36,7 +36,7 @@ MAX_PIXELS = 178_956_970
 """Images of more pixels (height times width) are refused before they are decoded. This is where
 Pillow's own limit stands; a camera of 108 megapixels is below it."""
 
-_TRANSPOSE = {
+TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -81,12 +81,12 @@ def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Im
         path = os.fspath(source)
         kind = special(path)
         if kind is not None:
-            raise ImageError(f"{_printable(path)}: it is {kind}, not an image file; {_REPLACE}")
-        return _read(lambda: open(path, "rb"), _printable(path))
+            raise ImageError(f"{printable_path(path)}: it is {kind}, not an image file; {_REPLACE}")
+        return _read(lambda: open(path, "rb"), printable_path(path))
     if isinstance(source, bytes):
         return _read(lambda: io.BytesIO(source), f"image of {len(source):,} bytes")
     if isinstance(source, Image.Image):
-        name = _printable(getattr(source, "filename", "")) or f"PIL image of mode {source.mode}"
+        name = printable_path(getattr(source, "filename", "")) or f"PIL image of mode {source.mode}"
         try:
             return _upright_rgb(source, name)
         except (UserError, MemoryError):
@@ -135,7 +135,7 @@ def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
         raise ImageError(f"{name}: an EPS file is a program, not an image; convert it to PNG")
     image.load()
     # After loading, because Pillow turns TIFF files by itself and then drops the tag.
-    turn = _TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))
+    turn = TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))
     image = _to_rgb(image, name)
     if turn is None:
         return image
@@ -204,7 +204,8 @@ def _diagnosis(error: Exception, head: bytes) -> str:
     return f"cannot be decoded ({reason}); {_REPLACE}"
 
 
-def _printable(path: str | bytes) -> str:
+def printable_path(path: str | bytes) -> str:
+    """A path for a message, in one line."""
     # A newline, or a byte that is not UTF-8, must not break the one line or the terminal.
     text = os.fsdecode(path)
     return text if text.isprintable() else ascii(text)

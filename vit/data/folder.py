@@ -36,6 +36,7 @@ def load_folder(
     test_fraction: float = 0.1,
     seed: int = 0,
     progress: bool = False,
+    arrays: bool = False,
 ) -> Splits:
     """The splits below `root`; the classes and their order are those of train.
 
@@ -49,6 +50,7 @@ def load_folder(
         test_fraction: The same for test.
         seed: Of the cut.
         progress: Shows a bar on stderr if the scan takes more than a second.
+        arrays: Whether .npy files are images, too.
 
     Raises:
         UserError: `root` or a class of train is missing or empty, there is one class only, or val
@@ -57,7 +59,7 @@ def load_folder(
     root = os.path.abspath(os.path.expanduser(os.fspath(root)))
     folders, notes = _split_folders(root)
     parts: dict[SplitName, _Part] = {
-        name: _Part(root, folder, scan(folder, progress=progress))
+        name: _Part(root, folder, scan(folder, progress=progress, arrays=arrays))
         for name, folder in folders.items()
     }
     train = parts["train"]
@@ -82,7 +84,11 @@ def load_folder(
 
 
 def load_held_out(
-    root: str | os.PathLike[str], classes: list[str], *, progress: bool = False
+    root: str | os.PathLike[str],
+    classes: list[str],
+    *,
+    progress: bool = False,
+    arrays: bool = False,
 ) -> Splits:
     """Images for a model that exists: all of them are test, labelled by the model's `classes`.
 
@@ -92,7 +98,7 @@ def load_held_out(
     root = os.path.abspath(os.path.expanduser(os.fspath(root)))
     folders, notes = _split_folders(root, train_needed=False)
     where = next(folders[split] for split in EVALUATION_ORDER if split in folders)
-    part = _Part(root, where, scan(where, progress=progress))
+    part = _Part(root, where, scan(where, progress=progress, arrays=arrays))
     part.check_against(classes, "the model")
     return all_as_test(part.images(classes), classes, [*notes, *part.notes()])
 
@@ -105,6 +111,7 @@ def load_unlabelled(
     seed: int = 0,
     held_out: bool = False,
     progress: bool = False,
+    arrays: bool = False,
 ) -> Splits:
     """All images below `root` without labels: loose ones, and those of any folders.
 
@@ -121,7 +128,7 @@ def load_unlabelled(
     sets: dict[SplitName, ImageSet] = {}
     keys: dict[SplitName, list[str]] = {}
     for name, where in folders.items():
-        part = _Part(root, where, scan(where, progress=progress))
+        part = _Part(root, where, scan(where, progress=progress, arrays=arrays))
         part.loose = 0  # they are not left out here
         notes += part.notes()
         keys[name] = list(part.tree.images())

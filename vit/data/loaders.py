@@ -2,12 +2,20 @@
 
 import os
 import signal
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.dataset import ImageDataset, collate
+from vit.data.memory import Decoded
+from vit.data.photo import Photo
+from vit.data.preprocess import Preprocess
+from vit.data.sources import ImageSet
+from vit.data.transforms import TrainTransform
+from vit.data.windows import Windows, evaluation_windows
 
 MAX_WORKERS = 8
 """More rarely pay: each takes memory, and a GPU is fed by eight cores or by none."""
@@ -29,12 +37,44 @@ def available_cores() -> int:
         return os.cpu_count() or 1
 
 
+def make_dataset(
+    images: ImageSet,
+    preprocess: Preprocess,
+    augment: TrainTransform | None,
+    *,
+    seed: int,
+    on_error: Literal["error", "skip"],
+    in_memory: Callable[[Windows | None], Decoded | None],
+) -> ImageDataset:
+    """The images as they are evaluated, or with `augment` as they are trained on.
+
+    `in_memory`: asked for the images, opened, by what is cut from them.
+    """
+    rgb, size = preprocess.channels is None, preprocess.image_size
+    transform: Callable[[Any], Tensor] = preprocess
+    windows = evaluation_windows(preprocess)
+    if augment is not None:
+        transform = partial(augment, image_size=size, mean=preprocess.mean, std=preprocess.std)
+        windows = augment.windows(size)
+    return ImageDataset(
+        images,
+        transform,
+        seed=seed,
+        on_error=on_error,
+        opener=Photo if rgb else preprocess.open,
+        windows=windows if rgb else None,
+        decoded=in_memory(windows) if rgb else None,
+        reader=preprocess.open,
+    )
+
+
 def make_loader(
     dataset: ImageDataset,
     *,
     num_workers: int,
     image_size: tuple[int, int],
     pin_memory: bool,
+    channels: int | None = None,
     persistent: bool = False,
     **sampling: Any,
 ) -> DataLoader[Any]:
@@ -42,12 +82,17 @@ def make_loader(
     return DataLoader(
         dataset,
         num_workers=num_workers,
-        collate_fn=partial(collate, image_size=image_size),
+        collate_fn=partial(collate, image_size=image_size, channels=channels),
         pin_memory=pin_memory,
         persistent_workers=persistent and num_workers > 0,
         worker_init_fn=start_worker,
         **sampling,
     )
+
+
+def on_cuda(trainer: Any) -> bool:
+    """Whether batches go to a GPU; not without a Trainer."""
+    return trainer is not None and trainer.strategy.root_device.type == "cuda"
 
 
 def start_worker(worker: int) -> None:

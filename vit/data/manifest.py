@@ -3,16 +3,26 @@
 path,label,split            path,label              path,label,label
 a/1.jpg,cat,train           a/1.jpg,cat|indoors     a/1.jpg,cat,indoors
 a/2.jpg,dog,val             a/2.jpg,dog             a/2.jpg,dog,
+
+Or, without a column of labels, columns of zeros and ones (vit/data/one_hot.py).
 """
 
 import os
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from vit.data.label_text import (
+    MAX_SHOWN,
+    OTHER_SEPARATORS,
+    SEPARATOR,
+    joined_labels_note,
+    needless_separator,
+    short,
+)
+from vit.data.one_hot import class_columns, is_yes
 from vit.data.sources import (
     EVALUATION_ORDER,
     SPLIT_NAMES,
@@ -27,21 +37,11 @@ from vit.data.sources import (
     look_alikes,
     missing_files,
 )
-from vit.data.table import Row, read_table, text_of
+from vit.data.table import Row, column_names, read_table, text_of
 from vit.errors import UserError, did_you_mean
 from vit.reading import irregular
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
-SEPARATOR = "|"
-OTHER_SEPARATORS = (";", ",", "/")
-"""What other programs write between the labels of one image; it is part of a class name here."""
-
-_NEARLY_ALL, _MOST = 0.9, 0.75
-"""Share of labels with such a separator, or of those with a part in common, that gets a note."""
-
-_MAX_SHOWN = 100
-"""Characters of a label in a message."""
-
 _ORDER: tuple[SplitName, ...] = ("train", "val", "test")
 
 
@@ -52,21 +52,27 @@ def load_manifest(
     test_fraction: float = 0.1,
     seed: int = 0,
     labelled: bool = True,
+    separator: str | None = None,
 ) -> Splits:
     """The splits that a manifest lists; relative paths are relative to the manifest's folder.
 
-    An image has several labels if its cell holds `a|b` or a Parquet list, or if the label column
-    is repeated; then the labels of the whole set become rows of zeros and ones, and an empty cell
-    is an image without any. Splits are train, val (also valid, validation) and test; the classes
-    are those of train, in natural order. What is absent is cut from train as in `load_folder`.
+    An image has several labels if its cell holds `a|b` or a Parquet list, if the label column is
+    repeated, or if it has a 1 in several columns of classes. `separator` takes the place of `|`,
+    and says that the set is one of several labels. Then the labels of the whole set become rows
+    of zeros and ones, and an empty cell is an image without any. Splits are train, val (also valid,
+    validation) and test; the classes are those of train, in natural order. What is absent is cut
+    from train as in `load_folder`.
     Without `labelled` the labels are neither needed nor read, and there are no classes.
 
     Raises:
         UserError: The file cannot be read, a column is missing, a row is incomplete or doubled, a
-            file does not exist, a split is unknown, or val or test has a label that train lacks.
+            file does not exist, a split is unknown, val or test has a label that train lacks, a
+            column of a class has no 1 in train, or no label has the separator.
     """
-    listing = _Listing(path, labelled)
+    listing = _Listing(path, labelled, separator)
     path, notes = listing.path, []
+    if labelled and separator is not None and not listing.separated:
+        raise needless_separator(path, listing.separator, listing.labels, listing.columns)
     if "train" not in listing.present:
         raise UserError(f"{path} has no rows of split train")
     train = listing.rows_of("train")
@@ -74,8 +80,11 @@ def load_manifest(
     if labelled:
         if not classes:
             raise UserError(f"{path} has no labels in its train rows")
+        listing.check_columns(classes)
         check_classes(classes, path)
-        notes = listing.separator_notes() + look_alikes(classes, path)
+        notes = listing.notes + look_alikes(classes, path)
+        if not listing.columns and separator is None:
+            notes = joined_labels_note(path, listing.labels, listing.cells) + notes
     sets: dict[SplitName, ImageSet] = {
         name: listing.images(name, classes) for name in listing.present
     }
@@ -92,12 +101,20 @@ def load_manifest(
     )
 
 
-def load_held_out_manifest(path: str | os.PathLike[str], classes: list[str]) -> Splits:
+def load_held_out_manifest(
+    path: str | os.PathLike[str],
+    classes: list[str],
+    *,
+    separator: str | None = None,
+    multilabel: bool = False,
+) -> Splits:
     """Images for a model that exists: all are test, labelled by the model's `classes`, if any.
 
-    With a split column, the rows of test, or else of val, or else all.
+    With a split column, the rows of test, or else of val, or else all. `multilabel`: whether the
+    model is one for several labels per image; then no row needs to have several.
     """
-    listing = _Listing(path, labelled=bool(classes))
+    listing = _Listing(path, bool(classes), separator)
+    listing.multilabel = bool(classes) and (multilabel or listing.multilabel)
     name = min(listing.present, key=EVALUATION_ORDER.index)
     return all_as_test(listing.images(name, classes), classes, [])
 
@@ -116,15 +133,29 @@ class _Listing:
         present: The splits, in the order in which they first occur.
     """
 
-    def __init__(self, path: str | os.PathLike[str], labelled: bool) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], labelled: bool, separator: str | None = None
+    ) -> None:
         self.path = path = os.path.abspath(os.path.expanduser(os.fspath(path)))
         self.folder = os.path.dirname(path)
-        needed = ("path", "label") if labelled else ("path",)
-        header, rows = read_table(path, needed, ("split",))
+        self.separator = SEPARATOR if separator is None else separator
+        self.separated = False
+        """Whether a label has the separator."""
+        self.notes: list[str] = []
+        self.columns: dict[int, str] = {}
+        """Index of each column that is a class -> the class."""
+        names = column_names(path) if labelled else []
+        if "path" in names and "label" not in names:
+            self._find_class_columns()
+        needed = ("path", "label") if labelled and not self.columns else ("path",)
+        header, rows = read_table(path, needed, None if self.columns else ("split",))
+        header = [name.lower() for name in header]
         for column in ("path", "split"):
             if header.count(column) > 1:
                 raise UserError(f"{path} has {header.count(column)} columns {column!r}; keep one")
-        label_at = [i for i, name in enumerate(header) if labelled and name == "label"]
+        label_at = list(self.columns)
+        if labelled and not self.columns:
+            label_at = [i for i, name in enumerate(header) if name == "label"]
         self.labels: list[tuple[str, ...]] = []
         numbers, splits, cells, hashes = (array(kind) for kind in "qbiq")
         self.names = PathList(
@@ -136,7 +167,11 @@ class _Listing:
             np.frombuffer(column, dtype=column.typecode) for column in (numbers, splits, cells)
         )
         self._check_unique(np.frombuffer(hashes, dtype="q"))
-        self.multilabel = len(label_at) > 1 or any(len(labels) > 1 for labels in self.labels)
+        self.multilabel = any(len(labels) > 1 for labels in self.labels)
+        if self.columns:
+            self.multilabel |= not all(self.labels)
+        elif len(label_at) > 1 or (labelled and separator is not None):
+            self.multilabel = True
         kinds, first = np.unique(self.splits, return_index=True)
         self.present: list[SplitName] = [_ORDER[kind] for kind in kinds[np.argsort(first)]]
 
@@ -164,7 +199,13 @@ class _Listing:
             cell = known_cells.get(key)
             if cell is None:
                 cell = known_cells[key] = len(known_cells)
-                labels = [label for part in key for label in _labels(part)]
+                if self.columns:
+                    pairs = zip(self.columns.values(), key, strict=True)
+                    labels = [
+                        name for name, text in pairs if isinstance(text, str) and is_yes(text)
+                    ]
+                else:
+                    labels = [label for part in key for label in self._labels(part)]
                 self.labels.append(tuple(dict.fromkeys(labels)))
             value = "train" if split_at is None else self._text(number, row[split_at])
             split = known_splits.get(value)
@@ -175,6 +216,27 @@ class _Listing:
             cells.append(cell)
             hashes.append(hash(self._file(name)))
             yield name
+
+    def _find_class_columns(self) -> None:
+        header, rows = read_table(self.path, ("path",), None)
+        found = class_columns(self.path, header, rows, ("path", "split"))
+        self.columns = {at: header[at] for at in found.places}
+        self.notes += found.notes
+
+    def _labels(self, cell: str | tuple[str, ...]) -> list[str]:
+        if isinstance(cell, str):
+            self.separated |= self.separator in cell
+            cell = tuple(cell.split(self.separator))
+        return [part for part in map(str.strip, cell) if part]
+
+    def check_columns(self, classes: list[str]) -> None:
+        """UserError for a column of a class that has no 1 in the rows of train."""
+        for name in self.columns.values():
+            if name not in classes:
+                raise UserError(
+                    f"{self.path}: the column of class {name!r} has a 1 in no train row, so that "
+                    "it cannot be learned; remove the column, or add images of the class"
+                )
 
     def _key(self, number: int, cell: Any) -> str | tuple[str, ...]:
         """A label cell as text, or as the texts of a list."""
@@ -193,8 +255,8 @@ class _Listing:
         if split is None:
             raise self._mistake(
                 number,
-                f"has split {_short(value)}; known are "
-                f"{', '.join(SPLIT_NAMES)}{did_you_mean(value[:_MAX_SHOWN], SPLIT_NAMES)}",
+                f"has split {short(value)}; known are "
+                f"{', '.join(SPLIT_NAMES)}{did_you_mean(value[:MAX_SHOWN], SPLIT_NAMES)}",
             )
         return _ORDER.index(split)
 
@@ -218,7 +280,7 @@ class _Listing:
             if file in rows:
                 raise UserError(
                     f"{self.path} lists {name} twice, in rows {rows[file]} and {self.numbers[at]}; "
-                    f"write several labels as a{SEPARATOR}b in one row"
+                    f"write several labels as a{self.separator}b in one row"
                 )
             rows[file] = int(self.numbers[at])
 
@@ -276,13 +338,14 @@ class _Listing:
         if not labels:
             return self._mistake(number, "has no label")
         unknown = next(label for label in labels if label not in classes)
-        hint = did_you_mean(unknown, classes) if len(unknown) <= _MAX_SHOWN else ""
+        hint = did_you_mean(unknown, classes) if len(unknown) <= MAX_SHOWN else ""
         for separator in OTHER_SEPARATORS:
             parts = [part.strip() for part in unknown.split(separator)]
             if len(parts) > 1 and all(part in classes for part in parts):
-                hint = f"; write several labels as {SEPARATOR.join(parts)}"
+                hint = f"; write several labels as {self.separator.join(parts)}, or add "
+                hint += f"--data.label_separator '{separator}'"
         return self._mistake(
-            number, f"({split}) has label {_short(unknown)}, which no train row has{hint}"
+            number, f"({split}) has label {short(unknown)}, which no train row has{hint}"
         )
 
     def _refuse_missing(self, rows: np.ndarray) -> None:
@@ -296,41 +359,3 @@ class _Listing:
             f"{self.path} lists files that do not exist: {first!r}{more} (row {number}); "
             f"relative paths start at {self.folder}"
         )
-
-    def separator_notes(self) -> list[str]:
-        """A note where label cells look like several labels that are not separated by `|`."""
-        counts = np.bincount(self.cells, minlength=len(self.labels))
-        labelled = sum(int(n) for n, own in zip(counts, self.labels, strict=True) if own)
-        for separator in OTHER_SEPARATORS:
-            joined = [at for at, own in enumerate(self.labels) if any(separator in x for x in own)]
-            number = int(counts[joined].sum())
-            if number and (number >= _NEARLY_ALL * labelled or self._recurring(separator, joined)):
-                most = int(joined[np.argmax(counts[joined])])
-                example = next(label for label in self.labels[most] if separator in label)
-                parts = [part.strip() for part in example.split(separator)]
-                return [
-                    f"{self.path}: {number:,} of {labelled:,} labels contain {separator!r}, which "
-                    f"does not separate labels: {_short(example)} is one class; if it is several, "
-                    f"write {_short(SEPARATOR.join(parts))} (and train with --model.loss.kind "
-                    "sigmoid)"
-                ]
-        return []
-
-    def _recurring(self, separator: str, joined: list[int]) -> bool:
-        """Whether most of these cells have a part that another cell has, too."""
-        parts = [
-            {part.strip() for label in labels for part in label.split(separator)}
-            for labels in self.labels
-        ]
-        cells = Counter(part for cell in parts for part in cell)
-        shared = sum(any(cells[part] > 1 for part in parts[at]) for at in joined)
-        return shared >= _MOST * len(joined)
-
-
-def _labels(cell: str | tuple[str, ...]) -> list[str]:
-    parts = cell.split(SEPARATOR) if isinstance(cell, str) else cell
-    return [part for part in map(str.strip, parts) if part]
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")

@@ -3,16 +3,12 @@
 Shapes: b batch, c channels, h w pixels, k classes.
 """
 
-import os
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
@@ -20,20 +16,19 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.batches import divided
-from vit.data.by_name import load_dataset
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
-from vit.data.folder import load_folder, load_held_out, load_unlabelled
-from vit.data.loaders import choose_num_workers, make_loader
-from vit.data.manifest import SUFFIXES, load_held_out_manifest, load_manifest
+from vit.data.find import Known, find_splits
+from vit.data.loaders import choose_num_workers, make_dataset, make_loader, on_cuda
 from vit.data.memory import Decoded, in_memory
-from vit.data.options import Loading, Sampling, Splitting, pair
-from vit.data.photo import Photo
-from vit.data.preprocess import InputFormat
+from vit.data.options import Loading, Sampling, Splitting, both_sides
+from vit.data.preprocess import InputFormat, Preprocess
+from vit.data.raster import rgb
 from vit.data.sampler import EvalSampler, TrainBatchSampler, batches_per_epoch
 from vit.data.sources import ImageSet, PathList, SplitName, Splits
+from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
-from vit.data.windows import Windows, evaluation_windows
+from vit.data.windows import Windows
 from vit.errors import UserError
 from vit.seeds import DRAWS
 
@@ -58,6 +53,9 @@ class ImageData(LightningDataModule):
         root: A folder of class folders, with or without train/, val/ and test/ above them, or a CSV
             or Parquet file with the columns path, label and, optionally, split. Wins over dataset.
         data_dir: Where downloads go. Default: ~/.cache/vit/data.
+        channels: Channels of images that are not RGB, 1 (gray) to 16: PNG and TIFF of 8 or 16 bits,
+            and .npy arrays, with the values of the file. Default: those of the pretrained weights,
+            or RGB of 8 bits, into which all images are turned.
         image_size: Pixels the model sees, one side or (height, width). Default: that of the
             pretrained weights, or 224.
         batch_size: Images in a batch of one process. Default: what global_batch leaves for each
@@ -65,6 +63,8 @@ class ImageData(LightningDataModule):
         global_batch: Images per step of the optimizer, of all processes together. Gradients are
             accumulated over as many batches as that takes.
         augment: Random changes of training images.
+        label_separator: What stands between the labels of one image in a CSV or Parquet file, such
+            as ";". Default: "|", where a label has it.
         inputs: Cut of evaluation images, and normalisation.
         sampling: Balanced classes, repeated augmentation.
         splits: Shares of train that become val and test, and the seed of a run's data.
@@ -77,10 +77,12 @@ class ImageData(LightningDataModule):
         root: str | None = None,
         *,
         data_dir: str | None = None,
+        channels: int | None = None,
         image_size: int | tuple[int, int] | None = None,
         batch_size: int | None = None,
         global_batch: int | None = None,
         augment: TrainTransform = _TRAIN_TRANSFORM,
+        label_separator: str | None = None,
         inputs: InputFormat = _INPUTS,
         sampling: Sampling = _SAMPLING,
         splits: Splitting = _SPLITTING,
@@ -104,7 +106,13 @@ class ImageData(LightningDataModule):
         self.dataset = dataset
         self.root = root
         self.data_dir = data_dir
-        self.image_size = pair(image_size)
+        self.channels = channels
+        if channels is not None:
+            loading.check_channels(channels)
+            augment.check_channels()
+        self.inputs = inputs
+        self._preprocess: Preprocess | None = None
+        self.image_size = both_sides(image_size)
         self.global_batch = global_batch
         self._own_batch = batch_size
         self.batch_size: int = batch_size or global_batch or DEFAULT_BATCH
@@ -115,8 +123,8 @@ class ImageData(LightningDataModule):
         self.seed = splits.seed
         self.loading = loading
         self.labelled = True
-        self.known_classes: list[str] | None = None
-        self.preprocess = inputs.preprocess(self.image_size)
+        self.known: Known | None = None
+        self.label_separator = label_separator
         # The split that the test and predict loops get.
         self.evaluation_split: SplitName = "test"
         self.consumed_samples = 0
@@ -124,7 +132,13 @@ class ImageData(LightningDataModule):
         self.saved_batch: int | None = None
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
 
-    def read_as(self, *, labelled: bool = True, classes: list[str] | None = None) -> "ImageData":
+    def read_as(
+        self,
+        *,
+        labelled: bool = True,
+        classes: list[str] | None = None,
+        multilabel: bool = False,
+    ) -> "ImageData":
         """What the images are read for, if not to train on them and their labels; returns itself.
 
         Args:
@@ -132,10 +146,13 @@ class ImageData(LightningDataModule):
                 of class folders among them.
             classes: Class names of a model that exists, in the order of its outputs: `root` is then
                 held-out images, all of them test, and a class without images is fine.
+            multilabel: Whether that model is one for several labels per image.
         """
         if self.sampling.balanced and not labelled:
             raise UserError("sampling.balanced needs labels, which this task does not read")
-        self.labelled, self.known_classes = labelled, classes
+        self.labelled = labelled
+        if classes is not None:
+            self.known = Known(classes=classes, multilabel=multilabel)
         return self
 
     def setup(self, stage: str) -> None:
@@ -155,27 +172,30 @@ class ImageData(LightningDataModule):
     @cached_property
     def splits(self) -> Splits:
         """Classes and images, found at the first use; nothing is decoded."""
-        cut = self.splitting
-        fractions = {"val_fraction": cut.val_fraction, "seed": cut.seed}
-        if self.root is None:
-            assert self.dataset is not None
-            named = load_dataset(self.dataset, data_dir=self.data_dir, **fractions)
-            return named if self.labelled else replace(named, classes=[])
-        is_manifest = self.root.lower().endswith(SUFFIXES) and not os.path.isdir(self.root)
-        # Before there is a Trainer; Lightning takes the rank from the environment.
-        progress = getattr(rank_zero_only, "rank", 0) == 0
-        known = self.known_classes
-        if known is not None and is_manifest:
-            return load_held_out_manifest(self.root, known)
-        if known:
-            return load_held_out(self.root, known, progress=progress)
-        fractions["test_fraction"] = cut.test_fraction
-        if is_manifest:
-            return load_manifest(self.root, labelled=self.labelled, **fractions)
-        if not self.labelled:
-            held_out = known is not None
-            return load_unlabelled(self.root, held_out=held_out, progress=progress, **fractions)
-        return load_folder(self.root, progress=progress, **fractions)
+        return find_splits(
+            self.dataset,
+            self.root,
+            data_dir=self.data_dir,
+            cut=self.splitting,
+            labelled=self.labelled,
+            known=self.known,
+            separator=self.label_separator,
+            arrays=self.channels is not None,
+        )
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How images are brought to the model, with mean and std of train where `channels` ask."""
+        if self._preprocess is None:
+            inputs, skip = self.inputs, self.loading.on_error == "skip"
+            if self.channels is not None:
+                inputs = with_statistics(inputs, self.splits.train, self.channels, skip=skip)
+            self._preprocess = inputs.preprocess(self.image_size, self.channels)
+        return self._preprocess
+
+    @preprocess.setter
+    def preprocess(self, given: Preprocess) -> None:
+        self._preprocess = given
 
     @property
     def classes(self) -> list[str]:
@@ -227,8 +247,8 @@ class ImageData(LightningDataModule):
         return 0 if dataset is None else dataset.num_skipped
 
     def open_image(self, split: SplitName, index: int) -> Image.Image:
-        """An image of a split in RGB, as it is on disk."""
-        return self._image_dataset(split, training=False).open(index)
+        """An image of a split in RGB, as it is on disk; one with `channels` as a picture of it."""
+        return rgb(self._image_dataset(split, training=False).open(index))
 
     def summary(self) -> str:
         """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
@@ -347,21 +367,13 @@ class ImageData(LightningDataModule):
     def _image_dataset(self, split: SplitName, *, training: bool) -> ImageDataset:
         key = (split, training)
         if key not in self._datasets:
-            transform: Callable[[Any], Tensor] = self.preprocess
-            windows = evaluation_windows(self.preprocess)
-            if training:
-                size, mean, std = self.image_size, self.preprocess.mean, self.preprocess.std
-                transform = partial(self.augment, image_size=size, mean=mean, std=std)
-                windows = self.augment.windows(size)
-            images = self.image_set(split)
-            self._datasets[key] = ImageDataset(
-                images,
-                transform,
+            self._datasets[key] = make_dataset(
+                self.image_set(split),
+                self.preprocess,
+                self.augment if training else None,
                 seed=self.seed,
                 on_error=self.loading.on_error,
-                opener=Photo,
-                windows=windows,
-                decoded=self._in_memory(split, windows),
+                in_memory=partial(self._in_memory, split),
             )
         return self._datasets[key]
 
@@ -387,12 +399,10 @@ class ImageData(LightningDataModule):
             dataset,
             num_workers=num_workers,
             image_size=self.image_size,
-            pin_memory=self._on_cuda(),
+            channels=self.channels,
+            pin_memory=on_cuda(self.trainer),
             **options,
         )
-
-    def _on_cuda(self) -> bool:
-        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
 
 if ImageData.__doc__ is not None:  # its arguments' help texts

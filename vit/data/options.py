@@ -5,10 +5,13 @@ from typing import Literal, get_args
 
 from vit.data.memory import Cache
 from vit.data.preprocess import check_choice
+from vit.data.raster import MAX_CHANNELS
+from vit.errors import UserError
 from vit.ranges import BELOW_ONE, NOT_NEGATIVE, Range, check_range
 
 MAX_WORKERS = 1024
 """More would be started until the memory ends."""
+CHANNELS = Range(low=1, high=MAX_CHANNELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +70,15 @@ class Loading:
             check_range("loading.num_workers", self.num_workers, Range(low=0, high=MAX_WORKERS))
         check_choice("loading.cache", self.cache, get_args(Cache))
 
+    def check_channels(self, channels: int) -> None:
+        """UserError where images with so many channels, which are not RGB, cannot be read so."""
+        check_range("channels", channels, CHANNELS)
+        if self.cache == "ram":
+            raise UserError("loading.cache=ram keeps RGB images; leave it out with data.channels")
 
-def pair(image_size: int | tuple[int, int] | None) -> tuple[int, int]:
-    """Height and width of images; 224 by default."""
+
+def both_sides(image_size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Height and width; 224 pixels each where nothing says how many."""
     if image_size is None:
         return 224, 224
     if isinstance(image_size, int):

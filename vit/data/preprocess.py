@@ -1,5 +1,7 @@
 """Step 2 at evaluation: RGB image -> uint8 `c h w`; and, for both, uint8 -> normalised floats.
 
+Images with other channels are float32 `c h w` (vit/data/raster.py) from the file to the model.
+
 Shapes: b batch, c channels, h w pixels. A trained model carries its `Preprocess` with it as JSON.
 Only torch and Pillow are needed; numpy and torchvision are not.
 """
@@ -15,6 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vit.data.decode import open_image
 from vit.errors import UserError, did_you_mean
 
 Interpolation = Literal["bilinear", "bicubic"]
@@ -63,6 +66,11 @@ class Preprocess:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     """Divides red, green and blue after the mean is subtracted."""
 
+    channels: int | None = None
+    """Channels of the images, whose values are then taken as the file has them
+    (vit/data/raster.py); mean and std have as many numbers. None: every image becomes RGB of 8
+    bits."""
+
     def __post_init__(self) -> None:
         check_choice("resize", self.resize, ("crop", "squash"))
         check_choice("interpolation", self.interpolation, get_args(Interpolation))
@@ -70,14 +78,40 @@ class Preprocess:
             raise UserError(f"image_size={self.image_size!r} must be (height, width) in pixels")
         if not _numbers((self.crop_fraction,), 1, float) or not 0 < self.crop_fraction <= 1:
             raise UserError(f"crop_fraction={self.crop_fraction!r} must be in (0, 1]")
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if not _numbers(values, 3, float):
-                raise UserError(f"{name}={values!r} must be three numbers: red, green and blue")
-        if min(self.std) <= 0:
-            raise UserError(f"std={self.std!r} must be three numbers above 0")
+        self._check_channels()
 
-    def __call__(self, image: Image.Image) -> Tensor:
-        """RGB image (`vit.data.decode.open_image`) -> uint8 `c h w`."""
+    def _check_channels(self) -> None:
+        count = self.channels
+        if count is not None and (not _numbers((count,), 1, int) or not 1 <= count <= 16):
+            raise UserError(f"channels={count!r} must be a whole number from 1 to 16")
+        wanted = "three numbers: red, green and blue"
+        above = "three numbers above 0"
+        if count is not None:
+            wanted, above = f"{count} numbers, one per channel", f"{count} numbers above 0"
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if not _numbers(values, count or 3, float):
+                raise UserError(f"{name}={values!r} must be {wanted}")
+        if min(self.std) <= 0:
+            raise UserError(f"std={self.std!r} must be {above}")
+
+    def open(self, source: Any) -> Any:
+        """An image as `__call__` takes it: RGB, or float32 `c h w` where `channels` are given.
+
+        `source` is a path, a file's bytes, a PIL image or an array. Raises ImageError.
+        """
+        if self.channels is None:
+            return open_image(source)
+        from vit.data.raster import open_raster
+
+        return open_raster(source, self.channels)
+
+    def __call__(self, image: Image.Image | Tensor) -> Tensor:
+        """RGB image (`vit.data.decode.open_image`) -> uint8 `c h w`; float32 `c h w` -> the same.
+
+        `open` gives either.
+        """
+        if isinstance(image, Tensor):
+            return self._raster(image)
         height, width = (round(side / self.crop_fraction) for side in self.image_size)
         if self.resize == "squash":
             image = image.resize((width, height), pillow_filter(self.interpolation))
@@ -85,17 +119,33 @@ class Preprocess:
             image = resize_to_cover(image, (height, width), self.interpolation)
         return to_tensor(center_crop(image, self.image_size))
 
+    def _raster(self, image: Tensor) -> Tensor:
+        from vit.data.raster import resized
+
+        size = tuple(round(side / self.crop_fraction) for side in self.image_size)
+        if self.resize == "squash":
+            return center_window(
+                resized(image, (size[0], size[1]), self.interpolation), self.image_size
+            )
+        return center_window(cover(image, (size[0], size[1]), self.interpolation), self.image_size)
+
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 `b c h w` -> float32 `b c h w` on the same device, contiguous.
+
+        Images with `channels` of their own are float32 already.
 
         The only place where pixels are normalised. The steps and their order are torchvision's
         ToTensor and Normalize, so the result equals theirs to the bit.
         """
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+        count, kind = self.channels or 3, torch.uint8 if self.channels is None else torch.float32
+        if images.dtype != kind or images.ndim != 4 or images.shape[1] != count:
             received = f"{images.dtype} of shape {tuple(images.shape)}"
-            raise ValueError(f"normalize takes uint8 images of shape (b, 3, h, w), not {received}")
+            wanted = f"{str(kind).removeprefix('torch.')} images of shape (b, {count}, h, w)"
+            raise ValueError(f"normalize takes {wanted}, not {received}")
         mean = _per_channel(self.mean, images.device)
         std = _per_channel(self.std, images.device)
+        if self.channels is not None:
+            return images.sub(mean).div_(std)
         floats = _empty_floats(images)
         step = max(1, len(images))
         if images.device.type == "cpu":  # some at a time: the four steps meet them in its cache
@@ -104,11 +154,23 @@ class Preprocess:
             part.copy_(pixels).div_(255).sub_(mean).div_(std)
         return floats
 
+    def picture(self, normalized: Tensor) -> Image.Image:
+        """An RGB image to look at of float32 `c h w` from `normalize`, on the CPU."""
+        mean, std = (_per_channel(v, normalized.device) for v in (self.mean, self.std))
+        values = normalized * std + mean
+        if self.channels is not None:
+            from vit.data.raster import picture
+
+            return picture(values)
+        pixels = (values * 255).round().clamp(0, 255).to(torch.uint8)
+        return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values, for the model's config.json."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
+            if name != "channels" or value is not None  # which earlier versions do not know
         }
 
     @classmethod
@@ -129,9 +191,6 @@ class Preprocess:
         return cls(**decoded)
 
 
-Channels = tuple[float, float, float]
-
-
 @dataclass(frozen=True, kw_only=True)
 class InputFormat:
     """What the model is fed: how evaluation images are cut, and how all are normalised.
@@ -148,15 +207,16 @@ class InputFormat:
     interpolation: Interpolation | None = None
     """Filter of the resize at evaluation: bilinear (default) or bicubic."""
 
-    mean: Channels | None = None
-    """Subtracted from red, green and blue in [0, 1]; 0.5 by default."""
+    mean: tuple[float, ...] | None = None
+    """Subtracted from red, green and blue in [0, 1]; 0.5 by default. One number per channel where
+    data.channels is given; the default is then that of the training images."""
 
-    std: Channels | None = None
-    """Divides red, green and blue after that; 0.5 by default."""
+    std: tuple[float, ...] | None = None
+    """Divides red, green and blue after that; 0.5 by default, or that of the training images."""
 
-    def preprocess(self, image_size: tuple[int, int]) -> Preprocess:
-        """The complete preprocessing for (height, width)."""
-        half = (0.5, 0.5, 0.5)
+    def preprocess(self, image_size: tuple[int, int], channels: int | None = None) -> Preprocess:
+        """The complete preprocessing for (height, width), and for `channels` that are not RGB."""
+        half = (0.5,) * (channels or 3)
         fraction = self.crop_fraction
         return Preprocess(
             image_size=image_size,
@@ -165,7 +225,13 @@ class InputFormat:
             interpolation=self.interpolation or "bilinear",
             mean=self.mean or half,
             std=self.std or half,
+            channels=channels,
         )
+
+
+def channels_of(config: Any) -> int | None:
+    """Channels of the images of a model by its configuration; None for RGB."""
+    return None if config.in_channels == 3 else config.in_channels
 
 
 def resize_to_cover(
@@ -185,6 +251,26 @@ def resize_to_cover(
     if (width, height) == image.size:
         return image
     return image.resize((width, height), pillow_filter(interpolation))
+
+
+def cover(raster: Tensor, size: tuple[int, int], interpolation: Interpolation) -> Tensor:
+    """`resize_to_cover` of float32 `c h w`."""
+    from vit.data.raster import resized
+
+    height, width = raster.shape[1:]
+    if is_strip(height, width):
+        limit = MAX_ASPECT * min(width, height)
+        raster = center_window(raster, (min(height, limit), min(width, limit)))
+        height, width = raster.shape[1:]
+    return resized(raster, cover_size(height, width, size), interpolation)
+
+
+def center_window(raster: Tensor, size: tuple[int, int]) -> Tensor:
+    """`center_crop` of float32 `c h w`; zeros take the place of black."""
+    from vit.data.raster import window
+
+    height, width = raster.shape[1:]
+    return window(raster, _offset(height, size[0]), _offset(width, size[1]), size)
 
 
 def cover_size(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:

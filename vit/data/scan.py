@@ -33,11 +33,15 @@ _SETTLED_SECONDS = 2.0
 
 
 @cache
-def image_extensions() -> frozenset[str]:
-    """Lower-case extensions of the files that are taken for images; .avif where Pillow opens it."""
+def image_extensions(arrays: bool = False) -> frozenset[str]:
+    """Lower-case extensions of the files that are taken for images; .avif where Pillow opens it.
+
+    With `arrays`, NumPy's .npy is one of them.
+    """
     from PIL import features
 
-    return frozenset(EXTENSIONS) | ({".avif"} if features.check("avif") else set())
+    more = {".avif"} if features.check("avif") else set()
+    return frozenset(EXTENSIONS) | more | ({".npy"} if arrays else set())
 
 
 @dataclass
@@ -73,19 +77,22 @@ class Tree:
         return (_join(folder.path, name) for folder in self.folders for name in folder.images)
 
 
-def scan(top: str, *, progress: bool = False) -> Tree:
+def scan(top: str, *, progress: bool = False, arrays: bool = False) -> Tree:
     """The tree below `top`, from the index file if no folder changed since it was written.
+
+    With `arrays`, .npy files are images, too.
 
     Raises:
         UserError: A folder cannot be read.
     """
     real = os.path.realpath(top)
-    index = _index_file(real)
+    known = image_extensions(arrays)
+    index = _index_file(real, known)
     tree = _read_index(cached(index))
     if tree is None:
         started = time.time()
         with Meter(f"scanning {top}", 0, "images", brief=True) as meter:
-            tree = _Walk(real, meter if progress else None).run()
+            tree = _Walk(real, meter if progress else None, known).run()
         newest = max(folder.mtime_ns for folder in tree.folders) / 1e9
         if newest < started - _SETTLED_SECONDS:
             _write_index(index, tree)
@@ -94,8 +101,9 @@ def scan(top: str, *, progress: bool = False) -> Tree:
 
 
 class _Walk:
-    def __init__(self, top: str, meter: Meter | None) -> None:
+    def __init__(self, top: str, meter: Meter | None, extensions: frozenset[str]) -> None:
         self.top = top
+        self.extensions = extensions
         self.meter = meter
         self.tree = Tree(top, [])
         self.visited: dict[str, Folder] = {}
@@ -148,7 +156,7 @@ class _Walk:
     def _add(self, folder: Folder, name: str, *, regular: bool) -> None:
         extension = os.path.splitext(name)[1].lower()
         # A pipe or a device named .jpg would block its reader for ever.
-        if regular and extension in image_extensions():
+        if regular and extension in self.extensions:
             folder.images.append(name)
             self.found += 1
         else:
@@ -187,8 +195,8 @@ def _holds(folder: str, path: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def _index_file(real: str) -> Path:
-    key = json.dumps([_INDEX_VERSION, real, sorted(image_extensions())])
+def _index_file(real: str, extensions: frozenset[str]) -> Path:
+    key = json.dumps([_INDEX_VERSION, real, sorted(extensions)])
     return cache_directory() / "index" / f"{sha256(key.encode()).hexdigest()[:32]}.json"
 
 
@@ -222,4 +230,9 @@ def ignored_note(where: str, folders: Iterable[Folder]) -> list[str]:
     counts = [f"{extension or 'no extension'} {count:,}" for extension, count in ordered]
     if hidden:
         counts.append(f"hidden {hidden:,}")
-    return [f"{where}: files that are not images left out: {', '.join(counts)}"] if counts else []
+    hint = " (--data.channels N reads .npy files)" if ".npy" in others else ""
+    return (
+        [f"{where}: files that are not images left out: {', '.join(counts)}{hint}"]
+        if counts
+        else []
+    )

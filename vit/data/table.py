@@ -16,12 +16,13 @@ _MAX_LISTED, _MAX_SHOWN = 20, 60
 
 
 def read_table(
-    path: str, needed: Sequence[str], optional: Sequence[str] = ()
+    path: str, needed: Sequence[str], optional: Sequence[str] | None = ()
 ) -> tuple[list[str], Iterator[Row]]:
     """The column names in lower case, and the rows.
 
-    Of a Parquet file only the `needed` and `optional` columns are read; a CSV file has all. Rows
-    are read while they are asked for, so a mistake in the file may show late.
+    Of a Parquet file only the `needed` and `optional` columns are read; a CSV file has all. With
+    `optional` None all columns are read, and their names are as they are written. Rows are read
+    while they are asked for, so a mistake in the file may show late.
 
     Raises:
         UserError: The file cannot be read, is not of its format, or lacks a needed column.
@@ -33,24 +34,32 @@ def read_table(
         return _read_parquet(path, needed, optional)
     rows = _csv_rows(path)
     first = next(rows, None)
+    if first is None and not needed:
+        return [], rows
     if first is None:
-        extra = "".join(f"[,{name}]" for name in optional)
+        extra = "".join(f"[,{name}]" for name in optional or ())
         raise UserError(f"{path} is empty; expected columns {','.join(needed)}{extra}")
     header = _lower(first[1])
     _check_header(path, header, needed)
-    return header, rows
+    return (header if optional is not None else [name.strip() for name in first[1]]), rows
+
+
+def column_names(path: str) -> list[str]:
+    """The column names in lower case; none of an empty file. UserError where it is no table."""
+    header, _ = read_table(path, (), None)
+    return _lower(header)
 
 
 def _check_header(path: str, header: list[str], needed: Sequence[str]) -> None:
     for column in needed:
         if column not in header:
             raise UserError(
-                f"{path} has columns {_listed(header)}, but none called {column!r}"
+                f"{path} has columns {listed(header)}, but none called {column!r}"
                 f"{did_you_mean(column, header)}"
             )
 
 
-def _listed(header: list[str]) -> str:
+def listed(header: list[str]) -> str:
     """The names as they stand where they are words, quoted where they might break the line."""
     shown = [name if name.isprintable() else repr(name) for name in header[:_MAX_LISTED]]
     shown = [name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}..." for name in shown]
@@ -88,7 +97,7 @@ def _csv_rows(path: str) -> Iterator[Row]:
 
 
 def _read_parquet(
-    path: str, needed: Sequence[str], optional: Sequence[str]
+    path: str, needed: Sequence[str], optional: Sequence[str] | None
 ) -> tuple[list[str], Iterator[Row]]:
     try:
         import pyarrow
@@ -105,7 +114,9 @@ def _read_parquet(
     names: list[str] = file.schema_arrow.names
     header = _lower(names)
     _check_header(path, header, needed)
-    at = [index for index, name in enumerate(header) if name in (*needed, *optional)]
+    at = list(range(len(header)))
+    if optional is not None:
+        at = [index for index in at if header[index] in (*needed, *optional)]
     # Columns are chosen by name, which must then be the only one, and no path into a struct.
     chosen = [names[index] for index in at]
     by_name = len(set(names)) == len(names) and not any("." in name for name in chosen)
@@ -122,7 +133,8 @@ def _read_parquet(
         except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise _unreadable(path, error) from error
 
-    return [header[index] for index in at], rows()
+    shown = header if optional is not None else [name.strip() for name in names]
+    return [shown[index] for index in at], rows()
 
 
 def _unreadable(path: str, error: Exception) -> UserError:

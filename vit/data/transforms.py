@@ -16,6 +16,7 @@ from functools import cache
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageFilter, ImageOps
 from torch import Tensor
 
@@ -23,7 +24,9 @@ from vit.data.photo import Photo
 from vit.data.preprocess import (
     Interpolation,
     center_crop,
+    center_window,
     check_choice,
+    cover,
     pillow_filter,
     to_tensor,
 )
@@ -139,20 +142,33 @@ class TrainTransform:
                 "window that is cut from it"
             )
 
+    def check_channels(self) -> None:
+        """Raises UserError for a change that is defined for RGB images of 8 bits only."""
+        for name in ("randaugment", "three_augment", "color_jitter"):
+            if getattr(self, name):
+                off = "null" if name == "randaugment" else "false" if name[0] == "t" else "0"
+                raise UserError(
+                    f"augment.{name} changes RGB images, and data.channels reads others; use "
+                    f"--data.augment.{name} {off}"
+                )
+
     def __call__(
         self,
-        image: Image.Image | Photo,
+        image: Image.Image | Photo | Tensor,
         image_size: tuple[int, int],
         *,
         mean: tuple[float, ...] = (0.5, 0.5, 0.5),
         std: tuple[float, ...] = (0.5, 0.5, 0.5),
     ) -> Tensor:
-        """RGB image -> uint8 `c h w` of `image_size` (height, width).
+        """RGB image -> uint8 `c h w` of `image_size` (height, width); float32 `c h w` -> the same.
 
         `mean` and `std` are those of the normalisation that follows; erasing and timm's
         RandAugment fill with them.
         """
-        pixels = self._cropped(image if isinstance(image, Photo) else Photo(image), image_size)
+        if isinstance(image, Tensor):
+            pixels = self._cropped_raster(image, image_size)
+        else:
+            pixels = self._cropped(image if isinstance(image, Photo) else Photo(image), image_size)
         if self.flip and torch.rand(1).item() < 0.5:
             pixels = pixels.flip(-1)
         if self.three_augment or self.randaugment is not None or self.color_jitter:
@@ -206,6 +222,34 @@ class TrainTransform:
         if self.crop == "simple":
             return to_tensor(_simple_crop(size, self.crop_padding)(image))
         return to_tensor(center_crop(image, size))
+
+    def _cropped_raster(self, image: Tensor, size: tuple[int, int]) -> Tensor:
+        """The same crops of float32 `c h w`, by the same draws."""
+        from vit.data.raster import resized, window
+
+        self.check_channels()
+        if self.crop == "inception":
+            rows, columns = image.shape[1:]
+            top, left, height, width = inception_box(rows, columns, self.crop_area)
+            part = image[:, top : top + height, left : left + width]
+            return resized(part, size, self.interpolation).contiguous()
+        border = 0
+        if self.crop == "resize_random":
+            assert self.resize_size is not None
+            self.check_size(size)
+            square = (self.resize_size, self.resize_size)
+            image = (resized if self.resize_squash else cover)(image, square, self.interpolation)
+        else:
+            image = cover(image, size, self.interpolation)
+        if self.crop == "none":
+            return center_window(image, size)
+        if self.crop == "pad":
+            border = self.crop_padding
+        if self.crop == "simple":
+            image = F.pad(image, (self.crop_padding,) * 4, mode="reflect")
+        top = _randint(image.shape[1] + 2 * border - size[0]) - border
+        left = _randint(image.shape[2] + 2 * border - size[1]) - border
+        return window(image, top, left, size)
 
     def _resize_random_crop(self, photo: Photo, size: tuple[int, int]) -> Image.Image:
         assert self.resize_size is not None
@@ -264,7 +308,7 @@ def _three_augment(image: Image.Image) -> Image.Image:
 
 
 def erase(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-    """Fill a random box of uint8 `c h w` with noise, in place.
+    """Fill a random box of uint8 or float32 `c h w` with noise, in place.
 
     DeiT's random erasing (arXiv:1708.04896, mode 'pixel'): standard normal noise per value in
     the units of the normalised image. It deviates in that noise beyond black and white is
@@ -275,7 +319,12 @@ def erase(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> No
     if box is None:
         return
     top, left, box_height, box_width = box
-    scale, shift = (torch.tensor(v).view(-1, 1, 1) * 255 for v in (std, mean))
+    scale, shift = (torch.tensor(v).view(-1, 1, 1) for v in (std, mean))
+    if pixels.is_floating_point():  # not of 8 bits: nothing is rounded or clipped
+        noise = torch.randn(channels, box_height, box_width) * scale + shift
+        pixels[:, top : top + box_height, left : left + box_width] = noise
+        return
+    scale, shift = scale * 255, shift * 255
     noise = torch.randn(channels, box_height, box_width) * scale + shift
     noise = noise.round_().clamp_(0, 255).to(torch.uint8)
     pixels[:, top : top + box_height, left : left + box_width] = noise

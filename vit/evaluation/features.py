@@ -8,7 +8,6 @@ Shapes: n images, d features.
 
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +24,8 @@ from torch import Tensor
 from vit.cache import cached
 from vit.checkpoints.native import fingerprint
 from vit.checkpoints.writing import write_safetensors
-from vit.data.sources import ImageSet, PathList, SplitName
+from vit.data.sources import ImageSet, SplitName
+from vit.data.statistics import images_digest
 from vit.errors import UserError
 from vit.kernels.accelerate import accelerate
 from vit.kernels.packing import pack
@@ -165,23 +165,6 @@ class Extractor:
         model: Any = self.model
         pooled = model.pool(model.features(pixels))
         return model.pre_logits(pooled) if self.layer == "pre_logits" else pooled
-
-
-def images_digest(images: ImageSet) -> str:
-    """SHA-256 over path, size and time of change of each file in order, or over the pixels."""
-    digest = hashlib.sha256()
-    if not isinstance(images.items, PathList):
-        digest.update(f"{images.items.shape} {images.items.dtype}".encode())
-        digest.update(np.ascontiguousarray(images.items).data)
-        return digest.hexdigest()
-    for path in images.items:
-        try:
-            status = os.stat(path)
-            state = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError:  # opening the file will report it
-            state = "absent"
-        digest.update(os.fsencode(path) + f"\0{state}\n".encode())
-    return digest.hexdigest()
 
 
 @contextmanager

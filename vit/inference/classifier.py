@@ -22,7 +22,6 @@ from vit.checkpoints.layout import MissingFact
 from vit.checkpoints.native import load_native
 from vit.checkpoints.native import matches as is_native
 from vit.checkpoints.pretrained import load_pretrained
-from vit.data.decode import open_image
 from vit.data.preprocess import Preprocess
 from vit.errors import UserError
 from vit.kernels.accelerate import accelerate
@@ -31,6 +30,9 @@ from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.reading import irregular
 
+_EVEN = 0.5
+"""Threshold of models that record none."""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -38,10 +40,16 @@ class Prediction:
 
     classes: list[str]
     probabilities: list[float]
+    labels: list[str] | None = None
+    """The classes of the image, most probable first, of a model for several labels per image: those
+    whose probability is above their threshold. None for a model with one label per image."""
 
 
 class Classifier:
-    """A model in evaluation mode with its class names and preprocessing."""
+    """A model in evaluation mode with its class names and preprocessing.
+
+    `thresholds`: of each class, for a model with several labels per image; 0.5 by default.
+    """
 
     def __init__(
         self,
@@ -50,18 +58,22 @@ class Classifier:
         preprocess: Preprocess,
         *,
         multilabel: bool = False,
+        thresholds: list[float] | None = None,
     ) -> None:
         self.model = accelerate(model.eval())
         self.classes = classes
         self.preprocess = preprocess
         self.multilabel = multilabel
+        self.thresholds = thresholds or [_EVEN] * len(classes)
 
     def probabilities(self, images: Iterable[Any]) -> Tensor:
         """Probabilities `b k` for paths, PIL images or uint8 arrays (h w, or h w 3).
 
+        A model for images that are not RGB takes what `vit.data.raster.open_raster` does.
+
         UserError where the outputs are not finite.
         """
-        batch = torch.stack([self.preprocess(open_image(image)) for image in images])
+        batch = torch.stack([self.preprocess(self.preprocess.open(image)) for image in images])
         parameter = next(self.model.parameters())
         batch = self.preprocess.normalize(batch.to(parameter.device)).to(parameter.dtype)
         with torch.inference_mode():
@@ -85,9 +97,22 @@ class Classifier:
         for start in range(0, len(images), batch_size):
             scores = self.probabilities(images[start : start + batch_size])
             values, indices = scores.topk(min(top, len(self.classes)))
-            for row, order in zip(values.tolist(), indices.tolist(), strict=True):
-                results.append(Prediction([self.classes[i] for i in order], row))
+            sets = self._sets(scores)
+            rows = zip(values.tolist(), indices.tolist(), sets, strict=True)
+            for row, order, labels in rows:
+                results.append(Prediction([self.classes[i] for i in order], row, labels))
         return results
+
+    def _sets(self, scores: Tensor) -> list[list[str]] | list[None]:
+        """The classes of each row of probabilities `b k` above their thresholds; or None."""
+        if not self.multilabel:
+            return [None] * len(scores)
+        above = scores > torch.tensor(self.thresholds)
+        order = scores.argsort(dim=1, descending=True, stable=True).tolist()
+        return [
+            [self.classes[i] for i in row if chosen[i]]
+            for row, chosen in zip(order, above.tolist(), strict=True)
+        ]
 
     def to(self, device: str | torch.device) -> "Classifier":
         """Moves the model to a device."""
@@ -113,6 +138,7 @@ def load(path: str | Path) -> Classifier:
         model, info = load_native(weights)
         values, names = info.preprocess, info.classes
         multilabel: bool = info.extra.get("multilabel", False)
+        thresholds: list[float] | None = info.extra.get("thresholds")
         notes += info.notes
     else:
         try:
@@ -120,7 +146,8 @@ def load(path: str | Path) -> Classifier:
         except MissingFact as fact:
             command = f"vit convert {shlex.quote(str(path))} DIR --to native"
             raise UserError(f"{fact.for_convert()} to `{command}`, and load DIR") from fact
-        values, names, multilabel = report.preprocess, report.classes, report.multilabel
+        values, names = report.preprocess, report.classes
+        multilabel, thresholds = report.multilabel, report.thresholds
         notes += report.notes
         unprepared = report.unprepared
     config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
@@ -140,8 +167,11 @@ def load(path: str | Path) -> Classifier:
             "weights (`vit models --weights`)"
         )
     preprocess = Preprocess.from_dict(values)
-    if config.in_channels != 3:
-        raise UserError(f"{path} takes {config.in_channels} channels, but images have 3")
+    if config.in_channels != len(preprocess.mean):
+        raise UserError(
+            f"{path} takes {config.in_channels} channels, and its description prepares images of "
+            f"{len(preprocess.mean)}"
+        )
     if isinstance(config, ViTConfig) and any(
         side % config.patch_size for side in preprocess.image_size
     ):
@@ -154,7 +184,9 @@ def load(path: str | Path) -> Classifier:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     classes = names or [str(i) for i in range(config.num_classes)]
-    return Classifier(model.eval(), classes, preprocess, multilabel=multilabel)
+    return Classifier(
+        model.eval(), classes, preprocess, multilabel=multilabel, thresholds=thresholds
+    )
 
 
 def _without_classes(path: str | Path, reason: str = "is an encoder without classes") -> UserError:

@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vit.data.decode import open_image
-from vit.data.preprocess import InputFormat, Preprocess
+from vit.data.preprocess import InputFormat, Preprocess, channels_of
 from vit.errors import UserError
 from vit.inference.classifier import Classifier
 
@@ -21,7 +20,7 @@ class ImageTransform:
     preprocess: Preprocess
 
     def __call__(self, image: Any) -> Tensor:
-        pixels = self.preprocess(open_image(image))
+        pixels = self.preprocess(self.preprocess.open(image))
         return self.preprocess.normalize(pixels[None])[0]
 
 
@@ -45,6 +44,8 @@ def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
                 "vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
             )
         preprocess = (
-            Preprocess.from_dict(recorded) if recorded else InputFormat().preprocess(config.size)
+            Preprocess.from_dict(recorded)
+            if recorded
+            else InputFormat().preprocess(config.size, channels_of(config))
         )
     return ImageTransform(Preprocess.from_dict({**preprocess.to_dict(), **changes}))

@@ -204,6 +204,27 @@ def worst(
     return figure
 
 
+def labelled_images(
+    images: Sequence[Image.Image], captions: Sequence[str], title: str, theme: Theme = LIGHT
+) -> Figure:
+    """Images in order, each above its caption."""
+    across = min(5, max(3, len(images)))
+    down = -(-len(images) // across)
+    side, gap, lines, top = 1.6, 0.15, 0.3, 0.45  # inches
+    width, height = across * (side + gap) + gap, down * (side + lines) + top
+    figure = new_figure(width, height, theme, dpi=110)
+    figure.set_layout_engine("none")
+    figure.text(gap / width, 1 - 0.2 / height, title, va="center", color=theme.ink, fontsize=10)
+    for at, (image, caption) in enumerate(zip(images, captions, strict=True)):
+        row, column = divmod(at, across)
+        left, low = gap + column * (side + gap), height - top - row * (side + lines) - side
+        axes = figure.add_axes((left / width, low / height, side / width, side / height))
+        axes.set_axis_off()
+        _picture(axes, image, theme)
+        _line(axes, 0, shorten(nearest_legible(caption), 26), 7.5, theme.ink)
+    return figure
+
+
 def _picture(axes: Axes, image: Image.Image | None, theme: Theme) -> None:
     axes.set(xlim=(0, 1), ylim=(1, 0), aspect="equal")
     if image is None:

@@ -82,6 +82,9 @@ class Findings:
     """Multi-label only."""
     class_bars: tuple[np.ndarray, str] | None
     """Multi-label only: one value in [0, 1] per class, (k,), and its name."""
+    thresholds: np.ndarray | None = None
+    """Multi-label only: (k,) probabilities above which a class is predicted; `class_bars` is then
+    average precision."""
     matrix: np.ndarray | None
     """Single-label only: (k, k) counts, true by predicted class; None for too many classes."""
     calibration: "Reliability | None"
@@ -196,10 +199,18 @@ def _classes(findings: Findings) -> list[str]:
     def rows(chosen: Sequence[int]) -> list[list[str]]:
         shares = (scores.precision, scores.recall, scores.f1)
         return [
-            [classes[k], *(percent(s[k]) for s in shares), f"{scores.count[k]:,}"] for k in chosen
+            [
+                classes[k],
+                *_ranked(findings, k),
+                *(percent(s[k]) for s in shares),
+                f"{scores.count[k]:,}",
+            ]
+            for k in chosen
         ]
 
     head = ["class", "precision", "recall", "F1", "images"]
+    if findings.thresholds is not None:
+        head[1:1] = ["average precision", "threshold"]
     everything = table(head, rows(range(len(classes))))
     if len(classes) <= 2 * WEAKEST:
         return [*blocks, everything]
@@ -210,6 +221,13 @@ def _classes(findings: Findings) -> list[str]:
         table(head, rows(lowest)),
         folded(f"All {len(classes):,} classes", everything),
     ]
+
+
+def _ranked(findings: Findings, k: int) -> list[str]:
+    """Cells with average precision and threshold of a class of multi-label data."""
+    if findings.thresholds is None or findings.class_bars is None:
+        return []
+    return [percent(findings.class_bars[0][k]), f"{findings.thresholds[k]:.3f}"]
 
 
 def _confusion(findings: Findings) -> str:
@@ -299,7 +317,7 @@ def _wrong(findings: Findings) -> list[str]:
     if shown:
         words += " What the model said and how sure it was, then the truth, then the file."
     if findings.multilabel:
-        words += " An error is a class of 50 % or more that the image does not have."
+        words += " An error is a class above its threshold that the image does not have."
     return [text(words), cards(shown)]
 
 

@@ -36,7 +36,7 @@ THUMBNAIL = 320
 MAX_CONFUSION = 2000
 """Maximum number of classes; larger k x k tables cost memory and are not readable."""
 THRESHOLD = 0.5
-"""Minimum probability of a predicted class in multi-label data."""
+"""Probability above which a class is predicted in multi-label data, where none was chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,15 +101,23 @@ class Predictions:
         return scores
 
 
-def worst_predictions(predictions: Predictions) -> list[tuple[int, int]]:
+def of_classes(thresholds: np.ndarray | None, num_classes: int) -> np.ndarray:
+    """(k,) thresholds; THRESHOLD where there are none."""
+    return np.full(num_classes, THRESHOLD) if thresholds is None else thresholds
+
+
+def worst_predictions(
+    predictions: Predictions, thresholds: np.ndarray | None = None
+) -> list[tuple[int, int]]:
     """(row, column of top_classes) of every error, most confident first.
 
     Single label: the most probable class, if it is wrong. Multi-label: the most probable class that
-    the image does not have, if its probability is above THRESHOLD.
+    the image does not have, if its probability is above its threshold.
     """
     if predictions.multilabel:
+        needed = of_classes(thresholds, predictions.labels.shape[1])[predictions.top_classes]
         held = np.take_along_axis(predictions.labels, predictions.top_classes, axis=1) > 0
-        wrong = ~held & (predictions.top_probabilities >= THRESHOLD)
+        wrong = ~held & (predictions.top_probabilities > needed)
     else:
         wrong = (predictions.top_classes != predictions.labels[:, None]) & (
             np.arange(predictions.top_classes.shape[1]) == 0
@@ -127,6 +135,7 @@ def examine(
     classes: Sequence[str],
     predictions: Predictions,
     open_image: Callable[[int], Image.Image],
+    thresholds: np.ndarray | None = None,
 ) -> Findings:
     """The numbers behind the report; the arguments are those of `write_results`."""
     from vit.calibration import reliability  # imports torch, which nothing else in a report needs
@@ -142,7 +151,7 @@ def examine(
         groups = reliability(predictions.top_probabilities[:, 0], hits)
     elif (table := predictions.scores()) is not None:
         labels = predictions.labels > 0
-        said = table >= THRESHOLD
+        said = table > of_classes(thresholds, k)
         scores = class_scores((labels & said).sum(0), said.sum(0), labels.sum(0))
         groups = reliability(table.ravel(), labels.ravel())
         areas = average_precision(table, labels)
@@ -150,7 +159,7 @@ def examine(
         mean_precision = float(areas[~np.isnan(areas)].mean()) if labels.any() else float("nan")
     else:
         bars = _found_among_top(predictions)
-    worst = worst_predictions(predictions)
+    worst = worst_predictions(predictions, thresholds)
     return Findings(
         run_dir=run_dir,
         split=split,
@@ -164,6 +173,7 @@ def examine(
         scores=scores,
         mean_average_precision=mean_precision,
         class_bars=bars,
+        thresholds=of_classes(thresholds, k) if mean_precision is not None else None,
         matrix=matrix,
         calibration=groups,
         wrong=[_wrong_image(predictions, row, at, open_image) for row, at in worst[:NUM_WORST]],
@@ -228,11 +238,17 @@ def _text_of(file: Path) -> str:
 
 
 def write_csv(
-    file: Path, classes: Sequence[str], predictions: Predictions, *, spreadsheet: bool = False
+    file: Path,
+    classes: Sequence[str],
+    predictions: Predictions,
+    *,
+    thresholds: np.ndarray | None = None,
+    spreadsheet: bool = False,
 ) -> None:
     """One row per image: its classes, whether the first prediction is correct, the top five.
 
-    Several classes of an image are separated by "|", as in a manifest. File and class names are
+    Several classes of an image are separated by "|", as in a manifest; multi-label data has those
+    above their thresholds in a last column, predicted_labels. File and class names are
     unchanged, so that programs can find the files; with `spreadsheet`, names that a spreadsheet
     would run as formulas are prefixed with '.
     """
@@ -242,6 +258,9 @@ def write_csv(
     head = ["index", "image", "label", "label_probability", "predicted", "probability", "correct"]
     for i in top[1:]:
         head += [f"predicted_{i + 1}", f"probability_{i + 1}"]
+    said = _sets(predictions, thresholds)
+    if said is not None:
+        head.append("predicted_labels")
     # A file name need not be valid Unicode.
     # A pipe or a device such as /dev/stdout must not be replaced by a file.
     whole = nullcontext(file) if special(file) is not None else atomic(file)
@@ -266,7 +285,16 @@ def write_csv(
                 + [true, _short(predictions.label_probabilities[row])]
                 + [first, _short(probability), int(right)]
                 + [cell for name, share in others for cell in (name, _short(share))]
+                + ([] if said is None else [shown("|".join(classes[k] for k in said[row]))])
             )
+
+
+def _sets(predictions: Predictions, thresholds: np.ndarray | None) -> list[np.ndarray] | None:
+    """Per image the class indices above their thresholds, ascending; None for single labels."""
+    table = predictions.scores() if predictions.multilabel else None
+    if table is None:
+        return None
+    return [np.flatnonzero(row) for row in table > of_classes(thresholds, table.shape[1])]
 
 
 def _short(probability: float) -> str:
@@ -280,21 +308,23 @@ def write_results(
     classes: Sequence[str],
     predictions: Predictions,
     open_image: Callable[[int], Image.Image],
+    thresholds: np.ndarray | None = None,
 ) -> list[Path]:
     """Writes predictions.csv, the figures and report.html of one evaluation to `run_dir`.
 
     `open_image` returns the image of an entry of `predictions.indices`. An image that can no longer
     be opened (OSError, ValueError) becomes an empty frame. Figures without data are skipped:
     curves.png without metrics.csv; confusion.png for more than MAX_CONFUSION classes and for
-    multi-label data, which gets per_class.png. Returns the written files, the report last. Raises
+    multi-label data, which gets per_class.png. `thresholds` (k,): probabilities above which a class
+    of multi-label data is predicted. Returns the written files, the report last. Raises
     UserError for a set without images.
     """
     if not len(predictions):
         raise UserError(f"the {split} set has no images, so there is nothing to report")
     run_dir = Path(run_dir)
     predictions = predictions.in_order()
-    write_csv(run_dir / "predictions.csv", classes, predictions)
-    findings = examine(run_dir, split, classes, predictions, open_image)
+    write_csv(run_dir / "predictions.csv", classes, predictions, thresholds=thresholds)
+    findings = examine(run_dir, split, classes, predictions, open_image, thresholds)
     pictures = {"worst.png": png(figures.worst(findings.wrong, classes, findings.wrong_title))}
     if panels := list(curves.panels_of(findings.history)):
         pictures["curves.png"] = png(curves.curves(findings.history, panels))

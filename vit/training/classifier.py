@@ -19,7 +19,7 @@ from vit.training.distillation import Teacher
 from vit.training.facts import DataFacts
 from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.lora import add_lora
-from vit.training.losses import Loss, balanced_weights, refuse_double_balance
+from vit.training.losses import Loss, balanced_weights, named_weights, refuse_double_balance
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing, check_pairs
 from vit.training.optimizers.groups import LAYER_DECAY
@@ -85,15 +85,13 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             preprocess=facts.preprocess, optimizer=optimizer, schedule=schedule, compile=compile
         )
         self.labels = facts.labels
-        self.loss = loss or Loss()
+        self.loss = (loss or Loss()).for_labels(multilabel=self.labels.multilabel)
         self.mixing = mixing or Mixing()
         self.layer_decay = learning.layer_decay
         self.freeze_backbone = learning.freeze_backbone
         self.num_classes = num_classes
         if num_classes < 1:
             raise UserError(f"num_classes={num_classes} must be at least 1, training needs a head")
-        if self.labels.multilabel and self.loss.kind == "softmax":
-            raise UserError("images with several labels need model.loss.kind=sigmoid")
         if self.labels.names is not None and len(self.labels.names) != num_classes:
             raise UserError(
                 f"labels.names has {len(self.labels.names)} names for num_classes={num_classes}"
@@ -104,22 +102,26 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             classes=self.labels.names,
             num_classes=num_classes,
             image_size=facts.image_size,
-            **architecture or {},
+            **self._architecture(architecture, facts.channels),
         )
         self._prepare_head()
         if lora is not None:
             self._add_lora(lora)
         self.teacher: Teacher | None = None  # loaded by a fit that distils; not of the state dict
-        weights = None
-        if self.loss.class_weights == "balanced":
-            if not self.labels.counts:
-                raise UserError("class_weights=balanced needs labels.counts, images per class")
-            weights = balanced_weights(self.labels.counts)
-        self.register_buffer("class_weights", weights, persistent=False)
+        self.register_buffer("class_weights", self._class_weights(), persistent=False)
         multilabel = self.labels.multilabel
-        self.val_metrics = EvaluationMetrics(num_classes, multilabel=multilabel)
+        self.val_metrics = EvaluationMetrics(
+            num_classes, multilabel=multilabel, choose_thresholds=True
+        )
         self.test_metrics = EvaluationMetrics(num_classes, multilabel=multilabel)
+        self.thresholds: list[float] | None = None
+        """Of each class, with several labels per image: a probability above it is a yes."""
+        if multilabel and self.load_report is not None and not self.load_report.reinitialised:
+            self.thresholds = self.load_report.thresholds
         self.train()  # Lightning trains in the modes that it finds
+
+    def _architecture(self, given: dict[str, Any] | None, channels: int | None) -> dict[str, Any]:
+        return {**(given or {}), **({} if channels is None else {"in_channels": channels})}
 
     def _prepare_head(self) -> None:
         if self.loss.distillation is not None and len(self.model.head_layers) != 2:
@@ -145,6 +147,18 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             )
         add_lora(self.model, rank)
 
+    def _class_weights(self) -> Tensor | None:
+        weights, labels = self.loss.class_weights, self.labels
+        if isinstance(weights, dict):
+            if labels.names is None:
+                raise UserError("class_weights by name need labels.names, the names of the classes")
+            return named_weights(weights, labels.names)
+        if weights == "none":
+            return None
+        if not labels.counts:
+            raise UserError("class_weights=balanced needs labels.counts, images per class")
+        return balanced_weights(labels.counts)
+
     def _compile(self) -> None:
         super()._compile()
         if self.loss.distillation is not None:
@@ -152,6 +166,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
+            self.thresholds = None  # those of the weights that training starts from
             data = counting_data(self.trainer)
             balanced = data is not None and data.sampling.balanced
             refuse_double_balance(balanced, self.loss.class_weights)
@@ -225,10 +240,27 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             metrics.update(probabilities, labels, loss)
         return probabilities
 
+    def on_test_epoch_start(self) -> None:
+        super().on_test_epoch_start()
+        chosen = self.thresholds
+        self.test_metrics.thresholds = None if chosen is None else torch.tensor(chosen)
+
+    def on_validation_epoch_end(self) -> None:
+        super().on_validation_epoch_end()
+        chosen = self.val_metrics.chosen_thresholds()
+        if chosen is not None:
+            self.thresholds = [float(value) for value in chosen]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.thresholds = (checkpoint.get("vit") or {}).get("extra", {}).get("thresholds")
+
+    def extra(self) -> dict[str, Any]:
+        """What a saved model says about its outputs."""
+        chosen = {} if self.thresholds is None else {"thresholds": self.thresholds}
+        return {"multilabel": self.labels.multilabel, **chosen}
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         header = checkpoint["vit"]
-        header["classes"], header["extra"] = (
-            self.labels.names,
-            {"multilabel": self.labels.multilabel},
-        )
+        header["classes"], header["extra"] = self.labels.names, self.extra()

@@ -24,6 +24,8 @@ class DataFacts:
     """Outputs of the head, if it has one."""
     image_size: int | tuple[int, int] = 224
     """Pixels, one side or (height, width)."""
+    channels: int | None = None
+    """Of images that are not RGB; None for those of the weights or the architecture."""
     labels: Labels = field(default_factory=Labels)
     preprocess: dict[str, Any] | None = None
     """Evaluation preprocessing in plain types, stored with the model. Without its mean and std,

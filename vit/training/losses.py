@@ -1,14 +1,15 @@
 """The training loss. Shapes: b batch, k classes."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.errors import UserError
-from vit.ranges import BELOW_ONE, FINITE, check_range
+from vit.errors import UserError, did_you_mean, some_of
+from vit.ranges import BELOW_ONE, FINITE, POSITIVE, check_range
 from vit.shapes import Float
 from vit.training.distillation import Distillation
 
@@ -17,15 +18,17 @@ from vit.training.distillation import Distillation
 class Loss:
     """Cross-entropy between logits and class indices or target distributions."""
 
-    kind: Literal["softmax", "sigmoid", "bce"] = "softmax"
+    kind: Literal["auto", "softmax", "sigmoid", "bce"] = "auto"
     """One class per image (softmax), or one yes-or-no question per class, summed over classes
-    (sigmoid: big_vision's sigmoid_xent; also for several labels per image). bce: DeiT III's form
-    of sigmoid (arXiv:2204.07118; engine.py), the mean over classes, where a class that has any
-    share of a mixed image is a whole 'yes'."""
+    (sigmoid: big_vision's sigmoid_xent; also for several labels per image). auto: sigmoid where
+    images have several labels, else softmax. bce: DeiT III's form of sigmoid (arXiv:2204.07118;
+    engine.py), the mean over classes, where a class that has any share of a mixed image is a whole
+    'yes'."""
     label_smoothing: float = 0.0
     """Share in [0, 1) of the target spread evenly over all classes."""
-    class_weights: Literal["none", "balanced"] = "none"
-    """balanced: a class counts by n / (k * its images), so that rare classes count as much."""
+    class_weights: Literal["none", "balanced"] | dict[str, float] = "none"
+    """balanced: a class counts by n / (k * its images), so that rare classes count as much. Or
+    weights by class name, such as {cat: 2, dog: 0.5}; a class that is not named counts by 1."""
     head_bias: float | None = None
     """Start value of a new head's bias; with the sigmoid loss -10 for 21k and -6.9 for 1k classes
     makes every first answer 'no' (arXiv:2106.10270)."""
@@ -36,27 +39,47 @@ class Loss:
         if self.head_bias is not None:
             check_range("head_bias", self.head_bias, FINITE)
         check_range("label_smoothing", self.label_smoothing, BELOW_ONE)
+        if isinstance(self.class_weights, dict):
+            for name, weight in self.class_weights.items():
+                check_range(f"class_weights: {name}", weight, POSITIVE)
         if self.kind == "bce" and self.label_smoothing:
             raise UserError(
                 f"label_smoothing={self.label_smoothing} would make every target of kind=bce a "
                 "'yes'; choose kind=sigmoid or label_smoothing=0"
             )
 
+    def for_labels(self, *, multilabel: bool) -> "Loss":
+        """This loss, where auto has become softmax or sigmoid.
+
+        Raises UserError for softmax where images have several labels.
+        """
+        if multilabel and self.kind == "softmax":
+            raise UserError(
+                "images with several labels need model.loss.kind=sigmoid, which auto chooses"
+            )
+        if self.kind != "auto":
+            return self
+        return replace(self, kind="sigmoid" if multilabel else "softmax")
+
     def __call__(
         self, logits: Float[Tensor, "b k"], targets: Tensor, weights: Tensor | None = None
     ) -> Float[Tensor, ""]:
-        """Mean over the batch. `targets` are indices `b` or distributions `b k`, `weights` `k`."""
+        """Mean over the batch. `targets` are indices `b` or distributions `b k`, `weights` `k`.
+
+        kind=auto is softmax here: `for_labels` decides.
+        """
+        one_class = self.kind in ("auto", "softmax")
         # In float32 at least: sums over many classes lose digits in half precision.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if targets.dim() == 1:
-            if self.kind == "softmax" and weights is None:
+            if one_class and weights is None:
                 return F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
             targets = F.one_hot(targets, logits.shape[-1])
         targets = (targets > 0 if self.kind == "bce" else targets).to(logits.dtype)
         if self.label_smoothing:
             k = logits.shape[-1]
             targets = targets * (1 - self.label_smoothing) + self.label_smoothing / k
-        if self.kind == "softmax":
+        if one_class:
             terms = -targets * F.log_softmax(logits, dim=-1)
         else:
             terms = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
@@ -64,7 +87,9 @@ class Loss:
         return terms.mean() if self.kind == "bce" else terms.sum(-1).mean()
 
 
-def refuse_double_balance(balanced_sampling: bool, class_weights: str | None) -> None:
+def refuse_double_balance(
+    balanced_sampling: bool, class_weights: str | dict[str, float] | None
+) -> None:
     """UserError where rare classes are both drawn and weighted as if they were common.
 
     The weights are those of the set as it is, so a class with a tenth of the images of another
@@ -85,3 +110,17 @@ def balanced_weights(counts: list[int]) -> Float[Tensor, "k"]:
         raise UserError(f"class_weights=balanced: class number {empty[0]} has no training image")
     per_class = torch.tensor(counts, dtype=torch.float32)
     return per_class.sum() / (len(counts) * per_class)
+
+
+def named_weights(weights: Mapping[str, int | float], classes: Sequence[str]) -> Float[Tensor, "k"]:
+    """Weights by class name in the order of the classes; 1 for a class that is not named.
+
+    Raises UserError for a name that no class has.
+    """
+    for name in weights:
+        if name not in classes:
+            raise UserError(
+                f"class_weights: there is no class {name!r}"
+                f"{did_you_mean(name, classes) or f'; the classes are {some_of(classes, 10)}'}"
+            )
+    return torch.tensor([float(weights.get(name, 1.0)) for name in classes])

@@ -77,6 +77,8 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         compile: bool = False,
     ) -> None:
         facts = facts or DataFacts()
+        if facts.channels is not None:
+            raise UserError("masked patches are predicted for RGB images; leave out data.channels")
         super().__init__(
             preprocess=facts.preprocess, optimizer=optimizer, schedule=schedule, compile=compile
         )

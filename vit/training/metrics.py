@@ -16,6 +16,9 @@ from torchmetrics.utilities import dim_zero_cat
 from vit.calibration import BINS, BinSums, equal_width
 from vit.ranking import top_classes
 
+EVEN = 0.5
+"""Threshold of a class for which none was chosen: a probability above it is a yes."""
+
 # Scores that are sorted at a time for average precision: 2**22 take some 200 MB.
 _SORTED_TOGETHER = 2**22
 
@@ -125,14 +128,20 @@ class MeanAveragePrecision(Metric):
 
     A class without images counts as 0, as in scikit-learn and torchmetrics. torchmetrics sorts
     class by class and keeps labels of eight bytes.
+
+    Args:
+        choose: Whether `compute` chooses thresholds, too.
     """
 
     full_state_update = False
     preds: list[Tensor]
     target: list[Tensor]
 
-    def __init__(self) -> None:
+    def __init__(self, *, choose: bool = False) -> None:
         super().__init__()
+        self.choose = choose
+        self.thresholds: Tensor | None = None
+        """float32 `k` by `best_thresholds`, of the last `compute`."""
         for name in ("preds", "target"):
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
@@ -146,10 +155,12 @@ class MeanAveragePrecision(Metric):
         n, k = scores.shape
         together = max(1, _SORTED_TOGETHER // max(n, 1))
         parts = [
-            average_precision(scores[:, i : i + together].T, labels[:, i : i + together].T)
+            (scores[:, i : i + together].T, labels[:, i : i + together].T)
             for i in range(0, k, together)
         ]
-        return torch.cat(parts).mean().to(torch.float32)
+        if self.choose:
+            self.thresholds = torch.cat([best_thresholds(*part) for part in parts])
+        return torch.cat([average_precision(*part) for part in parts]).mean().to(torch.float32)
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
@@ -160,16 +171,49 @@ def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
     n = scores.shape[1]
     if not n:
         return scores.new_zeros(len(scores))
-    ranked, order = scores.sort(dim=1, descending=True)
-    relevant = labels.gather(1, order)
-    # Of each place, the last one that has the same score: precision is that of all of them.
-    last = torch.arange(n, device=scores.device).repeat(len(scores), 1)
-    last[:, :-1].masked_fill_(ranked[:, :-1] == ranked[:, 1:], n)
-    last = last.flip(1).cummin(1).values.flip(1)
-    exact = torch.float32 if scores.device.type == "mps" else torch.float64
-    hits = relevant.cumsum(1, dtype=torch.int64).to(exact)
+    _, relevant, last = _ranking(scores, labels)
+    hits = _hits(relevant)
     precision = (hits / torch.arange(1, n + 1, device=scores.device)).gather(1, last)
     return (precision * relevant).sum(1) / hits[:, -1].clamp(min=1)
+
+
+def best_thresholds(scores: Tensor, labels: Tensor) -> Tensor:
+    """float32 `k`: of each class the threshold with the highest F1, from `k n`; 0.5 without labels.
+
+    Scores above a threshold are a yes. It lies in the middle between the lowest score that is one
+    and the next; of equal F1 the highest threshold is taken.
+    """
+    k, n = scores.shape
+    even = torch.full((k,), EVEN, device=scores.device)
+    if not n:
+        return even
+    scores = scores.to(torch.float32)
+    ranked, relevant, last = _ranking(scores, labels)
+    hits = _hits(relevant)
+    f1 = 2 * hits / (torch.arange(1, n + 1, device=scores.device) + hits[:, -1:])
+    # A cut falls between different scores, and a score of 0 is above no threshold.
+    f1 = f1.masked_fill((last != torch.arange(n, device=scores.device)) | (ranked <= 0), 0)
+    highest, cut = f1.max(1, keepdim=True)
+    below = torch.cat([ranked[:, 1:], ranked.new_zeros(k, 1)], 1)
+    lowest, following = (values.gather(1, cut)[:, 0] for values in (ranked, below))
+    middle = (lowest + following) / 2
+    middle = torch.where(middle < lowest, middle, following)  # two neighbours in float32
+    return torch.where(highest[:, 0] > 0, middle, even)
+
+
+def _ranking(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores `k n`, highest first; their labels; and of each place the last with the same score."""
+    n = scores.shape[1]
+    ranked, order = scores.sort(dim=1, descending=True)
+    last = torch.arange(n, device=scores.device).repeat(len(scores), 1)
+    last[:, :-1].masked_fill_(ranked[:, :-1] == ranked[:, 1:], n)
+    return ranked, labels.gather(1, order), last.flip(1).cummin(1).values.flip(1)
+
+
+def _hits(relevant: Tensor) -> Tensor:
+    """Images that have the class up to each place, `k n`; floats for exact division."""
+    exact = torch.float32 if relevant.device.type == "mps" else torch.float64
+    return relevant.cumsum(1, dtype=torch.int64).to(exact)
 
 
 class EvaluationMetrics(torch.nn.Module):
@@ -177,18 +221,26 @@ class EvaluationMetrics(torch.nn.Module):
 
     One label per image: top-1, top-5 (of more than 5 classes), macro F1, calibration error. Several
     labels: mean average precision, macro F1, exact match.
+
+    Args:
+        choose_thresholds: Whether `compute` chooses the thresholds of several labels per image.
     """
 
-    def __init__(self, num_classes: int, *, multilabel: bool) -> None:
+    def __init__(
+        self, num_classes: int, *, multilabel: bool, choose_thresholds: bool = False
+    ) -> None:
         super().__init__()
         self.num_classes = num_classes
+        self.multilabel = multilabel
+        self.thresholds: Tensor | None = None
+        """`k` thresholds of F1 and exact match with several labels per image; None for 0.5."""
         self.loss = MeanMetric()
         self.images = ImageCount()
         kwargs: dict[str, Any] = {"validate_args": False}
         if multilabel:
             # Average precision keeps every score; thresholds would round it.
             scores: dict[str, Any] = {
-                "map": MeanAveragePrecision(),
+                "map": MeanAveragePrecision(choose=choose_thresholds),
                 "f1": MultilabelF1Score(num_classes, **kwargs),
                 "exact": MultilabelExactMatch(num_classes, **kwargs),
             }
@@ -209,7 +261,19 @@ class EvaluationMetrics(torch.nn.Module):
         self.loss.update(loss, weight=len(labels))
         self.images.update(probabilities, labels)
         labels = labels.long()
-        self.scores.update(probabilities, labels)
+        if self.thresholds is None:
+            self.scores.update(probabilities, labels)
+            return
+        said = (probabilities > self.thresholds.to(probabilities.device)).long()
+        for name, metric in self.scores.items():
+            metric.update(probabilities if name == "map" else said, labels)
+
+    def chosen_thresholds(self) -> Tensor | None:
+        """float32 `k`, with the highest F1 on what was computed last; None where none are wanted.
+
+        Processes share their scores in `compute`, so that all have the same thresholds.
+        """
+        return self.scores["map"].thresholds if self.multilabel else None  # pyright: ignore
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars by name: loss and the scores."""

@@ -35,6 +35,8 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         tensors, values, notes = writing.write(config, state, info.classes)
     if info.extra.get("multilabel"):
         values["problem_type"] = "multi_label_classification"
+        if info.extra.get("thresholds") is not None:
+            values[reading.THRESHOLDS] = info.extra["thresholds"]
     files = {"config.json": values}
     if info.preprocess is not None:
         preprocess = completed(info.preprocess, config.size)

@@ -64,7 +64,7 @@ def recognise(file: WeightFile) -> Recognised:
         used=used,
         classes=class_names(file.config, config.num_classes),
         **preparation(from_huggingface, file.preprocessor, config.size),
-        extra=label_kind(file.config),
+        extra=label_kind(file.config, config.num_classes),
         notes=[]
         if file.config
         else ["there is no config.json: BiT's own groups, activation, padding and strides"],

@@ -151,7 +151,7 @@ def recognise(file: WeightFile) -> Recognised:
         left_out=left_out,
         classes=class_names(file.config, config.num_classes),
         **preparation(from_huggingface, file.preprocessor, config.size),
-        extra=label_kind(file.config),
+        extra=label_kind(file.config, config.num_classes),
         notes=[] if file.config else ["there is no config.json: exact GELU is assumed"],
         foreign="" if "blocks.0.attn.qkv.bias" in tensors else NO_QKV_BIASES,
     )
@@ -247,7 +247,15 @@ def class_names(config: dict[str, Any], num_classes: int) -> list[str] | None:
     return None if names == [f"LABEL_{i}" for i in range(num_classes)] else names
 
 
-def label_kind(config: dict[str, Any]) -> dict[str, Any]:
+THRESHOLDS = "label_thresholds"
+"""Field of config.json with a threshold per class; transformers keeps it and does not use it."""
+
+
+def label_kind(config: dict[str, Any], num_classes: int) -> dict[str, Any]:
     """`extra` of a model whose images may have several labels: its scores are sigmoids."""
-    several = config.get("problem_type") == "multi_label_classification"
-    return {"multilabel": True} if several else {}
+    if config.get("problem_type") != "multi_label_classification":
+        return {}
+    thresholds = config.get(THRESHOLDS)
+    if thresholds is None or len(thresholds) != num_classes:
+        return {"multilabel": True}
+    return {"multilabel": True, "thresholds": thresholds}

@@ -1,0 +1,153 @@
+"""Thresholds per class against scikit-learn's precision-recall curve, and their way to a model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score
+from sklearn.metrics import precision_recall_curve as curve
+from sklearn.utils.class_weight import compute_class_weight
+from torch import Tensor
+
+from vit.checkpoints.native import load_native, save_native
+from vit.checkpoints.pretrained import load_pretrained
+from vit.errors import UserError
+from vit.models.config import ViTConfig
+from vit.models.zoo import build_model
+from vit.reports.per_class import class_lines, class_table
+from vit.reports.results import Predictions
+from vit.training.losses import Loss, balanced_weights, named_weights
+from vit.training.metrics import EvaluationMetrics, best_thresholds
+
+
+def evaluated(scores: Tensor, labels: Tensor, **options: bool) -> EvaluationMetrics:
+    metrics = EvaluationMetrics(scores.shape[1], multilabel=True, **options)
+    metrics.reset()
+    for part, own in zip(scores.split(7), labels.split(7), strict=True):
+        metrics.update(part, own, part.mean())
+    return metrics
+
+
+@settings(derandomize=True, deadline=None, max_examples=80)
+@given(
+    images=st.integers(1, 40),
+    levels=st.sampled_from([2, 5, 10**6]),
+    seed=st.integers(0, 999),
+)
+def test_a_threshold_has_the_highest_f1_of_scikit_learns_curve(
+    images: int, levels: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    # Scores between 0 and 1, as sigmoids give them, often equal.
+    scores = ((random.integers(levels, size=(images, 4)) + 0.5) / levels).astype(np.float32)
+    labels = random.random((images, 4)) < 0.4
+    chosen = best_thresholds(torch.tensor(scores.T), torch.tensor(labels.T).long()).numpy()
+    for k in range(4):
+        if not labels[:, k].any():
+            assert chosen[k] == 0.5
+            continue
+        precision, recall, _ = curve(labels[:, k], scores[:, k])
+        best = (2 * precision * recall / np.maximum(precision + recall, 1e-12)).max()
+        assert f1_score(labels[:, k], scores[:, k] > chosen[k]) == pytest.approx(best)
+
+
+def test_a_threshold_lies_in_the_middle_and_between_neighbours_of_float32() -> None:
+    scores, labels = torch.tensor([[0.9, 0.6, 0.2]]), torch.tensor([[1, 1, 0]])
+    assert best_thresholds(scores, labels).item() == pytest.approx(0.4)
+    low = torch.tensor(0.7)
+    high = torch.nextafter(low, torch.tensor(1.0))
+    threshold = best_thresholds(torch.stack([low, high])[None], torch.tensor([[0, 1]]))
+    assert ((torch.stack([low, high]) > threshold) == torch.tensor([False, True])).all()
+    nothing = torch.zeros(2, 3)  # scores that are above no threshold
+    assert best_thresholds(nothing, torch.ones(2, 3).long()).tolist() == [0.5, 0.5]
+
+
+def test_f1_and_exact_match_are_scikit_learns_at_the_thresholds() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(90, 5, generator=generator)
+    labels = (torch.rand(90, 5, generator=generator) < 0.3).float()
+    chosen = torch.tensor([0.2, 0.9, 0.5, 0.35, 0.61])
+    metrics = EvaluationMetrics(5, multilabel=True)
+    metrics.thresholds = chosen
+    metrics.reset()
+    metrics.update(scores, labels, torch.tensor(0.0))
+    found, said, truth = metrics.compute(), (scores > chosen).numpy(), labels.numpy()
+    assert found["f1"].item() == pytest.approx(f1_score(truth, said, average="macro"))
+    assert found["exact"].item() == pytest.approx(accuracy_score(truth, said))
+    assert found["map"].item() == pytest.approx(average_precision_score(truth, scores.numpy()))
+    again = evaluated(scores, labels, choose_thresholds=True)
+    assert again.chosen_thresholds() is None
+    again.compute()
+    torch.testing.assert_close(
+        again.chosen_thresholds(), best_thresholds(scores.T, labels.long().T)
+    )
+
+
+def test_named_weights_follow_the_classes_and_balanced_ones_are_scikit_learns() -> None:
+    assert named_weights({"dog": 3, "cat": 0.5}, ["cat", "dog", "hen"]).tolist() == [0.5, 3, 1]
+    with pytest.raises(UserError, match="there is no class 'dg'; did you mean 'dog'"):
+        named_weights({"dg": 3}, ["cat", "dog"])
+    with pytest.raises(UserError, match=r"class_weights: dog=0\.0 must be more than 0"):
+        Loss(class_weights={"dog": 0.0})
+    labels = np.repeat([0, 1, 2], [5, 1, 14])
+    theirs = compute_class_weight("balanced", classes=np.arange(3), y=labels)
+    assert balanced_weights([5, 1, 14]).tolist() == pytest.approx(theirs.tolist())
+
+
+def test_the_loss_follows_from_the_labels() -> None:
+    assert Loss().for_labels(multilabel=True).kind == "sigmoid"
+    assert Loss().for_labels(multilabel=False).kind == "softmax"
+    assert Loss(kind="bce").for_labels(multilabel=True).kind == "bce"
+
+
+SIZES = dict(image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=2)
+
+
+def test_thresholds_travel_with_a_model_and_follow_its_classes(tmp_path: Path) -> None:
+    model = build_model(ViTConfig(**SIZES, num_classes=3))
+    extra = {"multilabel": True, "thresholds": [0.1, 0.2, 0.3]}
+    save_native(tmp_path, model, classes=["a", "b", "c"], preprocess=None, extra=extra)
+    assert load_native(tmp_path)[1].extra == extra
+    assert load_pretrained(tmp_path)[1].thresholds == [0.1, 0.2, 0.3]
+    _, report = load_pretrained(tmp_path, classes=["c", "a", "b"])
+    assert report.thresholds == [0.3, 0.1, 0.2]
+    _, report = load_pretrained(tmp_path, classes=["x", "y"])  # another head
+    assert report.thresholds is None
+
+
+@pytest.mark.parametrize("thresholds", [[0.5], [0.1, 0.2, 2.0], "half", [0.1, None, 0.2]])
+def test_damaged_thresholds_are_refused(thresholds: object, tmp_path: Path) -> None:
+    model = build_model(ViTConfig(**SIZES, num_classes=3))
+    extra = {"multilabel": True, "thresholds": thresholds}
+    save_native(tmp_path, model, classes=["a", "b", "c"], preprocess=None, extra=extra)
+    with pytest.raises(UserError, match="is not a list of 3 numbers from 0 to 1"):
+        load_native(tmp_path)
+
+
+def test_the_table_of_classes_is_scikit_learns() -> None:
+    random = np.random.default_rng(0)
+    scores = random.random((60, 3)).astype(np.float32)
+    labels = (random.random((60, 3)) < 0.4).astype(int)
+    labels[:, 2] = 0
+    order = np.argsort(-scores, axis=1)
+    predictions = Predictions(
+        indices=np.arange(60),
+        names=[str(i) for i in range(60)],
+        labels=labels,
+        top_classes=order,
+        top_probabilities=np.take_along_axis(scores, order, axis=1),
+        label_probabilities=scores[:, 0],
+    )
+    thresholds = np.array([0.3, 0.8, 0.99], dtype=np.float32)
+    rows = class_table(["cat", "dog", "hen"], predictions, thresholds)
+    for k, row in enumerate(rows[:2]):
+        assert row["f1"] == pytest.approx(f1_score(labels[:, k], scores[:, k] > thresholds[k]))
+        area = average_precision_score(labels[:, k], scores[:, k])
+        assert row["average_precision"] == pytest.approx(area)
+        assert row["images"] == labels[:, k].sum()
+    assert rows[2]["average_precision"] is None and rows[2]["recall"] is None
+    lines = list(class_lines(rows))
+    assert len(lines) == 5 and lines[-1].split()[:3] == ["hen", "0", "-"]

@@ -1,0 +1,63 @@
+"""first_batch.png: what the model sees at its first step, images and labels."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from vit.seeds import step_seed
+from vit.writing import write_bytes
+
+FILE = "first_batch.png"
+MOST = 25
+"""Images that are shown."""
+_MOST_LABELS = 4
+
+
+class FirstBatch(Callback):
+    """Draws the first batch of the first process before its step, augmented, mixed and labelled.
+
+    The batch is that of the step: mixing is drawn from a generator with the step's seed, and the
+    generator of the run is put back. A run that is continued keeps its picture.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__()
+        self._run_dir = run_dir
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if not trainer.is_global_zero or trainer.global_step or batch_idx:
+            return
+        from vit.reports.drawing import png
+        from vit.reports.figures import labelled_images
+
+        data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        model: Any = pl_module
+        images, targets = batch[0], batch[1]
+        if model.mixing:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(step_seed(data.seed, data.consumed_samples, 0))
+                images, targets = model.mixing(images, targets, data.num_classes)
+        shown = [data.preprocess.picture(image) for image in images[:MOST].detach().float().cpu()]
+        captions = [
+            _caption(own, data.classes, several=data.multilabel) for own in targets[:MOST].cpu()
+        ]
+        title = f"The first training batch: {len(shown)} of {len(images)} images"
+        write_bytes(self._run_dir / FILE, png(labelled_images(shown, captions, title)))
+
+
+def _caption(target: Tensor, classes: list[str], *, several: bool) -> str:
+    """The class of an index, or the classes of shares `k`, the largest first."""
+    if target.dim() == 0:
+        return classes[int(target)]
+    values, order = target.float().sort(descending=True, stable=True)
+    own = [(classes[int(k)], float(v)) for k, v in zip(order, values, strict=True) if v > 0]
+    mixed = any(share < 1 for _, share in own)
+    words = [f"{name} {share:.2f}" if mixed else name for name, share in own[:_MOST_LABELS]]
+    more = ["..."] if len(own) > _MOST_LABELS else []
+    return ", ".join(words + more) or ("no label" if several else "")
