@@ -1,12 +1,11 @@
 """LightningCLI, wired: links from data to model, errors of one line, one run directory."""
 
-import argparse
 import os
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jsonargparse
 import yaml
@@ -24,12 +23,13 @@ from vit.cli.messages import explain, is_refusal, shorten
 from vit.cli.option_ranges import check_constructors, check_options
 from vit.cli.recipes import resolve_recipes, task_of
 from vit.cli.run_directory import is_first_process
+from vit.cli.run_options import add_run_options
 from vit.cli.trial_builds import try_callbacks, try_optimizer
 from vit.data.module import DEFAULT_BATCH, ImageData
 from vit.errors import UserError
 from vit.hardware import computes_on_cpu, default_precision
 from vit.kernels.routes import use_routes
-from vit.training.callbacks import FiniteLoss, RunProgress, StopTogether, WatchProcesses
+from vit.training.callbacks import RunProgress, StopTogether, WatchProcesses
 from vit.training.classifier import ImageClassifier
 from vit.training.counted_data import CountedData
 from vit.training.csv_log import MetricsCsv
@@ -131,78 +131,7 @@ class TrainingCLI(LightningCLI):
             raise self._explain(error) from error
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument(
-            "--task",
-            type=str,
-            default="classification",
-            help="What is trained: classification, or masked_patches, which needs no labels.",
-        )
-        parser.add_argument(
-            "--ckpt_path",
-            type=str | None,
-            default=None,
-            help="Checkpoint of a run to continue exactly, or 'last' for the one in --run_dir.",
-        )
-        parser.add_argument(
-            "--resume",
-            type=str,
-            default="auto",
-            help="auto: continue the unfinished run in --run_dir, if it has this configuration. "
-            "never: start a new run. PATH: continue from that checkpoint or run.",
-        )
-        parser.add_argument(
-            "--save_every",
-            type=float | None,
-            default=None,
-            help="Seconds between two saves of last.ckpt. By default 60 at ends of epochs, 900 "
-            "within an epoch.",
-        )
-        parser.add_argument(
-            "--run_dir",
-            type=str | None,
-            default=None,
-            help="Where the run goes; by default runs/ and the name of the recipe or of data.root.",
-        )
-        parser.add_argument(
-            "--final_split",
-            type=str,
-            default="test",
-            help="Images that the finished run is scored on: test, val, or none. A set without "
-            "test images is scored on val.",
-        )
-        parser.add_argument(
-            "--patience",
-            type=int | None,
-            default=None,
-            help="Validations without a better score (val/acc1, val/map, or val/loss where there "
-            "are no labels) after which the run ends.",
-        )
-        parser.add_argument(
-            "--on_nonfinite",
-            type=Literal["stop", "skip"],
-            default="stop",
-            help="What a step with gradients that are NaN or infinite does: stop ends the run and "
-            "names the step and its images; skip leaves the step out and counts it, at most "
-            f"{FiniteLoss.MOST_IN_A_ROW} in a row.",
-        )
-        parser.add_argument(
-            "--save_lora",
-            type=bool,
-            default=False,
-            help="With --model.lora, writes RUN/lora/ too: what was trained, a few MB, apart from "
-            "the weights that it changes; `vit convert` puts them together.",
-        )
-        for name in ("optimizer", "lr_scheduler"):  # which config.yaml of runs have, always null
-            parser.add_argument(f"--{name}", type=Any, default=None, help=argparse.SUPPRESS)
-        parser.add_argument(
-            "--routes",
-            type=dict[str, str] | Literal["auto", "plain"],
-            default="auto",
-            help="How products are computed on CPUs: auto (the routes that were measured to be the "
-            "fastest on this machine; `vit bench --routes` lists them), plain (PyTorch's own "
-            "operations), or KEY: ROUTE for single ones. A run keeps its routes: the last bits "
-            "depend on them.",
-        )
+        add_run_options(parser)
         parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
         parser.link_arguments("data", "model.facts", compute_fn=_facts, apply_on="instantiate")
 

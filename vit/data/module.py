@@ -12,10 +12,9 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
-from torch import Tensor
 from torch.utils.data import DataLoader
 
-from vit.data.batches import divided
+from vit.data.batches import divided, recorded_draws
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.find import Known, find_splits
@@ -24,7 +23,7 @@ from vit.data.memory import Decoded, in_memory
 from vit.data.options import Loading, Sampling, Splitting, both_sides
 from vit.data.preprocess import InputFormat, Preprocess
 from vit.data.raster import rgb
-from vit.data.sampler import EvalSampler, TrainBatchSampler, batches_per_epoch
+from vit.data.sampler import EvalSampler, TrainBatchSampler, balancing, batches_per_epoch
 from vit.data.sources import ImageSet, PathList, SplitName, Splits
 from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
@@ -272,7 +271,7 @@ class ImageData(LightningDataModule):
             rank=self._rank,
             world_size=self._world_size,
             repeats=self.sampling.repeats,
-            weights=self._weights() if self.sampling.balanced else None,
+            weights=balancing(self.splits.train.labels) if self.sampling.balanced else None,
             progress=self,
             accumulated=self._accumulated,
         )
@@ -328,13 +327,8 @@ class ImageData(LightningDataModule):
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         self.consumed_samples = int(state_dict["consumed_samples"])
-        self.draws = int(state_dict.get("draws", 1))
+        self.draws = recorded_draws(state_dict)
         self.saved_batch = state_dict.get("batch")
-        if self.draws > DRAWS:
-            raise UserError(
-                f"the run draws by rule {self.draws}, and this version of vit knows {DRAWS}; "
-                "continue it with the version that has begun it"
-            )
 
     @property
     def _accumulated(self) -> int | None:
@@ -357,12 +351,6 @@ class ImageData(LightningDataModule):
 
     def _is_fitting(self) -> bool:
         return self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
-
-    def _weights(self) -> Tensor:
-        if self.multilabel:
-            raise UserError("sampling.balanced needs one label per image; this set has several")
-        images = torch.tensor(self.class_counts, dtype=torch.float64)
-        return 1 / images[torch.from_numpy(self.splits.train.labels)]
 
     def _image_dataset(self, split: SplitName, *, training: bool) -> ImageDataset:
         key = (split, training)

@@ -6,6 +6,7 @@ So one integer in a checkpoint resumes a run exactly, and evaluation counts ever
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
@@ -25,6 +26,17 @@ class Progress(Protocol):
 def batches_per_epoch(num_samples: int, global_batch: int) -> int:
     """Full global batches in an epoch; at least one, for which a smaller set is repeated."""
     return max(1, num_samples // global_batch)
+
+
+def balancing(labels: np.ndarray) -> Tensor:
+    """A weight per sample `n`, one over the images of its class, for balanced draws.
+
+    `labels`: a class per sample `n`. Raises UserError for several labels each, `n k`.
+    """
+    if labels.ndim > 1:
+        raise UserError("sampling.balanced needs one label per image; this set has several")
+    counts = torch.from_numpy(np.bincount(labels)).double()
+    return 1 / counts[torch.from_numpy(labels)]
 
 
 class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
