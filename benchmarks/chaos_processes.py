@@ -1,6 +1,6 @@
 """Runs of several processes lose one, get a signal, change their number; a disk fills.
 
-`python benchmarks/chaos_processes.py [--steps 60] [--out FILE]`; some minutes on two cores.
+`python benchmarks/chaos_processes.py [--steps 88] [--out FILE]`; some minutes on two cores.
 
 Drives the installed command through torchrun on loopback (gloo), a small model on the digits, and
 compares weights, losses and exit statuses with those of runs left alone. The disk is a tmpfs of
@@ -93,10 +93,16 @@ def losses(folder: str) -> dict[int, float]:
     return {int(r["step"]): float(r["train/loss"]) for r in rows if r.get("train/loss")}
 
 
-def wait_for_step(launch: Launch, folder: str, step: int) -> None:
-    """Until the log of the run has the step."""
-    while launch.process.poll() is None and max(losses(folder), default=-1) < step:
-        time.sleep(0.2)
+def wait_for_save(launch: Launch, folder: str, saves: int = 1) -> None:
+    """Until the run has saved so many times."""
+    last, seen = Path(folder) / "checkpoints/last.ckpt", set[int]()
+    if last.is_file():
+        seen.add(last.stat().st_mtime_ns)
+    saves += len(seen)
+    while launch.process.poll() is None and len(seen) < saves:
+        if last.is_file():
+            seen.add(last.stat().st_mtime_ns)
+        time.sleep(0.05)
 
 
 def weights(folder: str) -> dict[str, torch.Tensor]:
@@ -115,7 +121,8 @@ def interrupted(folder: str, steps: int, number: signal.Signals, rank: int) -> d
     args = command(folder, steps)
     launch = Launch(args, 2, f"{folder}-1")
     pid = launch.rank(rank)
-    wait_for_step(launch, folder, steps // 2)
+    wait_for_save(launch, folder)
+    time.sleep(0.5)
     began = time.monotonic()
     os.kill(pid, number)
     status, lines = launch.end()
@@ -130,10 +137,10 @@ def interrupted(folder: str, steps: int, number: signal.Signals, rank: int) -> d
 def changed(folder: str, steps: int) -> dict[str, Any]:
     """Two processes, then one, then four."""
     args, ends = command(folder, steps), []
-    for turn, processes in enumerate((2, 1)):
+    for processes in (2, 1):
         launch = Launch(args, processes, f"{folder}-{processes}")
         pid = launch.rank(0)
-        wait_for_step(launch, folder, steps * (turn + 1) // 3)
+        wait_for_save(launch, folder)
         os.kill(pid, signal.SIGTERM)
         ends.append(launch.end()[0])
     ends.append(Launch(args, 4, f"{folder}-4").end()[0])
@@ -151,7 +158,7 @@ def full_disk(steps: int) -> dict[str, Any] | str:
         wide = SIZES.replace("32", "160").replace("64", "640")
         args = [a.replace(SIZES, wide) for a in command("disk/run", steps)]
         launch = Launch(args, 1, "disk-1")
-        wait_for_step(launch, "disk/run", steps // 2)
+        wait_for_save(launch, "disk/run", 2)
         ballast = disk / "ballast"
         with ballast.open("wb") as file:
             try:
@@ -190,7 +197,7 @@ def spread(seeds: list[dict[int, float]]) -> float:
 def main() -> int:
     """Exit status 0 if nothing was lost, hung or was silent."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=88)
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results/chaos_processes.json"
     )

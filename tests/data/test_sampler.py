@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset
 
 from vit.data.sampler import EvalSampler, TrainBatchSampler
 from vit.errors import UserError
@@ -175,3 +178,101 @@ def test_draws_of_the_same_image_in_an_epoch_are_different_copies():
 def test_impossible_sizes_are_refused(num_samples, batch_size, options, message):
     with pytest.raises(UserError, match=message):
         sampler(num_samples, batch_size, **options)
+
+
+# Any number of ranks, and another one
+
+Division = tuple[int, int, int]
+"""Images in a batch of one rank, ranks, batches of a rank in a step."""
+
+
+@st.composite
+def divisions(draw: st.DrawFn) -> tuple[int, list[Division]]:
+    """A global batch and some ways to divide it."""
+    whole = draw(st.integers(1, 24))
+    ways = [
+        (batch, ranks, whole // batch // ranks)
+        for batch in range(1, whole + 1)
+        for ranks in range(1, 7)
+        if whole % (batch * ranks) == 0
+    ]
+    return whole, draw(st.lists(st.sampled_from(ways), min_size=1, max_size=4))
+
+
+class Keys(Dataset[Any]):
+    """Gives the keys that it is asked for."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return key
+
+
+def steps_of(
+    num_samples: int, division: Division, at: int, count: int, workers: int = 0, **options: Any
+) -> list[list[tuple[int, int, int]]]:
+    """Keys of so many steps from a count of samples on, those of each step sorted."""
+    batch, ranks, accumulated = division
+    parts: list[list[Any]] = []
+    for rank in range(ranks):
+        progress, mine = At(at), []
+        while len(mine) < count * accumulated:
+            source = sampler(
+                num_samples, batch, rank=rank, world=ranks, progress=progress,
+                accumulated=accumulated, **options,
+            )  # fmt: skip
+            for keys in DataLoader(
+                Keys(), batch_sampler=source, num_workers=workers, collate_fn=list
+            ):
+                mine.append(keys)
+                progress.consumed_samples += batch * ranks
+                if len(mine) == count * accumulated:
+                    break
+        parts.append(mine)
+    assert len({len(part) for part in parts}) == 1
+    assert {len(keys) for part in parts for keys in part} == {batch}
+    return [
+        sorted(key for part in parts for keys in part[i : i + accumulated] for key in keys)
+        for i in range(0, count * accumulated, accumulated)
+    ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 70), divisions(), st.integers(0, 9),
+    st.lists(st.integers(1, 5), min_size=4, max_size=4), st.sampled_from([1, 1, 3]),
+)  # fmt: skip
+def test_changes_of_ranks_and_batches_change_no_step(
+    num_samples: int, divided: tuple[int, list[Division]], start: int, counts: list[int],
+    repeats: int,
+) -> None:  # fmt: skip
+    whole, ways = divided
+    total = sum(counts[: len(ways)])
+    expected = steps_of(num_samples, (whole, 1, 1), start * whole, total, repeats=repeats)
+    actual, at = [], start
+    for way, count in zip(ways, counts, strict=False):
+        actual += steps_of(num_samples, way, at * whole, count, repeats=repeats)
+        at += count
+    assert actual == expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 70), divisions())
+def test_each_sample_comes_once_an_epoch_but_for_a_remainder(
+    num_samples: int, divided: tuple[int, list[Division]]
+) -> None:
+    whole, ways = divided
+    steps = max(num_samples // whole, 1)
+    for way in ways:
+        keys = [key for step in steps_of(num_samples, way, 0, steps) for key in step]
+        assert {epoch for epoch, _, _ in keys} == {0}
+        counts = Counter(index for _, index, _ in keys)
+        if num_samples >= whole:
+            assert set(counts.values()) == {1}
+            assert len(counts) == num_samples - num_samples % whole
+        else:  # repeated to fill a step
+            assert max(counts.values()) - min(counts[i] for i in range(num_samples)) <= 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_no_step(workers: int) -> None:
+    plain = steps_of(50, (4, 2, 2), 32, 5)
+    assert steps_of(50, (4, 2, 2), 32, 5, workers) == plain

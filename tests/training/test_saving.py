@@ -56,7 +56,7 @@ def test_saves_fall_on_steps_of_the_optimizer(
     keep.CHECK_EVERY = 1
     trainer = make_trainer(max_epochs=1, accumulate_grad_batches=2, callbacks=[keep, saves])
     trainer.fit(make_model(), make_data())
-    assert saves.positions == [16, 32, 40]
+    assert saves.positions == [16, 32]  # 12 images, less than a step, sit out
 
 
 @pytest.mark.parametrize("stop_after", [6, 8, 12])
