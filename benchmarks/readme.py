@@ -49,7 +49,7 @@ ROWS = (
     Row(
         "accuracy_finetune",
         "100 images per class: the recipe finetune, ViT-S/14 at 112 px, 300 steps",
-        "`finetune`, ViT-S/14 at 112 pixels, 300 steps",
+        "an earlier `finetune`, ViT-S/14 at 112 pixels, 300 steps",
         "vit fit -c finetune --data.root cifar10_100/ --model.pretrained WEIGHTS "
         "--data.image_size 112",
         "CIFAR-10 (JPEG), 100 images per class",

@@ -38,6 +38,7 @@ ONE_PAGE = {
     "cache",
     "calibration",  # shared by training's metric, evaluation and reports
     "errors",
+    "fine_tuning",  # shared by training and the cost of a recipe
     "hardware",
     "locking",
     "logistic",  # shared by the head before fine-tuning and the probe

@@ -25,7 +25,7 @@ from vit.recipes import find_recipe, list_recipes
 RECIPES = list_recipes()
 
 # Ours, without a source of numbers to hold them to.
-OWN = {"quickstart", "cifar10", "finetune", "probe"}
+OWN = {"quickstart", "cifar10", "finetune", "lora", "probe"}
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,8 @@ def test_a_recipe_parses_and_builds(name: str, folder: Path, no_weights: None) -
 
     arguments = ["-c", name, "--data.root", str(folder), "--trainer.accelerator", "cpu"]
     arguments += ["--trainer.precision", "32-true", "--model.pretrained", "null"]
+    if name == "lora":  # which needs pre-trained weights
+        arguments += ["--model.lora", "null"]
     labelled = "masked_patches" not in name
     cli = builder().build(arguments) if labelled else TrainingCLI(arguments)
     assert cli.model.preprocess == cli.datamodule.preprocess.to_dict()

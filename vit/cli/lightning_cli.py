@@ -29,7 +29,7 @@ from vit.data.module import DEFAULT_BATCH, ImageData
 from vit.errors import UserError
 from vit.hardware import computes_on_cpu, default_precision
 from vit.kernels.routes import use_routes
-from vit.training.callbacks import RunProgress, StopTogether, WatchProcesses
+from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether, WatchProcesses
 from vit.training.classifier import ImageClassifier
 from vit.training.counted_data import CountedData
 from vit.training.csv_log import MetricsCsv
@@ -234,7 +234,8 @@ class TrainingCLI(LightningCLI):
         last = LastCheckpoint(folder)
         if seconds is not None:
             last = LastCheckpoint(folder, epoch_seconds=seconds, step_seconds=seconds)
-        if self.datamodule.splits.val is None:
+        by_size = any(isinstance(c, FineTuneBySize) for c in self._configured("callbacks"))
+        if self.datamodule.splits.val is None or by_size:
             return [last]
         return [BestCheckpoint(folder, self._monitor()), last]
 

@@ -27,6 +27,7 @@ from vit.ranking import top_classes
 from vit.reports.pretraining import Examples, pretraining_headline, write_pretraining
 from vit.reports.results import Predictions, write_results
 from vit.training.budget import time_limit
+from vit.training.callbacks import FineTuneBySize
 from vit.training.lora import merge_lora
 from vit.writing import write_text
 
@@ -103,7 +104,14 @@ def _arranged(rows: list[dict[str, Any]], name: str, places: np.ndarray) -> np.n
 
 
 def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
-    """Puts the best checkpoint's weights into the model and says which they are."""
+    """Puts the best checkpoint's weights into the model and says which they are.
+
+    Where a callback has chosen the weights, they are in the model.
+    """
+    for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(callback, FineTuneBySize):
+            words = "an average of the first and the last step's"
+            return {"file": None, "weights": words, "metrics": {}, "by_size": callback.chosen}
     kept = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
     best = next((c for c in kept if c.monitor is not None), None)
     if best is None or not best.best_model_path:

@@ -19,6 +19,7 @@ from vit.compute.candidate import (
 from vit.compute.cost import Training
 from vit.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
 from vit.errors import UserError
+from vit.fine_tuning import steps_for
 from vit.models.zoo import canonical_name, config_from_dict, model_config
 from vit.old_names import current_options
 from vit.reading import regular_file
@@ -35,6 +36,8 @@ UNNAMED = "vit_ti16"
 """Model of `vit fit` if a recipe names none."""
 BATCH = 64
 """Batch size if a recipe names none."""
+EXAMPLE_IMAGES = 1_000
+"""Training images where the length of a recipe follows from them and nothing says how many."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,10 @@ def _images_seen(
     steps = _whole(trainer.get("max_steps"), 0) if length.epochs is None else 0
     step = whole or batch * accumulated
     epochs = length.epochs or _whole(trainer.get("max_epochs"), 0)
+    if not epochs and not steps and _by_size(trainer):
+        images = EXAMPLE_IMAGES if length.images is None else length.images
+        steps = steps_for(round(images), step)
+        return steps * step, None, [f"{steps:,} steps, for {images:,.0f} images (--images)."]
     if not epochs and not steps:
         raise UserError(f"recipe {recipe!r} does not say how long it trains: add --epochs N")
     seen = float("inf")
@@ -154,6 +161,13 @@ def _images_seen(
         who = "one process" if processes == 1 else f"{processes} processes"
         return steps * step, None, [f"{steps:,} steps of {step:,} images, {who} (--processes)."]
     return seen, epochs, []
+
+
+def _by_size(trainer: dict[str, Any]) -> bool:
+    """Whether the recipe's steps follow from the number of training images."""
+    callbacks = trainer.get("callbacks") or []
+    paths = [c.get("class_path") for c in callbacks if isinstance(c, dict)]
+    return any(str(path).endswith(".FineTuneBySize") for path in paths)
 
 
 def _frozen(model: dict[str, Any]) -> bool:

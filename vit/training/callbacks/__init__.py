@@ -1,5 +1,6 @@
 """What happens beside a run's steps. The names here are those that a recipe can give."""
 
+from vit.training.callbacks.by_size import FineTuneBySize
 from vit.training.callbacks.ema import EMA
 from vit.training.callbacks.finite import FiniteLoss, LossSpikes
 from vit.training.callbacks.hyperrule import BiTHyperRule
@@ -14,6 +15,7 @@ __all__ = [
     "BiTHyperRule",
     "ConsumedSamples",
     "EveryImageOnce",
+    "FineTuneBySize",
     "FiniteLoss",
     "LinearProbeFirst",
     "LossSpikes",

@@ -1,0 +1,180 @@
+"""Steps and final weights by the size of the set."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from torch import nn
+
+from tests.grouped import image_classifier
+from vit.checkpoints.native import save_native
+from vit.errors import UserError
+from vit.fine_tuning import FIXED_SHARE, SHARES, images_to_see, steps_for
+from vit.training.callbacks import EMA, FineTuneBySize, LinearProbeFirst, by_size
+from vit.training.facts import Labels
+from vit.training.lora import LoraLinear, merge_lora
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize(
+    ("images", "steps"),
+    [(50, 43), (200, 85), (245, 94), (1_000, 190), (5_000, 469), (50_000, 4688)],
+)
+def test_the_steps_of_the_rule_are_those_of_its_formula(images: int, steps: int) -> None:
+    assert steps_for(images, 32) == steps == math.ceil(max(192 * images**0.5, 3 * images) / 32)
+    assert steps_for(images, 64) == math.ceil(images_to_see(images) / 64)
+
+
+def test_more_images_are_never_seen_less_often() -> None:
+    seen = [images_to_see(n) for n in range(1, 20_000, 7)]
+    assert seen == sorted(seen)
+
+
+@pytest.fixture
+def weights(tmp_path: Path, make_model) -> str:
+    model = make_model().model
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    save_native(tmp_path / "base", model, classes=["x", "y", "z"], preprocess={}, extra={})
+    return str(tmp_path / "base")
+
+
+def tuned(weights: str | None, **options: Any) -> Any:
+    torch.manual_seed(0)
+    name = "vit_ti16" if weights is None else None
+    return image_classifier(
+        name,
+        pretrained=weights,
+        num_classes=3,
+        image_size=8,
+        labels=Labels(names=["a", "b", "c"]),
+        optimizer=lambda params: torch.optim.AdamW(params, lr=1e-2, fused=True),
+        **options,
+    )
+
+
+class Ends(Callback):
+    """The weights before the first step and after the last one."""
+
+    def __init__(self) -> None:
+        self.ends: list[dict[str, torch.Tensor]] = []
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.ends.append({n: t.clone() for n, t in pl_module.model.state_dict().items()})
+
+    on_train_end = on_train_start
+
+
+def test_the_result_is_the_fixed_average_of_the_two_ends(
+    weights: str, make_data, make_trainer, capsys
+) -> None:
+    model, ends, rule = tuned(weights), Ends(), FineTuneBySize()
+    trainer = make_trainer(max_epochs=-1, callbacks=[LinearProbeFirst(), rule, ends])
+    trainer.fit(model, make_data())
+    # 44 images in steps of 8.
+    assert trainer.global_step == rule.chosen["steps"] == math.ceil(192 * 44**0.5 / 8)
+    first, last = ends.ends
+    assert first["head.weight"].abs().sum() > 0  # the fitted head
+    for name, value in model.model.state_dict().items():
+        expected = 0.25 * first[name].numpy() + 0.75 * last[name].numpy()
+        np.testing.assert_allclose(value.numpy(), expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert FIXED_SHARE == rule.chosen["share"] == 0.75
+    said = capsys.readouterr().err
+    assert "by size: 160 steps for n = 44 training images" in said
+    assert "9 validation images; it takes 200 to choose it" in said
+
+
+def test_enough_validation_images_choose_the_share(
+    weights: str, make_data, make_trainer, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(by_size, "ENOUGH_TO_CHOOSE", 9)
+    model, ends, rule, data = tuned(weights), Ends(), FineTuneBySize(), make_data()
+    trainer = make_trainer(max_epochs=-1, max_steps=12, callbacks=[rule, ends])
+    trainer.fit(model, data)
+    assert rule.chosen["steps"] == 12 and rule.chosen["val_images"] == 9
+    losses = {}
+    other = tuned(weights).eval()
+    for share in SHARES:
+        first, last = ({n: t.double() for n, t in end.items()} for end in ends.ends)
+        state = {n: (first[n] + share * (last[n] - first[n])).float() for n in first}
+        other.model.load_state_dict(state)
+        images, labels, _ = zip(*data.evaluation_loader("val"), strict=True)
+        with torch.inference_mode():
+            logits = other(data.preprocess.normalize(torch.cat(images)))
+        losses[share] = float(nn.functional.cross_entropy(logits, torch.cat(labels)))
+    assert rule.chosen["share"] == min(losses, key=losses.__getitem__)
+    said = {float(share): loss for share, loss in rule.chosen["val_losses"].items()}
+    assert said == pytest.approx(losses, abs=2e-4)
+    assert "has the smallest validation loss" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", [{"max_steps": 3, "max_epochs": -1}, {"max_epochs": 1}])
+def test_a_limit_of_the_run_wins(
+    limit: dict[str, int], weights: str, make_data, make_trainer
+) -> None:
+    rule = FineTuneBySize()
+    trainer = make_trainer(callbacks=[rule], **limit)
+    trainer.fit(tuned(weights), make_data())
+    assert trainer.global_step == limit.get("max_steps", 5)
+    assert rule.chosen["steps_because"] == "the run has a limit of its own"
+
+
+def test_random_first_weights_are_not_averaged(make_data, make_model, make_trainer) -> None:
+    model, ends, rule = make_model(), Ends(), FineTuneBySize()
+    make_trainer(max_epochs=-1, max_steps=3, callbacks=[rule, ends]).fit(model, make_data())
+    assert rule.chosen["share"] == 1.0
+    for name, value in model.model.state_dict().items():
+        torch.testing.assert_close(value, ends.ends[1][name])
+
+
+def test_lora_is_averaged_as_merged_weights(weights: str, make_data, make_trainer) -> None:
+    model, ends = tuned(weights, lora=2), Ends()
+    make_trainer(max_epochs=-1, max_steps=5, callbacks=[FineTuneBySize(), ends]).fit(
+        model, make_data()
+    )
+    layer = model.model.blocks[1].mlp.fc1
+    assert isinstance(layer, LoraLinear)
+    last = ends.ends[1]
+    a, b = (last[f"blocks.1.mlp.fc1.lora_{factor}"][0] for factor in "ab")
+    expected = last["blocks.1.mlp.fc1.weight"] + 0.75 * b @ a
+    assert (b @ a).abs().max() > 1e-3
+    merge_lora(model.model)
+    torch.testing.assert_close(layer.weight.detach(), expected)
+
+
+def test_a_killed_run_ends_with_the_same_average(
+    weights: str, make_data, make_trainer, losses, killed, tmp_path: Path
+) -> None:
+    def run(record: Any, resume: Path | None = None) -> Any:
+        model = tuned(weights)
+        keep = ModelCheckpoint(
+            dirpath=tmp_path / "kept", save_top_k=-1, filename="{step}", every_n_train_steps=2
+        )
+        callbacks = [LinearProbeFirst(), FineTuneBySize(), record, keep]
+        trainer = make_trainer(max_epochs=-1, max_steps=12, callbacks=callbacks)
+        trainer.fit(model, make_data(), ckpt_path=resume)
+        return model
+
+    expected = run(losses())
+    finished = tmp_path / "kept" / "step=12.ckpt"
+    again = run(losses(), resume=finished)  # nothing is left to train
+    for file in tmp_path.rglob("*.ckpt"):
+        file.unlink()
+    with pytest.raises(killed):
+        run(losses(stop_after=8))
+    actual = run(losses(), resume=tmp_path / "kept" / "step=8.ckpt")
+    for name, value in expected.state_dict().items():
+        assert torch.equal(value, actual.state_dict()[name]), name
+        assert torch.equal(value, again.state_dict()[name]), name
+
+
+def test_two_choices_of_the_result_are_refused(weights: str, make_data, make_trainer) -> None:
+    trainer = make_trainer(max_epochs=-1, max_steps=3, callbacks=[EMA(0.9), FineTuneBySize()])
+    with pytest.raises(UserError, match="leave one out"):
+        trainer.fit(tuned(weights), make_data())
