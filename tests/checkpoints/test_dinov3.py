@@ -104,11 +104,14 @@ def test_transformers_files_in_and_out(kind: str, tmp_path: Path) -> None:
     config = transformers.DINOv3ViTConfig(**sizes, num_attention_heads=2, **HUGGING[kind])
     peer = scatter(transformers.DINOv3ViTModel(config))
     peer.save_pretrained(tmp_path / "in")  # pyright: ignore
+    transformers.DINOv3ViTImageProcessor().save_pretrained(tmp_path / "in")
     ours = loaded(tmp_path / "in")
     expected = Rotary(
         key_bias=kind == "with key bias", rescale=None if kind == "without biases" else 2.0
     )
     assert ours.config.rotary == expected
+    assert ours.preprocess is not None and ours.preprocess["mean"] == [0.485, 0.456, 0.406]
+    assert (ours.preprocess["resize"], ours.preprocess["image_size"]) == ("squash", [224, 224])
     convert(tmp_path / "in", tmp_path / "out", "huggingface")
     back = transformers.AutoModel.from_pretrained(tmp_path / "out").eval()
     torch.save(peer.state_dict(), tmp_path / "state.pth")

@@ -313,7 +313,8 @@ def test_a_file_of_dinov3_is_completed_by_its_row(name: str, tmp_path: Path) -> 
     path = _layout(theirs, tmp_path / "w.pth")
     found = inspect_pretrained(path, **row.facts, image_size=row.size).config
     expected = model_config(row.architecture, num_classes=0, image_size=row.size)
-    assert replace(found, layer_scale=1e-5, pos_resize="bilinear_corners") == expected  # pyright: ignore
+    same = {"layer_scale": 1e-5, "pos_resize": "bilinear_corners", "ws_mode": "google_hybrid"}
+    assert replace(found, **same) == expected  # pyright: ignore
 
 
 def test_licences_with_terms_of_their_own_are_said() -> None:

@@ -90,8 +90,9 @@ def test_a_built_network_has_the_sizes_that_its_configuration_states(
     assert patches.shape[-2] * patches.shape[-1] == config.num_patches
     learned = [t for t in (model.cls_token, model.dist_token, model.reg_token) if t is not None]
     assert sum(token.shape[1] for token in learned) == config.num_prefix_tokens
-    assert model.pos_embed is not None
-    assert model.pos_embed.shape[1] == config.num_positions
+    assert (model.pos_embed is None) == (config.pos_embed == "none")
+    if model.pos_embed is not None:
+        assert model.pos_embed.shape[1] == config.num_positions
     assert config.num_positions == config.num_position_slots + config.num_patches
     assert stem_map.shape[1] == config.stem_channels
     assert pooled.shape[1] == config.pooled_width

@@ -73,6 +73,7 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
     "ViT": {"size": 224},
     "DeiT": {"size": 256, "crop_size": 224, "do_center_crop": True, "resample": 3},
     "Siglip": {"size": 224, "resample": 3},
+    "DINOv3ViT": {"size": 224, "image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD},
     "Bit": _CLIP,
     "CLIP": _CLIP,
 }

@@ -122,6 +122,7 @@ _REASONS = (
 _SIGNS = (
     (r"^norm_pre\.", "a norm before the blocks (CLIP)"),
     (r"(^|\.)rope\.", "rotary positions"),
+    (r"^rope_embed\.", "periods in bfloat16 (Meta's own DINOv3; timm's and Hugging Face's fit)"),
     (r"rel_pos|relative_position", "relative positions (as in BEiT)"),
     (r"\.attn\.[qk]_norm\.", "norms of queries and keys"),
     (r"\.attn\.(q_bias|v_bias)$", "biases of queries and values that are stored apart (EVA)"),
