@@ -109,12 +109,12 @@ class ImageData(LightningDataModule):
         if channels is not None:
             loading.check_channels(channels)
             augment.check_channels()
-        self.inputs = inputs
-        self._preprocess: Preprocess | None = None
         self.image_size = both_sides(image_size)
         self.global_batch = global_batch
         self._own_batch = batch_size
         self.batch_size: int = batch_size or global_batch or DEFAULT_BATCH
+        self.inputs = inputs
+        self._preprocess = inputs.known(self.image_size, channels)
         augment.check_size(self.image_size)
         self.augment = augment
         self.sampling = sampling
@@ -186,9 +186,9 @@ class ImageData(LightningDataModule):
     def preprocess(self) -> Preprocess:
         """How images are brought to the model, with mean and std of train where `channels` ask."""
         if self._preprocess is None:
-            inputs, skip = self.inputs, self.loading.on_error == "skip"
-            if self.channels is not None:
-                inputs = with_statistics(inputs, self.splits.train, self.channels, skip=skip)
+            assert self.channels is not None
+            skip = self.loading.on_error == "skip"
+            inputs = with_statistics(self.inputs, self.splits.train, self.channels, skip=skip)
             self._preprocess = inputs.preprocess(self.image_size, self.channels)
         return self._preprocess
 

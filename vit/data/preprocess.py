@@ -10,7 +10,7 @@ import contextlib
 import math
 import mmap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -213,6 +213,16 @@ class InputFormat:
 
     std: tuple[float, ...] | None = None
     """Divides red, green and blue after that; 0.5 by default, or that of the training images."""
+
+    def known(self, image_size: tuple[int, int], channels: int | None) -> Preprocess | None:
+        """The complete preprocessing; None with `channels`, whose mean and std depend on train.
+
+        Raises UserError for a value that cannot be.
+        """
+        if channels is None:
+            return self.preprocess(image_size)
+        replace(self, mean=None, std=None).preprocess(image_size, channels)
+        return None
 
     def preprocess(self, image_size: tuple[int, int], channels: int | None = None) -> Preprocess:
         """The complete preprocessing for (height, width), and for `channels` that are not RGB."""
