@@ -23,6 +23,7 @@ from vit.data.decode import ImageError
 from vit.data.sources import PathList
 from vit.errors import UserError
 from vit.hardware import hardware, versions
+from vit.inspection.glance import glances
 from vit.ranking import top_classes
 from vit.reports.pretraining import Examples, pretraining_headline, write_pretraining
 from vit.reports.results import Predictions, write_results
@@ -271,6 +272,7 @@ def finish(
             predictions=outcome.predictions,
             thresholds=thresholds_of(model),
             open_image=lambda index: data.open_image(split, index),
+            look=glances(model.model, data.preprocess),
         )
     if not data.labelled:
         examples = _examples(model, data, split) if outcome.metrics else None

@@ -173,6 +173,8 @@ class WrongImage:
     predicted: int
     probability: float
     """Probability of the predicted class."""
+    seen: Image.Image | None = None
+    """What the model looked at in it, if that was drawn."""
 
 
 def worst(

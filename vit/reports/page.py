@@ -139,13 +139,14 @@ def picture(light: bytes, dark: bytes, description: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A small RGB image with three lines of text."""
+    """A small RGB image, perhaps a second one below it, and three lines of text."""
 
     image: Image.Image | None
     said: str
     share: str
     true: str
     name: str
+    second: Image.Image | None = None
 
 
 def cards(items: Sequence[Card]) -> str:
@@ -161,7 +162,8 @@ def _card(card: Card) -> str:
         f"<div>{escape(card.true)}</div>"
         f'<div class="muted small">{name}</div>'
     )
-    return f"<figure>{_thumbnail(card.image)}<figcaption>{lines}</figcaption></figure>\n"
+    second = "" if card.second is None else _thumbnail(card.second)
+    return f"<figure>{_thumbnail(card.image)}{second}<figcaption>{lines}</figcaption></figure>\n"
 
 
 def _thumbnail(image: Image.Image | None) -> str:

@@ -90,6 +90,8 @@ class Findings:
     calibration: "Reliability | None"
     wrong: Sequence[WrongImage]
     wrong_title: str
+    looked_by: str = ""
+    """The method that drew what the model looked at in wrong images."""
 
 
 def render(findings: Findings) -> str:
@@ -306,6 +308,7 @@ def _wrong(findings: Findings) -> list[str]:
     shown = [
         Card(
             image=item.image,
+            second=item.seen,
             said=findings.classes[item.predicted],
             share=percent(item.probability),
             true=f"true: {names(item.true)}",
@@ -316,6 +319,8 @@ def _wrong(findings: Findings) -> list[str]:
     words = f"{findings.wrong_title}."
     if shown:
         words += " What the model said and how sure it was, then the truth, then the file."
+    if any(item.seen is not None for item in findings.wrong):
+        words += f" Below an image, what the model looked at ({findings.looked_by}): bright parts."
     if findings.multilabel:
         words += " An error is a class above its threshold that the image does not have."
     return [text(words), cards(shown)]

@@ -38,6 +38,9 @@ MAX_CONFUSION = 2000
 THRESHOLD = 0.5
 """Probability above which a class is predicted in multi-label data, where none was chosen."""
 
+Look = Callable[[Image.Image, int], Image.Image | None]
+"""Draws what a model looked at, given an RGB image and the class it said; None if it cannot."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
@@ -136,6 +139,7 @@ def examine(
     predictions: Predictions,
     open_image: Callable[[int], Image.Image],
     thresholds: np.ndarray | None = None,
+    look: tuple[str, Look] | None = None,
 ) -> Findings:
     """The numbers behind the report; the arguments are those of `write_results`."""
     from vit.calibration import reliability  # imports torch, which nothing else in a report needs
@@ -176,7 +180,10 @@ def examine(
         thresholds=of_classes(thresholds, k) if mean_precision is not None else None,
         matrix=matrix,
         calibration=groups,
-        wrong=[_wrong_image(predictions, row, at, open_image) for row, at in worst[:NUM_WORST]],
+        wrong=[
+            _wrong_image(predictions, row, at, open_image, look) for row, at in worst[:NUM_WORST]
+        ],
+        looked_by="" if look is None else look[0],
         wrong_title=_worst_title(len(worst), len(predictions), split),
     )
 
@@ -191,18 +198,26 @@ def _found_among_top(predictions: Predictions) -> tuple[np.ndarray, str]:
 
 
 def _wrong_image(
-    predictions: Predictions, row: int, at: int, open_image: Callable[[int], Image.Image]
+    predictions: Predictions,
+    row: int,
+    at: int,
+    open_image: Callable[[int], Image.Image],
+    look: tuple[str, Look] | None,
 ) -> WrongImage:
+    predicted, seen = int(predictions.top_classes[row, at]), None
     try:
         image = open_image(int(predictions.indices[row])).convert("RGB")
+        if look is not None and (seen := look[1](image, predicted)) is not None:
+            seen.thumbnail((THUMBNAIL, THUMBNAIL))
         image.thumbnail((THUMBNAIL, THUMBNAIL))  # twenty full-size photos would fill the memory
     except (OSError, ValueError):  # a deleted file must not prevent the report
         image = None
     return WrongImage(
         image=image,
+        seen=seen,
         name=predictions.names[row],
         true=predictions.classes_of(row),
-        predicted=int(predictions.top_classes[row, at]),
+        predicted=predicted,
         probability=float(predictions.top_probabilities[row, at]),
     )
 
@@ -309,6 +324,7 @@ def write_results(
     predictions: Predictions,
     open_image: Callable[[int], Image.Image],
     thresholds: np.ndarray | None = None,
+    look: tuple[str, Look] | None = None,
 ) -> list[Path]:
     """Writes predictions.csv, the figures and report.html of one evaluation to `run_dir`.
 
@@ -316,15 +332,16 @@ def write_results(
     be opened (OSError, ValueError) becomes an empty frame. Figures without data are skipped:
     curves.png without metrics.csv; confusion.png for more than MAX_CONFUSION classes and for
     multi-label data, which gets per_class.png. `thresholds` (k,): probabilities above which a class
-    of multi-label data is predicted. Returns the written files, the report last. Raises
-    UserError for a set without images.
+    of multi-label data is predicted. `look`: the name of a method, and a function that draws what
+    the model looked at in an error, given its image and the class it said. Returns the written
+    files, the report last. Raises UserError for a set without images.
     """
     if not len(predictions):
         raise UserError(f"the {split} set has no images, so there is nothing to report")
     run_dir = Path(run_dir)
     predictions = predictions.in_order()
     write_csv(run_dir / "predictions.csv", classes, predictions, thresholds=thresholds)
-    findings = examine(run_dir, split, classes, predictions, open_image, thresholds)
+    findings = examine(run_dir, split, classes, predictions, open_image, thresholds, look)
     pictures = {"worst.png": png(figures.worst(findings.wrong, classes, findings.wrong_title))}
     if panels := list(curves.panels_of(findings.history)):
         pictures["curves.png"] = png(curves.curves(findings.history, panels))

@@ -1,0 +1,71 @@
+"""What a report shows of where a model looked."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.models.small_models import small_bit, small_hybrid, small_vit
+from vit.data.preprocess import InputFormat
+from vit.inspection import grad_cam, rollout
+from vit.inspection.figures import overlay
+from vit.inspection.glance import glances
+from vit.kernels.accelerate import accelerate
+from vit.reports.results import Predictions, write_results
+
+
+def photo(seed: int = 0) -> Image.Image:
+    noise = np.random.default_rng(seed).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize((96, 72))
+
+
+@pytest.mark.parametrize("build", [small_vit, small_hybrid, small_bit])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_picture_is_the_rollout_or_the_cam_of_the_class(build: Any, training: bool) -> None:
+    model = accelerate(build()).train(training)
+    preprocess = InputFormat().preprocess((64, 64))
+    found = glances(model, preprocess)
+    assert found is not None
+    name, look = found
+    assert name == ("Grad-CAM" if build is small_bit else "attention rollout")
+    seen = preprocess(photo())
+    pixels = preprocess.normalize(seen[None])
+    values = grad_cam(model, pixels, 2) if build is small_bit else rollout(model, pixels)
+    expected = overlay(Image.fromarray(seen.permute(1, 2, 0).numpy()), values[0])
+    with torch.inference_mode():  # as after an evaluation
+        drawn = look(photo(), 2)
+    assert drawn is not None and np.array_equal(np.asarray(drawn), np.asarray(expected))
+    assert model.training == training
+
+
+def test_nothing_is_drawn_after_the_time_and_where_no_method_exists() -> None:
+    preprocess = InputFormat().preprocess((64, 64))
+    found = glances(small_vit(), preprocess, seconds=-1)
+    assert found is not None
+    assert found[1](photo(), 0) is not None and found[1](photo(), 0) is None  # the first always
+    assert glances(small_vit(pool="map"), preprocess) is None
+    assert glances(small_vit(in_channels=1), preprocess) is None
+    compiled = small_vit()
+    compiled.compile(backend="eager")
+    assert glances(compiled, preprocess) is None
+
+
+def test_the_report_has_the_picture_below_the_error(tmp_path) -> None:
+    predictions = Predictions(
+        indices=np.array([0, 1]),
+        names=["a.jpg", "b.jpg"],
+        labels=np.array([0, 1]),
+        top_classes=np.array([[0, 1], [0, 1]]),
+        top_probabilities=np.array([[0.9, 0.1], [0.7, 0.3]]),
+        label_probabilities=np.array([0.9, 0.3]),
+    )
+    pages = []
+    for look in (None, glances(small_vit(), InputFormat().preprocess((64, 64)))):
+        options: Any = {"split": "test", "classes": ["cat", "dog"], "predictions": predictions}
+        write_results(tmp_path, **options, open_image=photo, look=look)
+        pages.append((tmp_path / "report.html").read_text())
+    assert [page.count("what the model looked at (attention rollout)") for page in pages] == [0, 1]
+    last = [page.split('<div class="cards">')[-1] for page in pages]
+    assert [cards.split("</figure>")[0].count("<img") for cards in last] == [1, 2]

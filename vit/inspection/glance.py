@@ -1,0 +1,48 @@
+"""What a model looked at in a few images, within a time, so that a report need not wait."""
+
+import time
+from typing import Any
+
+import torch
+from PIL import Image
+
+from vit.data.preprocess import Preprocess
+from vit.inspection.capture import has_attention
+from vit.inspection.figures import overlay
+from vit.inspection.gradients import grad_cam
+from vit.inspection.maps import rollout
+from vit.models.zoo import Model
+from vit.reports.results import Look
+
+SECONDS = 1.5
+"""A report takes about three seconds without."""
+
+
+def glances(
+    model: Model, preprocess: Preprocess, seconds: float = SECONDS
+) -> tuple[str, Look] | None:
+    """The name of the method, and a function that draws it until `seconds` have passed.
+
+    Attention rollout, or Grad-CAM of the class where there is no attention. None where neither
+    exists: attention pooling, other channels than RGB, a compiled model (each image would compile
+    it again).
+    """
+    compiled = getattr(model, "_compiled_call_impl", None) is not None
+    attends = has_attention(model)
+    if compiled or model.config.in_channels != 3 or (attends and model.config.pool == "map"):
+        return None
+    parameter = next(model.parameters())
+    end: list[float] = []
+
+    def look(image: Image.Image, label: int) -> Image.Image | None:
+        if not end:
+            end.append(time.perf_counter() + seconds)
+        elif time.perf_counter() > end[0]:
+            return None
+        seen = preprocess(image)
+        pixels: Any = preprocess.normalize(seen[None].to(parameter.device)).to(parameter.dtype)
+        with torch.inference_mode(False):
+            values = rollout(model, pixels) if attends else grad_cam(model, pixels, label)
+        return overlay(Image.fromarray(seen.permute(1, 2, 0).numpy()), values[0])
+
+    return "attention rollout" if attends else "Grad-CAM", look
