@@ -60,9 +60,9 @@ class Task:
 
 def digits() -> Task:
     """1,797 images of 8x8 pixels, every fifth one for the test."""
-    data = load_digits()
-    images = torch.from_numpy(data.images / 8.0 - 1.0).float()[:, None]
-    labels = torch.from_numpy(data.target)
+    pixels, targets = load_digits(return_X_y=True)
+    images = torch.from_numpy(np.asarray(pixels) / 8.0 - 1.0).float().reshape(-1, 1, 8, 8)
+    labels = torch.from_numpy(np.asarray(targets))
     held = torch.arange(len(labels)) % 5 == 0
     model = {"image_size": 8, "patch_size": 2, "in_channels": 1, "width": 48, "num_heads": 3}
     return Task(
@@ -114,10 +114,11 @@ def trained(task: Task, positions: dict[str, Any], seed: int) -> VisionTransform
     per_epoch = len(labels) // task.batch
     total = task.epochs * per_epoch
     generator = torch.Generator().manual_seed(seed)
+    order = torch.empty(0)
     for step in range(total):
         if step % per_epoch == 0:
             order = torch.randperm(len(labels), generator=generator)
-        chosen = order[step % per_epoch * task.batch :][: task.batch]  # pyright: ignore[reportPossiblyUnbound]
+        chosen = order[step % per_epoch * task.batch :][: task.batch]
         batch = images[chosen]
         if task.flip:
             flipped = torch.rand(task.batch, 1, 1, 1, generator=generator) < 0.5

@@ -134,6 +134,12 @@ def test_a_detector_trains_down_to_the_patches(files: Path) -> None:
     assert [tuple(x.shape[1:]) for x in stages.values()] == wanted
 
 
+def test_rotary_positions_are_an_option() -> None:
+    names = run(blocks(PAGES["backbone.md"])[6])
+    assert names["dinov3"].config.rotary.rescale == names["own"].config.rotary.rescale == 2
+    assert names["own"].pos_embed is None
+
+
 def test_a_probe_on_frozen_features_separates_colours(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,8 +125,8 @@ def test_transformers_files_in_and_out(kind: str, tmp_path: Path) -> None:
             p = ours.num_prefix_tokens
             [first] = ours.intermediate_layers(x, [0], reshape=False, norm=False)
             close(first, answer.hidden_states[1][:, p:])
-        close(back(x).last_hidden_state, answer.last_hidden_state)
-        assert torch.equal(bare.features(x), ours.features(x))
+            close(back(x).last_hidden_state, answer.last_hidden_state)
+            assert torch.equal(bare.features(x), ours.features(x))
 
 
 def test_attention_maps_are_those_that_transformers_returns(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_a_training_step_leaves_the_key_bias_at_zero() -> None:
     model = VisionTransformer(rotary_vit(rescale=2.0).config).train()
     groups = param_groups(model.named_parameters(), depth=3)
     for group in groups:
-        group.pop("names"), group.pop("lr_scale")
+        del group["names"], group["lr_scale"]
     optimizer = torch.optim.AdamW(groups, lr=0.1, weight_decay=0.1)
     for _ in range(3):
         model(random_images(2, 3, 32, 32)).square().sum().backward()

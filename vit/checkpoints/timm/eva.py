@@ -123,7 +123,8 @@ def joined(
         if ".mlp.fc1_g." in key:
             name = key.replace("fc1_g", "fc1")
             rules.append(Rule(name, (key, key.replace("fc1_g", "fc1_x")), HALVES))
-            ours[name] = (2 * shapes[key][0], *shapes[key][1:])
+            rows, *columns = shapes[key]
+            ours[name] = (2 * rows, *columns)
     apart = {key for rule in rules if len(rule.theirs) > 1 for key in rule.theirs}
     kept = [rule for rule in rules if len(rule.theirs) > 1 or rule.theirs[0] not in apart]
     return {name: shape for name, shape in ours.items() if name not in apart}, kept
