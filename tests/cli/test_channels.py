@@ -76,8 +76,10 @@ def test_gray_pictures_begin_with_filters_for_rgb(vit: Vit, tmp_path: Path) -> N
     from vit.checkpoints.native import save_native
 
     save_native("rgb", rgb, classes=None, preprocess=None, extra={})
+    optimizer = "{class_path: torch.optim.AdamW, init_args: {lr: 0.01}}"
+    Path("own.yaml").write_text(f"model: {{optimizer: {optimizer}}}\ntrainer: {{max_epochs: 8}}\n")
     done = vit(
-        "fit", "-c", "cifar10", "--data.root", root, *TINY[1:], *EPOCHS, "--data.channels=1",
+        "fit", "-c", "own.yaml", "--data.root", root, *TINY[1:], "--data.channels=1",
         "--model.pretrained=rgb", "--run_dir=run",
     )  # fmt: skip
     assert done.status == 0, done.err

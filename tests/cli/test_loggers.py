@@ -24,7 +24,7 @@ def test_tensorboard_gets_the_figures_of_metrics_csv(vit: Vit, photos: Path) -> 
     done = vit(*fit, "--trainer.logger=tensorboard")
     assert done.status == 0, done.err
     assert "train images per class: blue 10, grün 10, red 10" in done.err
-    events = EventAccumulator("run/tensorboard")
+    events = EventAccumulator("run/tensorboard/events")
     events.Reload()
     with open("run/metrics.csv") as file:
         rows = list(csv.DictReader(file))

@@ -17,7 +17,7 @@ LOGGERS: dict[str, tuple[tuple[str, ...], str, dict[str, str]]] = {
     "tensorboard": (
         ("tensorboard", "tensorboardX"),
         "TensorBoardLogger",
-        {"save_dir": _HERE, "name": "tensorboard", "version": "''"},
+        {"save_dir": _HERE, "name": "tensorboard", "version": "events"},
     ),
     "wandb": (("wandb",), "WandbLogger", {"save_dir": _HERE, "project": "vit"}),
     "mlflow": (
