@@ -18,7 +18,7 @@ from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import create_model, load_pretrained
 from vit.errors import UserError
 from vit.kernels.accelerate import accelerate
-from vit.models.config import ViTConfig
+from vit.models.config import Rotary, ViTConfig
 from vit.models.encoder import Block
 from vit.models.zoo import build_model
 from vit.training.callbacks import EMA
@@ -31,6 +31,13 @@ TINY: dict[str, Any] = {
     "image_size": 8, "patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2,
 }  # fmt: skip
 CLASSES = ["a", "b", "c"]
+# Rotary positions, and keys without a bias.
+DINOV3: dict[str, Any] = {
+    "pos_embed": "none",
+    "num_registers": 2,
+    "rotary": Rotary(),
+    "image_size": 8,
+}
 
 
 def random_model(**options: Any) -> Any:
@@ -95,8 +102,15 @@ def test_a_layer_computes_the_products_of_numpy() -> None:
 
 @pytest.mark.parametrize("rank", [1, 3, 16])
 @pytest.mark.parametrize("fast", [False, True])
-def test_a_merged_model_is_plain_and_gives_the_same_logits(rank: int, fast: bool) -> None:
-    model = with_factors(random_model(), rank)
+@pytest.mark.parametrize("options", [{}, DINOV3], ids=["ViT", "DINOv3"])
+def test_a_merged_model_is_plain_and_gives_the_same_logits(
+    rank: int, fast: bool, options: dict[str, Any]
+) -> None:
+    model = random_model(**options)
+    before, classes = model.eval()(torch.ones(1, 3, 8, 8)), [type(m) for m in model.modules()]
+    add_lora(model, rank)
+    assert torch.equal(model(torch.ones(1, 3, 8, 8)), before)
+    model = with_factors(random_model(**options), rank)
     if fast:
         accelerate(model)
     model = model.double().eval()
@@ -107,7 +121,9 @@ def test_a_merged_model_is_plain_and_gives_the_same_logits(rank: int, fast: bool
     torch.testing.assert_close(model(images), before, rtol=1e-12, atol=1e-12)
     assert model.state_dict().keys() == keys == state.keys()
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-    assert {type(m) for m in model.modules()} & {LoraLinear} == set()
+    if not fast:
+        assert [type(m) for m in model.modules()] == classes
+    assert not any(isinstance(m, LoraLinear) for m in model.modules())
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 

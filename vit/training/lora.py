@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints.lora import A, B, merged
 from vit.errors import UserError
-from vit.models.encoder import Attention, Mlp
+from vit.models.encoder import Attention, KeylessBias, Mlp
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
 from vit.shapes import Float
@@ -35,7 +35,18 @@ class LoraLinear(nn.Linear):
             parts = low.unflatten(-1, (blocks, rank)).unbind(-2)
             pairs = zip(parts, self.lora_b.unbind(), strict=True)
             update = torch.cat([F.linear(part, b) for part, b in pairs], -1)
-        return F.linear(input, self.weight, self.bias) + update
+        return super().forward(input) + update
+
+
+class LoraKeylessBias(LoraLinear, KeylessBias):
+    """The same for queries, keys and values without a bias of the keys."""
+
+
+_CLASSES: dict[type[nn.Linear], type[LoraLinear]] = {
+    nn.Linear: LoraLinear,
+    KeylessBias: LoraKeylessBias,
+}
+_PLAIN = {adapted: plain for plain, adapted in _CLASSES.items()}
 
 
 def add_lora(model: Model, rank: int) -> None:
@@ -58,7 +69,7 @@ def add_lora(model: Model, rank: int) -> None:
         layer.requires_grad_(True)
     for layer, blocks in _adapted(model):
         outputs, inputs = layer.weight.shape
-        layer.__class__ = LoraLinear
+        layer.__class__ = _CLASSES[type(layer)]
         a = layer.weight.new_empty(blocks, rank, inputs)
         b = layer.weight.new_zeros(blocks, outputs // blocks, rank)
         for block in a:
@@ -77,7 +88,7 @@ def merge_lora(model: nn.Module) -> None:
     for layer in found:
         layer.weight.copy_(merged(layer.weight, layer.lora_a, layer.lora_b))
         del layer.lora_a, layer.lora_b
-        layer.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]
+        layer.__class__ = _PLAIN[type(layer)]  # pyright: ignore[reportAttributeAccessIssue]
     if found:
         model.requires_grad_(True)
 
