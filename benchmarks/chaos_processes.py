@@ -1,6 +1,6 @@
 """Runs of several processes lose one, get a signal, change their number; a disk fills.
 
-`python benchmarks/chaos_processes.py [--steps 88] [--out FILE]`; some minutes on two cores.
+`python benchmarks/chaos_processes.py [--steps 66] [--out FILE]`; some minutes on two cores.
 
 Drives the installed command through torchrun on loopback (gloo), a small model on the digits, and
 compares weights, losses and exit statuses with those of runs left alone. The disk is a tmpfs of
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,10 @@ class Launch:
         """Process id of a rank."""
         while self.processes > 1 and self.process.poll() is None:
             for pid in children(self.process.pid):
-                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                if f"RANK={number}".encode() in environment:
-                    return pid
+                with suppress(OSError):  # it has ended
+                    environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                    if f"RANK={number}".encode() in environment:
+                        return pid
             time.sleep(0.2)
         return self.process.pid
 
@@ -197,7 +199,7 @@ def spread(seeds: list[dict[int, float]]) -> float:
 def main() -> int:
     """Exit status 0 if nothing was lost, hung or was silent."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=88)
+    parser.add_argument("--steps", type=int, default=66)
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results/chaos_processes.json"
     )

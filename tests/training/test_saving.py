@@ -16,6 +16,7 @@ from vit.checkpoints import sealed
 from vit.checkpoints.sealed import verify
 from vit.training.callbacks import EMA, BiTHyperRule, LinearProbeFirst, StopTogether
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
+from vit.training.schedules import Schedule
 from vit.writing import remove_orphans
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -267,6 +268,24 @@ def test_a_validation_that_was_stopped_is_repeated(
         torch.load(tmp_path / f / "best.ckpt", weights_only=True) for f in ("whole", "stopped")
     ]
     assert bests[0]["global_step"] == bests[1]["global_step"]
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+def test_an_epoch_without_a_validation_keeps_its_length_in_a_resume(
+    epochs: int, make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    def run(max_epochs: int, **options: Any) -> Any:
+        seen, keep = Validations(), LastCheckpoint(tmp_path, epoch_seconds=0)
+        trainer = make_trainer(
+            max_epochs=max_epochs, check_val_every_n_epoch=2, callbacks=[seen, keep]
+        )
+        trainer.fit(make_model(schedule=Schedule(decay="constant")), make_data(), **options)
+        return seen.losses, trainer.global_step
+
+    whole, steps = run(4)
+    before, _ = run(epochs)
+    after, resumed_steps = run(4, ckpt_path=tmp_path / "last.ckpt")
+    assert before + after == whole and resumed_steps == steps == 20
 
 
 class LateSignalCheckpoint(LastCheckpoint):

@@ -38,6 +38,15 @@ class ConsumedSamples(Callback):
                 counts[name] = counts[name] * before // now
             counts["completed"] = counts["processed"] - unfinished
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # After a save at the end of an epoch without a validation Lightning waits for one, and
+        # takes one more batch in that epoch.
+        loop = trainer.fit_loop.epoch_loop
+        ended = loop.restarting and loop._num_ready_batches_reached()
+        every = trainer.check_val_every_n_epoch
+        if ended and every is not None and (trainer.current_epoch + 1) % every:
+            loop.val_loop._has_run = True
+
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
