@@ -138,7 +138,7 @@ def draw() -> None:
     axes.set_ylabel("test accuracy, %")
     axes.grid(color=LIGHT.grid)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower right")
     PICTURE.write_bytes(png(figure))
 
 
