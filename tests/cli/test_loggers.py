@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 from tests.cli.conftest import TINY, Vit
 from vit.cli.class_counts import class_counts
 from vit.cli.first_batch import _caption
+from vit.training.mixing import Mixing
 
 EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
 
@@ -57,11 +59,20 @@ def test_a_tracker_that_is_not_installed_is_one_line(
 def test_the_first_batch_is_drawn_and_changes_nothing(
     vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    mix, mixed = Mixing.__call__, []
+
+    def mixing(self: Mixing, *given: Any) -> Any:
+        mixed.append(mix(self, *given))
+        return mixed[-1]
+
+    monkeypatch.setattr(Mixing, "__call__", mixing)
     fit = ("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.max_epochs=1")
     done = vit(*fit, "--model.mixing.mixup=0.2", "--run_dir=with")
     assert done.status == 0, done.err
     with Image.open("with/first_batch.png") as shown:
         assert shown.width > 400 and len(shown.convert("RGB").getcolors(2**20) or ()) > 100
+    for shown, used in zip(*mixed[:2], strict=True):  # images, then targets
+        assert torch.equal(shown, used)
     monkeypatch.setattr("vit.cli.first_batch.FirstBatch.on_train_batch_start", lambda *_: None)
     assert vit(*fit, "--model.mixing.mixup=0.2", "--run_dir=without").status == 0
     one, other = (

@@ -20,8 +20,8 @@ _MOST_LABELS = 4
 class FirstBatch(Callback):
     """Draws the first batch of the first process before its step, augmented, mixed and labelled.
 
-    The batch is that of the step: mixing is drawn from a generator with the step's seed, and the
-    generator of the run is put back. A run that is continued keeps its picture.
+    The batch is that of the step, by the draws of the step; where a run draws from the global
+    generator, that is put back. A run that is continued keeps its picture.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -42,7 +42,9 @@ class FirstBatch(Callback):
         if model.mixing:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(step_seed(data.seed, data.consumed_samples, 0))
-                images, targets = model.mixing(images, targets, data.num_classes)
+                images, targets = model.mixing(
+                    images, targets, data.num_classes, model.next_draws()
+                )
         shown = [data.preprocess.picture(image) for image in images[:MOST].detach().float().cpu()]
         captions = [
             _caption(own, data.classes, several=data.multilabel) for own in targets[:MOST].cpu()

@@ -121,20 +121,25 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return run_routes(self.model.config, str(self.trainer.precision), device)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.draws = self.next_draws()
+        if self.draws is not None:
+            set_depth(self.model, self.draws)
+
+    def next_draws(self) -> StepDraws | None:
+        """The draws of the batch whose turn it is; None in a run that draws per process."""
         data = counting_data(self.trainer)
         if data is None or data.draws == 1:
-            return
+            return None
         rank, world = self.trainer.global_rank, self.trainer.world_size
         accumulated = self.trainer.accumulate_grad_batches
         whole = data.batch_size * world * accumulated
         inside = data.consumed_samples % whole
         part = inside // (data.batch_size * world)
-        self.draws = StepDraws(
+        return StepDraws(
             seed=step_seed(data.seed, data.consumed_samples - inside, -2),
             global_batch=whole,
             places=places(data.batch_size, rank, world, accumulated, part),
         )
-        set_depth(self.model, self.draws)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.draws is not None:
