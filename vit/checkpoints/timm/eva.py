@@ -126,7 +126,7 @@ def joined(
             rows, *columns = shapes[key]
             ours[name] = (2 * rows, *columns)
     apart = {key for rule in rules if len(rule.theirs) > 1 for key in rule.theirs}
-    kept = [rule for rule in rules if len(rule.theirs) > 1 or rule.theirs[0] not in apart]
+    kept = [rule for rule in rules if len(rule.theirs) > 1 or apart.isdisjoint(rule.theirs)]
     return {name: shape for name, shape in ours.items() if name not in apart}, kept
 
 
