@@ -243,7 +243,7 @@ def test_what_a_library_cannot_hold_is_refused_by_name(
 class Newer(ViTConfig):
     """A configuration with a field that no format knows yet."""
 
-    rotary: bool = False
+    spiral: bool = False
 
 
 PLAIN = [
@@ -263,8 +263,8 @@ def test_a_feature_that_a_format_does_not_express_is_refused_by_default(
     assert {name for name, _ in PLAIN} == set(FORMATS) - {"native"}
     state = build_model(ViTConfig(**options)).state_dict()
     format_named(to).write(Newer(**options), state, NativeInfo())
-    with pytest.raises(UserError, match=r"has no rotary=True; (try|keep it) --to"):
-        format_named(to).write(Newer(**options, rotary=True), state, NativeInfo())
+    with pytest.raises(UserError, match=r"has no spiral=True; (try|keep it) --to"):
+        format_named(to).write(Newer(**options, spiral=True), state, NativeInfo())
 
 
 def test_a_format_is_one_module_and_one_row(

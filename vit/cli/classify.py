@@ -34,6 +34,7 @@ def run(args: list[str]) -> int:
     options = parser.parse_args(args)
     if options.top < 1:
         raise UserError(f"--top {options.top} must be at least 1")
+    paths = list(pictures(options.images, arrays=True))  # before a model is loaded for nothing
 
     from vit.inference.classifier import load
     from vit.kernels.packing import pack
@@ -41,7 +42,8 @@ def run(args: list[str]) -> int:
     classifier = load(options.model)
     with chosen_device(options.device) as device:
         classifier.to(device)
-    paths = list(pictures(options.images, arrays=classifier.preprocess.channels is not None))
+    if classifier.preprocess.channels is None:
+        paths = list(pictures(options.images))  # without .npy files
     if len(paths) > BATCH:
         pack(classifier.model)
     rows: list[dict[str, Any]] = []
