@@ -49,11 +49,11 @@ def test_what_is_foreseen_is_what_is_saved(
     vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     args = (*FIT, "--data.root", photos)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 1000))
-    refused = vit(*args)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 1000))
+        refused = vit(*args)
     assert refused.status == 2 and refused.err.splitlines()[-1].startswith("vit: the disk of run")
     needed = float(refused.err.split("needs ")[1].split(":")[0]) * 1e9
-    monkeypatch.undo()
     done = vit(*args)
     assert done.status == 0, done.err
     sizes = [file.stat().st_size for file in Path("run/checkpoints").iterdir()]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, some_of
 from vit.models.config import ResNetConfig, Rotary, ViTConfig
 from vit.ranges import shown
 
@@ -196,7 +196,8 @@ def canonical_name(name: str) -> str:
         raise UserError(f"{name!r} is not the name of a model, such as 'vit_b16'")
     if _key(name) not in by_key:
         published = _published(name)
-        hint = did_you_mean(name.lower(), ZOO) or f"; known: {', '.join(ZOO)}"
+        known = f"; known: {some_of(ZOO, 8)} (`vit models` lists them)"
+        hint = did_you_mean(name.lower(), ZOO) or known
         if published is not None:
             hint = (
                 f"; here this architecture is {published!r}, and pretrained=... takes its weights: "

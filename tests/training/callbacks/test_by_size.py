@@ -87,7 +87,7 @@ def test_the_result_is_the_fixed_average_of_the_two_ends(
     assert FIXED_SHARE == rule.chosen["share"] == 0.75
     said = capsys.readouterr().err
     assert "by size: 160 steps for n = 44 training images" in said
-    assert "9 validation images; it takes 200 to choose it" in said
+    assert "9 validation images; 200 would be enough to choose it" in said
 
 
 def test_enough_validation_images_choose_the_share(
