@@ -177,7 +177,8 @@ def against_peers(document: dict[str, Any]) -> list[str]:
             features=facts.get("features", ""),
         ),
         table(head, lines),
-        f"Geometric mean of the ratios: {', '.join(means)}.\n",
+        f"Geometric mean of the ratios: {', '.join(means)}. {document.get('note', '')}".strip()
+        + "\n",
     ]
 
 
