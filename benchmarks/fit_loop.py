@@ -75,7 +75,9 @@ def options(case: dict[str, Any], folder: Path, steps: int) -> dict[str, Any]:
 def by_fit(recipe: Path, folder: Path) -> list[float]:
     """Times of the steps of `vit fit`."""
     import vit
+    from vit.hardware import keep_memory
 
+    keep_memory()  # as the command does, and vit.fit does not
     vit.fit(recipe, run_dir=str(folder / "run"), **{"trainer.callbacks": ["fit_loop.Stamps"]})
     # The class that the command imported, which is not this module where that is __main__.
     return sys.modules["fit_loop"].Stamps.seconds

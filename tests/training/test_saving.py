@@ -270,15 +270,18 @@ def test_a_validation_that_was_stopped_is_repeated(
     assert bests[0]["global_step"] == bests[1]["global_step"]
 
 
+@pytest.mark.timeout(120)  # epochs without a step have no end
 @pytest.mark.parametrize("epochs", [1, 2, 3])
+@pytest.mark.parametrize("by_steps", [False, True])
 def test_an_epoch_without_a_validation_keeps_its_length_in_a_resume(
-    epochs: int, make_data, make_model, make_trainer, tmp_path: Path
+    by_steps: bool, epochs: int, make_data, make_model, make_trainer, tmp_path: Path
 ) -> None:
     def run(max_epochs: int, **options: Any) -> Any:
         seen, keep = Validations(), LastCheckpoint(tmp_path, epoch_seconds=0)
-        trainer = make_trainer(
-            max_epochs=max_epochs, check_val_every_n_epoch=2, callbacks=[seen, keep]
-        )
+        limit: Any = {"max_epochs": max_epochs}
+        if by_steps:  # of which an epoch has five
+            limit = {"max_epochs": -1, "max_steps": 5 * max_epochs}
+        trainer = make_trainer(**limit, check_val_every_n_epoch=2, callbacks=[seen, keep])
         trainer.fit(make_model(schedule=Schedule(decay="constant")), make_data(), **options)
         return seen.losses, trainer.global_step
 

@@ -47,6 +47,11 @@ class ConsumedSamples(Callback):
         if ended and every is not None and (trainer.current_epoch + 1) % every:
             loop.val_loop._has_run = True
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Lightning's loop restarts until its first batch. An epoch that was over has none, and with
+        # a limit of steps alone all later epochs would be over, too.
+        trainer.fit_loop.epoch_loop._restarting = False
+
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
