@@ -107,9 +107,7 @@ def by_routes(call: Call, forced: str) -> tuple[Call, dict[str, str]]:
     routes = chosen_routes()
     if forced != "auto":
         operation, _, route = forced.partition("=")
-        routes = {
-            key: route if key.partition(".")[0] == operation else PLAIN for key in chosen_routes()
-        }
+        routes = {key: route if key.partition(".")[0] == operation else PLAIN for key in routes}
 
     def step() -> object:
         use_routes(routes)

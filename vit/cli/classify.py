@@ -42,8 +42,9 @@ def run(args: list[str]) -> int:
     classifier = load(options.model)
     with chosen_device(options.device) as device:
         classifier.to(device)
-    if classifier.preprocess.channels is None:
-        paths = list(pictures(options.images))  # without .npy files
+    arrays = any(path.suffix.lower() == ".npy" for path in paths)
+    if arrays and classifier.preprocess.channels is None:
+        paths = list(pictures(options.images))  # folders without them
     if len(paths) > BATCH:
         pack(classifier.model)
     rows: list[dict[str, Any]] = []
