@@ -1,6 +1,6 @@
 """Kills a run at random moments, continues it by the same command, and compares the results.
 
-`python benchmarks/chaos.py [--kills 20] [--steps 300] [--out FILE]`; a few minutes on two cores.
+`python benchmarks/chaos.py [--kills 20] [--steps 300] [--out FILE]`; a minute or two on one core.
 
 A run of the recipe `quickstart` is left alone. The same command is then killed with SIGKILL at
 random times, inside saves and inside validations, which the run shows in shared memory, and typed

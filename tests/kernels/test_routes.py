@@ -73,10 +73,17 @@ def test_a_damaged_or_old_record_is_measured_again(unmeasured: Path, content: st
     assert json.loads(unmeasured.read_text())[routes.machine()] == {KEY: RECORDED}
 
 
-def test_the_choice_of_an_earlier_version_holds(unmeasured: Path) -> None:
-    unmeasured.write_text(json.dumps({routes.machine(): {KEY: "onednn"}}))
-    assert routes.route_of(KEY, Race("plain")) == "onednn"
-    assert routes.recorded_choices() == {KEY: routes.Choice("onednn")}
+def test_another_version_of_the_measurement_measures_again(
+    unmeasured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes.route_of(KEY, Race("onednn"))
+    before = routes.machine()
+    monkeypatch.setattr(routes, "MEASUREMENT", routes.MEASUREMENT + 1)
+    routes.use_routes(None)
+    assert routes.route_of(KEY, Race("plain")) == "plain"
+    saved = json.loads(unmeasured.read_text())
+    assert saved[before][KEY]["route"] == "onednn"
+    assert saved[routes.machine()][KEY]["route"] == "plain"
 
 
 def test_processes_that_start_together_agree(tmp_path: Path) -> None:

@@ -48,6 +48,10 @@ class Measure(Protocol):
     def __call__(self, key: str, only: str | None = None) -> Choice: ...
 
 
+MEASUREMENT = 2
+"""Version of the samples, candidates and rule of the choice (vit/kernels/trials.py). A machine
+measures again when it changes; runs keep their own routes."""
+
 # Another process takes about a second for all its measurements.
 WAIT_SECONDS = 30
 
@@ -120,7 +124,10 @@ def machine() -> str:
     threads = torch.get_num_threads()
     capability = torch.backends.cpu.get_cpu_capability()
     features = cpu_features()
-    return f"{cpu_name()}, {capability}{features}, torch {torch.__version__}, {threads} threads"
+    return (
+        f"{cpu_name()}, {capability}{features}, torch {torch.__version__}, {threads} threads, "
+        f"measurement {MEASUREMENT}"
+    )
 
 
 def record_file() -> Path:
@@ -155,7 +162,7 @@ def _recorded(key: str, measure: Measure) -> Choice:
 
 
 def _read(file: Path) -> dict[str, dict[str, Choice]]:
-    """Content of the file, less what is damaged or of an earlier version."""
+    """Content of the file, less what is damaged."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -170,10 +177,10 @@ def _read(file: Path) -> dict[str, dict[str, Choice]]:
 
 
 def _choice(key: str, saved: object) -> Choice | None:
-    """A choice as `_write` saves it, or as an earlier version did: the route alone."""
-    route, gains = saved, {}
-    if isinstance(saved, dict):
-        route, gains = saved.get("route"), saved.get("gains")
+    """A choice as `_write` saves it; None for anything else."""
+    if not isinstance(saved, dict):
+        return None
+    route, gains = saved.get("route"), saved.get("gains")
     if route not in ROUTES.get(key.partition(".")[0], ()) or not isinstance(gains, dict):
         return None
     pairs = {

@@ -3,6 +3,7 @@
 Shapes: b batch, c channels, h w pixels, k classes.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,6 +248,21 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     def on_validation_epoch_end(self) -> None:
         super().on_validation_epoch_end()
+        self._take_thresholds()
+
+    def choose_thresholds(self, outputs: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Takes the thresholds with the highest F1 on logits `b k` and labels `b k`.
+
+        `outputs` are this process's batches; each process must call. For several labels per image.
+        """
+        self.val_metrics.reset()
+        for logits, labels in outputs:
+            loss = Loss(kind=self.loss.kind)(logits, labels)
+            self.val_metrics.update(self._probabilities(logits), labels, loss)
+        self.val_metrics.compute()
+        self._take_thresholds()
+
+    def _take_thresholds(self) -> None:
         chosen = self.val_metrics.chosen_thresholds()
         if chosen is not None:
             self.thresholds = [float(value) for value in chosen]

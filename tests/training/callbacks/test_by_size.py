@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from sklearn.metrics import f1_score
 from torch import nn
 
 from tests.grouped import image_classifier
@@ -17,6 +18,7 @@ from vit.fine_tuning import FIXED_SHARE, SHARES, images_to_see, steps_for
 from vit.training.callbacks import EMA, FineTuneBySize, LinearProbeFirst, by_size
 from vit.training.facts import Labels
 from vit.training.lora import LoraLinear, merge_lora
+from vit.training.losses import Loss
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -53,9 +55,8 @@ def tuned(weights: str | None, **options: Any) -> Any:
         pretrained=weights,
         num_classes=3,
         image_size=8,
-        labels=Labels(names=["a", "b", "c"]),
         optimizer=lambda params: torch.optim.AdamW(params, lr=1e-2, fused=True),
-        **options,
+        **{"labels": Labels(names=["a", "b", "c"]), **options},
     )
 
 
@@ -178,3 +179,40 @@ def test_two_choices_of_the_result_are_refused(weights: str, make_data, make_tra
     trainer = make_trainer(max_epochs=-1, max_steps=3, callbacks=[EMA(0.9), FineTuneBySize()])
     with pytest.raises(UserError, match="leave one out"):
         trainer.fit(tuned(weights), make_data())
+
+
+def test_thresholds_are_those_of_the_averaged_weights(
+    weights: str, make_data, make_trainer, photos: Path, tmp_path: Path
+) -> None:
+    random, rows = np.random.default_rng(0), ["path,label,split"]
+    for number, file in enumerate(sorted(photos.rglob("*.*"))):
+        names = [name for name in "abc" if random.random() < 0.5]
+        if file.suffix in {".png", ".jpg"}:
+            rows.append(f"{file},{'|'.join(names)},{'val' if number % 3 == 0 else 'train'}")
+    (tmp_path / "several.csv").write_text("\n".join(rows))
+    data, ends = make_data(root=str(tmp_path / "several.csv")), Ends()
+    several = Labels(names=["a", "b", "c"], multilabel=True)
+    model = tuned(weights, labels=several, loss=Loss(kind="sigmoid"))
+    make_trainer(max_epochs=-1, max_steps=12, callbacks=[FineTuneBySize(), ends]).fit(model, data)
+
+    def scored(state: dict[str, torch.Tensor]) -> np.ndarray:
+        """Probabilities of the validation images, `n k`."""
+        other = tuned(weights).eval()
+        other.model.load_state_dict(state)
+        with torch.inference_mode():
+            logits = other(data.preprocess.normalize(torch.cat(images)))
+        return logits.sigmoid().numpy()
+
+    images, labels, _ = zip(*data.evaluation_loader("val"), strict=True)
+    truth, scores = torch.cat(labels).numpy(), scored(model.model.state_dict())
+
+    def f1(scores: np.ndarray) -> list[float]:
+        said = scores > np.array(model.thresholds)
+        return [f1_score(t, s, zero_division=0) for t, s in zip(truth.T, said.T, strict=True)]
+
+    best = [
+        max(f1_score(t, s >= cut, zero_division=0) for cut in s)
+        for t, s in zip(truth.T, scores.T, strict=True)
+    ]
+    assert f1(scores) == pytest.approx(best)
+    assert f1(scored(ends.ends[1])) != pytest.approx(best)  # they are not those of the last step

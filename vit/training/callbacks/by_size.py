@@ -115,6 +115,9 @@ class FineTuneBySize(Callback):
             share = self._best_share(trainer, pl_module, start, end)
         _average(pl_module, start, end, share)
         self.chosen["share"] = share
+        if getattr(pl_module, "thresholds", None) is not None:  # those of other weights
+            module: Any = pl_module
+            module.choose_thresholds(_validation_logits(trainer, pl_module))
 
     def _best_share(
         self,
@@ -138,21 +141,32 @@ class FineTuneBySize(Callback):
         return best
 
 
-def _validation_loss(trainer: Trainer, module: Any) -> float:
-    """Mean loss of the validation images, without smoothing or class weights."""
+def _validation_logits(
+    trainer: Trainer, module: Any, limit: int | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """Logits `b k` and labels of this process's batches of at most `limit` validation images."""
     data = counting_data(trainer)
     assert data is not None
-    total, count = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    found = []
     device, training = trainer.strategy.root_device, module.training
     module.eval()
     with torch.inference_mode(), trainer.precision_plugin.forward_context():
-        for images, labels, _ in data.evaluation_loader("val", limit=MAX_VALIDATION):
+        for images, labels, _ in data.evaluation_loader("val", limit=limit):
             if len(images):
                 logits = module(data.preprocess.normalize(images.to(device)))
-                loss = Loss(kind=module.loss.kind)(logits.float(), labels.to(device))
-                total += float(loss) * len(images)
-                count += len(images)
+                found.append((logits.float(), labels.to(device)))
     module.train(training)
+    return found
+
+
+def _validation_loss(trainer: Trainer, module: Any) -> float:
+    """Mean loss of validation images, without smoothing or class weights."""
+    loss = Loss(kind=module.loss.kind)
+    total, count = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for logits, labels in _validation_logits(trainer, module, limit=MAX_VALIDATION):
+        total += float(loss(logits, labels)) * len(labels)
+        count += len(labels)
+    device = trainer.strategy.root_device
     total = trainer.strategy.reduce(total.float().to(device), reduce_op="sum")
     count = trainer.strategy.reduce(count.float().to(device), reduce_op="sum")
     return float(total / count.clamp(min=1))
