@@ -206,7 +206,7 @@ def main() -> int:
     options = parser.parse_args()
     out, steps = options.out.absolute(), options.steps
     os.environ["OMP_NUM_THREADS"] = "1"
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(8) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         os.chdir(folder)
         began = time.monotonic()
         disk = pool.submit(full_disk, steps)

@@ -270,6 +270,54 @@ def test_a_validation_that_was_stopped_is_repeated(
     assert bests[0]["global_step"] == bests[1]["global_step"]
 
 
+class Killed(Validations):
+    """Dies in the validation at `stop`, or in the step after it."""
+
+    def __init__(self, stop: int | None = None, *, after: bool = False) -> None:
+        super().__init__()
+        self.at, self.after = stop, after
+
+    def on_validation_batch_start(self, trainer: Any, model: Any, batch: Any, i: int, *_) -> None:
+        if trainer.global_step == self.at and not self.after:
+            raise KeyError("killed")
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == self.at and self.after:
+            raise KeyError("killed")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("stop", [4, 19])
+def test_a_validation_on_the_step_of_a_save_is_not_lost(
+    stop: int, after: bool, accumulate: int, make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    def run(folder: str, seen: Killed, **options: Any) -> Any:
+        model = make_model(architecture={"dropout": 0.1})
+        last = LastCheckpoint(tmp_path / folder, step_seconds=0, epoch_seconds=0)
+        last.CHECK_EVERY = 4
+        trainer = make_trainer(
+            max_epochs=3,
+            val_check_interval=4 * accumulate,
+            accumulate_grad_batches=accumulate,
+            callbacks=[EMA(0.9), seen, BestCheckpoint(tmp_path / folder, "val/acc1"), last],
+        )
+        trainer.fit(model, make_data(batch_size=4 // accumulate), **options)
+        return seen.losses, model.state_dict()
+
+    whole, expected = run("whole", Killed())
+    with pytest.raises(KeyError, match="killed"):
+        run("killed", Killed(stop, after=after))
+    last = tmp_path / "killed" / "last.ckpt"
+    position = torch.load(last, weights_only=True)["global_step"]
+    rest, actual = run("killed", Killed(), ckpt_path=last)
+    assert rest == [entry for entry in whole if entry[0] >= position]
+    for name, value in expected.items():
+        assert torch.equal(value, actual[name]), name
+    best = [torch.load(tmp_path / f / "best.ckpt", weights_only=True) for f in ("whole", "killed")]
+    assert best[0]["global_step"] == best[1]["global_step"]
+
+
 @pytest.mark.timeout(120)  # epochs without a step have no end
 @pytest.mark.parametrize("epochs", [1, 2, 3])
 @pytest.mark.parametrize("by_steps", [False, True])

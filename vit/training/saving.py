@@ -112,7 +112,7 @@ class LastCheckpoint(StopTogether):
         self._saved_at = 0.0
         self._saved_step = -1
         self._global_batch: int | None = None
-        self._in_validation = False
+        self._repeats_validation = False
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -121,7 +121,7 @@ class LastCheckpoint(StopTogether):
         # `state_dict`, since Lightning takes only one callback of a class that has one.
         if self._global_batch is not None and "callbacks" in checkpoint:
             checkpoint["callbacks"]["LastCheckpoint"] = {"global_batch": self._global_batch}
-        if self._in_validation:
+        if self._repeats_validation:
             _repeat_validation(checkpoint["loops"]["fit_loop"])
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -145,7 +145,7 @@ class LastCheckpoint(StopTogether):
         # callback of the kind may have come first, and raised it.
         agreed = isinstance(exception, Stopped) and exception.agreed
         if agreed and trainer.state.fn == TrainerFn.FITTING and self._saved_step >= 0:
-            self._in_validation = trainer.validating
+            self._repeats_validation = trainer.validating
             self._save(trainer)
         super().on_exception(trainer, pl_module, exception)
 
@@ -155,7 +155,9 @@ class LastCheckpoint(StopTogether):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         due = (batch_idx + 1) % (self.CHECK_EVERY * trainer.accumulate_grad_batches) == 0
         if due and not trainer.is_last_batch and self._waited(trainer, self.step_seconds):
+            self._repeats_validation = _validation_follows(trainer)
             self._save(trainer)
+            self._repeats_validation = False
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         epochs, steps = trainer.max_epochs, trainer.max_steps
@@ -180,12 +182,21 @@ class LastCheckpoint(StopTogether):
         self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
 
 
+def _validation_follows(trainer: Trainer) -> bool:
+    """Whether the batch that has just been trained on is followed by a validation."""
+    loop: Any = trainer.fit_loop
+    return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
+
+
 def _repeat_validation(loop: dict[str, Any]) -> None:
-    """Lets a run that goes on begin with the validation that a stop has cut off.
+    """Lets a run that goes on begin with the validation that a stop or a kill has cut off.
 
     Lightning takes these counts for those of a validation in its first batch, and finishes it. By
     its own counts it would leave the validation out.
     """
+    trained = loop["epoch_loop.batch_progress"]  # not yet counted at the end of a batch
+    for counts in (trained["total"], trained["current"]):
+        counts["completed"] = counts["processed"]
     progress = loop["epoch_loop.val_loop.batch_progress"]
     before = progress["total"]["completed"]
     progress["total"] = dict.fromkeys(("ready", "started"), before + 1)
