@@ -1,6 +1,8 @@
 """Runs of `vit fit` in a benchmark: each is trained once, also across interruptions."""
 
+import csv
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -31,3 +33,12 @@ def note_options(options: object, folder: Path) -> None:
         )
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_text(json.dumps(options))
+
+
+def write_manifest(rows: list[tuple[str, str, str]], file: Path) -> None:
+    """A CSV of images (path, label, split), with paths from its own folder."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("path", "label", "split"))
+        writer.writerows((os.path.relpath(path, file.parent), *rest) for path, *rest in rows)

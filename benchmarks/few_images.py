@@ -15,7 +15,6 @@ import argparse
 import csv
 import json
 import math
-import os
 import shlex
 import shutil
 import statistics
@@ -28,7 +27,7 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from cells import note_options, run_cell  # noqa: E402
+from cells import note_options, run_cell, write_manifest  # noqa: E402
 from collect import portable  # noqa: E402
 
 RESULTS = HERE / "results" / "few_images.json"
@@ -48,7 +47,7 @@ CELLS = ("20:0", "100:0", "20:1", "100:1", "20:2", "100:2", "5:0", "500:0")
 KEPT = ("train_seconds", "train_cpu_seconds", "steps", "images_seen", "parameters", "precision")
 
 
-def write_manifest(data: Path, images: int, seed: int, file: Path) -> None:
+def draw_images(data: Path, images: int, seed: int, file: Path) -> None:
     """A CSV of `images` training images per class, drawn by `seed`, and the test images."""
     rows: list[tuple[str, str, str]] = []
     folders = sorted(path for path in (data / "train").iterdir() if path.is_dir())
@@ -58,11 +57,7 @@ def write_manifest(data: Path, images: int, seed: int, file: Path) -> None:
         rows += [(str(folder / names[i]), folder.name, "train") for i in order]
         test = sorted((data / "test" / folder.name).iterdir())[:TEST_PER_CLASS]
         rows += [(str(path), folder.name, "test") for path in test]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(("path", "label", "split"))
-        writer.writerows((os.path.relpath(path, file.parent), *rest) for path, *rest in rows)
+    write_manifest(rows, file)
 
 
 def right(run: Path) -> dict[str, bool]:
@@ -149,7 +144,7 @@ def main() -> None:
     for cell in options.cells:
         images, seed = map(int, cell.split(":"))
         manifest = options.runs / f"images_{images}_{seed}.csv"
-        write_manifest(options.data, images, seed, manifest)
+        draw_images(options.data, images, seed, manifest)
         for arm in options.arms:
             measured(arm, manifest, options, options.runs / f"{arm}_{images}_{seed}")
             text = json.dumps(document(options.runs, options.pixels), indent=2) + "\n"

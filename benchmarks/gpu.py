@@ -32,12 +32,13 @@ from typing import Any
 
 import torch
 from collect import commit, machine_slug
+from models import peak
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vit.compute.flops import work
 from vit.compute.memory import activations
-from vit.compute.steps import inference, training, training_loss
+from vit.compute.steps import inference, stepping, training
 from vit.compute.timing import Call, finisher, in_turns
 from vit.hardware import cpu_features, hardware, versions
 from vit.models.config import ViTConfig
@@ -88,17 +89,6 @@ class Bench:
             }
             for name, each in times.items()
         }
-
-    def peak_bytes(self, call: Call) -> int | None:
-        """Most bytes that the device holds during a call; unknown on a CPU."""
-        if self.device.type != "cuda":
-            return None
-        call()
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        call()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated()
 
 
 def modes(bench: Bench) -> Rows:
@@ -183,9 +173,8 @@ def optimizers(bench: Bench) -> Rows:
         network = build_model(config).to(bench.device)
         if name == "Muon":
             groups = param_groups(network.named_parameters(), depth=config.depth)
-            calls[name] = partial(
-                step_with, network, MuonWithAdamW(groups), images, bench.precision
-            )
+            step = stepping(network, MuonWithAdamW(groups), bench.precision)
+            calls[name] = partial(step, images)
         else:
             fused = True if name == "fused AdamW" else None
             calls[name] = partial(training(network, bench.precision, fused=fused), images)
@@ -193,15 +182,6 @@ def optimizers(bench: Bench) -> Rows:
         {"optimizer": name, "batch_size": len(images), **found}
         for name, found in bench.time(calls).items()
     ]
-
-
-def step_with(
-    network: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, precision: str
-) -> None:
-    """One training step."""
-    training_loss(network, images, precision).backward()
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
 
 
 def memory(bench: Bench) -> Rows:
@@ -217,7 +197,7 @@ def memory(bench: Bench) -> Rows:
             found = bench.time({"step": call})["step"]
             predicted = activations(config, bench.precision, checkpointing=checkpointing)
             row = {"model": name, "batch_size": batch, "checkpointing": checkpointing}
-            row |= {"peak_bytes": bench.peak_bytes(call)}
+            row |= {"peak_bytes": peak(call, bench.device)}
             row |= {"predicted_bytes_of_activations": predicted.once + batch * predicted.per_image}
             rows.append({**row, "weights_bytes": 4 * work(config).params, **found})
             del network, call

@@ -15,9 +15,7 @@ the last line of output is that JSON.
 """
 
 import argparse
-import csv
 import json
-import os
 import random
 import shlex
 import statistics
@@ -29,7 +27,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from cells import note_options, run_cell  # noqa: E402
+from cells import note_options, run_cell, write_manifest  # noqa: E402
 from collect import KEPT, portable, row  # noqa: E402
 
 SUBSET_SEED = 0
@@ -50,11 +48,7 @@ def write_subset(data: Path, percent: float, manifest: Path) -> int:
         rows += [(str(folder / name), folder.name, "train") for name in kept]
         test = sorted(p for p in (data / "test" / folder.name).iterdir())
         rows += [(str(path), folder.name, "test") for path in test]
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    with manifest.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("path", "label", "split"))
-        writer.writerows((os.path.relpath(p, manifest.parent), *rest) for p, *rest in rows)
+    write_manifest(rows, manifest)
     return sum(split == "train" for *_, split in rows)
 
 

@@ -255,7 +255,7 @@ def logit_error(call: Call, exact: Tensor) -> float:
     return ((logits - exact).norm() / exact.norm()).item()
 
 
-def peak(call: Call, device: torch.device, before: int) -> int | None:
+def peak(call: Call, device: torch.device, before: int = 0) -> int | None:
     """Peak bytes of model and step above `before` on a GPU; for a CPU see `alone`."""
     if device.type != "cuda":
         return None

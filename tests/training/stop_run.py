@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -136,6 +137,18 @@ def pair(photos: str, folder: Path, seconds: float, case: Any) -> list[Any]:
     errors = [(folder / f"{rank}.err").read_text().splitlines()[-1:] for rank in range(2)]
     statuses = [process.exitcode for process in processes]
     return [place, target, int(number), statuses, step, ["".join(lines) for lines in errors]]
+
+
+def outcomes(kind: str, photos: Path, folder: Path, seconds: float) -> list[Any]:
+    """What `pair` finds in each case of that kind, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.stop_run", kind, str(photos), str(folder),
+         str(seconds)],
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from vit.compute.units import PRECISIONS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.optim import Optimizer
 
 Step = Callable[["Tensor"], object]
 """A call with a batch of images `b c h w`."""
@@ -33,6 +34,11 @@ def training(model: "nn.Module", precision: str, *, fused: bool | None = True) -
     from vit.kernels.accelerate import accelerate
 
     optimizer = torch.optim.AdamW(accelerate(model).parameters(), lr=1e-6, fused=fused)
+    return stepping(model, optimizer, precision)
+
+
+def stepping(model: "nn.Module", optimizer: "Optimizer", precision: str) -> Step:
+    """A training step with this optimizer, as in `training`."""
 
     def step(images: "Tensor") -> None:
         if not model.training:

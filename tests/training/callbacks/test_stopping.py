@@ -1,9 +1,5 @@
 """A signal to any process of a run ends all of them at one step, saved, with one status."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +13,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def results(photos: Path, tmp_path_factory: pytest.TempPathFactory, deadline) -> list[Any]:
     folder = tmp_path_factory.mktemp("stop")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.stop_run", "STOPPED", str(photos), str(folder),
-         str(deadline(60))],
-        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return stop_run.outcomes("STOPPED", photos, folder, deadline(60))
 
 
 @pytest.mark.parametrize("number", range(len(stop_run.STOPPED)))

@@ -1,10 +1,6 @@
 """No process waits for ever for one that was killed, stopped or has failed; a line says why."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +14,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def results(photos: Path, tmp_path_factory: pytest.TempPathFactory, deadline) -> list[Any]:
     folder = tmp_path_factory.mktemp("lost")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.stop_run", "LOST", str(photos), str(folder),
-         str(deadline(60))],
-        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[3],
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return stop_run.outcomes("LOST", photos, folder, deadline(60))
 
 
 PLACES = {
