@@ -1,5 +1,6 @@
 """first_batch.png: what the model sees at its first step, images and labels."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ class FirstBatch(Callback):
     ) -> None:
         if not trainer.is_global_zero or trainer.global_step or batch_idx:
             return
-        from vit.reports.drawing import png
         from vit.reports.figures import labelled_images
 
         data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
@@ -50,7 +50,9 @@ class FirstBatch(Callback):
             _caption(own, data.classes, several=data.multilabel) for own in targets[:MOST].cpu()
         ]
         title = f"The first training batch: {len(shown)} of {len(images)} images"
-        write_bytes(self._run_dir / FILE, png(labelled_images(shown, captions, title)))
+        png = BytesIO()
+        labelled_images(shown, captions, title).save(png, "PNG", compress_level=3)
+        write_bytes(self._run_dir / FILE, png.getvalue())
 
 
 def _caption(target: Tensor, classes: list[str], *, several: bool) -> str:

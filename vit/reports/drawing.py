@@ -6,9 +6,11 @@ Uses Figure objects on the Agg canvas, without pyplot, global settings or a disp
 from dataclasses import dataclass
 from io import BytesIO
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 PNG_DPI = 160
 """Sharp on phones, where a CSS pixel is two or three dots."""
@@ -63,6 +65,13 @@ def png(figure: Figure, *, crop: bool = False) -> bytes:
         pad_inches=0.08,
     )
     return out.getvalue()
+
+
+def drawn(figure: Figure) -> Image.Image:
+    """The figure as an image, RGB."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
 def new_figure(width: float, height: float, theme: Theme, *, dpi: int = PNG_DPI) -> Figure:
