@@ -53,6 +53,7 @@ def test_the_summary_uses_the_names_of_the_metrics_file(run: Path) -> None:
     assert summary["images_seen"] == summary["steps"] * 8 > 0
     assert summary["train_seconds"] > 0
     assert summary["train_cpu_seconds"] > 0
+    assert 0.2 < summary["peak_memory_gb"] < summary["hardware"]["memory_gb"]
 
 
 def test_the_accuracy_is_that_of_the_predictions(run: Path) -> None:
