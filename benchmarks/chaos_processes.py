@@ -36,7 +36,7 @@ DEADLINE = 900
 
 
 def command(folder: str, steps: int, seed: int = 0) -> list[str]:
-    """22 steps an epoch, each with a validation and a save."""
+    """22 steps per epoch, each with a validation and a save."""
     return [
         "fit", "-c", "quickstart", "--run_dir", folder, f"--model.architecture={SIZES}",
         "--data.batch_size=null", "--data.global_batch=64", f"--trainer.max_steps={steps}",

@@ -184,7 +184,7 @@ def test_several_labels_an_image(vit: Vit, photos: Path) -> None:
     [answer] = json.loads(vit("classify", "several", photos / "red" / "00.jpg", "--json").out)
     probabilities = {entry["class"]: entry["probability"] for entry in answer["top"]}
     assert set(probabilities) == {"red", "grün", "blue", "warm"}
-    assert sum(probabilities.values()) != pytest.approx(1, abs=1e-3)  # one question a class
+    assert sum(probabilities.values()) != pytest.approx(1, abs=1e-3)  # one question per class
     model = json.loads(Path("several/model/config.json").read_text())
     thresholds = dict(zip(model["classes"], model["extra"]["thresholds"], strict=True))
     best = torch.load("several/checkpoints/best.ckpt", weights_only=True)["vit"]["extra"]
