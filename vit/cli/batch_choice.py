@@ -1,4 +1,4 @@
-"""--data.batch_size auto: the largest batch that fits, chosen before the first step, and recorded."""
+"""--data.batch_size auto: the largest batch that fits, chosen before the first step."""
 
 import sys
 from pathlib import Path

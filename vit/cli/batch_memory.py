@@ -268,8 +268,8 @@ def _smaller(
     if not smaller:
         return f"{text}, and no smaller one would fit; choose smaller images or a smaller model"
     return (
-        f"{text}; {smaller[-1]:,} would fit: {accumulating(smaller[-1], whole, processes)} (the same "
-        f"{whole:,} images per step)"
+        f"{text}; {smaller[-1]:,} would fit: {accumulating(smaller[-1], whole, processes)} (the "
+        f"same {whole:,} images per step)"
     )
 
 
