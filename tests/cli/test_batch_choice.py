@@ -195,7 +195,9 @@ def test_a_batch_is_tried_and_leaves_no_trace(
     assert not Path("none").exists()
 
 
-def test_processes_agree_on_the_smallest(tmp_path: Path, photos: Path) -> None:
+def test_processes_agree_on_the_smallest_and_another_number_chooses_again(
+    vit: Vit, tmp_path: Path, photos: Path, limited: Callable[[int], None]
+) -> None:
     run = tmp_path / "run"
     options = ["--data.root", str(photos), "--data.global_batch=32", "--trainer.devices=2"]
     command = [sys.executable, batch_run.__file__, *FIT, *AUTO, *options, "--run_dir", str(run)]
@@ -206,6 +208,13 @@ def test_processes_agree_on_the_smallest(tmp_path: Path, photos: Path) -> None:
     assert config_of(str(run))["batch_choice"]["processes"] == 2
     saved = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
     assert saved["ImageData"]["batch"] == 8 and saved["ImageData"]["consumed_samples"] == 64
+    limited(9)
+    more = vit("fit", f"--run_dir={run}", "--trainer.devices=1", "--trainer.max_steps=3")
+    assert more.status == 0, more.err
+    assert "batch size 8, tried on the device: 4 batches per step of 32 images" in more.err
+    assert config_of(str(run))["batch_choice"]["processes"] == 1
+    saved = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    assert (saved["global_step"], saved["ImageData"]["consumed_samples"]) == (3, 96)
 
 
 @pytest.mark.parametrize("on_cpu", [False, True])
