@@ -4,7 +4,9 @@ import pytest
 from jsonargparse import Namespace
 
 from vit.checkpoints.building import build_empty
+from vit.cli.batch_memory import step_memory
 from vit.cli.memory_check import check_memory, count_parameters
+from vit.compute.memory import GIB
 from vit.data.preprocess import InputFormat
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -34,8 +36,9 @@ def test_parameters_are_counted_as_the_built_model_has_them(name: str, options: 
 
 
 def run(**data: object) -> Namespace:
-    options = {"batch_size": 2, "augment": TrainTransform(), "inputs": InputFormat(), **data}
-    return Namespace(data=Namespace(**options))
+    images = {"batch_size": 2, "global_batch": None}
+    options = {**images, "augment": TrainTransform(), "inputs": InputFormat(), **data}
+    return Namespace(data=Namespace(**options), trainer=Namespace(accumulate_grad_batches=3))
 
 
 def test_a_count_without_end_is_answered_at_once() -> None:
@@ -59,3 +62,20 @@ def test_what_fits_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
     augment = TrainTransform(crop="resize_random", resize_size=10_000)
     with pytest.raises(UserError):
         check_memory(run(augment=augment), config, on_cpu=False)
+
+
+def test_a_batch_that_fits_is_named_where_one_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = model_config("vit_ti16", num_classes=1)
+    step = step_memory(config, "32-true", trained=count_parameters(config), on_cpu=True)
+    monkeypatch.setattr("vit.cli.memory_check.available_memory", lambda: GIB)
+    most = step.largest_batch(GIB)
+    assert 0 < most < 4096
+    named = 2 ** (most.bit_length() - 1)  # the largest divisor of 4096 that is not above it
+    with pytest.raises(UserError) as raised:
+        check_memory(run(batch_size=4096), config, on_cpu=True)
+    assert (
+        f"--data.batch_size {named} --trainer.accumulate_grad_batches {3 * 4096 // named} fits, "
+        "with the same images per step"
+    ) in str(raised.value)
+    with pytest.raises(UserError, match=rf"\(--data.batch_size {named} fits"):
+        check_memory(run(batch_size=4096, global_batch=8192), config, on_cpu=True)

@@ -139,6 +139,8 @@ def _built(folder: Path, options: Namespace, rest: list[str]) -> Any:
             classes=(classes or []) if others else None,
             multilabel=info.extra.get("multilabel", False),
         )
+    if cli.datamodule.chooses_batch:
+        raise UserError("data.batch_size=auto is for vit fit; give a number of images")
     if unlabelled:
         # What the encoder was trained with stays behind when model/ is written.
         checkpoint = find_checkpoint(folder)

@@ -45,7 +45,7 @@ most used options:
   --data.root PATH             your images: a folder per class, with or without train/ val/ test/;
                                or a CSV or Parquet file with the columns path, label and split
   --data.image_size N          pixels
-  --data.batch_size N          images per step and process
+  --data.batch_size N          images per step and process; auto: as many as fit into memory
   --data.global_batch N        images per step of all processes; batch_size and accumulation follow
   --data.loading.on_error skip
                                leave out unreadable images, and count them, instead of stopping
@@ -129,8 +129,10 @@ def _claim(config: Any, args: list[str]) -> Claim:
 
 
 def _fast_dev_run(cli: Any) -> None:
+    from vit.cli.batch_memory import naming_a_batch
+
     trainer = cli.build_trainer(None)
-    with together(trainer):
+    with together(trainer), naming_a_batch(trainer, cli.model, cli.datamodule):
         trainer.fit(cli.model, cli.datamodule)
     if is_first_process():
         print("fast_dev_run: training and validation went through; nothing was kept")
@@ -139,6 +141,8 @@ def _fast_dev_run(cli: Any) -> None:
 def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
     from lightning.pytorch.callbacks import LambdaCallback
 
+    from vit.cli.batch_choice import batch_choice_of
+    from vit.cli.batch_memory import naming_a_batch
     from vit.cli.results import budget_option, finish, score_best
 
     config, data, model, run_dir = cli.config, cli.datamodule, cli.model, claim.folder
@@ -148,31 +152,36 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
         newest = config.ckpt_path == "last"
         checkpoint, saved = whole_checkpoint(checkpoint, newest=newest)
     step = None if saved is None else int(saved["global_step"])
+    choosing, chosen = data.chooses_batch, None
+    if checkpoint is not None and choosing:
+        chosen = batch_choice_of(checkpoint, config)
+    config.batch_choice = chosen
     trainer = cli.build_trainer(run_dir, step)
     params = sum(p.numel() for p in model.model.parameters())
     trained = sum(p.numel() for p in model.model.parameters() if p.requires_grad)
-    if trainer.strategy.root_device.type == "cpu":
-        height, width = data.image_size
-        tokens = height * width // model.model.patch_size**2
-        limit_threads(params, tokens, data.batch_size)
+    if not choosing:
+        _limit_threads(cli, params)
     if checkpoint is not None and saved is not None:
         check_continues(checkpoint, saved, cli, trainer)
     _check_space(cli, trainer, run_dir)
     _fix_routes(cli, saved)
     record = _Record(cli, run_dir)
     if is_first_process():
-        if checkpoint is None:
+        if checkpoint is None and not choosing:
             record()
-        else:
+        if checkpoint is not None:
             for note in ineffective(checkpoint, config):
                 print(f"note: {note}", file=sys.stderr)
         _announce(data, model, (params, trained), run_dir)
     # A resumed run keeps its config.yaml until its checkpoint has been read.
     trainer.callbacks.insert(0, LambdaCallback(on_train_start=record))
+    if choosing:
+        known = LambdaCallback(on_fit_start=lambda *_: _limit_threads(cli, params))
+        trainer.callbacks.insert(0, known)
 
     started, cpu, trained = time.monotonic(), _cpu_seconds(), False
     try:
-        with together(trainer):
+        with together(trainer), naming_a_batch(trainer, model, data):
             trainer.fit(model, data, ckpt_path=None if checkpoint is None else str(checkpoint))
             record()  # also where nothing was left to train
             trained = True
@@ -216,6 +225,14 @@ def _say_if_early(trainer: Any) -> None:
                 "validations",
                 file=sys.stderr,
             )
+
+
+def _limit_threads(cli: Any, params: int) -> None:
+    if cli.trainer.strategy.root_device.type == "cpu":
+        data = cli.datamodule
+        height, width = data.image_size
+        tokens = height * width // cli.model.model.patch_size**2
+        limit_threads(params, tokens, data.batch_size)
 
 
 def _check_space(cli: Any, trainer: Any, run_dir: Path) -> None:

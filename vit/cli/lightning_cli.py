@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, EarlyStopping, Pro
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from vit.checkpoints.pretrained import PretrainedInfo, inspect_pretrained
+from vit.cli.batch_choice import ChooseBatch, settle_batch
 from vit.cli.first_batch import FirstBatch
 from vit.cli.loggers import named_loggers
 from vit.cli.memory_check import RGB, check_memory, configured_model
@@ -100,7 +101,7 @@ class TrainingCLI(LightningCLI):
         quiet_lightning()
         self._parsed = parsed
         self._known = {"classes": classes, "multilabel": multilabel}
-        args = named_loggers(resolve_recipes(args))
+        args = self._args = named_loggers(resolve_recipes(args))
         self.task = task_of(args, TASKS)
         help_texts("--help" in args)
         bounded_values()
@@ -159,6 +160,7 @@ class TrainingCLI(LightningCLI):
             pretrained = fill_from_pretrained(config)
         if config.data.batch_size is None and config.data.global_batch is None:
             config.data.batch_size = DEFAULT_BATCH  # config.yaml says what was used
+        settle_batch(config, self._args)
         model = configured_model(config, pretrained)
         check_memory(config, model, on_cpu=computes_on_cpu(config.trainer.accelerator or "auto"))
         if self._parsed is not None:
@@ -190,6 +192,8 @@ class TrainingCLI(LightningCLI):
         """The Trainer of a run that writes into `run_dir`; without one it writes nothing."""
         self.model.on_nonfinite = self.config.on_nonfinite
         progress: list[Callback] = [*self._progress(), WatchProcesses()]
+        if self.datamodule.chooses_batch:
+            progress.append(ChooseBatch(self.config))
         callbacks: dict[str, Any] = {"logger": False, "callbacks": [*progress, StopTogether()]}
         if run_dir is not None:
             callbacks = {

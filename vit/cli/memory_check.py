@@ -6,9 +6,11 @@ from typing import Any
 from jsonargparse import Namespace
 
 from vit.checkpoints.pretrained import PretrainedInfo
+from vit.cli.batch_memory import accumulating, step_memory
 from vit.cli.option_ranges import MAX_DEVICES
 from vit.compute.flops import work
 from vit.compute.memory import GIB, available_memory
+from vit.data.batches import batch_sizes
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, config_from_dict, model_config
@@ -66,24 +68,43 @@ def check_memory(config: Namespace, model: ModelConfig, *, on_cpu: bool) -> None
     height, width = model.size
     batch = _smallest_batch(config, on_cpu=on_cpu)
     params = count_parameters(model)
-    needed = FLOAT * params + LAYER_OBJECTS * count_layers(model)
-    values = batch * model.in_channels * height * width
-    needed += values  # a byte each, until they are normalised
+    weights = FLOAT * params + LAYER_OBJECTS * count_layers(model)
+    image = model.in_channels * height * width  # a byte each, until they are normalised
     if on_cpu:
-        needed += FLOAT * values + 2 * batch * _first_layer(model)
+        image += FLOAT * image + 2 * _first_layer(model)
+    needed = weights + batch * image
     needed = max(needed, model.in_channels * _largest_image(config, (height, width)))
     there = available_memory()
     if needed > there:
+        most = (there - weights) // image
+        if on_cpu and most > 0:  # else its layers may be too many to go through
+            step = step_memory(model, "32-true", trained=params, on_cpu=True)
+            most = min(most, step.largest_batch(there))
         raise UserError(
             f"this run needs at least {_gib(needed)} of memory ({_count(params)} parameters, "
             f"batches of {shown(batch)} images of {shown(height)}x{shown(width)} pixels), and "
-            f"{_gib(there)} are free; choose smaller images, a smaller batch or a smaller model"
+            f"{_gib(there)} are free; choose smaller images, {_smaller_batch(config, most)} or a "
+            "smaller model"
         )
+
+
+def _smaller_batch(config: Namespace, most: int) -> str:
+    """The batch of a process to choose where at most `most` images fit."""
+    batch = config.data.batch_size
+    if not isinstance(batch, int) or most < 1:
+        return "a smaller batch"
+    size = max(n for n in batch_sizes(batch, 1, paired=False) if n <= most)
+    options = f"--data.batch_size {size}"
+    if config.data.global_batch is None:
+        options = accumulating(size, batch * config.trainer.accumulate_grad_batches, 1)
+    return f"a smaller batch ({options} fits, with the same images per step)"
 
 
 def _smallest_batch(config: Namespace, *, on_cpu: bool) -> int:
     """Images in a batch of one process, on as many processes as there may be."""
     data = config.data
+    if data.batch_size == "auto":
+        return 1
     if data.batch_size is not None:
         return data.batch_size
     trainer = config.trainer

@@ -71,6 +71,11 @@ def task_of(args: list[str], tasks: Iterable[str]) -> str:
     return task
 
 
+def recipe_options(args: list[str]) -> list[dict[str, Any]]:
+    """The content of each recipe in the arguments, which are as `resolve_recipes` returns them."""
+    return [_options(config) for _, config in config_arguments(args)]
+
+
 def _options(config: str) -> dict[str, Any]:
     """The content of a recipe, given by its path or its text."""
     return load_yaml(config, "-c") if "\n" in config else read_options(Path(config))

@@ -79,7 +79,7 @@ def differences(parser: Any, config: Any, before: dict[str, Any]) -> dict[str, s
         name: f"{name} was {then.get(name)} and is {now.get(name)}"
         for name in names
         if name not in FREE
-        and name.partition(".")[0] != "routes"
+        and name.partition(".")[0] not in ("routes", "batch_choice")
         and then.get(name) != now.get(name)
         and (name, str(then.get(name)), str(now.get(name))) not in _SAME
     }

@@ -249,6 +249,8 @@ def finish(
         "versions": versions(),
         "hardware": hardware(),
     }
+    if cli.config.batch_choice is not None:
+        summary["batch_choice"] = cli.config.batch_choice
     save_native(
         run_dir / "model",
         model.model,

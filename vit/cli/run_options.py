@@ -71,6 +71,12 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         help="With --model.lora, writes RUN/lora/ too: what was trained, a few MB, apart from "
         "the weights that it changes; `vit convert` puts them together.",
     )
+    parser.add_argument(
+        "--batch_choice",
+        type=dict | None,
+        default=None,
+        help="How a run with data.batch_size auto came to its batch; the run writes it.",
+    )
     for name in ("optimizer", "lr_scheduler"):  # which config.yaml of runs have, always null
         parser.add_argument(f"--{name}", type=Any, default=None, help=argparse.SUPPRESS)
     parser.add_argument(

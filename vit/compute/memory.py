@@ -5,7 +5,8 @@ attention weights. Precisions are those of vit/compute/units.py.
 """
 
 import os
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -89,7 +90,7 @@ library buffers, and fragmentation."""
 
 
 def available_memory() -> int:
-    """Bytes available to this process, within the limit of its container."""
+    """Bytes available to this process, within the limits of its container and its shell."""
     limits = []
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -99,6 +100,15 @@ def available_memory() -> int:
             limits.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
     except (OSError, ValueError):
         pass  # not Linux, or no limit
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)  # ulimit -v
+        if limit != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limits.append(max(limit - pages * resource.getpagesize(), 0))
+    except (ImportError, OSError):
+        pass  # Windows, or no limit that can be compared
     return min(limits) if limits else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -189,6 +199,16 @@ def largest(fits: Callable[[int], bool], start: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def largest_of(sizes: Sequence[int], fits: Callable[[int], bool], guess: int) -> int:
+    """The largest of ascending `sizes` that `fits`, searched from a guess on; 0 if none does."""
+    at = max(bisect_right(sizes, guess) - 1, 0)
+    if fits(sizes[at]):
+        while at + 1 < len(sizes) and fits(sizes[at + 1]):
+            at += 1
+        return sizes[at]
+    return next((size for size in reversed(sizes[:at]) if fits(size)), 0)
 
 
 def trainable(model: "Candidate", device: "torch.device", precision: str) -> Callable[[int], bool]:

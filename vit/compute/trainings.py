@@ -139,8 +139,9 @@ def _images_seen(
         processes = _whole(trainer.get("num_nodes"), 1) * _whole(trainer.get("devices"), 1)
     accumulated = _whole(trainer.get("accumulate_grad_batches"), 1)
     whole = data.get("global_batch")  # of a step; the batch or the accumulation follows from it
-    batch = (data.get("batch_size") or BATCH) * processes
-    if whole and not data.get("batch_size"):
+    own = _whole(data.get("batch_size"), 0)  # auto divides global_batch, or another recipe's batch
+    batch = (own or BATCH) * processes
+    if whole and not own:
         batch = whole // accumulated
     # The user's epochs replace the recipe's steps.
     steps = _whole(trainer.get("max_steps"), 0) if length.epochs is None else 0

@@ -1,9 +1,37 @@
 """How the images of an optimizer step are divided among processes and batches."""
 
 from collections.abc import Mapping
+from math import isqrt
+from typing import Literal
 
 from vit.errors import UserError
 from vit.seeds import DRAWS
+
+BatchSize = int | Literal["auto"] | None
+"""data.batch_size: auto is the largest that fits, which `vit fit` chooses before the first step."""
+
+
+def asked_sizes(batch_size: BatchSize, global_batch: int | None) -> int | None:
+    """Images in a batch of one process, where a number asks for them; UserError below 1."""
+    own = None if batch_size == "auto" else batch_size
+    for name, number in (("batch_size", own), ("global_batch", global_batch)):
+        if number is not None and number < 1:
+            raise UserError(f"{name}={number} must be at least 1")
+    return own
+
+
+def batch_sizes(whole: int, processes: int, *, paired: bool) -> list[int]:
+    """Batches of one process of which a whole number makes a step, ascending.
+
+    Args:
+        whole: Images of a step of all processes; a multiple of `processes`.
+        processes: That train together.
+        paired: Whether images are mixed in pairs, so that batches are even unless one is the step.
+    """
+    share = whole // processes
+    small = [n for n in range(1, isqrt(share) + 1) if share % n == 0]
+    sizes = sorted({*small, *(share // n for n in small)})
+    return [n for n in sizes if not paired or n % 2 == 0 or n == whole]
 
 
 def divided(whole: int, own_batch: int | None, processes: int, accumulated: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from vit.data.batches import divided, recorded_draws
+from vit.data.batches import BatchSize, asked_sizes, divided, recorded_draws
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.find import Known, find_splits
@@ -58,7 +58,7 @@ class ImageData(LightningDataModule):
         image_size: Pixels the model sees, one side or (height, width). Default: that of the
             pretrained weights, or 224.
         batch_size: Images in a batch of one process. Default: what global_batch leaves for each
-            process, or 64.
+            process, or 64. auto: the largest that fits, chosen by `vit fit` before the first step.
         global_batch: Images per step of the optimizer, of all processes together. Gradients are
             accumulated over as many batches as that takes.
         augment: Random changes of training images.
@@ -78,7 +78,7 @@ class ImageData(LightningDataModule):
         data_dir: str | None = None,
         channels: int | None = None,
         image_size: int | tuple[int, int] | None = None,
-        batch_size: int | None = None,
+        batch_size: BatchSize = None,
         global_batch: int | None = None,
         augment: TrainTransform = _TRAIN_TRANSFORM,
         label_separator: str | None = None,
@@ -99,9 +99,6 @@ class ImageData(LightningDataModule):
                 "root='' names no data: give a folder, or a CSV or Parquet file; the current "
                 "directory is --data.root ."
             )
-        for name, number in (("batch_size", batch_size), ("global_batch", global_batch)):
-            if number is not None and number < 1:
-                raise UserError(f"{name}={number} must be at least 1")
         self.dataset = dataset
         self.root = root
         self.data_dir = data_dir
@@ -111,8 +108,9 @@ class ImageData(LightningDataModule):
             augment.check_channels()
         self.image_size = both_sides(image_size)
         self.global_batch = global_batch
-        self._own_batch = batch_size
-        self.batch_size: int = batch_size or global_batch or DEFAULT_BATCH
+        self._own_batch = asked_sizes(batch_size, global_batch)
+        self.chooses_batch = batch_size == "auto"
+        self.batch_size: int = self._own_batch or global_batch or DEFAULT_BATCH
         self.inputs = inputs
         self._preprocess = inputs.known(self.image_size, channels)
         augment.check_size(self.image_size)
@@ -158,11 +156,14 @@ class ImageData(LightningDataModule):
         if stage == "fit" and self.trainer is not None:
             self.share_batch(self.trainer)
 
-    def share_batch(self, trainer: Trainer) -> None:
+    def share_batch(self, trainer: Trainer, chosen: int | None = None) -> None:
         """Divides global_batch among the processes of a Trainer and the batches of a step.
 
+        `chosen`: images in a batch of one process, where auto asks for the largest that fits.
         Raises UserError where it cannot be divided so.
         """
+        if chosen is not None:
+            self._own_batch, self.chooses_batch = chosen, False
         if self.global_batch is not None:
             asked = (self._own_batch, trainer.world_size, trainer.accumulate_grad_batches)
             shares = divided(self.global_batch, *asked)
@@ -264,6 +265,8 @@ class ImageData(LightningDataModule):
                 "overfit_batches would draw other images in every epoch; "
                 "use --trainer.limit_train_batches, or --data.root with a few images"
             )
+        if self.chooses_batch:
+            raise UserError("batch_size=auto is chosen by `vit fit`; give ImageData a number")
         sampler = TrainBatchSampler(
             len(self.splits.train),
             self.batch_size,

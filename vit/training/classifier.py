@@ -200,15 +200,13 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         # With precision bf16-true, images still come in float32.
         return self.model(images.to(self.dtype))
 
-    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+    def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
         images, labels = batch[:2]
         if self.mixing:
             images, labels = self.mixing(images, labels, self.num_classes, self.draws)
         if self.teacher is None:
-            loss = self.loss(self(images), labels, self.class_weights)
-        else:
-            loss = self._distilled_loss(images, labels, self.teacher)
-        return self._log_step(loss, len(images))
+            return self.loss(self(images), labels, self.class_weights)
+        return self._distilled_loss(images, labels, self.teacher)
 
     def _distilled_loss(self, images: Tensor, labels: Tensor, teacher: Teacher) -> Tensor:
         assert self.loss.distillation is not None

@@ -64,7 +64,7 @@ Scores = TypeVar("Scores", bound=EvaluationMetrics | PatchMetrics)
 class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     """Trains a network of ours; a subclass says by which loss, and how it is scored.
 
-    It sets `model`, `load_report` and the metrics, and writes `training_step` and `_evaluate`. The
+    It sets `model`, `load_report` and the metrics, and writes `training_loss` and `_evaluate`. The
     arguments are those of the same names in the subclasses.
     """
 
@@ -150,13 +150,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         """The optimizer over named groups, and its schedule, stepped with it."""
         trainer, schedule = self.trainer, self.schedule
         check_intervals(trainer)
-        depth = len(self.model.layer_channels)
-        groups = param_groups(self._trained(), depth=depth, layer_decay=self.layer_decay)
-        optimizer: Any = self.optimizer(groups)
-        # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
-        optimizer._step_supports_amp_scaling = False
-        for group in optimizer.param_groups:
-            group["lr"] = group["lr"] * group["lr_scale"]
+        optimizer = self.make_optimizer()
         total, timer = step_budget(trainer), time_limit(trainer)
         if schedule.needs_budget and total is None and timer is None:
             raise UserError(
@@ -180,6 +174,17 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
 
+    def make_optimizer(self) -> Any:
+        """The optimizer over named groups, without its schedule."""
+        depth = len(self.model.layer_channels)
+        groups = param_groups(self._trained(), depth=depth, layer_decay=self.layer_decay)
+        optimizer: Any = self.optimizer(groups)
+        # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
+        optimizer._step_supports_amp_scaling = False
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * group["lr_scale"]
+        return optimizer
+
     def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
         """What the optimizer may change, by name."""
         return self.model.named_parameters()
@@ -191,6 +196,13 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         # A tensor on the CPU: Lightning would move a number to the device, and wait for it.
         self.log("lr", torch.tensor(max(rates), dtype=torch.float64), batch_size=batch_size)
         return loss
+
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+        return self._log_step(self.training_loss(batch), len(batch[0]))
+
+    @abstractmethod
+    def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """The loss of a batch, which is normalised and on the device; logs nothing."""
 
     def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
         self._evaluate(batch, self.val_metrics)

@@ -216,11 +216,10 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
             return to_bytes(from_patches(targets, size), self.mean, self.std)
         return from_patches(color_pixels(targets, self.model.patch_size), size)
 
-    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+    def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
         images = batch[0]
         corruption = self.corruption(images)
-        loss = self.loss(self(images, corruption), rows(self.targets(images), corruption.chosen))
-        return self._log_step(loss, len(images))
+        return self.loss(self(images, corruption), rows(self.targets(images), corruption.chosen))
 
     def _evaluate(self, batch: tuple[Tensor, ...], metrics: PatchMetrics) -> None:
         images, _, indices = batch
