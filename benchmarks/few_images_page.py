@@ -65,7 +65,7 @@ def table(content: dict[str, Any]) -> list[str]:
 
 
 def peers(rows: list[dict[str, Any]], content: dict[str, Any]) -> list[str]:
-    """Other packages' defaults with the CPU time of ours."""
+    """Other packages with the CPU time of ours."""
     lines = [
         "",
         "| images per class | fine-tuning | accuracy, % | steps x batch | CPU s |",
@@ -82,8 +82,9 @@ def peers(rows: list[dict[str, Any]], content: dict[str, Any]) -> list[str]:
                         f"{ours['steps']} x 32 | {ours['train_cpu_seconds'][at]:.0f} |"
                     )
         lines += [
-            f"| {images} | {row['peer']} {row['version']}, defaults | {row['accuracy']:.1f} | "
-            f"{row['steps']} x {row['batch']} | {row['train_cpu_seconds']:.0f} |"
+            f"| {images} | {row['package']} {row['version']}, {row['settings']} | "
+            f"{row['accuracy']:.1f} | {row['steps']} x {row['batch']} | "
+            f"{row['train_cpu_seconds']:.0f} |"
             for row in rows
             if row["cell"] == cell
         ]
