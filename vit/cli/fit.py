@@ -12,7 +12,7 @@ from vit.cli.class_counts import class_counts
 from vit.cli.continuing import Finished, note_unfinished, settle, whole_checkpoint
 from vit.cli.disk_check import check_space
 from vit.cli.loggers import place_loggers
-from vit.cli.processes import forget_routes, start, together
+from vit.cli.processes import forget_routes, limit_threads_of, start, together
 from vit.cli.recorded_config import write_config
 from vit.cli.resuming import check_continues, ineffective
 from vit.cli.run_directory import (
@@ -27,7 +27,6 @@ from vit.cli.run_directory import (
     run_name,
 )
 from vit.errors import UserError
-from vit.hardware import limit_threads
 from vit.signals import Stopped
 from vit.writing import write_bytes
 
@@ -151,10 +150,7 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
     trainer = cli.build_trainer(run_dir, step)
     params = sum(p.numel() for p in model.model.parameters())
     trained = sum(p.numel() for p in model.model.parameters() if p.requires_grad)
-    if trainer.strategy.root_device.type == "cpu":
-        height, width = data.image_size
-        tokens = height * width // model.model.patch_size**2
-        limit_threads(params, tokens, data.batch_size)
+    limit_threads_of(cli)
     if checkpoint is not None and saved is not None:
         check_continues(checkpoint, saved, cli, trainer)
     _check_space(cli, trainer, run_dir)
