@@ -36,7 +36,7 @@ DEADLINE = 900
 
 
 def command(folder: str, steps: int, seed: int = 0) -> list[str]:
-    """22 steps an epoch, each with a validation and a save."""
+    """22 steps per epoch, each with a validation and a save."""
     return [
         "fit", "-c", "quickstart", "--run_dir", folder, f"--model.architecture={SIZES}",
         "--data.batch_size=null", "--data.global_batch=64", f"--trainer.max_steps={steps}",
@@ -157,22 +157,19 @@ def full_disk(steps: int) -> dict[str, Any] | str:
     if subprocess.run(mount, capture_output=True).returncode:
         return "left out: mounting a tmpfs takes root"
     try:
-        wide = SIZES.replace("32", "160").replace("64", "640")
+        wide = SIZES.replace("32", "160").replace("64", "480")
         args = [a.replace(SIZES, wide) for a in command("disk/run", steps)]
         launch = Launch(args, 1, "disk-1")
         wait_for_save(launch, "disk/run", 2)
         ballast = disk / "ballast"
-        with ballast.open("wb") as file:
-            try:
-                while True:
-                    file.write(bytes(1 << 16))
-                    file.flush()
-            except OSError:
-                pass
+        with suppress(OSError), ballast.open("wb") as file:  # until the disk is full
+            while True:
+                file.write(bytes(1 << 16))
+                file.flush()
         status, lines = launch.end()
         kept = {p.name: _whole(p) for p in sorted((disk / "run/checkpoints").glob("*.ckpt"))}
         refused, reason = Launch(args, 1, "disk-2").end()
-        ballast.unlink()
+        ballast.unlink(missing_ok=True)
         again, _ = Launch(args, 1, "disk-3").end()
         return {
             "exit_status": status, "lines": lines, "checkpoints_whole": kept,
@@ -180,7 +177,7 @@ def full_disk(steps: int) -> dict[str, Any] | str:
             "exit_status_with_space_again": again,
         }  # fmt: skip
     finally:
-        subprocess.run(["umount", str(disk)], check=False)
+        subprocess.run(["umount", "-l", str(disk)], check=False)
 
 
 def _whole(path: Path) -> bool:

@@ -41,7 +41,7 @@ from vit.compute.flops import work
 from vit.compute.limits import Limit, limit, products
 from vit.compute.steps import training
 from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
-from vit.hardware import cpu_features, hardware, has_bfloat16, keep_memory, versions
+from vit.hardware import cpu_features, hardware, has_bfloat16, keep_memory, peak_memory, versions
 from vit.kernels.accelerate import accelerate
 from vit.kernels.packing import pack
 from vit.kernels.routes import PLAIN, chosen_routes, use_routes
@@ -311,7 +311,7 @@ def alone(job: Job) -> list[dict[str, Any]]:
 def one_process(job: Job, name: str, steps: int = 5) -> dict[str, float]:
     """The part of `alone` that runs in the separate process; CPU time is user and system time."""
     setting = next(s for s in settings(job.config, "cpu", job.what) if str(s) == name)
-    before = highest_bytes()
+    before = peak_memory(torch.device("cpu"))
     call = prepare(job, setting)
     call()
     call()
@@ -324,15 +324,9 @@ def one_process(job: Job, name: str, steps: int = 5) -> dict[str, float]:
     return {
         "cpu_seconds": statistics.median(seconds),
         "page_faults": statistics.median(faults),
-        "peak_bytes": highest_bytes(),
+        "peak_bytes": peak_memory(torch.device("cpu")),
         "bytes_before": before,
     }
-
-
-def highest_bytes() -> int:
-    """Peak memory of this process; ru_maxrss would include its parent's, if higher."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def line(row: dict[str, Any]) -> str:

@@ -6,8 +6,8 @@ Small ViTs that differ in their positions alone are trained for a few minutes in
 thread: on scikit-learn's digits (8x8 pixels, patches of 2), and on images of CIFAR-10 (32x32,
 patches of 8), where each is then tested at 24, 32, 48 and 64 pixels, resized with antialiasing. All
 variants run with one seed before the next seed starts. `--cifar` is a folder with train/CLASS/*.jpg
-and test/CLASS/*.jpg. Writes benchmarks/results/rotary_cpu.json; the last line of output is that
-JSON.
+and test/CLASS/*.jpg. Also measured is what rotary positions cost a training step of ViT-B/16.
+Writes benchmarks/results/rotary_cpu.json; the last line of output is that JSON.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import vit
+from vit.compute.steps import training
+from vit.compute.timing import Call, in_turns
 from vit.hardware import cpu_name
 from vit.models.vision_transformer import VisionTransformer
 from vit.training.optimizers.groups import param_groups
@@ -146,6 +149,27 @@ def accuracy(model: VisionTransformer, test: tuple[Tensor, Tensor], size: int) -
     return 100 * right / len(labels)
 
 
+def cost(rounds: int = 5) -> dict[str, Any]:
+    """CPU time of the tables and of a training step, over a step with learned positions: B/16."""
+    batch, grid = 4, (14, 14)
+    images = torch.randn(batch, 3, 224, 224)
+    calls: dict[str, Call] = {}
+    for name in ("learned", "rotary"):
+        model = vit.create_model("vit_b16", **VARIANTS[name])
+        assert isinstance(model, VisionTransformer)
+        calls[name] = partial(training(model, "fp32"), images)
+        if model.rope is not None:
+            calls["tables"] = partial(model.rope, grid, torch.zeros(batch, 197, 768))
+    times = in_turns(calls, rounds=rounds, clock="cpu")
+    found = {"model": "vit_b16", "batch_size": batch, "rounds": rounds}
+    for name in ("rotary", "tables"):
+        shares = [1 / ratio for ratio in times[name].ratios(times["learned"])]
+        found[f"{name}_over_step"] = {
+            "median": statistics.median(shares), "min": min(shares), "max": max(shares)
+        }  # fmt: skip
+    return found
+
+
 def row(name: str, variant: str, task: Task, scores: list[dict[int, float]]) -> dict[str, Any]:
     """Mean, deviation and each seed's accuracy at each size."""
     sizes = {}
@@ -165,6 +189,8 @@ def main(args: list[str]) -> dict[str, Any]:
     tasks = {"digits": digits(), "CIFAR-10 (JPEG)": cifar(options.cifar)}
     scores: dict[tuple[str, str], list[dict[int, float]]] = {}
     document: dict[str, Any] = {}
+    step = cost()
+    print(step, file=sys.stderr)
     started = time.process_time()
     for seed in range(options.seeds):
         for name, task in tasks.items():
@@ -183,6 +209,7 @@ def main(args: list[str]) -> dict[str, Any]:
                 name: {"train": len(t.train[1]), "epochs": t.epochs, "test": len(t.test[1])}
                 for name, t in tasks.items()
             },
+            "cost": step,
             "rows": [row(name, v, tasks[name], found) for (name, v), found in scores.items()],
         }
         options.results.write_text(json.dumps(document, indent=2) + "\n")

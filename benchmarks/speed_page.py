@@ -51,7 +51,8 @@ VERDICTS = """\
 the fastest setting of any peer in the same precision, median and range over the rounds; *error*:
 of the logits, relative to float64, ours / the peer's. *Rule*: the routes that this machine's
 measurement chose (`vit bench --routes`) over the fastest routes known, which are PyTorch's own
-alone ("plain") and each other one forced; *gain*: over plain.
+alone ("plain") and each other one forced; *gain*: over plain. Where all routes are plain, that
+is the same computation twice, and the distance from 1 shows how exact the measurement is.
 """
 LIMIT = """\
 ViT-B/16's matrix products alone run at {fp32:.0f} GFLOP/s in float32 and {bf16:.0f} in bfloat16 on

@@ -6,9 +6,12 @@ Heavy imports are local, because `vit --help` imports this module.
 import os
 import platform
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import vit
+
+if TYPE_CHECKING:
+    import torch
 
 
 def cpu_name() -> str:
@@ -154,6 +157,22 @@ def hardware() -> dict[str, Any]:
     if torch.cuda.is_available():
         facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return facts
+
+
+def peak_memory(device: "torch.device") -> int | None:
+    """Most bytes that were held so far: on a GPU by tensors, else by this process with its
+    libraries. None where the system does not say."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        # Not ru_maxrss, which starts with that of the process that started this one.
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            status = file.read()
+    except OSError:
+        return None  # not Linux
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def versions() -> dict[str, str]:

@@ -158,10 +158,10 @@ def test_transformers_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -
     config = {**TO_HF, **TO_HF_WIDER}[kind]
     model, target = exported(config, "huggingface", tmp_path)
     architecture = json.loads((target / "config.json").read_text())["architectures"][0]
-    peer, told = getattr(transformers, architecture).from_pretrained(
+    peer, loading = getattr(transformers, architecture).from_pretrained(
         target, output_loading_info=True
     )
-    assert not told["missing_keys"] and not told["unexpected_keys"]
+    assert not loading["missing_keys"] and not told["unexpected_keys"]
     peer = peer.eval().double()
 
     def run(images: torch.Tensor) -> torch.Tensor:

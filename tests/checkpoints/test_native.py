@@ -161,12 +161,12 @@ def test_no_flipped_bit_anywhere_changes_the_model(alone: bool, tmp_path: Path) 
             bit = 1 << at % 8
             path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
             try:
-                again, told = load_native(tmp_path)
+                again, described = load_native(tmp_path)
             except UserError:
                 continue
             assert same_tensors(again, model) and again.config == TINY
             # Names of classes may be edited in config.json; that they differ is noted.
-            assert told == info or (path == config and told.notes)
+            assert described == info or (path == config and told.notes)
         path.write_bytes(whole)
 
 

@@ -53,6 +53,7 @@ def test_the_summary_uses_the_names_of_the_metrics_file(run: Path) -> None:
     assert summary["images_seen"] == summary["steps"] * 8 > 0
     assert summary["train_seconds"] > 0
     assert summary["train_cpu_seconds"] > 0
+    assert 0.2 < summary["peak_memory_gb"] < summary["hardware"]["memory_gb"]
 
 
 def test_the_accuracy_is_that_of_the_predictions(run: Path) -> None:
@@ -184,7 +185,7 @@ def test_several_labels_an_image(vit: Vit, photos: Path) -> None:
     [answer] = json.loads(vit("classify", "several", photos / "red" / "00.jpg", "--json").out)
     probabilities = {entry["class"]: entry["probability"] for entry in answer["top"]}
     assert set(probabilities) == {"red", "grün", "blue", "warm"}
-    assert sum(probabilities.values()) != pytest.approx(1, abs=1e-3)  # one question a class
+    assert sum(probabilities.values()) != pytest.approx(1, abs=1e-3)  # one question per class
     model = json.loads(Path("several/model/config.json").read_text())
     thresholds = dict(zip(model["classes"], model["extra"]["thresholds"], strict=True))
     best = torch.load("several/checkpoints/best.ckpt", weights_only=True)["vit"]["extra"]

@@ -62,7 +62,7 @@ def test_workers_use_one_thread_and_leave_ctrl_c_to_the_main_process():
         loader = make_loader(
             dataset, num_workers=1, image_size=(4, 4), pin_memory=False, batch_size=4
         )
-        told = next(iter(loader))[0]
+        seen = next(iter(loader))[0]
     finally:
         torch.set_num_threads(threads)
-    assert told.unique(dim=0).tolist() == [[1, 1]]
+    assert seen.unique(dim=0).tolist() == [[1, 1]]

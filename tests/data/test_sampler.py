@@ -58,7 +58,7 @@ def test_ranks_share_a_prefix_of_the_permutation_equally(num_samples, batch_size
     else:
         assert max(used.values()) - min(used[index] for index in range(num_samples)) <= 1
     keys = [key for batches in ranks for batch in batches for key in batch]
-    assert len(set(keys)) == len(keys), "a repeated image is augmented anew"
+    assert len(set(keys)) == len(keys), "a repeated image is augmented differently"
 
 
 @pytest.mark.parametrize(("num_samples", "batch_size", "world"), CASES)

@@ -84,7 +84,7 @@ def test_a_run_continues_from_it_bitwise(
 
 
 class Score(LightningModule):
-    """Scores as told: one after each validation."""
+    """The given scores, one after each validation."""
 
     def __init__(self, scores: list[float], name: str = "val/acc1") -> None:
         super().__init__()

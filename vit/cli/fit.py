@@ -27,6 +27,7 @@ from vit.cli.run_directory import (
     run_name,
 )
 from vit.errors import UserError
+from vit.hardware import peak_memory
 from vit.signals import Stopped
 from vit.writing import write_bytes
 
@@ -182,6 +183,7 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
             timing = {
                 "train_seconds": time.monotonic() - started,
                 "train_cpu_seconds": _cpu_seconds() - cpu,
+                **_peak_memory(trainer.strategy.root_device),
             }
             outcome = score_best(cli, trainer, timing)
         finish(cli, trainer, run_dir, outcome, command=command, as_json=as_json)
@@ -291,6 +293,11 @@ def _recipe_of_resumed_run(args: list[str]) -> list[str]:
 def _cpu_seconds() -> float:
     """User and system time of this process and of its finished workers."""
     return sum(os.times()[:4])  # Windows counts no workers
+
+
+def _peak_memory(device: Any) -> dict[str, float]:
+    peak = peak_memory(device)
+    return {} if peak is None else {"peak_memory_gb": round(peak / 2**30, 2)}
 
 
 def _announce(data: Any, model: Any, params: tuple[int, int], run_dir: Path) -> None:

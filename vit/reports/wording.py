@@ -8,6 +8,7 @@ from pathlib import Path
 NAMES = {
     "train_seconds": "training time",
     "train_cpu_seconds": "CPU time of it",
+    "peak_memory_gb": "peak memory, GB",
     "memory_gb": "memory, GB",
 }
 """Titles for keys of summary.json that are unclear."""

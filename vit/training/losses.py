@@ -104,7 +104,7 @@ def refuse_double_balance(
 
 
 def balanced_weights(counts: list[int]) -> Float[Tensor, "k"]:
-    """n / (k * count) a class: their mean over the images is 1."""
+    """n / (k * count) per class: their mean over the images is 1."""
     empty = [i for i, count in enumerate(counts) if count == 0]
     if empty:
         raise UserError(f"class_weights=balanced: class number {empty[0]} has no training image")

@@ -29,7 +29,7 @@ class Schedule:
     """Whether the decay is a function of all steps (timm, BiT), so that it has begun when the
     warm-up ends, instead of the steps after the warm-up."""
     per_epoch: bool = False
-    """Whether the factor changes once an epoch (DeiT, torchvision), not at every step."""
+    """Whether the factor changes once per epoch (DeiT, torchvision), not at every step."""
     final_factor: float = 0.0
     """Factor at the end of a cosine or linear decay, in [0, 1]."""
     drops: tuple[float, ...] = ()

@@ -3,7 +3,7 @@
 A process that ends closes its connections, and gloo then fails in the others. A machine that is
 gone or a process that is stopped closes nothing, and NCCL does not notice the end of a process: the
 others would wait until the limit of their collective, 10 or 30 minutes. Here a thread of each
-process shows once a second, in a store of the first process, at which step it is.
+process shows once per second, in a store of the first process, at which step it is.
 """
 
 import os
