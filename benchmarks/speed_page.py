@@ -35,7 +35,8 @@ MODELS = """\
 
 Same architecture, same images. "Default" is float32 with the library's default attention and
 optimizer; the other row of a library has the fastest settings we know without `torch.compile`,
-which gives 0 to 8 % on CPUs after half a minute of compiling. *Ratio* is the speed relative to
+which gives 0 to 8 % on CPUs after about a minute of compiling (4 to 6 seconds when its cache is
+kept, as `--model.compile true` does; `benchmarks/compiling.py`). *Ratio* is the speed relative to
 timm's default: median round and range. *Of peak* is the model's multiply-adds per second divided by
 those of plain matrix products of the same shapes and precision, by the fastest library, measured in
 the same run; for inference with packed weights. *Error* is that of the logits relative to timm's

@@ -95,18 +95,18 @@ def limit_threads(params: int, tokens: int, batch_size: int) -> bool:
     return False
 
 
-# An operation of a network follows the last one within a tenth of this.
 SPINS = 10_000
-"""Checks of a waiting thread, 20 to 60 ns each on x86, before it sleeps."""
+"""Checks of a waiting thread before it sleeps, 8 ns each on an Intel Cascade Lake: longer than most
+operations take to follow each other. No check at all was not slower there (benchmarks/LOG.md)."""
 
 
 def sleep_when_waiting() -> bool:
-    """Lets OpenMP's threads sleep when they wait for more than half a millisecond.
+    """Lets OpenMP's threads sleep when they wait for more than about a tenth of a millisecond.
 
-    GNU's library checks 300,000 times first, up to 17 ms after every operation. Where another
+    GNU's library checks 300,000 times first, milliseconds after every operation. Where another
     program has the core of one thread, the others so keep that thread, and the program, from
-    running: on a busy machine two threads computed a tenth to a half of what one did. Does nothing
-    if the environment says how to wait, or where torch has already been imported. Returns whether
+    running: on a busy machine two threads computed a tenth to two thirds of what one did. Does
+    nothing if the environment says how to wait, or where torch is imported already. Returns whether
     it did something.
     """
     chosen = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
