@@ -83,4 +83,4 @@ def test_a_second_process_takes_the_code_of_the_first() -> None:
     first, second = found
     assert first.get("autograd_cache_miss") and not first.get("autograd_cache_hit")
     assert second.get("autograd_cache_hit") and not second.get("autograd_cache_miss")
-    assert any(compiled_folder().rglob("*.so"))
+    assert any(path.is_file() for path in compiled_folder().rglob("*"))
