@@ -24,7 +24,10 @@ def prepare_compiling(device: str) -> None:
 
     Raises UserError where code for `device` cannot be compiled: without a C++ compiler.
     """
-    if FOLDER not in os.environ:
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # heavy
+
+    # Importing inductor, as Lightning does, sets the variable to the folder for temporary files.
+    if os.environ.get(FOLDER) in (None, os.path.abspath(default_cache_dir())):
         os.environ[FOLDER] = str(compiled_folder())
     if device != "cpu":
         return  # Triton brings its own compiler
