@@ -7,7 +7,7 @@
 
 Every library is measured at its defaults (float32, default attention, torch.optim.AdamW) and at the
 settings that may be its best: on a CPU float32 and bfloat16, each with fused and with explicit
-attention and fused AdamW, without torch.compile (profiles.py --compile measures that); on a GPU
+attention and fused AdamW, without torch.compile (compiling.py measures that); on a GPU
 bfloat16, fused AdamW and every mode of torch.compile. All use exact GELU; timm's model has our
 weights. Ours is also measured with the routes (vit/kernels) forced to PyTorch's own and to each
 other one, to see what the machine's choice gained. All settings alternate with plain matrix

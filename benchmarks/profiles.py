@@ -1,14 +1,15 @@
 """Time of the main steps by kind of operation, with PyTorch's default kernels and with ours.
 
-    python benchmarks/profiles.py [--quick]
+    python benchmarks/profiles.py [--precision fp32] [--quick]
 
-Three steps on one thread: ViT-B/16 forward with bfloat16 weights, a training step of ViT-Ti/16, and
-one of a ViT for 32 x 32 pixels (width 192, depth 6, patch 4), both in bfloat16 autocast. "before"
-is the same model with F.linear, F.gelu, scaled_dot_product_attention and default AdamW; "after"
-uses the routes that vit/kernels measures to be the fastest here, packed weights in the
-forward pass, and fused AdamW. Both alternate. The ratio is for whole steps without a profiler; the
-parts are milliseconds per step under PyTorch's profiler. A GELU fused into a product counts as
-product. Writes benchmarks/results/profiles_cpu.json; the last line of output is the JSON.
+Inference and training steps on one thread: ViT-B/16, ViT-Ti/16, and a ViT for 32 x 32 pixels
+(width 192, depth 6, patch 4). In bfloat16 weights are bfloat16 in inference, and training uses
+autocast; it is the default where the CPU has units for it. "before" is the same model with
+F.linear, F.gelu, scaled_dot_product_attention and default AdamW; "after" uses the routes that
+vit/kernels measures to be the fastest here, packed weights in the forward pass, and fused AdamW.
+Both alternate. The ratio is for whole steps without a profiler; the parts are milliseconds per step
+under PyTorch's profiler. A GELU fused into a product counts as product. Writes
+benchmarks/results/profiles_<machine>.json; the last line of output is the JSON.
 """
 
 import argparse
@@ -19,18 +20,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from collect import commit
+from collect import commit, machine_slug
 from model_peers import CIFAR, configuration
 from torch.profiler import ProfilerActivity, profile
 
 from vit.compute.steps import inference, training
 from vit.compute.timing import Call, in_turns
-from vit.hardware import hardware, keep_memory, versions
+from vit.hardware import cpu_features, hardware, has_bfloat16, keep_memory, versions
 from vit.kernels.accelerate import plain
 from vit.models.zoo import build_model
 
 ROOT = Path(__file__).parents[1]
-STEPS = (("vit_b16", "inference", 4), ("vit_ti16", "training", 8), (CIFAR, "training", 128))
+STEPS = (
+    ("vit_b16", "inference", 4),
+    ("vit_b16", "training", 4),
+    ("vit_ti16", "inference", 8),
+    ("vit_ti16", "training", 8),
+    (CIFAR, "training", 128),
+)
 PARTS = {
     "matrix products": ("mm", "addmm", "linear", "_linear_pointwise"),
     "attention": (
@@ -54,16 +61,16 @@ PARTS = {
 }
 
 
-def step(name: str, what: str, batch: int, before: bool) -> Call:
+def step(name: str, what: str, batch: int, precision: str, before: bool) -> Call:
     """One step of the model."""
     config = configuration(name)
     torch.manual_seed(0)
     model = build_model(config)
     images = torch.randn(batch, 3, *config.size)
     if what == "inference":
-        call = inference(model.bfloat16(), images)
+        call = inference(model.bfloat16() if precision == "bf16" else model, images)
     else:
-        call = partial(training(model, "bf16", fused=None if before else True), images)
+        call = partial(training(model, precision, fused=None if before else True), images)
     if before:
         plain(model)  # the step has accelerated it
     return call
@@ -83,15 +90,17 @@ def parts(call: Call, steps: int) -> dict[str, float]:
     return sums
 
 
-def row(name: str, what: str, batch: int, rounds: int) -> dict[str, Any]:
+def row(name: str, what: str, batch: int, precision: str, rounds: int) -> dict[str, Any]:
     """One step before and after."""
-    calls = {way: step(name, what, batch, way == "before") for way in ("before", "after")}
+    ways = ("before", "after")
+    calls = {way: step(name, what, batch, precision, way == "before") for way in ways}
     times = in_turns(calls, rounds=rounds, clock="cpu")
     ratios = times["after"].ratios(times["before"])
     return {
         "model": name,
         "what": what,
         "batch_size": batch,
+        "precision": precision,
         "milliseconds": {way: 1000 * times[way].median for way in calls},
         "ratio": times["after"].faster_than(times["before"]),
         "ratio_min": min(ratios),
@@ -106,13 +115,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="the smallest step, no file written")
+    default = "bf16" if has_bfloat16() else "fp32"
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default=default)
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_memory()
     rows = []
     for name, what, batch in STEPS[-1:] if options.quick else STEPS:
         batch, rounds = (8, 2) if options.quick else (batch, options.rounds)
-        result = row(name, what, batch, rounds)
+        result = row(name, what, batch, options.precision, rounds)
         rows.append(result)
         print(
             f"{name} {what}, batch {batch}: x{result['ratio']:.2f} "
@@ -124,12 +135,12 @@ def main() -> None:
         "what": "profiles",
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
-        "hardware": hardware(),
+        "hardware": {**hardware(), "features": cpu_features()},
         "versions": versions(),
         "rows": rows,
     }
     if not options.quick:
-        path = ROOT / "benchmarks" / "results" / "profiles_cpu.json"
+        path = ROOT / "benchmarks" / "results" / f"profiles_{machine_slug('cpu')}.json"
         path.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document))
 

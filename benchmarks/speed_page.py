@@ -35,7 +35,8 @@ MODELS = """\
 
 Same architecture, same images. "Default" is float32 with the library's default attention and
 optimizer; the other row of a library has the fastest settings we know without `torch.compile`,
-which gives 0 to 8 % on CPUs after half a minute of compiling. *Ratio* is the speed relative to
+which gives 0 to 8 % on CPUs after about a minute of compiling (4 to 6 seconds when its cache is
+kept, as `--model.compile true` does; `benchmarks/compiling.py`). *Ratio* is the speed relative to
 timm's default: median round and range. *Of peak* is the model's multiply-adds per second divided by
 those of plain matrix products of the same shapes and precision, by the fastest library, measured in
 the same run; for inference with packed weights. *Error* is that of the logits relative to timm's
@@ -76,6 +77,27 @@ PROFILES = """\
 Milliseconds per step in bfloat16. Before: `F.linear`, `F.gelu`, `scaled_dot_product_attention`,
 default `AdamW`. After: the kernels that `vit/models` chooses, packed weights in the forward pass,
 and fused AdamW. "cifar" is a ViT for 32 x 32 pixels, width 192, depth 6, patch 4.
+"""
+COMPILING = """\
+## torch.compile: {cpu}{features}
+
+    python benchmarks/compiling.py
+
+torch {torch}; {date}; float32, one thread, CPU time. *Cold*: seconds that inductor and the C++
+compiler take for one graph; *again*: the same in another process, with what the first one has kept
+in the cache. *Ratio*: speed of the compiled step over the eager one with this machine's routes,
+median and range over {rounds} rounds of alternating turns. *Pays after*: images until the saved
+time exceeds the time of compiling, cold / again. *Error*: of the logits, relative to float64,
+compiled / eager. A run compiles one graph for training and one for evaluation, and another for each
+where the last batch is smaller.
+"""
+THREADS = """\
+## Threads: {cpu}{features}
+
+    python benchmarks/threads.py
+
+torch {torch}; {date}; float32, wall-clock time, alternating turns. *Ratio*: images per second over
+those of one thread, median and range. *Others*: cores that other programs used meanwhile.
 """
 DATA = """\
 ## Image loading
@@ -250,6 +272,60 @@ def profiles(document: dict[str, Any]) -> list[str]:
     return [PROFILES, table(head, [*lines, ["**whole step**, no profiler", *whole]])]
 
 
+def facts(document: dict[str, Any]) -> dict[str, Any]:
+    """What the head of a section says about its machine."""
+    about = {**document["hardware"], **document["versions"], "date": document["date"]}
+    return {name: about[name] for name in ("cpu", "features", "torch", "date")}
+
+
+def compiling(document: dict[str, Any]) -> list[str]:
+    """Section on one machine: what torch.compile costs and saves."""
+    lines = [
+        (
+            r["model"],
+            f"{r['what']}, {r['batch_size']}",
+            r["way"],
+            f"{r['cold']:.0f}",
+            f"{r['again']:.0f}",
+            span(r),
+            " / ".join("never" if n is None else f"{n:,.0f}" for n in r["pays_after"]),
+            f"{r['error']['compiled']:.1e} / {r['error']['eager']:.1e}" if "error" in r else "",
+        )
+        for r in document["rows"]
+    ]
+    head = ("model", "task, batch", "", "cold, s", "again, s", "ratio", "pays after, images")
+    rounds = document["rows"][0]["rounds"]
+    return [
+        COMPILING.format(**facts(document), rounds=rounds),
+        table((*head, "error"), lines),
+    ]
+
+
+def threads(document: dict[str, Any]) -> list[str]:
+    """Section on one machine: images per second by number of threads."""
+    lines = [
+        (
+            r["model"],
+            f"{r['what']}, {r['batch_size']}",
+            f"{r['gflop']:.1f}",
+            r["threads"],
+            f"{r['images_per_second']:.1f}",
+            span(r),
+            "" if r["others"] is None else f"{r['others']:.2f}",
+        )
+        for r in document["rows"]
+    ]
+    head = ("model", "task, batch", "GFLOP", "threads", "images/s", "ratio", "others")
+    return [
+        THREADS.format(**facts(document)),
+        table(head, lines),
+        f"Two processes with the same product: {span(document['processes'])} times the products of "
+        "one; two cores would give 2, two hyperthreads of a core little more than 1. "
+        + document.get("note", "").strip()
+        + "\n",
+    ]
+
+
 def data(document: dict[str, Any]) -> list[str]:
     """Section on image loading."""
     lines = []
@@ -361,6 +437,7 @@ def accuracy(document: dict[str, Any]) -> list[str]:
     return [text, table(head, rows)]
 
 
+BY_MACHINE = {"compiling": compiling, "threads": threads}
 SECTIONS = {
     "models_cpu.json": models,
     "profiles_cpu.json": profiles,
@@ -387,6 +464,9 @@ def page() -> str:
     parts = [HEAD.format(cpu=cpu, cores=cores, memory=memory, torch=torch)]
     for path in sorted(RESULTS.glob("models_cpu_*.json")):
         parts += against_peers(load(path.name))
+    for what, section in BY_MACHINE.items():
+        for path in sorted(RESULTS.glob(f"{what}_cpu_*.json")):
+            parts += section(load(path.name))
     for name, section in SECTIONS.items():
         parts += section(files[name])
     if not [*RESULTS.glob("*_cuda.json"), *RESULTS.glob("*_gpu.json")]:

@@ -51,6 +51,39 @@ def test_the_users_own_settings_of_the_allocator_stand() -> None:
     assert not kept
 
 
+WAITING = "from vit.hardware import sleep_when_waiting as f; print(f()); import torch; print(f())"
+
+
+def waiting(**environment: str) -> tuple[list[str], str]:
+    """Whether the waiting was changed before and after torch, and what OpenMP reads."""
+    free = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING],
+        env={**free, "OMP_DISPLAY_ENV": "verbose", **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split(), done.stderr
+
+
+def test_threads_that_wait_give_their_core_up() -> None:
+    changed, shown = waiting()
+    assert changed == ["True", "False"]
+    if "GOMP_SPINCOUNT" not in shown:
+        pytest.skip("another OpenMP than GNU's")
+    assert f"GOMP_SPINCOUNT = '{hardware.SPINS}'" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("OMP_WAIT_POLICY", "ACTIVE"), ("GOMP_SPINCOUNT", "7")]
+)
+def test_the_users_own_way_to_wait_stands(name: str, value: str) -> None:
+    changed, shown = waiting(**{name: value})
+    assert changed == ["False", "False"]
+    assert name not in shown or f"{name} = '{value}'" in shown
+
+
 def test_another_system_keeps_its_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert keep_memory() is False

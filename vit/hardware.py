@@ -16,14 +16,24 @@ if TYPE_CHECKING:
 
 def cpu_name() -> str:
     """The processor's name from the system, such as 'AMD EPYC 9V74 80-Core Processor'."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpu_flags() -> str:
+    """All instruction sets that the system lists for the processor; empty where it lists none."""
+    return _cpuinfo("flags") or _cpuinfo("Features")  # x86, ARM
+
+
+def _cpuinfo(field: str) -> str:
+    """A field of the first processor in /proc/cpuinfo; empty without it."""
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:
-                if line.startswith("model name"):
+                if line.startswith(field):
                     return line.split(":", 1)[1].strip()
     except OSError:
         pass  # not Linux
-    return platform.processor() or platform.machine()
+    return ""
 
 
 def cpu_features() -> str:
@@ -83,6 +93,27 @@ def limit_threads(params: int, tokens: int, batch_size: int) -> bool:
         torch.set_num_threads(1)
         return True
     return False
+
+
+SPINS = 10_000
+"""Checks of a waiting thread before it sleeps, 8 ns each on an Intel Cascade Lake: longer than most
+operations take to follow each other. No check at all was not slower there (benchmarks/LOG.md)."""
+
+
+def sleep_when_waiting() -> bool:
+    """Lets OpenMP's threads sleep when they wait for more than about a tenth of a millisecond.
+
+    GNU's library checks 300,000 times first, milliseconds after every operation. Where another
+    program has the core of one thread, the others so keep that thread, and the program, from
+    running: on a busy machine two threads computed a tenth to two thirds of what one did. Does
+    nothing if the environment says how to wait, or where torch is imported already. Returns whether
+    it did something.
+    """
+    chosen = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
+    if "torch" in sys.modules or any(name in os.environ for name in chosen):
+        return False
+    os.environ["GOMP_SPINCOUNT"] = str(SPINS)
+    return True
 
 
 # glibc's mallopt, from <malloc.h>.

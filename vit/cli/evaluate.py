@@ -10,7 +10,7 @@ from typing import Any
 
 from vit.checkpoints.sealed import verify
 from vit.cli.messages import OneLineParser
-from vit.cli.processes import forget_routes, start, together
+from vit.cli.processes import forget_routes, limit_threads_of, start, together
 from vit.cli.run_directory import find_checkpoint, is_first_process, writable
 from vit.cli.scored_config import scored_config
 from vit.errors import UserError
@@ -94,6 +94,7 @@ def _evaluate(folder: Path, options: Namespace, rest: list[str]) -> int:
     if options.split != "train" and not any(arg.startswith("--data.") for arg in rest):
         _warn_of_changes(folder, options.split, len(images))
     trainer = cli.build_trainer(None)
+    limit_threads_of(cli)
     with together(trainer):
         metrics, predictions = score(trainer, cli.model, cli.datamodule, options.split)
     if is_first_process():

@@ -12,7 +12,7 @@ from vit.cli.class_counts import class_counts
 from vit.cli.continuing import Finished, note_unfinished, settle, whole_checkpoint
 from vit.cli.disk_check import check_space
 from vit.cli.loggers import place_loggers
-from vit.cli.processes import forget_routes, start, together
+from vit.cli.processes import forget_routes, limit_threads_of, start, together
 from vit.cli.recorded_config import write_config
 from vit.cli.resuming import check_continues, ineffective
 from vit.cli.run_directory import (
@@ -27,7 +27,7 @@ from vit.cli.run_directory import (
     run_name,
 )
 from vit.errors import UserError
-from vit.hardware import limit_threads, peak_memory
+from vit.hardware import peak_memory
 from vit.signals import Stopped
 from vit.writing import write_bytes
 
@@ -160,7 +160,7 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
     params = sum(p.numel() for p in model.model.parameters())
     trained = sum(p.numel() for p in model.model.parameters() if p.requires_grad)
     if not choosing:
-        _limit_threads(cli, params)
+        limit_threads_of(cli)
     if checkpoint is not None and saved is not None:
         check_continues(checkpoint, saved, cli, trainer)
     _check_space(cli, trainer, run_dir)
@@ -176,7 +176,7 @@ def _train(cli: Any, claim: Claim, command: str, *, as_json: bool) -> None:
     # A resumed run keeps its config.yaml until its checkpoint has been read.
     trainer.callbacks.insert(0, LambdaCallback(on_train_start=record))
     if choosing:
-        known = LambdaCallback(on_fit_start=lambda *_: _limit_threads(cli, params))
+        known = LambdaCallback(on_fit_start=lambda *_: limit_threads_of(cli))
         trainer.callbacks.insert(0, known)
 
     started, cpu, trained = time.monotonic(), _cpu_seconds(), False
@@ -225,14 +225,6 @@ def _say_if_early(trainer: Any) -> None:
                 "validations",
                 file=sys.stderr,
             )
-
-
-def _limit_threads(cli: Any, params: int) -> None:
-    if cli.trainer.strategy.root_device.type == "cpu":
-        data = cli.datamodule
-        height, width = data.image_size
-        tokens = height * width // cli.model.model.patch_size**2
-        limit_threads(params, tokens, data.batch_size)
 
 
 def _check_space(cli: Any, trainer: Any, run_dir: Path) -> None:

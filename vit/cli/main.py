@@ -15,7 +15,7 @@ from typing import NoReturn
 import vit
 from vit import signals
 from vit.errors import UserError, did_you_mean
-from vit.hardware import keep_memory
+from vit.hardware import keep_memory, sleep_when_waiting
 
 # name -> (module:function, what it does). The function takes the arguments and returns the status.
 COMMANDS = {
@@ -132,6 +132,7 @@ def _run(name: str, args: list[str]) -> int:
         hint = suggestion(name) or "; `vit --help` lists the commands"
         raise UserError(f"unknown command {name!r}{hint}")
     keep_memory()
+    sleep_when_waiting()  # before torch is imported
     module, _, function = COMMANDS[name][0].partition(":")
     return getattr(import_module(module), function)(args)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from vit.hardware import limit_threads
 from vit.signals import deferred
 
 # How long a process may take to save and end, after the first one has.
@@ -67,6 +68,16 @@ def _end(children: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             child.kill()  # it waits for this process
             child.wait()
+
+
+def limit_threads_of(cli: Any) -> None:
+    """Uses one CPU thread for a small model, in training and in evaluations of the run alike."""
+    data, network = cli.datamodule, cli.model.model
+    if cli.trainer.strategy.root_device.type == "cpu":
+        params = sum(p.numel() for p in network.parameters())
+        height, width = data.image_size
+        tokens = height * width // network.patch_size**2
+        limit_threads(params, tokens, data.batch_size)
 
 
 def forget_routes() -> None:

@@ -26,6 +26,7 @@ from vit.seeds import places, step_seed
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
 from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss, LossSpikes
 from vit.training.callbacks.finite import OnNonfinite
+from vit.training.compiling import prepare_compiling
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, set_depth
 from vit.training.metrics import EvaluationMetrics
@@ -104,6 +105,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         accelerate(self.model)
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
+            prepare_compiling(self.trainer.strategy.root_device.type)
             self._compile()
 
     def _compile(self) -> None:
