@@ -51,7 +51,10 @@ class Launch:
 
     def __init__(self, args: list[str], processes: int, name: str) -> None:
         several = [*TORCHRUN, "--rdzv-endpoint=localhost:0", f"--nproc-per-node={processes}"]
-        prefix = [*several, "-m", "vit"] if processes > 1 else VIT
+        prefix = VIT
+        if processes > 1:
+            prefix = [*several, "-m", "vit"]
+            args = [*args, f"--trainer.devices={processes}", "--trainer.strategy=ddp"]
         self.log = Path(f"{name}.log").open("w+")
         self.process = subprocess.Popen([*prefix, *args], stdout=self.log, stderr=self.log)
         self.processes = processes
@@ -77,7 +80,8 @@ class Launch:
         self.log.seek(0)
         text = self.log.read()
         lines = [line for line in text.splitlines() if line.startswith(("vit: ", "stopped"))]
-        return status, [*lines, *(["Traceback"] if "Traceback" in text else [])]
+        ours = "/vit/" in text and 'File "' in text  # torchrun prints a traceback of its own
+        return status, [*lines, *(["Traceback"] if ours else [])]
 
 
 def children(pid: int) -> list[int]:

@@ -45,15 +45,13 @@ def test_each_kind_of_cpu_has_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(folders) == 4
 
 
-def test_without_a_compiler_one_line_says_so(
-    make_data, make_model, make_trainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inductor.cpp, "cxx", ("no-such-compiler",))
-    prepare_compiling("cuda")
-    with pytest.raises(UserError, match=r"needs a C\+\+ compiler, and none was found") as error:
-        make_trainer(max_epochs=1).fit(make_model(compile=True), make_data())
-    assert "\n" not in str(error.value)
-    make_trainer(max_epochs=1).fit(make_model(), make_data())
+def test_without_a_compiler_one_line_says_so(make_data, make_model, make_trainer) -> None:
+    with inductor.patch({"cpp.cxx": ("no-such-compiler",)}):
+        prepare_compiling("cuda")
+        with pytest.raises(UserError, match=r"needs a C\+\+ compiler, and none was found") as error:
+            make_trainer(max_epochs=1).fit(make_model(compile=True), make_data())
+        assert "\n" not in str(error.value)
+        make_trainer(max_epochs=1).fit(make_model(), make_data())
 
 
 CODE = """

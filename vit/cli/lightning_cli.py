@@ -22,6 +22,7 @@ from vit.cli.loggers import named_loggers
 from vit.cli.memory_check import RGB, check_memory, configured_model
 from vit.cli.messages import explain, is_refusal, shorten
 from vit.cli.option_ranges import check_constructors, check_options
+from vit.cli.processes import check_started
 from vit.cli.recipes import resolve_recipes, task_of
 from vit.cli.run_directory import is_first_process
 from vit.cli.run_options import add_run_options
@@ -217,6 +218,7 @@ class TrainingCLI(LightningCLI):
         # that can be there only once.
         except (MisconfigurationException, *_REFUSALS) as error:
             raise UserError(f"trainer: {shorten(' '.join(str(error).split()))}") from error
+        check_started(self.trainer.world_size)
         self.datamodule.share_batch(self.trainer)
         return self.trainer
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from vit.errors import UserError
 from vit.hardware import limit_threads
 from vit.signals import deferred
 
@@ -23,6 +24,28 @@ def start() -> AbstractContextManager[None]:
     if "SLURM_PROCID" in os.environ:
         several = several or int(os.environ.get("SLURM_NTASKS", "1")) > 1
     return deferred(several=True) if several else nullcontext()
+
+
+def check_started(processes: int) -> None:
+    """UserError where a launcher has started more than the `processes` of the run.
+
+    Lightning would let each of them train alone, all on the same images.
+    """
+    environment = os.environ
+    if "TORCHELASTIC_RUN_ID" in environment:
+        launcher, started = "torchrun", int(environment["WORLD_SIZE"])
+        local = int(environment.get("LOCAL_WORLD_SIZE", started))
+    elif "SLURM_PROCID" in environment:  # absent in a batch script itself, but for its one process
+        launcher, started = "srun", int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
+        local = started // int(environment.get("SLURM_STEP_NUM_NODES", "1"))
+    else:
+        return
+    if processes == 1 < started:
+        nodes = "" if local == started else f" --trainer.num_nodes {started // local}"
+        raise UserError(
+            f"{launcher} has started {started} processes, and this run has one: add "
+            f"--trainer.devices {local}{nodes} --trainer.strategy ddp"
+        )
 
 
 @contextmanager
