@@ -94,10 +94,11 @@ where the last batch is smaller.
 THREADS = """\
 ## Threads: {cpu}{features}
 
-    python benchmarks/threads.py
+    GOMP_SPINCOUNT=10000 python benchmarks/threads.py
 
 torch {torch}; {date}; float32, wall-clock time, alternating turns. *Ratio*: images per second over
-those of one thread, median and range. *Others*: cores that other programs used meanwhile.
+those of one thread, median and range. *Others*: cores that other programs used meanwhile. The
+variable lets threads wait as in the command `vit` (benchmarks/LOG.md, "How threads wait").
 """
 DATA = """\
 ## Image loading
@@ -115,7 +116,7 @@ STARTUP = """\
 
     python benchmarks/startup.py
 
-CPU seconds of whole processes, including Python.
+CPU seconds of whole processes, including Python, on {cpu}.
 """
 SCALING = """\
 ## Scaling
@@ -320,9 +321,7 @@ def threads(document: dict[str, Any]) -> list[str]:
         THREADS.format(**facts(document)),
         table(head, lines),
         f"Two processes with the same product: {span(document['processes'])} times the products of "
-        "one; two cores would give 2, two hyperthreads of a core little more than 1. "
-        + document.get("note", "").strip()
-        + "\n",
+        "one; two cores would give 2, two hyperthreads of a core little more than 1.\n",
     ]
 
 
@@ -373,7 +372,8 @@ def startup(document: dict[str, Any]) -> list[str]:
         )
         for r in document["rows"]
     ]
-    return [STARTUP, table(("command", "CPU seconds", "above importing torch"), rows)]
+    title = STARTUP.format(cpu=document["hardware"]["cpu"])
+    return [title, table(("command", "CPU seconds", "above importing torch"), rows)]
 
 
 def scaling(document: dict[str, Any]) -> list[str]:
