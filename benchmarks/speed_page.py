@@ -112,11 +112,11 @@ crops agree with Pillow's to {full:.0f} dB, and to {scaled:.0f} dB or more (medi
 allows decoding at a smaller scale.
 """
 STARTUP = """\
-## Startup
+## Startup: {cpu}
 
     python benchmarks/startup.py
 
-CPU seconds of whole processes, including Python, on {cpu}.
+CPU seconds of whole processes, including Python.
 """
 SCALING = """\
 ## Scaling
@@ -437,12 +437,11 @@ def accuracy(document: dict[str, Any]) -> list[str]:
     return [text, table(head, rows)]
 
 
-BY_MACHINE = {"compiling": compiling, "threads": threads}
+BY_MACHINE = {"compiling": compiling, "threads": threads, "startup": startup}
 SECTIONS = {
     "models_cpu.json": models,
     "profiles_cpu.json": profiles,
     "data_cpu.json": data,
-    "startup_cpu.json": startup,
     "scaling_cpu.json": scaling,
     "time_to_accuracy_cpu.json": accuracy,
 }

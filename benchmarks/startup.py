@@ -5,8 +5,8 @@
 `vit --help`, `vit fit --help`, `vit classify` of one photo with a ViT-Ti/16 and `vit fit` on 30
 photos up to its first step, compared with importing torch, torchvision and lightning, the help of a
 trivial LightningCLI, and the same classification with timm. Modules are read from their compiled
-files, as after an installation. Writes benchmarks/results/startup_cpu.json; the last line of output
-is the JSON.
+files, as after an installation. Writes benchmarks/results/startup_<machine>.json; the last line of
+output is the JSON.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from collect import commit
+from collect import commit, machine_slug
 
 ROOT = Path(__file__).parents[1]
 LIGHTNING = """
@@ -154,7 +154,7 @@ def main() -> None:
         "rows": rows,
     }
     if not options.quick:
-        path = ROOT / "benchmarks" / "results" / "startup_cpu.json"
+        path = ROOT / "benchmarks" / "results" / f"startup_{machine_slug('cpu')}.json"
         path.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document))
 
