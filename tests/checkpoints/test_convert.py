@@ -161,7 +161,7 @@ def test_transformers_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -
     peer, loading = getattr(transformers, architecture).from_pretrained(
         target, output_loading_info=True
     )
-    assert not loading["missing_keys"] and not told["unexpected_keys"]
+    assert not loading["missing_keys"] and not loading["unexpected_keys"]
     peer = peer.eval().double()
 
     def run(images: torch.Tensor) -> torch.Tensor:

@@ -166,7 +166,7 @@ def test_no_flipped_bit_anywhere_changes_the_model(alone: bool, tmp_path: Path) 
                 continue
             assert same_tensors(again, model) and again.config == TINY
             # Names of classes may be edited in config.json; that they differ is noted.
-            assert described == info or (path == config and told.notes)
+            assert described == info or (path == config and described.notes)
         path.write_bytes(whole)
 
 

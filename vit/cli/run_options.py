@@ -75,7 +75,7 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         "--batch_choice",
         type=dict | None,
         default=None,
-        help=argparse.SUPPRESS,  # written by a run whose batch was chosen (vit/cli/batch_choice.py)
+        help="How a run with data.batch_size auto came to its batch; the run writes it.",
     )
     for name in ("optimizer", "lr_scheduler"):  # which config.yaml of runs have, always null
         parser.add_argument(f"--{name}", type=Any, default=None, help=argparse.SUPPRESS)
