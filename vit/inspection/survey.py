@@ -77,7 +77,8 @@ def survey(
                 distances = attention_distance(model, photo.pixels)[0]
                 averages.append(torch.stack([distances, head_entropy(model, photo.pixels)[0]]))
             seen = look(subject, photo, indices, chosen, label) if i < SHOWN else None
-        result.peak = max([*peak, result.peak or 0]) or None
+        if peak:  # 0 where memory that was free in the process sufficed
+            result.peak = max(*peak, result.peak or 0)
         if seen is not None:  # its weights may take hundreds of megabytes: nothing keeps them
             _figures(seen, out, f"{i + 1:02}_{path.stem}", result)
             images.append(page_image(seen, model.patch_size))
