@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -117,3 +118,15 @@ def test_small_steps_are_computed_on_one_thread(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert not limit_threads(params=1, tokens=1, batch_size=1)
     assert chosen == [1]
+
+
+@pytest.mark.parametrize("status", ["Name: python\nVmRSS: 12 kB\n", "", None])
+def test_the_peak_is_unknown_where_the_system_does_not_give_it(
+    status: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "status"
+    if status is not None:
+        file.write_text(status)
+    monkeypatch.setattr(hardware, "open", lambda _, **options: open(file, **options), raising=False)
+    assert hardware.peak_memory(torch.device("cpu")) is None
+    assert hardware.process_bytes("VmRSS") == (12 * 1024 if status else None)

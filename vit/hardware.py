@@ -166,13 +166,22 @@ def peak_memory(device: "torch.device") -> int | None:
 
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    return process_bytes("VmHWM")  # not ru_maxrss, which starts with that of the parent process
+
+
+def process_bytes(field: str) -> int | None:
+    """A size of this process in /proc/self/status, such as VmRSS.
+
+    None where there is none: not Linux, or a container whose kernel leaves the field out.
+    """
     try:
-        # Not ru_maxrss, which starts with that of the process that started this one.
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            status = file.read()
+            for line in file:
+                if line.startswith(f"{field}:"):
+                    return int(line.split()[1]) * 1024
     except OSError:
-        return None  # not Linux
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+        pass
+    return None
 
 
 def versions() -> dict[str, str]:

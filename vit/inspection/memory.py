@@ -1,12 +1,14 @@
-"""Peak memory of a computation, where the system tells it."""
+"""Peak memory of a computation, where the system gives it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
-_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+from vit.hardware import process_bytes
+
+_RESET = Path("/proc/self/clear_refs")
 
 
 @contextmanager
@@ -22,16 +24,11 @@ def peak_memory(device: torch.device) -> Iterator[list[int]]:
         yield peak
         peak.append(torch.cuda.max_memory_allocated(device) - before)
         return
-    try:
+    before = None
+    with suppress(OSError):  # not Linux, or a container that refuses it
         _RESET.write_text("5")  # the high-water mark restarts at the present memory
-        before = _field("VmRSS")
-    except OSError:  # not Linux, or a container that refuses it
-        yield peak
-        return
+        before = process_bytes("VmRSS")
     yield peak
-    peak.append(max(0, _field("VmHWM") - before))
-
-
-def _field(name: str) -> int:
-    """A line of the process's status, in bytes."""
-    return int(_STATUS.read_text().split(f"{name}:")[1].split()[0]) * 1024
+    highest = process_bytes("VmHWM")
+    if before is not None and highest is not None:
+        peak.append(max(0, highest - before))
