@@ -15,8 +15,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from vit.hardware import cpu_features, cpu_name
+from vit.hardware import cpu_features, cpu_name, hardware, versions
 
+RESULTS = Path(__file__).parent / "results"
 KEPT = ("train_seconds", "train_cpu_seconds", "images_seen", "steps", "parameters")
 
 
@@ -72,6 +73,30 @@ def machine_slug(device: str) -> str:
     name = cpu_name() + cpu_features() if device == "cpu" else torch.cuda.get_device_name()
     name = re.sub(r"\(.*?\)|processor|@", " ", name.lower())
     return "_".join([device, *re.findall("[a-z0-9]+", name)])
+
+
+def document(what: str, rows: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
+    """What a results file holds: the rows, and where, when and with what they were measured."""
+    return {
+        "what": what,
+        **facts,
+        "date": date.today().isoformat(),
+        "commit": commit(),
+        "hardware": {**hardware(), "features": cpu_features()},
+        "versions": versions(),
+        "rows": rows,
+    }
+
+
+def results_file(what: str, device: str = "cpu") -> Path:
+    """The results file of this machine."""
+    return RESULTS / f"{what}_{machine_slug(device)}.json"
+
+
+def write(measured: dict[str, Any], path: Path | None) -> None:
+    """Writes a document unless `path` is None."""
+    if path is not None:
+        path.write_text(json.dumps(measured, indent=1) + "\n")
 
 
 def main() -> None:

@@ -27,17 +27,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from collect import commit, machine_slug
+from collect import document, results_file, write
 from model_peers import CIFAR, configuration, fill
 
 from vit.compute.steps import inference, training
 from vit.compute.timing import in_turns
-from vit.hardware import cpu_features, hardware, keep_memory, versions
+from vit.hardware import keep_memory
 from vit.kernels.accelerate import plain
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig, build_model
 
-ROOT = Path(__file__).parents[1]
 TINY = "tiny"
 STEPS = (
     (CIFAR, "training", 128, "compiled"),
@@ -172,21 +171,13 @@ def main() -> None:
         return
     steps = [(TINY, "inference", 2, "compiled")] if options.quick else STEPS
     rows: list[dict[str, Any]] = []
-    document = {
-        "what": "compiling",
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "hardware": {**hardware(), "features": cpu_features()},
-        "versions": versions(),
-        "rows": rows,
-    }
+    measured = document("compiling", rows)
     for step in steps:
         rows.append(measure(*step, 2 if options.quick else options.rounds))
         print(line(rows[-1]), flush=True)
-        if not options.quick:  # after every row: all of them take an hour on a busy machine
-            path = ROOT / "benchmarks" / "results" / f"compiling_{machine_slug('cpu')}.json"
-            path.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document))
+        # After every row: all of them take an hour on a busy machine.
+        write(measured, None if options.quick else results_file("compiling"))
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

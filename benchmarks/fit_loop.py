@@ -1,16 +1,17 @@
 """Images per CPU second of `vit fit` and of a plain PyTorch loop over the same steps.
 
-    python benchmarks/fit_loop.py [--steps 120] [--rounds 5] [--quick]
+    python benchmarks/fit_loop.py [--steps 60] [--rounds 3] [--quick]
 
 Both have the same model, accelerated alike, the same loader without workers, normalisation, loss
-and optimizer (fused AdamW); the loop has nothing else. Each is a process of its own on one thread,
-in turns; the first steps, which choose routes and fill caches, are not counted, nor is what comes
-after the last one. Writes benchmarks/results/fit_loop_<machine>.json; the last line of output is
-the JSON.
+and optimizer (fused AdamW); the loop has nothing else. After each step of the run a callback does
+one of the loop, in the same process, so that both see the same machine. All that a run does from
+step to step counts, ends of epochs and saves too; its first steps, which choose routes and fill
+caches, and what comes after the last one do not. Each round is a process of its own, on one thread.
+Writes benchmarks/results/fit_loop_<machine>.json; the last line of output is the JSON.
 """
 
 import argparse
-import itertools
+import importlib
 import json
 import os
 import statistics
@@ -23,27 +24,36 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from collect import commit, machine_slug
+from collect import document, results_file, write
 from lightning.pytorch.callbacks import Callback
 
-ROOT = Path(__file__).parents[1]
 ARMS = ("vit fit", "plain loop")
 CASES: dict[str, dict[str, Any]] = {
-    "vit_ti16, batch 8": {"name": "vit_ti16", "pixels": 224, "batch": 8, "images": 64},
-    "cifar, batch 128": {"name": "vit_ti16", "pixels": 32, "batch": 128, "images": 1024},
+    "vit_ti16, batch 8": {"name": "vit_ti16", "pixels": 224, "batch": 8, "images": 128},
+    "cifar, batch 32": {"name": "vit_ti16", "pixels": 32, "batch": 32, "images": 512},
 }
 SMALL = {"patch_size": 4, "width": 192, "depth": 6, "mlp_dim": 768, "num_heads": 3}
 # Steps before the clock starts.
-WARM = 10
+WARM = 16
 
 
-class Stamps(Callback):
-    """CPU time of the process at the end of each step."""
+class Alternating(Callback):
+    """Does a step of the plain loop after each one of the run; CPU seconds of both."""
 
-    seconds: ClassVar[list[float]] = []
+    seconds: ClassVar[dict[str, list[float]]] = {}
+    recipe: ClassVar[Path]
+
+    def on_train_start(self, *_: Any) -> None:
+        Alternating.seconds = {arm: [] for arm in ARMS}
+        self.loop = plain_loop(Alternating.recipe)
+        self.mark = time.process_time()
 
     def on_train_batch_end(self, *_: Any) -> None:
-        Stamps.seconds.append(time.process_time())
+        start = time.process_time()
+        Alternating.seconds["vit fit"].append(start - self.mark)
+        next(self.loop)
+        self.mark = time.process_time()
+        Alternating.seconds["plain loop"].append(self.mark - start)
 
 
 def options(case: dict[str, Any], folder: Path, steps: int) -> dict[str, Any]:
@@ -72,39 +82,35 @@ def options(case: dict[str, Any], folder: Path, steps: int) -> dict[str, Any]:
     }
 
 
-def by_fit(recipe: Path, folder: Path) -> list[float]:
-    """Times of the steps of `vit fit`."""
+def by_turns(recipe: Path, folder: Path) -> dict[str, list[float]]:
+    """CPU seconds of the steps of `vit fit`, and of those of the plain loop between them."""
     import vit
     from vit.hardware import keep_memory
 
     keep_memory()  # as the command does, and vit.fit does not
-    vit.fit(recipe, run_dir=str(folder / "run"), **{"trainer.callbacks": ["fit_loop.Stamps"]})
-    # The class that the command imported, which is not this module where that is __main__.
-    return sys.modules["fit_loop"].Stamps.seconds
+    # The class that the command imports, which is not this module where that is __main__.
+    alternating = importlib.import_module("fit_loop").Alternating
+    alternating.recipe = recipe
+    vit.fit(recipe, run_dir=str(folder / "run"), **{"trainer.callbacks": ["fit_loop.Alternating"]})
+    return alternating.seconds
 
 
-def by_loop(recipe: Path, steps: int) -> list[float]:
-    """Times of the steps of the plain loop."""
+def plain_loop(recipe: Path) -> Iterator[None]:
+    """Training without end, a step at a time."""
     import vit
-    from vit.hardware import keep_memory
     from vit.training.optimizers.groups import param_groups
 
-    keep_memory()
     model, data = vit.from_recipe(recipe)
     network: Any = vit.accelerate(model.model).train()
     groups = param_groups(network.named_parameters(), depth=network.config.depth)
     optimizer = torch.optim.AdamW(groups, lr=0.001, fused=True)
     data.setup("fit")
-    seconds = []
     for images, labels, _ in endless(data):
         loss = torch.nn.functional.cross_entropy(network(data.preprocess.normalize(images)), labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        seconds.append(time.process_time())
-        if len(seconds) == steps:
-            return seconds
-    raise AssertionError("no end")
+        yield
 
 
 def endless(data: Any) -> Iterator[Any]:
@@ -136,22 +142,22 @@ def measure(case: dict[str, Any], steps: int, rounds: int) -> dict[str, Any]:
         recipe = folder / "recipe.yaml"
         recipe.write_text(json.dumps(options(case, folder / "images", steps)))
         for turn in range(rounds):
-            for arm in ARMS:
-                command = [sys.executable, __file__, "--arm", arm, "--recipe", str(recipe)]
-                command += ["--folder", str(folder / f"{turn}"), "--steps", str(steps)]
-                environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-                environment["PYTHONPATH"] = os.pathsep.join(
-                    [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
-                )
-                done = subprocess.run(command, capture_output=True, text=True, env=environment)
-                if done.returncode:
-                    raise SystemExit(done.stderr)
-                stamps = json.loads(done.stdout.splitlines()[-1])
-                each = statistics.median(b - a for a, b in itertools.pairwise(stamps[WARM:]))
-                whole = (stamps[-1] - stamps[WARM]) / (len(stamps) - WARM - 1)
-                rates[arm].append(case["batch"] / whole)
+            command = [sys.executable, __file__, "--recipe", str(recipe)]
+            command += ["--folder", str(folder / f"{turn}")]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            environment["PYTHONPATH"] = os.pathsep.join(
+                [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
+            )
+            done = subprocess.run(command, capture_output=True, text=True, env=environment)
+            if done.returncode:
+                raise SystemExit(done.stderr)
+            for arm, seconds in json.loads(done.stdout.splitlines()[-1]).items():
+                mean = statistics.fmean(seconds[WARM:])
+                rates[arm].append(case["batch"] / mean)
                 print(
-                    f"{arm:12} {1e3 * whole:8.2f} ms a step, median {1e3 * each:8.2f}", flush=True
+                    f"{arm:12} {1e3 * mean:8.2f} ms a step, "
+                    f"median {1e3 * statistics.median(seconds[WARM:]):8.2f}",
+                    flush=True,
                 )
     ratios = [a / b for a, b in zip(*rates.values(), strict=True)]
     return {
@@ -159,7 +165,7 @@ def measure(case: dict[str, Any], steps: int, rounds: int) -> dict[str, Any]:
         "ratio": statistics.median(ratios),
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
-        "steps": steps - WARM - 1,
+        "steps": steps - WARM,
         "rounds": rounds,
     }
 
@@ -167,39 +173,25 @@ def measure(case: dict[str, Any], steps: int, rounds: int) -> dict[str, Any]:
 def main() -> None:
     """Measures, writes the file, prints the JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="few steps, one round, no file")
-    parser.add_argument("--arm", choices=ARMS, help=argparse.SUPPRESS)
     parser.add_argument("--recipe", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.arm:
+    if given.recipe:
         torch.set_num_threads(1)
-        fit = given.arm == "vit fit"
-        stamps = by_fit(given.recipe, given.folder) if fit else by_loop(given.recipe, given.steps)
-        print(json.dumps(stamps))
+        print(json.dumps(by_turns(given.recipe, given.folder)))
         return
-    from vit.hardware import cpu_features, hardware, versions
-
     steps, rounds = (WARM + 4, 1) if given.quick else (given.steps, given.rounds)
     rows = []
     for name, case in list(CASES.items())[1 if given.quick else 0 :]:
         rows.append({"case": name, **measure(case, steps, rounds)})
         ratio = f"{rows[-1]['ratio']:.3f} ({rows[-1]['ratio_min']:.3f}-{rows[-1]['ratio_max']:.3f})"
         print(f"{name}: vit fit over the plain loop {ratio}")
-    document = {
-        "what": "fit_loop",
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "hardware": {**hardware(), "features": cpu_features()},
-        "versions": versions(),
-        "rows": rows,
-    }
-    if not given.quick:
-        path = ROOT / "benchmarks" / "results" / f"fit_loop_{machine_slug('cpu')}.json"
-        path.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document))
+    measured = document("fit_loop", rows)
+    write(measured, None if given.quick else results_file("fit_loop"))
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from collect import commit, machine_slug
+from collect import document, results_file, write
 from models import peak
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -40,11 +40,9 @@ from vit.compute.flops import work
 from vit.compute.memory import activations
 from vit.compute.steps import inference, stepping, training
 from vit.compute.timing import Call, finisher, in_turns
-from vit.hardware import cpu_features, hardware, versions
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model, model_config
 
-ROOT = Path(__file__).parents[1]
 Rows = list[dict[str, Any]]
 
 
@@ -325,20 +323,10 @@ def main() -> None:
                 f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()
             )
         )
-    document = {
-        "what": options.part,
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "hardware": {**hardware(), "features": cpu_features()},
-        "versions": versions(),
-        "rows": rows,
-    }
-    name = f"{options.part}_{machine_slug(options.device)}.json"
-    standard = None if options.toy else ROOT / "benchmarks" / "results" / name
-    path = options.results or standard
-    if path is not None:
-        path.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document))
+    measured = document(options.part, rows)
+    standard = None if options.toy else results_file(options.part, options.device)
+    write(measured, options.results or standard)
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

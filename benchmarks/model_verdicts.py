@@ -3,37 +3,61 @@ every route."""
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 Row = dict[str, Any]
 
 
-def verdicts(rows: Iterable[Row]) -> list[Row]:
+def verdicts(rows: Iterable[Row], finals: Iterable[Row] = ()) -> list[Row]:
     """One row per model, task and precision, all ratios paired by round.
 
     `ours` is the faster of our two settings that a user has (layers as they are, or packed), `peer`
     the fastest setting of any other library, `rule` our chosen routes over the fastest routes
-    known, and `gain` the same over PyTorch's own operations alone.
+    known, and `gain` the same over PyTorch's own operations alone. Where there is a final, it
+    decides which peer is the best, `ratio` is its median and 95 % interval, and `rounds` are its
+    own; else `ratio` is median and range.
     """
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["model"], row["what"], row["precision"]), []).append(row)
-    return [verdict(group) for group in groups.values()]
+    measured = {(final["model"], final["what"], final["precision"]): final for final in finals}
+    return [verdict(group, measured.get(key)) for key, group in groups.items()]
 
 
-def verdict(group: list[Row]) -> Row:
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of the median, whatever the distribution: two of the values.
+
+    Of few values, least and most; of five these hold the median with 94 %.
+    """
+    n, rank = len(values), 0
+    while 2 * sum(math.comb(n, i) for i in range(rank + 1)) <= 0.05 * 2**n:
+        rank += 1
+    ordered = sorted(values)
+    rank = max(rank, 1)
+    return ordered[rank - 1], ordered[n - rank]
+
+
+def verdict(group: list[Row], final: Row | None = None) -> Row:
     """The comparison of the settings of one model, task and precision."""
     peers = [row for row in group if not is_ours(row)]
     ours = [row for row in group if is_ours(row) and row["forced"] == "auto"]
     forced = [row for row in group if is_ours(row) and row["forced"] != "auto"]
     mine, peer = fastest(ours), fastest(peers)
+    ratio, rounds = paired(mine, peer), mine["rounds"]
+    if final is not None and final["ours"] == mine["setting"]:
+        medians = {name: statistics.median(ratios) for name, ratios in final["ratios"].items()}
+        peer = next(row for row in peers if row["setting"] == min(medians, key=medians.__getitem__))
+        ratios = final["ratios"][peer["setting"]]
+        ratio, rounds = (statistics.median(ratios), *median_interval(ratios)), len(ratios)
     auto = next(row for row in ours if "packed" not in row["setting"])
-    result = {key: mine[key] for key in ("model", "what", "precision", "batch_size", "rounds")}
+    result = {key: mine[key] for key in ("model", "what", "precision", "batch_size")}
     result |= {
         "ours": mine["setting"],
         "peer": peer["setting"],
-        "ratio": paired(mine, peer),
+        "peers": [fastest(rows)["setting"] for rows in by_library(peers)],
+        "ratio": ratio,
+        "rounds": rounds,
         "utilisation": mine["utilisation"],
         "routes": auto["routes"],
         "errors": [mine["logit_error"], peer["logit_error"]],
@@ -44,6 +68,15 @@ def verdict(group: list[Row]) -> Row:
         result |= {"known": known["setting"], "rule": paired(auto, known)}
         result |= {"gain": paired(auto, plain)}
     return result
+
+
+def by_library(rows: list[Row]) -> list[list[Row]]:
+    """The rows of each library."""
+    libraries = [row["setting"].partition(",")[0] for row in rows]
+    return [
+        [row for row, library in zip(rows, libraries, strict=True) if library == name]
+        for name in dict.fromkeys(libraries)
+    ]
 
 
 def is_ours(row: Row) -> bool:

@@ -14,23 +14,20 @@ benchmarks/results/profiles_<machine>.json; the last line of output is the JSON.
 
 import argparse
 import json
-import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from collect import commit, machine_slug
+from collect import document, results_file, write
 from model_peers import CIFAR, configuration
 from torch.profiler import ProfilerActivity, profile
 
 from vit.compute.steps import inference, training
 from vit.compute.timing import Call, in_turns
-from vit.hardware import cpu_features, hardware, has_bfloat16, keep_memory, versions
+from vit.hardware import has_bfloat16, keep_memory
 from vit.kernels.accelerate import plain
 from vit.models.zoo import build_model
 
-ROOT = Path(__file__).parents[1]
 STEPS = (
     ("vit_b16", "inference", 4),
     ("vit_b16", "training", 4),
@@ -131,18 +128,9 @@ def main() -> None:
         )
         for part, before in result["parts"]["before"].items():
             print(f"  {part:30} {before:8.1f} -> {result['parts']['after'][part]:8.1f} ms")
-    document = {
-        "what": "profiles",
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "hardware": {**hardware(), "features": cpu_features()},
-        "versions": versions(),
-        "rows": rows,
-    }
-    if not options.quick:
-        path = ROOT / "benchmarks" / "results" / f"profiles_{machine_slug('cpu')}.json"
-        path.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document))
+    measured = document("profiles", rows)
+    write(measured, None if options.quick else results_file("profiles"))
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -16,19 +16,18 @@ import math
 import os
 import socket
 import statistics
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from collect import commit
+from collect import document, write
 from torch import nn
 
 from vit.compute.flops import work
 from vit.compute.steps import inference, training
 from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
-from vit.hardware import hardware, keep_memory, versions
+from vit.hardware import keep_memory
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
 from vit.progress import Meter
@@ -255,22 +254,14 @@ def main() -> None:
             f"{NAMES.get(r['axis'], 'processes'):16} {r['x']:5} {r['way']:15} "
             f"{r['images_per_second']:9.2f}/s  ±{r['spread']:.0%}  {more}"
         )
-    document = {
-        "what": "scaling",
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-        "base": BASE,
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "hardware": hardware(),
-        "versions": versions(),
-        "rows": rows,
-    }
+    name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    measured = document("scaling", rows, device=name, base=BASE)
     if not options.quick and set(options.axes) == {*AXES, "ranks"}:
         path = ROOT / "benchmarks" / "results" / f"scaling_{options.device}.json"
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        write(measured, path)
         if options.device == "cpu":
             draw(rows, ROOT / "docs" / "scaling.png")
-    print(json.dumps(document))
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -49,11 +49,13 @@ VERDICTS = """\
     python benchmarks/models.py
 
 {cores} cores, {memory:.0f} GB; torch {torch}, timm {timm}; {date}. *Ratio*: our speed over that of
-the fastest setting of any peer in the same precision, median and range over the rounds; *error*:
-of the logits, relative to float64, ours / the peer's. *Rule*: the routes that this machine's
-measurement chose (`vit bench --routes`) over the fastest routes known, which are PyTorch's own
-alone ("plain") and each other one forced; *gain*: over plain. Where all routes are plain, that
-is the same computation twice, and the distance from 1 shows how exact the measurement is.
+the fastest setting of any peer in the same precision, where the best of each library are measured
+again by themselves, since the fastest of many is partly the luckiest: median of the rounds and its
+95 % interval; *error*: of the logits, relative to float64, ours / the peer's. *Rule*: the routes
+that this machine's measurement chose (`vit bench --routes`) over the fastest routes known, which
+are PyTorch's own alone ("plain") and each other one forced, median and range of a few rounds;
+*gain*: over plain. Where all routes are plain, that is the same computation twice, and the distance
+from 1 shows how exact those rounds are.
 """
 LIMIT = """\
 ViT-B/16's matrix products alone run at {fp32:.0f} GFLOP/s in float32 and {bf16:.0f} in bfloat16 on
@@ -169,7 +171,7 @@ def span(row: dict[str, Any]) -> str:
 
 def against_peers(document: dict[str, Any]) -> list[str]:
     """Section on one machine: ours against the best peer, the rule against every route."""
-    found = verdicts(document["rows"])
+    found = verdicts(document["rows"], document.get("finals", ()))
     facts = {**document["hardware"], **document["versions"], "date": document["date"]}
     lines = []
     for r in found:

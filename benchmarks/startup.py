@@ -21,9 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from collect import commit, machine_slug
+from collect import document, results_file, write
 
-ROOT = Path(__file__).parents[1]
 LIGHTNING = """
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.demos.boring_classes import BoringDataModule, DemoModel
@@ -142,21 +141,9 @@ def main() -> None:
         )
         print(f"{case:36} {statistics.median(used):6.2f} s CPU  {above:+6.2f} above import torch")
 
-    from vit.hardware import hardware, versions
-
-    document = {
-        "what": "startup",
-        "runs": runs,
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "hardware": hardware(),
-        "versions": versions(),
-        "rows": rows,
-    }
-    if not options.quick:
-        path = ROOT / "benchmarks" / "results" / f"startup_{machine_slug('cpu')}.json"
-        path.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document))
+    measured = document("startup", rows, runs=runs)
+    write(measured, None if options.quick else results_file("startup"))
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -25,19 +25,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from collect import commit, machine_slug
+from collect import document, results_file, write
 from model_peers import CIFAR, configuration
 
 from vit.compute.flops import work
 from vit.compute.steps import inference, training
 from vit.compute.timing import Call, Times, in_turns
-from vit.hardware import cpu_features, hardware, keep_memory, versions
+from vit.hardware import hardware, keep_memory
 from vit.kernels.routes import use_routes
 from vit.kernels.runs import run_routes
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig, build_model
 
-ROOT = Path(__file__).parents[1]
 DIGITS = "digits"
 STEPS = (
     (DIGITS, "training", 64),
@@ -192,8 +191,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the smallest step, no file written")
     options = parser.parse_args()
     keep_memory()
-    here = hardware()
-    counts = thread_counts(here["cores"])
+    counts = thread_counts(hardware()["cores"])
     rounds = 2 if options.quick else options.rounds
     two = neighbours(rounds)
     print(f"two processes: {two['ratio']:.2f} ({two['ratio_min']:.2f}-{two['ratio_max']:.2f})")
@@ -208,21 +206,12 @@ def main() -> None:
                 f"({row['ratio_min']:.2f}-{row['ratio_max']:.2f}){others}",
                 flush=True,
             )
-    document = {
-        "what": "threads",
-        "clock": "wall",
-        "spins": os.environ.get("GOMP_SPINCOUNT"),
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "hardware": {**here, "features": cpu_features(), "siblings": siblings()},
-        "versions": versions(),
-        "processes": two,
-        "rows": found,
-    }
-    if not options.quick:
-        path = ROOT / "benchmarks" / "results" / f"threads_{machine_slug('cpu')}.json"
-        path.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document))
+    spins = os.environ.get("GOMP_SPINCOUNT")
+    measured = document(
+        "threads", found, clock="wall", spins=spins, siblings=siblings(), processes=two
+    )
+    write(measured, None if options.quick else results_file("threads"))
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ def run(
     threads = torch.get_num_threads()
 
     def called(module: ModuleType, capsys: Any, *arguments: str) -> tuple[dict[str, Any], Path]:
-        monkeypatch.setattr(module, "ROOT", tmp_path)
+        monkeypatch.setattr(module, "ROOT", tmp_path, raising=False)
+        monkeypatch.setattr("collect.RESULTS", tmp_path / "benchmarks" / "results")
         monkeypatch.setattr(sys, "argv", [f"{module.__name__}.py", *arguments])
         try:
             module.main()
@@ -134,6 +135,7 @@ def test_ours_is_compared_with_the_best_peer_and_the_rule_with_the_best_route(
     ]
     [found] = module.verdicts(rows)
     assert (found["ours"], found["peer"]) == ("vit, fp32", "timm, fp32")
+    assert found["peers"] == ["timm, fp32", "torchvision, default"]
     assert found["ratio"] == (1.5, 0.5, 3)  # per round, not of the medians
     assert found["known"] == "vit, fp32, dense onednn" and found["rule"] == (0.5, 0.5, 1)
     assert found["gain"] == (1.5, 1, 3)
@@ -142,6 +144,32 @@ def test_ours_is_compared_with_the_best_peer_and_the_rule_with_the_best_route(
     [packed] = module.verdicts(rows)
     assert packed["ours"] == "vit, fp32, packed" and packed["ratio"] == (3, 1.5, 6)
     assert module.mean_ratio([found, packed], "fp32") == pytest.approx((1.5 * 3) ** 0.5)
+
+
+def test_a_final_of_the_same_settings_takes_the_place_of_the_first_ratio(
+    load_benchmark: Callable[[str], ModuleType],
+) -> None:
+    module = load_benchmark("model_verdicts")
+    rows = [row("timm, default", 1, 1, 1), row("timm, fp32", 2, 1, 4), row("vit, fp32", 3, 3, 2)]
+    ratios = [1.3, 1.0, 1.1, 1.2, 0.9, 1.4, 1.5]
+    key = {"model": "m", "what": "training", "precision": "fp32"}
+    final = {**key, "ours": "vit, fp32", "ratios": {"timm, fp32": ratios}}
+    [found] = module.verdicts(rows, [final])
+    assert found["ratio"] == (1.2, 0.9, 1.5) and found["rounds"] == 7
+    final["ratios"]["timm, default"] = [1.1] * 7
+    [found] = module.verdicts(rows, [final])
+    assert found["ratio"] == (1.1, 1.1, 1.1) and found["peer"] == "timm, default"
+    [found] = module.verdicts(rows, [{**final, "ours": "vit, fp32, packed"}])
+    assert found["ratio"] == (1.5, 0.5, 3)  # of another run, whose best setting was another
+
+
+# Ranks of the interval of at least 95 %: table of the sign test.
+@pytest.mark.parametrize(("n", "low", "high"), [(5, 1, 5), (6, 1, 6), (10, 2, 9), (25, 8, 18)])
+def test_the_interval_of_a_median_has_the_ranks_of_the_sign_test(
+    n: int, low: int, high: int, load_benchmark: Callable[[str], ModuleType]
+) -> None:
+    values = [float(i) for i in range(n, 0, -1)]
+    assert load_benchmark("model_verdicts").median_interval(values) == (low, high)
 
 
 def test_the_second_table_is_from_separate_processes(

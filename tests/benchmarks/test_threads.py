@@ -19,7 +19,7 @@ def threads(
     before = torch.get_num_threads()
     module = load_benchmark("threads")
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
-    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr("collect.RESULTS", tmp_path / "benchmarks" / "results")
     monkeypatch.setattr(module, "TURN", 0.0)
     monkeypatch.setattr(module, "PRODUCT", 16)
     yield module

@@ -60,8 +60,9 @@ def test_what_fits_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError):
         check_memory(run(inputs=InputFormat(crop_fraction=0.001)), config, on_cpu=False)
     augment = TrainTransform(crop="resize_random", resize_size=10_000)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="a smaller crop or resize") as raised:
         check_memory(run(augment=augment), config, on_cpu=False)
+    assert "batch_size" not in str(raised.value)  # every batch would be too much
 
 
 def test_a_batch_that_fits_is_named_where_one_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

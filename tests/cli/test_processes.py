@@ -29,6 +29,7 @@ def test_a_run_of_one_process_is_refused_beside_others(
         {},
         {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"},  # a batch script, without srun
+        {**SRUN, "SLURM_JOB_NAME": "bash"},  # srun --ntasks 8 --pty bash
     ],
 )
 def test_one_process_is_enough_where_one_was_started(

@@ -94,6 +94,8 @@ def _smaller_batch(config: Namespace, most: int) -> str:
     if not isinstance(batch, int) or most < 1:
         return "a smaller batch"
     size = max(n for n in batch_sizes(batch, 1, paired=False) if n <= most)
+    if size == batch:  # what does not fit is one image before it is resized
+        return "a smaller crop or resize"
     options = f"--data.batch_size {size}"
     if config.data.global_batch is None:
         options = accumulating(size, batch * config.trainer.accumulate_grad_batches, 1)

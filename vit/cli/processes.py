@@ -13,6 +13,8 @@ from vit.signals import deferred
 
 # How long a process may take to save and end, after the first one has.
 GRACE_SECONDS = 30.0
+SHELLS = ("bash", "interactive")
+"""Names of SLURM jobs in which somebody types commands; Lightning starts processes there itself."""
 
 
 def start() -> AbstractContextManager[None]:
@@ -35,6 +37,8 @@ def check_started(processes: int) -> None:
     if "TORCHELASTIC_RUN_ID" in environment:
         launcher, started = "torchrun", int(environment["WORLD_SIZE"])
         local = int(environment.get("LOCAL_WORLD_SIZE", started))
+    elif environment.get("SLURM_JOB_NAME") in SHELLS:
+        return
     elif "SLURM_PROCID" in environment:  # absent in a batch script itself, but for its one process
         launcher, started = "srun", int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
         local = started // int(environment.get("SLURM_STEP_NUM_NODES", "1"))

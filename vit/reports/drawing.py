@@ -14,6 +14,8 @@ from PIL import Image
 
 PNG_DPI = 160
 """Sharp on phones, where a CSS pixel is two or three dots."""
+PIXEL_ART = 100
+"""Images with fewer pixels a side, such as digits of 8, are enlarged as crisp squares."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image
 
-from vit.reports.drawing import LIGHT, Theme, drawn, label_axes, new_figure, style_axes
+from vit.reports.drawing import (
+    LIGHT,
+    PIXEL_ART,
+    Theme,
+    drawn,
+    label_axes,
+    new_figure,
+    style_axes,
+)
 from vit.reports.lettering import (
     columns,
     legible,
@@ -228,7 +236,7 @@ def labelled_images(
     # An Axes for each image would take 20 ms, before the first step of every run.
     sheet = drawn(figure)
     for image, left, low in tiles:
-        crisp = max(image.size) < 100  # digits of 8 pixels stay crisp squares
+        crisp = max(image.size) < PIXEL_ART
         scale = side * figure.dpi / max(image.size)
         size = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
         fitted = image.resize(size, Image.Resampling.NEAREST if crisp else Image.Resampling.LANCZOS)
@@ -243,11 +251,10 @@ def _picture(axes: Axes, image: Image.Image | None, theme: Theme) -> None:
         return
     width, height = (side / max(image.size) for side in image.size)
     # In the lower left corner, above the text.
-    # Digits of 8 pixels stay crisp squares.
     axes.imshow(
         np.asarray(image),
         extent=(0, width, 1, 1 - height),
-        interpolation="nearest" if max(image.size) < 100 else "antialiased",
+        interpolation="nearest" if max(image.size) < PIXEL_ART else "antialiased",
     )
     axes.set(xlim=(0, 1), ylim=(1, 0))
 

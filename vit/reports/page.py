@@ -15,7 +15,7 @@ from io import BytesIO
 
 from PIL import Image
 
-from vit.reports.drawing import DARK, LIGHT, PNG_DPI
+from vit.reports.drawing import DARK, LIGHT, PIXEL_ART, PNG_DPI
 
 # The page has the colours of the figures, so that these have no visible frame.
 COLOURS = f"""
@@ -170,7 +170,7 @@ def _thumbnail(image: Image.Image | None) -> str:
     if image is None:
         return '<div class="blank">cannot be opened</div>'
     out = BytesIO()
-    if max(image.size) < 100:
+    if max(image.size) < PIXEL_ART:
         image.save(out, "PNG")
         return f'<img class="pixels" src="{_png(out.getvalue())}" alt="">'
     image.save(out, "JPEG", quality=85)

@@ -1,6 +1,7 @@
 """Steps that are not finite are named with their images, or skipped and counted."""
 
 import json
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from lightning.pytorch.callbacks import Callback
 
 from vit.errors import UserError
 from vit.training.callbacks import EMA, FiniteLoss, LossSpikes
+from vit.training.callbacks.finite import _all_finite
 from vit.training.schedules import Schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -27,6 +29,15 @@ class Overflow(Callback):
     def on_before_optimizer_step(self, trainer: Any, model: Any, optimizer: Any) -> None:
         if trainer.global_step in self.steps:
             list(model.parameters())[3].grad[0] = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("value", "finite"),
+    [(1.0, True), (3e38, True), (-3e38, True), (inf, False), (-inf, False), (nan, False)],
+)
+def test_numbers_whose_squares_overflow_are_finite(value: float, finite: bool) -> None:
+    tensors = [torch.randn(3, 5), torch.full((2,), value), torch.zeros(1)]
+    assert bool(_all_finite(tensors)) is finite
 
 
 def test_the_images_of_the_step_are_listed(
