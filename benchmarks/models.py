@@ -63,7 +63,7 @@ ALL = ["vit_ti16", "vit_s16", CIFAR, "vit_b16", "vit_l16", "vit_h14", "bit_r50x1
 # Minimum seconds per turn.
 SHORTEST = 0.4
 # Seconds of a final, and its least and most rounds.
-FINAL_SECONDS, FINAL_ROUNDS = 80.0, (5, 41)
+FINAL_SECONDS, FINAL_ROUNDS = 60.0, (5, 41)
 # Models whose training step is also measured in separate processes.
 ALONE = ("vit_ti16",)
 # Larger training steps are measured on a CPU only on request.

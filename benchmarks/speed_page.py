@@ -102,6 +102,16 @@ torch {torch}; {date}; float32, wall-clock time, alternating turns. *Ratio*: ima
 those of one thread, median and range. *Others*: cores that other programs used meanwhile. The
 variable lets threads wait as in the command `vit` (benchmarks/LOG.md, "How threads wait").
 """
+FIT_LOOP = """\
+## `vit fit` and a plain loop: {cpu}{features}
+
+    python benchmarks/fit_loop.py
+
+torch {torch}; {date}; float32, one thread, CPU time; ViT-Ti/16 at 224 pixels, and the size for
+CIFAR. A step of a loop with nothing but loader, model, loss and optimizer follows each step of the
+run, in one process. *Ratio*: images per second of the run over those of the loop, median and range
+over {rounds} processes of {steps} steps; ends of epochs and saves count.
+"""
 DATA = """\
 ## Image loading
 
@@ -327,6 +337,18 @@ def threads(document: dict[str, Any]) -> list[str]:
     ]
 
 
+def fit_loop(document: dict[str, Any]) -> list[str]:
+    """Section on one machine: what Lightning and this package add to a loop."""
+    rows = document["rows"]
+    lines = [
+        (r["case"], *(f"{v:.2f}" for v in r["images_per_cpu_second"].values()), span(r))
+        for r in rows
+    ]
+    head = ("case", *rows[0]["images_per_cpu_second"], "ratio")
+    title = FIT_LOOP.format(**facts(document), rounds=rows[0]["rounds"], steps=rows[0]["steps"])
+    return [title, table(head, lines)]
+
+
 def data(document: dict[str, Any]) -> list[str]:
     """Section on image loading."""
     lines = []
@@ -439,7 +461,12 @@ def accuracy(document: dict[str, Any]) -> list[str]:
     return [text, table(head, rows)]
 
 
-BY_MACHINE = {"compiling": compiling, "threads": threads, "startup": startup}
+BY_MACHINE = {
+    "compiling": compiling,
+    "threads": threads,
+    "fit_loop": fit_loop,
+    "startup": startup,
+}
 SECTIONS = {
     "models_cpu.json": models,
     "profiles_cpu.json": profiles,
