@@ -65,16 +65,14 @@ def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleTyp
 
 @pytest.fixture(scope="session")
 def recorded_routes() -> str:
-    """A record as of a machine in use, where oneDNN and, in bfloat16, products have won."""
-    from tests.kernels.fixing import exists, routes_of
+    """A record as of a machine in use, where PyTorch's own operations have won."""
+    from tests.kernels.fixing import routes_of
     from vit.kernels import dense
     from vit.kernels.routes import machine
 
-    routes = {}
-    for dtype, name in dense.DTYPES.items():
-        layers = "onednn" if exists(dtype) else "plain"
-        routes |= routes_of([name], layers, "products" if name == "bfloat16" else "plain")
-    return json.dumps({machine(): routes})
+    routes = routes_of(dense.DTYPES.values(), "plain", "plain")
+    choices = {key: {"route": route, "gains": {}} for key, route in routes.items()}
+    return json.dumps({machine(): choices})
 
 
 @pytest.fixture(autouse=True)

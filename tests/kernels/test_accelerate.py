@@ -16,6 +16,7 @@ from tests.models.small_models import (
     small_vit,
 )
 from vit.kernels import dense
+from vit.kernels.routes import PLAIN, recorded_choices
 from vit.models.encoder import Attention, Mlp
 
 
@@ -59,3 +60,10 @@ def test_a_layer_of_another_class_is_left_alone() -> None:
     vit.accelerate(model)
     assert type(own) is Own
     assert type(model.blocks[0].attn) is not Attention
+
+
+def test_no_test_measures_what_it_does_not_ask_for() -> None:
+    # The record of tests/conftest.py is in the form that is read.
+    recorded = recorded_choices()
+    assert {choice.route for choice in recorded.values()} == {PLAIN}
+    assert "dense.float32.training.wide" in recorded
