@@ -45,7 +45,8 @@ def verdict(group: list[Row], final: Row | None = None) -> Row:
     forced = [row for row in group if is_ours(row) and row["forced"] != "auto"]
     mine, peer = fastest(ours), fastest(peers)
     ratio, rounds = paired(mine, peer), mine["rounds"]
-    if final is not None and final["ours"] == mine["setting"]:
+    again = final is not None and final["ours"] == mine["setting"]
+    if final is not None and again:
         medians = {name: statistics.median(ratios) for name, ratios in final["ratios"].items()}
         peer = next(row for row in peers if row["setting"] == min(medians, key=medians.__getitem__))
         ratios = final["ratios"][peer["setting"]]
@@ -58,6 +59,7 @@ def verdict(group: list[Row], final: Row | None = None) -> Row:
         "peers": [fastest(rows)["setting"] for rows in by_library(peers)],
         "ratio": ratio,
         "rounds": rounds,
+        "again": again,
         "utilisation": mine["utilisation"],
         "routes": auto["routes"],
         "errors": [mine["logit_error"], peer["logit_error"]],

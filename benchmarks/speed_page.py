@@ -206,6 +206,8 @@ def against_peers(document: dict[str, Any]) -> list[str]:
         f"{precision} {mean_ratio(found, precision):.3f}"
         for precision in dict.fromkeys(r["precision"] for r in found)
     ]
+    once = [f"{r['model']} {r['what']}" for r in found if not r["again"]]
+    first = f" Not measured again, median and range instead: {', '.join(once)}." if once else ""
     return [
         VERDICTS.format(
             **{key: facts[key] for key in ("cpu", "cores", "torch", "timm", "date")},
@@ -213,7 +215,8 @@ def against_peers(document: dict[str, Any]) -> list[str]:
             features=facts.get("features", ""),
         ),
         table(head, lines),
-        f"Geometric mean of the ratios: {', '.join(means)}. {document.get('note', '')}".strip()
+        f"Geometric mean of the ratios: {', '.join(means)}.{first} "
+        f"{document.get('note', '')}".strip()
         + "\n",
     ]
 
