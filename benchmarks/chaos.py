@@ -46,7 +46,7 @@ def command(folder: str, steps: int) -> list[str]:
         "fit", "-c", "quickstart", "--run_dir", folder, f"--trainer.max_steps={steps}",
         "--model.architecture={patch_size: 4, width: 32, depth: 2, mlp_dim: 64, num_heads: 2}",
         "--trainer.max_epochs=-1", "--save_every=0", "--data.batch_size=64",
-        "--trainer.precision=32-true", "--trainer.accelerator=cpu", "--data.num_workers=0",
+        "--trainer.precision=32-true", "--trainer.accelerator=cpu", "--data.loading.num_workers=0",
     ]  # fmt: skip
 
 

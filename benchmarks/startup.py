@@ -62,7 +62,7 @@ def cases(folder: Path) -> dict[str, list[str]]:
         "import lightning": [*python, "-c", "import lightning"],
         "vit fit, up to its first step": [
             *(*python, "-c", FIRST_STEP, "fit", "-c", "quickstart"),
-            *("--data.root", str(folder / "photos"), "--data.num_workers", "0"),
+            *("--data.root", str(folder / "photos"), "--data.loading.num_workers", "0"),
             *("--run_dir", str(folder / "run")),
         ],
         "LightningCLI --help": [*python, "-c", LIGHTNING, "--help"],

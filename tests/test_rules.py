@@ -42,7 +42,6 @@ ONE_PAGE = {
     "hardware",
     "locking",
     "logistic",  # shared by the head before fine-tuning and the probe
-    "old_names",
     "progress",
     "ranges",
     "ranking",

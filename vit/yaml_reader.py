@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from vit.errors import UserError
-from vit.old_names import current_options
 from vit.reading import regular_file
 
 MAX_DEPTH = 40
@@ -50,13 +49,13 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """Content of a recipe or config.yaml with current names. UserError otherwise."""
+    """Content of a recipe or config.yaml. UserError if it is not options by name."""
     options = read_yaml(path)
     if not isinstance(options, dict):
         raise UserError(
             f"{path} has no options; expected lines such as 'trainer: {{max_epochs: 9}}'"
         )
-    return current_options(options, f"{path}: ", path.parent)
+    return options
 
 
 def load_yaml(text: str, source: str) -> Any:

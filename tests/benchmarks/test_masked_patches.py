@@ -88,7 +88,7 @@ def test_every_cell_is_run_and_written(
             *("--seeds", "2", "--whole-budget-seeds", "1", "--percent", "5", "20"),
             *("--pretrain-steps", "70", "--finetune-steps", "8"),
             *("--pretrain-options=--model.fraction 0.3", "--finetune-options=--data.batch_size 4"),
-            "--pretrained-options=--model.layer_decay 0.7",
+            "--pretrained-options=--model.learning.layer_decay 0.7",
         ]
     )
     assert json.loads(file.read_text()) == document
@@ -102,7 +102,7 @@ def test_every_cell_is_run_and_written(
     for arguments, folder in others:
         assert arguments[:2] == ["-c", "cifar10/masked_patches"]
         assert arguments[arguments.index("--data.batch_size") + 1] == "4"
-        for option in ("--model.pretrained", "--model.layer_decay"):
+        for option in ("--model.pretrained", "--model.learning.layer_decay"):
             assert (option in arguments) == (folder.parent.name == "pre-trained")
         steps = arguments[arguments.index("--trainer.max_steps") + 1]
         assert steps == ("78" if "whole" in folder.parent.name else "8")

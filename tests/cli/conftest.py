@@ -56,7 +56,7 @@ TINY = (
     "--model.architecture={patch_size: 8, width: 16, depth: 1, mlp_dim: 32, num_heads: 1}",
     "--data.image_size=16",
     "--data.batch_size=8",
-    "--data.num_workers=0",
+    "--data.loading.num_workers=0",
     "--trainer.precision=32-true",
     "--trainer.accelerator=cpu",
 )

@@ -151,7 +151,7 @@ def test_another_configuration_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize(
     "options",
     [
-        ("--data.num_workers=1",),
+        ("--data.loading.num_workers=1",),
         ("--trainer.max_epochs=9", "--trainer.log_every_n_steps=2", "--save_every=9"),
         ("--data.batch_size=4", "--trainer.accumulate_grad_batches=2"),
     ],

@@ -111,7 +111,7 @@ def test_what_a_model_costs_needs_no_download(mirror: Mirror, vit: Vit) -> None:
 
 def test_a_run_starts_from_a_name(mirror: Mirror, vit: Vit, photos: Path) -> None:
     mirror.put(IN21K)
-    small = ("--data.image_size=32", "--data.num_workers=0", "--trainer.accelerator=cpu")
+    small = ("--data.image_size=32", "--data.loading.num_workers=0", "--trainer.accelerator=cpu")
     done = vit(
         "fit", "-c", "finetune", "--data.root", photos, "--model.pretrained", IN21K, *small,
         "--trainer.max_steps=1",

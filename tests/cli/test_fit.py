@@ -242,7 +242,7 @@ def test_a_run_is_scored_from_any_directory(
     vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the data named relatively, and a named model that the recipe changed."""
-    small = ("--data.image_size=16", "--data.num_workers=0", "--trainer.accelerator=cpu")
+    small = ("--data.image_size=16", "--data.loading.num_workers=0", "--trainer.accelerator=cpu")
     model = ("--model.name=vit_ti16", "--model.architecture={depth: 1, width: 24, num_heads: 2}")
     model = ("--model.pretrained=null", *model)
     args = ("fit", "-c", "finetune", "--data.root=my photos", *small, *model)

@@ -39,7 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pixels = random.integers(0, 90, (20, 24, 3))
             pixels[..., channel] += 150
             Image.fromarray(pixels.astype("uint8")).save(home / "pictures" / name / f"{i}.png")
-    options = ("--data.root", str(home / "pictures"), "--data.test_fraction=0.2", *STEPS)
+    options = ("--data.root", str(home / "pictures"), "--data.splits.test_fraction=0.2", *STEPS)
     assert main([*FIT, *options, "--run_dir", str(home / "run")]) == 0
     return home / "run"
 
@@ -165,7 +165,7 @@ def test_an_unfinished_run_is_scored_by_its_checkpoint(run: Path, vit: Vit) -> N
         (("--model.name=bit_r50x1", "--model.architecture=null"), "not a ResNet"),
         (("--model.mixing.mixup=0.2",), "mixing"),
         (("--data.sampling.balanced=true",), "balanced needs labels"),
-        (("--data.labelled=true",), "data.labelled=True is an option of earlier versions: whether"),
+        (("--data.labelled=true",), "unrecognized arguments: --data.labelled"),
     ],
 )
 def test_a_mistake_is_one_line(args: tuple[str, ...], message: str, vit: Vit, photos: Path) -> None:

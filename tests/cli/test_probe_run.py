@@ -16,7 +16,7 @@ from vit.data.preprocess import Preprocess
 from vit.evaluation.linear_probe import STRENGTHS
 
 ARCHITECTURE = {"patch_size": 8, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
-OPTIONS = ("--data.batch_size=8", "--data.num_workers=0", "--trainer.precision=32-true")
+OPTIONS = ("--data.batch_size=8", "--data.loading.num_workers=0", "--trainer.precision=32-true")
 
 
 @pytest.fixture

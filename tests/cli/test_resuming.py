@@ -48,7 +48,7 @@ def resume(vit: Vit, *options: object) -> tuple[int, str, str]:
             "--model.optimizer=torch.optim.SGD",
             "model.optimizer was torch.optim.AdamW and is torch.optim.SGD",
         ),
-        ("--model.layer_decay=0.5", "model.learning.layer_decay was 1.0 and is 0.5"),
+        ("--model.learning.layer_decay=0.5", "model.learning.layer_decay was 1.0 and is 0.5"),
         (
             "--data.batch_size=4",
             "images per step (batch_size x processes x accumulation) was 8 and is 4",

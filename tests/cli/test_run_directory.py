@@ -249,7 +249,7 @@ def test_an_optimizer_that_does_not_fit_leaves_no_run(vit: Vit, photos: Path) ->
     assert vit(*args).status == 0
     frozen = [arg for arg in args if not str(arg).startswith("--model.")]
     frozen[-1] = "--run_dir=frozen"
-    more = ("--model.pretrained=run", "--model.freeze_backbone=true")
+    more = ("--model.pretrained=run", "--model.learning.freeze_backbone=true")
     muon = "--model.optimizer={class_path: vit.training.optimizers.MuonWithAdamW}"
     done = vit(*frozen, *more, muon)
     if done.status:  # it may be able to train a head alone

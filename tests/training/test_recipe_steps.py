@@ -97,7 +97,7 @@ def options(name: str, published: Published) -> list[str]:
     if published.model is not None and published.model.startswith("bit"):
         sizes = {"depths": [1]}
     changed = [f"--model.architecture.{field}={value}" for field, value in sizes.items()]
-    changed += ["--data.image_size=8", "--data.batch_size=8", "--data.num_workers=0"]
+    changed += ["--data.image_size=8", "--data.batch_size=8", "--data.loading.num_workers=0"]
     if published.resize_size is not None:
         changed.append("--data.augment.resize_size=10")
     if published.epochs is None:

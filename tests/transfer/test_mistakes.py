@@ -92,7 +92,7 @@ def test_another_plan_for_the_same_folder_is_refused(
         (("--seeds=1", "--steps=4"), "out was started with --steps 3, now it is 4"),
         (("--seeds=1", "--lr-grid=0.2"), "out was started with --lr-grid 0.1, now it is 0.2"),
         (("--seeds=1", "--image-size=16"), "--image-size not given, now it is 16"),
-        (("--seeds=1", "--", *TINY[3:4]), "-- not given, now it is --data.num_workers=0"),
+        (("--seeds=1", "--", *TINY[3:4]), "-- not given, now it is --data.loading.num_workers=0"),
     ):
         done = vit(*args, *changed)
         assert done.status == 2

@@ -21,7 +21,7 @@ from vit.transfer import cells
 
 SMALL = """\
 # Plain SGD in tiny batches.
-data: {batch_size: 8, num_workers: 0, image_size: 16}
+data: {batch_size: 8, loading: {num_workers: 0}, image_size: 16}
 model:
   optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.5, momentum: 0.9}}
 trainer: {max_epochs: 9, gradient_clip_val: 1.0, precision: 32-true, accelerator: cpu}

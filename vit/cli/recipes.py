@@ -7,10 +7,9 @@ from typing import Any
 
 from vit.cli.messages import OneLineParser
 from vit.errors import UserError, did_you_mean
-from vit.old_names import as_yaml, current_arguments
 from vit.ranges import shown
 from vit.recipes import find_recipe, list_recipes
-from vit.yaml_reader import load_yaml, read_options, read_yaml
+from vit.yaml_reader import read_options
 
 SECTIONS = {"trainer": "max_epochs: 9", "data": "batch_size: 64", "model": "name: vit_ti16"}
 """Sections of a recipe that hold options by name, with an example of one."""
@@ -26,19 +25,16 @@ def config_arguments(args: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def resolve_recipes(args: list[str]) -> list[str]:
-    """The arguments with recipe names behind -c replaced by their paths, and old names by new ones.
+    """The arguments with recipe names behind -c replaced by their paths.
 
-    A recipe with names of before is replaced by its text with those of now. Raises UserError, with
-    file and line, for a recipe that is not YAML with options by section.
+    Raises UserError, with file and line, for a recipe that is not YAML with options by section.
     """
     resolved = list(args)
     for i, name in config_arguments(args):
         path = find_recipe(name)
-        options = read_options(path)
-        check_sections(options, str(path))
-        recipe = str(path) if options == read_yaml(path) else as_yaml(options)
-        resolved[i] = recipe if args[i] == name else f"--config={recipe}"
-    return current_arguments(resolved)
+        check_sections(read_options(path), str(path))
+        resolved[i] = str(path) if args[i] == name else f"--config={path}"
+    return resolved
 
 
 def check_sections(options: Mapping[str, Any], source: str) -> None:
@@ -64,7 +60,7 @@ def task_of(args: list[str], tasks: Iterable[str]) -> str:
         if option == "--task":
             task = value or (args[i + 1] if i + 1 < len(args) else "")
         elif i in configs:
-            task = _options(configs[i]).get("task", task)
+            task = read_options(Path(configs[i])).get("task", task)
     if not isinstance(task, str) or task not in tasks:
         hint = did_you_mean(str(task), tasks) or f"; choose {' or '.join(tasks)}"
         raise UserError(f"unknown task {shown(task)!r}{hint}")
@@ -73,12 +69,7 @@ def task_of(args: list[str], tasks: Iterable[str]) -> str:
 
 def recipe_options(args: list[str]) -> list[dict[str, Any]]:
     """The content of each recipe in the arguments, which are as `resolve_recipes` returns them."""
-    return [_options(config) for _, config in config_arguments(args)]
-
-
-def _options(config: str) -> dict[str, Any]:
-    """The content of a recipe, given by its path or its text."""
-    return load_yaml(config, "-c") if "\n" in config else read_options(Path(config))
+    return [read_options(Path(config)) for _, config in config_arguments(args)]
 
 
 def title(path: Path) -> str:

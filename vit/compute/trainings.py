@@ -21,7 +21,6 @@ from vit.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
 from vit.errors import UserError
 from vit.fine_tuning import steps_for
 from vit.models.zoo import canonical_name, config_from_dict, model_config
-from vit.old_names import current_options
 from vit.reading import regular_file
 from vit.recipes import find_recipe
 from vit.yaml_reader import read_options
@@ -231,7 +230,7 @@ def read_run(path: str) -> Run:
     recipe: dict[str, Any] = {}
     if description.is_file():
         extra = json.loads(description.read_text(encoding="utf-8")).get("extra") or {}
-        recipe = current_options(extra.get("recipe") or {}, f"{description}: ")
+        recipe = extra.get("recipe") or {}
     model, data = recipe.get("model") or {}, recipe.get("data") or {}
     split = next((s for s in ("test", "val") if f"{s}/acc1" in metrics), "")
     return Run(

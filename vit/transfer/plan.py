@@ -10,7 +10,6 @@ from typing import Any
 
 from vit.data.catalog import CATALOG, PAPER_GRID, Protocol, list_datasets
 from vit.errors import UserError, did_you_mean
-from vit.old_names import current_arguments
 from vit.recipes import find_recipe
 
 CELLS_OWN = {
@@ -82,7 +81,7 @@ class Arguments:
                 raise UserError(f"{name} {value} must be at least 1")
         if self.val_fraction is not None and not 0 < self.val_fraction < 1:
             raise UserError(f"--val-fraction {self.val_fraction} is not between 0 and 1")
-        for option in (arg.split("=", 1)[0] for arg in current_arguments(self.rest)):
+        for option in (arg.split("=", 1)[0] for arg in self.rest):
             if option in CELLS_OWN:
                 raise UserError(f"{option} after -- is set for each cell; use {CELLS_OWN[option]}")
             if option == "--data.image_size" and self.image_size is not None:
