@@ -7,14 +7,6 @@ any number of processes and workers. Also, which images of a step each process t
 import struct
 from hashlib import blake2b
 
-DRAWS = 2
-"""The rule of a new run's draws, which its checkpoints record.
-
-1: mixing, stochastic depth and masks are drawn for the batch of each process. 2: for each image, by
-its place in the step, so that they are equal on any number of processes. Under both rules dropout
-depends on the number of processes.
-"""
-
 
 def places(batch_size: int, rank: int, world_size: int, accumulated: int, batch: int) -> list[int]:
     """Where the images of a process's batch stand among all images of the step, from 0.

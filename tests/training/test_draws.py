@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.pytorch.callbacks import Callback
+from torch.utils.data import DataLoader
 
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -166,6 +167,27 @@ class Seen(Callback):
         self.losses.append(outputs["loss"].item())
         if trainer.global_step == 1 and not self.first:
             self.first = {n: p.detach().clone() for n, p in module.named_parameters()}
+
+
+def test_a_batch_of_data_that_does_not_count_is_the_whole_step(make_model, make_trainer) -> None:
+    loader = DataLoader([(torch.rand(3, 8, 8), i % 3) for i in range(7)], batch_size=5)
+
+    def run(seed: int) -> list[StepDraws]:
+        model = make_model(
+            init_seed=seed, architecture={"drop_path": 0.3}, mixing=Mixing(mixup=0.5, cutmix=1.0)
+        )
+        taken: list[StepDraws] = []
+        mixing, model.mixing = (
+            model.mixing,
+            lambda *args: (taken.append(args[-1]), mixing(*args))[1],
+        )
+        make_trainer(max_epochs=1).fit(model, loader)
+        return taken
+
+    first = run(1)
+    assert [draws.places for draws in first] == [[0, 1, 2, 3, 4], [0, 1]]
+    assert [draws.global_batch for draws in first] == [5, 2]
+    assert run(1) == first != run(2)
 
 
 @pytest.mark.parametrize("stop", [None, 3])

@@ -25,6 +25,8 @@ from tests.training.published_recipes import PUBLISHED
 from tests.training.recipe_reading import builder
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import create_model
+from vit.models.encoder import DropPath
+from vit.training.draws import StepDraws
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -65,10 +67,12 @@ class Batch(NamedTuple):
     seed: int
     images: Tensor
     labels: Tensor
+    draws: StepDraws
+    depth: list[Any]
 
 
 class Recorder(Callback):
-    """What a loop needs to do the same: each batch, and torch's seed before it is used."""
+    """What a loop needs to do the same: each batch, its random numbers and torch's seed."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -79,7 +83,9 @@ class Recorder(Callback):
 
         def recorded(batch: Any, batch_idx: int) -> Any:
             # Not before: the callback that seeds torch for each step comes after this one.
-            self.batches.append(Batch(torch.initial_seed(), batch[0].double(), batch[1].clone()))
+            depth = [path.draws for path in paths(module.model)]
+            images, labels = batch[0].double(), batch[1].clone()
+            self.batches.append(Batch(torch.initial_seed(), images, labels, module.draws, depth))
             return step(batch, batch_idx)
 
         module.training_step = recorded
@@ -141,9 +147,6 @@ def test_the_first_twenty_steps_are_those_of_a_plain_loop(
     plain = deepcopy(cli.model.model).double().train()
     trainer, recorder = cli.build_trainer(None), Recorder()
     trainer.callbacks.append(recorder)
-    # The sources draw mixing and stochastic depth for a batch, as the first rule of draws does; by
-    # the present one every image has its own (tests/training/test_draws.py).
-    cli.datamodule.draws = 1
     trainer.fit(cli.model, cli.datamodule)
     assert trainer.global_step == len(recorder.batches) == STEPS
 
@@ -157,6 +160,11 @@ def test_the_first_twenty_steps_are_those_of_a_plain_loop(
         torch.testing.assert_close(recorder.weights[key], parameter, rtol=0, atol=1e-6, msg=key)
 
 
+def paths(model: nn.Module) -> list[DropPath]:
+    """The layers with stochastic depth."""
+    return [layer for layer in model.modules() if isinstance(layer, DropPath)]
+
+
 def run_plain_loop(
     model: Any, batches: list[Batch], published: Published, teacher: nn.Module
 ) -> None:
@@ -165,7 +173,11 @@ def run_plain_loop(
     states = {n: State(published, decays=n in kernels) for n, _ in model.named_parameters()}
     for step, batch in enumerate(batches):
         torch.manual_seed(batch.seed)
-        images, targets = mixed(batch.images, F.one_hot(batch.labels, 3).double(), published)
+        for path, numbers in zip(paths(model), batch.depth, strict=True):
+            path.draws = numbers
+        images, targets = mixed(
+            batch.images, F.one_hot(batch.labels, 3).double(), published, batch.draws
+        )
         model.zero_grad()
         if published.distillation is None:
             loss_of(model(images), targets, published).backward()
@@ -210,26 +222,40 @@ def learning_rate(
     return lr / 10 ** sum(done > share for share in published.drops)
 
 
-def mixed(images: Tensor, targets: Tensor, published: Published) -> tuple[Tensor, Tensor]:
-    """Mixup or CutMix of each image with the one before, one share a batch."""
+def mixed(
+    images: Tensor, targets: Tensor, published: Published, draws: StepDraws
+) -> tuple[Tensor, Tensor]:
+    """Image by image, mixup (arXiv:1710.09412) or CutMix (arXiv:1905.04899), with equal chance.
+
+    The sources draw one share for a batch, a run one for each image, as timm's mode "elem" does.
+    """
     if not published.mixup and not published.cutmix:
         return images, targets
-    cut = published.cutmix > 0 and (not published.mixup or torch.rand(()).item() < 0.5)
-    alpha = published.cutmix if cut else published.mixup
-    share = torch.distributions.Beta(alpha, alpha).sample().item()
-    others = torch.cat([images[-1:], images[:-1]])
-    if cut:
-        side, images = 8, images.clone()
-        length = int(side * math.sqrt(1 - share))
-        (top, bottom), (left, right) = (
-            (max(0, middle - length // 2), min(side, middle + length // 2))
-            for middle in (int(torch.randint(side, ())), int(torch.randint(side, ())))
+    numbers = draws.uniforms("mixing", 3).tolist()
+    shares = {
+        name: draws.beta(name, alpha).tolist()
+        for name, alpha in {"mixup": published.mixup, "cutmix": published.cutmix}.items()
+        if alpha
+    }
+    mixed_images, mixed_targets, n = images.clone(), targets.clone(), len(images)
+    for i, (either, row, column) in enumerate(numbers):
+        j = (i + n // 2) % n
+        name = (
+            "mixup" if "cutmix" not in shares or ("mixup" in shares and either >= 0.5) else "cutmix"
         )
-        images[:, :, top:bottom, left:right] = others[:, :, top:bottom, left:right]
-        share = 1 - (bottom - top) * (right - left) / side**2
-    else:
-        images = share * images + (1 - share) * others
-    return images, share * targets + (1 - share) * torch.cat([targets[-1:], targets[:-1]])
+        share, side = shares[name][i], images.shape[-1]
+        if name == "mixup":
+            mixed_images[i] = share * images[i] + (1 - share) * images[j]
+        else:
+            length = int(side * math.sqrt(1 - share))
+            (top, bottom), (left, right) = (
+                (max(0, middle - length // 2), min(side, middle + length // 2))
+                for middle in (int(row * side), int(column * side))
+            )
+            mixed_images[i, :, top:bottom, left:right] = images[j, :, top:bottom, left:right]
+            share = 1 - (bottom - top) * (right - left) / side**2
+        mixed_targets[i] = share * targets[i] + (1 - share) * targets[j]
+    return mixed_images, mixed_targets
 
 
 def loss_of(logits: Tensor, targets: Tensor, published: Published) -> Tensor:

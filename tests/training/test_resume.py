@@ -9,7 +9,6 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from vit.data.transforms import TrainTransform
-from vit.seeds import DRAWS
 from vit.training.callbacks import EMA
 from vit.training.csv_log import MetricsCsv
 from vit.training.facts import Labels
@@ -35,8 +34,6 @@ CASES: dict[str, dict[str, Any]] = {
     "ema": {"ema": True},
     "muon": {"optimizer": lambda params: MuonWithAdamW(params)},
     "accumulate": {"accumulate": 2},
-    "begun_before_draws_were_for_images": {"draws": 1},
-    "begun_before_and_accumulating": {"draws": 1, "accumulate": 2},
     "validation_within_the_epoch": {"val_check_interval": 2, "ema": True},
 }
 
@@ -48,10 +45,8 @@ def test_a_killed_run_continues_bitwise(
 ) -> None:
     options = CASES[case]
     accumulate = options.get("accumulate", 1)
-    draws = options.get("draws", DRAWS)
-    divided = accumulate > 1 and draws > 1
-    # What is left of the 44 images sits out; under the first rule batches counted, not steps.
-    epoch = 40 if draws == 1 else 44 // (8 * accumulate) * 8 * accumulate
+    divided = accumulate > 1
+    epoch = 44 // (8 * accumulate) * 8 * accumulate  # what is left of the 44 images sits out
 
     def run(record: Any, *, init_seed: int, resume: Path | None = None) -> Any:
         model = make_model(
@@ -76,8 +71,6 @@ def test_a_killed_run_continues_bitwise(
             callbacks=[*([EMA(0.9)] if options.get("ema") else []), record, keep],
         )
         data = make_data(augment=RANDOM, num_workers=options.get("workers", 0))
-        if resume is None:
-            data.draws = draws
         trainer.fit(model, data, ckpt_path=resume)
         return model
 
@@ -92,9 +85,7 @@ def test_a_killed_run_continues_bitwise(
     with pytest.raises(killed):
         run(losses(stop_after=6 if divided else KILLED_AFTER), init_seed=0)
     files = sorted(tmp_path.rglob("*.ckpt"), key=lambda file: int(file.stem.partition("=")[2]))
-    saved = torch.load(files[-1], weights_only=True)["ImageData"]
-    assert saved.get("draws", 1) == draws
-    last = saved["consumed_samples"]
+    last = torch.load(files[-1], weights_only=True)["ImageData"]["consumed_samples"]
     inside = when == "within_an_epoch" or "val_check_interval" in options  # saves after each
     assert 0 < last <= 72 and (last % epoch != 0) == inside
 
@@ -115,7 +106,6 @@ def test_a_mid_epoch_checkpoint_is_really_inside_an_epoch(
     [file] = tmp_path.glob("*.ckpt")  # step 3 of 5, after 6 of 10 batches
     assert torch.load(file, weights_only=True)["ImageData"] == {
         "consumed_samples": 24,
-        "draws": DRAWS,
         "batch": 4,
     }
 

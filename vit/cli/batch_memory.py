@@ -100,7 +100,7 @@ def process_memory(trainer: Trainer) -> int:
 def own_sizes(trainer: Trainer, module: NetworkTraining[Any, Any], data: ImageData) -> list[int]:
     """Batches of a process that keep the images of a step, ascending."""
     processes = trainer.world_size
-    paired = bool(getattr(module, "mixing", None)) and data.draws > 1
+    paired = bool(getattr(module, "mixing", None))
     whole = data.batch_size * processes * trainer.accumulate_grad_batches
     return batch_sizes(whole, processes, paired=paired)
 

@@ -4,12 +4,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from vit.seeds import step_seed
 from vit.writing import write_bytes
 
 FILE = "first_batch.png"
@@ -21,8 +19,7 @@ _MOST_LABELS = 4
 class FirstBatch(Callback):
     """Draws the first batch of the first process before its step, augmented, mixed and labelled.
 
-    The batch is that of the step, by the draws of the step; where a run draws from the global
-    generator, that is put back. A run that is continued keeps its picture.
+    A run that is continued keeps its picture.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -40,11 +37,8 @@ class FirstBatch(Callback):
         model: Any = pl_module
         images, targets = batch[0], batch[1]
         if model.mixing:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(step_seed(data.seed, data.consumed_samples, 0))
-                images, targets = model.mixing(
-                    images, targets, data.num_classes, model.next_draws()
-                )
+            draws = model.next_draws(len(images))
+            images, targets = model.mixing(images, targets, data.num_classes, draws)
         shown = [data.preprocess.picture(image) for image in images[:MOST].detach().float().cpu()]
         captions = [
             _caption(own, data.classes, several=data.multilabel) for own in targets[:MOST].cpu()

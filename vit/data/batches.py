@@ -1,11 +1,9 @@
 """How the images of an optimizer step are divided among processes and batches."""
 
-from collections.abc import Mapping
 from math import isqrt
 from typing import Literal
 
 from vit.errors import UserError
-from vit.seeds import DRAWS
 
 BatchSize = int | Literal["auto"] | None
 """data.batch_size: auto is the largest that fits, which `vit fit` chooses before the first step."""
@@ -62,14 +60,3 @@ def divided(whole: int, own_batch: int | None, processes: int, accumulated: int)
             "(--data.batch_size null --trainer.accumulate_grad_batches 1), and they follow"
         )
     return own_batch, needed
-
-
-def recorded_draws(state: Mapping[str, int]) -> int:
-    """The rule of a run's draws (vit/seeds.py), from the data's state in its checkpoint."""
-    rule = int(state.get("draws", 1))
-    if rule > DRAWS:
-        raise UserError(
-            f"the run draws by rule {rule}, and this version of vit knows {DRAWS}; continue it "
-            "with the version that has begun it"
-        )
-    return rule

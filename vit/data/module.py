@@ -14,7 +14,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from vit.data.batches import BatchSize, asked_sizes, divided, recorded_draws
+from vit.data.batches import BatchSize, asked_sizes, divided
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.find import Known, find_splits
@@ -29,7 +29,6 @@ from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
 from vit.data.windows import Windows
 from vit.errors import UserError
-from vit.seeds import DRAWS
 
 # As constants, because a default that is called in the signature would be made once all the same.
 _TRAIN_TRANSFORM = TrainTransform()
@@ -125,7 +124,6 @@ class ImageData(LightningDataModule):
         # The split that the test and predict loops get.
         self.evaluation_split: SplitName = "test"
         self.consumed_samples = 0
-        self.draws = DRAWS
         self.saved_batch: int | None = None
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
 
@@ -221,7 +219,7 @@ class ImageData(LightningDataModule):
 
     def samples_per_epoch(self, world_size: int) -> int:
         """Training samples in an epoch of `world_size` processes together."""
-        batch = self.batch_size * world_size * (self._accumulated or 1)
+        batch = self.batch_size * world_size * self._accumulated
         return batches_per_epoch(len(self.splits.train), batch) * batch
 
     def image_set(self, split: SplitName) -> ImageSet:
@@ -323,21 +321,16 @@ class ImageData(LightningDataModule):
 
     def state_dict(self) -> dict[str, int]:
         """All that an exact resume needs from the data."""
-        position = {"consumed_samples": self.consumed_samples}
-        if self.draws == 1:  # as it was saved when there was no other rule
-            return position
-        return {**position, "draws": self.draws, "batch": self.batch_size * self._world_size}
+        batch = self.batch_size * self._world_size
+        return {"consumed_samples": self.consumed_samples, "batch": batch}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         self.consumed_samples = int(state_dict["consumed_samples"])
-        self.draws = recorded_draws(state_dict)
-        self.saved_batch = state_dict.get("batch")
+        self.saved_batch = int(state_dict["batch"])
 
     @property
-    def _accumulated(self) -> int | None:
-        """Batches of a process in a step, where the rule of the run's draws asks for them."""
-        if self.draws == 1:
-            return None
+    def _accumulated(self) -> int:
+        """Batches of a process in a step."""
         return 1 if self.trainer is None else self.trainer.accumulate_grad_batches
 
     @property

@@ -58,9 +58,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         seed: Of the orders.
         rank: Of this process.
         world_size: Processes that train together.
-        accumulated: Batches of each rank in a global batch. None stands for one, and for the rule
-            of runs begun before the number was asked for: rank r takes every `world_size`-th
-            sample from the r-th on.
+        accumulated: Batches of each rank in a global batch.
         repeats: Repeated augmentation (arXiv:1902.05509, arXiv:2012.12877): each image drawn comes
             that often in a row, augmented differently and on different ranks, and an epoch keeps
             its length, so that it holds `1 / repeats` of the images.
@@ -77,7 +75,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         rank: int,
         world_size: int,
         progress: Progress,
-        accumulated: int | None = None,
+        accumulated: int = 1,
         repeats: int = 1,
         weights: Tensor | None = None,
     ) -> None:
@@ -89,7 +87,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         self.num_samples = num_samples
         self.batch_size = batch_size
         self.accumulated = accumulated
-        self.global_batch = batch_size * world_size * (accumulated or 1)
+        self.global_batch = batch_size * world_size * accumulated
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
@@ -97,7 +95,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         self.weights = weights
         self.progress = progress
         self._steps = batches_per_epoch(num_samples, self.global_batch)
-        self._batches = self._steps * (accumulated or 1)
+        self._batches = self._steps * accumulated
 
     def __len__(self) -> int:
         """Batches in an epoch, and in a pass."""
@@ -117,16 +115,11 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
             if batch == self._batches:
                 epoch += 1
                 order, copies = self.order(epoch)
-            step, part = divmod(batch % self._batches, self.accumulated or 1)
-            mine = torch.tensor(self._places(part)) + step * self.global_batch
+            step, part = divmod(batch % self._batches, self.accumulated)
+            mine = places(self.batch_size, self.rank, self.world_size, self.accumulated, part)
+            mine = torch.tensor(mine) + step * self.global_batch
             pairs = zip(order[mine].tolist(), copies[mine].tolist(), strict=True)
             yield [(epoch, index, copy) for index, copy in pairs]
-
-    def _places(self, part: int) -> list[int]:
-        """Places in a global batch of this rank's batch number `part` of it."""
-        if self.accumulated is None:
-            return list(range(self.rank, self.global_batch, self.world_size))
-        return places(self.batch_size, self.rank, self.world_size, self.accumulated, part)
 
     def order(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The epoch's indices on all ranks, and which copy of its image each one is."""

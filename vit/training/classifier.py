@@ -183,7 +183,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     def on_fit_start(self) -> None:
         super().on_fit_start()
         data = counting_data(self.trainer)
-        if self.mixing and data is not None and data.draws > 1:
+        if self.mixing and data is not None:
             batches = self.trainer.world_size * self.trainer.accumulate_grad_batches
             check_pairs(data.batch_size, data.batch_size * batches)
         if self.teacher is not None:

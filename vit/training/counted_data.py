@@ -26,10 +26,8 @@ class CountedData(Protocol):
     seed: int
     consumed_samples: int
     """Training samples of all processes that the run has used."""
-    draws: int
-    """The rule of the run's draws: vit.seeds.DRAWS, or an earlier one."""
     saved_batch: int | None
-    """Images in a batch of all processes where the run was saved; None where nobody knows."""
+    """Images in a batch of all processes when the run was saved; None for a new run."""
     batch_size: int
     """Images in a batch of one process."""
 

@@ -50,6 +50,12 @@ class StepDraws:
         return torch.Generator().manual_seed(seed)
 
 
+def batch_draws(images: int) -> StepDraws:
+    """Draws of a batch that is a whole step, with a seed from torch's generator on the CPU."""
+    seed = int(torch.randint(2**63 - 1, ()))
+    return StepDraws(seed=seed, global_batch=images, places=list(range(images)))
+
+
 def set_depth(network: nn.Module, draws: StepDraws | None) -> None:
     """Gives the layers with stochastic depth their draws; None lets them draw for themselves."""
     paths = [layer for layer in network.modules() if isinstance(layer, DropPath)]

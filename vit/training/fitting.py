@@ -28,7 +28,7 @@ from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss, 
 from vit.training.callbacks.finite import OnNonfinite
 from vit.training.compiling import prepare_compiling
 from vit.training.counted_data import counting_data
-from vit.training.draws import StepDraws, set_depth
+from vit.training.draws import StepDraws, batch_draws, set_depth
 from vit.training.metrics import EvaluationMetrics
 from vit.training.optimizers.groups import param_groups
 from vit.training.patch_metrics import PatchMetrics
@@ -93,7 +93,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         self.on_nonfinite: OnNonfinite = "stop"
         """What a step that is not finite does, see FiniteLoss."""
         self.draws: StepDraws | None = None
-        """Of the current batch; None where the data does not count its samples."""
+        """Random numbers of the current training batch; None between batches."""
         self.evaluation_split = "test"
         """The split that the test loop gets; names its metrics."""
 
@@ -123,15 +123,18 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return run_routes(self.model.config, str(self.trainer.precision), device)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        self.draws = self.next_draws()
-        if self.draws is not None:
-            set_depth(self.model, self.draws)
+        self.draws = self.next_draws(len(batch[0]))
+        set_depth(self.model, self.draws)
 
-    def next_draws(self) -> StepDraws | None:
-        """The draws of the batch whose turn it is; None in a run that draws per process."""
+    def next_draws(self, images: int) -> StepDraws:
+        """The draws of the next batch, of `images` images.
+
+        By their places in the step if the data module counts its samples; otherwise the batch
+        stands for the step, and torch's generator gives the seed.
+        """
         data = counting_data(self.trainer)
-        if data is None or data.draws == 1:
-            return None
+        if data is None:
+            return batch_draws(images)
         rank, world = self.trainer.global_rank, self.trainer.world_size
         accumulated = self.trainer.accumulate_grad_batches
         whole = data.batch_size * world * accumulated
@@ -144,9 +147,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         )
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self.draws is not None:
-            self.draws = None
-            set_depth(self.model, None)
+        self.draws = None
+        set_depth(self.model, None)
 
     def configure_optimizers(self) -> Any:
         """The optimizer over named groups, and its schedule, stepped with it."""

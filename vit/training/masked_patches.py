@@ -19,6 +19,7 @@ from vit.ranges import check_range
 from vit.seeds import step_seed
 from vit.shapes import Float, Int
 from vit.training.counted_data import counting_data
+from vit.training.draws import batch_draws
 from vit.training.facts import DataFacts
 from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.masking import (
@@ -151,30 +152,21 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
     def corruption(self, images: Tensor, indices: Tensor | None = None) -> Corruption:
         """Drawn for the step (`draws`), or, with `indices`, fixed for each image.
 
-        Without either from torch's generator on the CPU. One fixed for an image depends on the
-        data's seed and the image's index alone, so that the losses of two epochs, batch sizes or
-        processes are about the same patches.
+        One fixed for an image depends on the data's seed and the image's index alone, so that the
+        losses of two epochs, batch sizes or processes are about the same patches.
         """
         p = self.model.patch_size
         shape = (DRAWS, (images.shape[-2] // p) * (images.shape[-1] // p))
-        if indices is None and self.draws is None:
-            uniforms = torch.rand(len(images), *shape)
-        else:
-            generator = torch.Generator()
-            drawn = [
-                torch.rand(shape, generator=generator.manual_seed(seed))
-                for seed in self._image_seeds(indices)
-            ]
-            uniforms = torch.stack(drawn) if drawn else torch.empty(0, *shape)
-        return draw_corruption(uniforms, self.fraction).to(images.device)
-
-    def _image_seeds(self, indices: Tensor | None) -> list[int]:
         if indices is None:
-            assert self.draws is not None
-            return self.draws.image_seeds()
-        data = counting_data(self.trainer)
-        seed = 0 if data is None else data.seed
-        return [step_seed(seed, index, -1) for index in indices.tolist()]
+            seeds = (self.draws or batch_draws(len(images))).image_seeds()
+        else:
+            data = counting_data(self.trainer)
+            seed = 0 if data is None else data.seed
+            seeds = [step_seed(seed, index, -1) for index in indices.tolist()]
+        generator = torch.Generator()
+        drawn = [torch.rand(shape, generator=generator.manual_seed(seed)) for seed in seeds]
+        uniforms = torch.stack(drawn) if drawn else torch.empty(0, *shape)
+        return draw_corruption(uniforms, self.fraction).to(images.device)
 
     def loss(self, predicted: Float[Tensor, "b m o"], targets: Tensor) -> Float[Tensor, ""]:
         """Mean over the corrupted patches of cross-entropy, in nats an answer, or squared error."""

@@ -3,6 +3,7 @@
 Shapes: b batch, c channels, h w pixels, k classes.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,18 +13,16 @@ from torch import Tensor
 from vit.errors import UserError
 from vit.ranges import NOT_NEGATIVE, check_range
 from vit.shapes import Float
-from vit.training.draws import StepDraws
+from vit.training.draws import StepDraws, batch_draws
 
 
 @dataclass(kw_only=True)
 class Mixing:
     """Blends every image and its label with another one's in the batch.
 
-    In a run each image has its own mixing weight, and with both switched on gets either, with equal
-    chance, as with timm's `mode="elem"` and its switch probability of 0.5; partners stand half a
-    step apart (`vit.seeds.places`). So they do not depend on the number of processes. Without
-    `StepDraws`, and in runs that were begun before there were any, one weight per batch is drawn
-    from torch's CPU generator, and the partner is the image before, as in big_vision.
+    Each image has its own mixing weight, and with both switched on gets either, with equal chance,
+    as with timm's `mode="elem"` and its switch probability of 0.5. Partners stand half a step apart
+    (`vit.seeds.places`), so that they do not depend on the number of processes.
     """
 
     mixup: float = 0.0
@@ -46,54 +45,56 @@ class Mixing:
         num_classes: int,
         draws: StepDraws | None = None,
     ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k"]]:
-        """Mixed images and targets. `labels` are indices `b` or distributions `b k`."""
+        """Mixed images and targets.
+
+        Args:
+            images: Of a batch.
+            labels: Indices `b` or distributions `b k`.
+            num_classes: Of indices.
+            draws: Random numbers of the batch. Default: with a seed from torch's CPU generator.
+        """
         targets = F.one_hot(labels, num_classes) if labels.dim() == 1 else labels
         targets = targets.to(torch.float32)
-        if draws is not None:
-            return self._each(images, targets, draws)
-        cut = self.cutmix > 0 and (self.mixup == 0 or torch.rand(()).item() < 0.5)
-        alpha = self.cutmix if cut else self.mixup
-        keep = torch.distributions.Beta(alpha, alpha).sample().item()
-        partner = images.roll(1, 0)
-        if cut:
-            images, keep = _paste(images, partner, keep)
-        else:
-            images = images.lerp(partner, 1 - keep)
-        return images, targets.lerp(targets.roll(1, 0), 1 - keep)
-
-    def _each(
-        self, images: Float[Tensor, "b c h w"], targets: Float[Tensor, "b k"], draws: StepDraws
-    ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k"]]:
-        """A weight, and a box, for each image."""
-        b, _, height, width = images.shape
-        shift = b // 2
-        partners = torch.arange(b).roll(shift).to(images.device)
-        numbers = draws.uniforms("mixing", 3).double()  # switch, centre's row and column
+        b, _, *size = images.shape
+        draws = draws or batch_draws(b)
         keep = torch.ones(b, dtype=torch.float64)
         if self.mixup > 0:
             keep = draws.beta("mixup", self.mixup)
-        cut = torch.zeros(b, dtype=torch.bool)
-        bounds = torch.zeros(4, b, dtype=torch.int64)
+        weight = (1 - keep).to(images)[:, None, None, None]
         if self.cutmix > 0:
-            cut = numbers[:, 0] < 0.5 if self.mixup > 0 else ~cut
-            side = (1 - draws.beta("cutmix", self.cutmix)).sqrt()
-            for axis, size in enumerate((height, width)):
-                centre = (numbers[:, 1 + axis] * size).long()
-                half = (side * size).long() // 2
-                bounds[2 * axis] = (centre - half).clamp(min=0)
-                bounds[2 * axis + 1] = (centre + half).clamp(max=size)
-            area = (bounds[1] - bounds[0]) * (bounds[3] - bounds[2])
-            keep = torch.where(cut, 1 - area / (height * width), keep)
-        weight = torch.where(cut, 0, 1 - keep).to(images)[:, None, None, None]
-        if self.cutmix > 0:
-            boxed, (top, bottom, left, right) = cut.to(images.device), bounds.to(images.device)
-            boxes = (
-                _between(top, bottom, height)[:, :, None] & _between(left, right, width)[:, None]
-            )
-            boxes = boxes & boxed[:, None, None]
-            weight = torch.where(boxes[:, None], 1, weight)
+            cut, bounds = self._boxes(draws, *size)
+            keep = torch.where(cut, 1 - _areas(bounds) / math.prod(size), keep)
+            weight = torch.where(cut.to(images.device)[:, None, None, None], 0, weight)
+            weight = torch.where(_inside(bounds.to(images.device), *size), 1, weight)
+        partners = torch.arange(b).roll(b // 2).to(images.device)
         mixed = images.lerp(images[partners], weight)
         return mixed, targets.lerp(targets[partners], (1 - keep).to(targets)[:, None])
+
+    def _boxes(self, draws: StepDraws, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """Which images get a box, `b`; top, bottom, left, right of their boxes, `4 b`, others 0."""
+        numbers = draws.uniforms("mixing", 3).double().T  # switch, centre's row and column
+        cut = numbers[0] < (0.5 if self.mixup > 0 else 1)
+        side = (1 - draws.beta("cutmix", self.cutmix)).sqrt()
+        bounds = []
+        for number, size in zip(numbers[1:], (height, width), strict=True):
+            centre, half = (number * size).long(), (side * size).long() // 2
+            bounds += [(centre - half).clamp(min=0), (centre + half).clamp(max=size)]
+        return cut, torch.where(cut, torch.stack(bounds), 0)
+
+
+def _areas(bounds: Tensor) -> Tensor:
+    """Pixels of the boxes: `4 b` -> `b`."""
+    top, bottom, left, right = bounds
+    return (bottom - top) * (right - left)
+
+
+def _inside(bounds: Tensor, height: int, width: int) -> Tensor:
+    """Whether each pixel is in the box of its image: `4 b` -> `b 1 h w`."""
+    top, bottom, left, right = bounds[:, :, None]
+    rows = torch.arange(height, device=bounds.device)
+    columns = torch.arange(width, device=bounds.device)
+    in_rows, in_columns = (rows >= top) & (rows < bottom), (columns >= left) & (columns < right)
+    return (in_rows[:, :, None] & in_columns[:, None])[:, None]
 
 
 def check_pairs(batch_size: int, global_batch: int) -> None:
@@ -103,27 +104,3 @@ def check_pairs(batch_size: int, global_batch: int) -> None:
             f"with mixup or cutmix, a process's batch of {batch_size} images must be even where a "
             f"step has several batches ({global_batch} images); choose an even --data.batch_size"
         )
-
-
-def _between(low: Tensor, high: Tensor, size: int) -> Tensor:
-    """Whether each of `size` places is in a range: `b`, `b` -> `b size`."""
-    places = torch.arange(size, device=low.device)
-    return (places >= low[:, None]) & (places < high[:, None])
-
-
-def _paste(images: Tensor, partner: Tensor, keep: float) -> tuple[Tensor, float]:
-    """The partner's pixels in one box, and the share of the area that is still the image's own.
-
-    The box has (1 - keep) of the area, rounded down to even sides, and any centre; its part outside
-    the image is cut off.
-    """
-    height, width = images.shape[-2:]
-    side = (1 - keep) ** 0.5
-    bounds = []
-    for size in (height, width):
-        centre, half = int(torch.randint(size, ())), int(size * side) // 2
-        bounds.append((max(centre - half, 0), min(centre + half, size)))
-    (top, bottom), (left, right) = bounds
-    images = images.clone()
-    images[..., top:bottom, left:right] = partner[..., top:bottom, left:right]
-    return images, 1 - (bottom - top) * (right - left) / (height * width)
