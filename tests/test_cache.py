@@ -1,10 +1,10 @@
-"""VIT_CACHE moves the whole cache; files of earlier versions are found."""
+"""VIT_CACHE moves the whole cache."""
 
 from pathlib import Path
 
 import pytest
 
-from vit.cache import cache_directory, cached
+from vit.cache import cache_directory
 
 
 @pytest.fixture
@@ -27,16 +27,3 @@ def test_the_folder_is_the_variables_or_the_users(
         assert cache_directory() == default
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_directory() == Path.home() / ".cache" / "vit"
-
-
-def test_what_only_the_earlier_place_has_is_read_there(default: Path, tmp_path: Path) -> None:
-    path = cache_directory() / "features" / "a"
-    assert cached(path) == path
-    (default / "features").mkdir(parents=True)
-    (default / "features" / "a").touch()
-    assert cached(path) == default / "features" / "a"
-    path.parent.mkdir(parents=True)
-    path.touch()
-    assert cached(path) == path
-    (default / "b").touch()
-    assert cached(tmp_path / "b") == tmp_path / "b", "a folder of the user's own"

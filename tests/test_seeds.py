@@ -1,4 +1,4 @@
-"""Seeds: neighbours differ, and values are those of earlier runs."""
+"""Seeds of neighbours differ, and their values are hashes of what they belong to."""
 
 from hashlib import blake2b
 

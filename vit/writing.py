@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Temporary names of `atomic`, and of checkpoints in earlier versions.
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?|\..+\.ckpt\.\d+\.tmp")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")  # names that `atomic` gives
 
 
 @contextmanager

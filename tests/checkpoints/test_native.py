@@ -304,13 +304,10 @@ def test_tensors_of_whole_numbers_are_no_weights(tmp_path: Path) -> None:
 
 def test_the_fields_of_the_preprocessing_are_those_that_the_data_know(tmp_path: Path) -> None:
     """The rooms of data and checkpoints do not import each other."""
-    whole = Preprocess(image_size=(16, 24), crop_fraction=1.0).to_dict()
+    whole = Preprocess(image_size=(16, 24)).to_dict()
     assert described.completed({}, (16, 24)) == whole
     save_native(tmp_path, build_model(TINY), classes=None, preprocess=whole, extra={})
     assert load_native(tmp_path)[1].preprocess == whole
-    unstated = {name: value for name, value in whole.items() if name != "crop_fraction"}
-    save_native(tmp_path, build_model(TINY), classes=None, preprocess=unstated, extra={})
-    assert json.loads((tmp_path / "config.json").read_text())["preprocess"] == whole
     for name in whole:
         with pytest.raises(UserError, match=name):
             Preprocess.from_dict({**whole, name: "x"})

@@ -61,7 +61,7 @@ MISTAKES = [
     (["fit", "-c", "quickstart", "--trainer.enable_checkpointing=false"], "cannot be used here"),
     (["fit", "-c", "quickstart", "--trainer.strategy=ddp_spawn", CPU], "choose ddp"),
     (["fit", "-c", "quickstart", "--trainer.accelerator=tpu"], "pip install -U 'torch_xla"),
-    (["fit", "-c", "quickstart", "--optimizer", "SGD"], "the optimizer is --model.optimizer"),
+    (["fit", "-c", "quickstart", "--optimizer", "SGD"], "--optimizer"),
     (["fit", "-c", "quickstart", "--model.optimizer.lr=-1"], "model.optimizer.lr=-1.0 must be"),
     (["fit", "-c", "quickstart", "--model.optimizer.lr=.nan"], "optimizer.lr=nan is not a finite"),
     (["fit", "-c", "quickstart", "--model.optimizer", "torch.optim.LBFGS"], "LBFGS doesn't"),

@@ -143,19 +143,3 @@ def test_a_run_without_a_configuration_is_named(run: Path, vit: Vit) -> None:
     assert vit("test", run) == (
         2, "", "vit: run is not a run directory: it has no config.yaml\n"
     )  # fmt: skip
-
-
-def test_checkpoints_of_earlier_versions_go_on(run: Path, vit: Vit) -> None:
-    """Without the lock, and without the batch in the checkpoint."""
-    import torch
-
-    (run / ".lock").unlink()
-    for name in ("last", "best"):
-        file = run / "checkpoints" / f"{name}.ckpt"
-        saved = torch.load(file, weights_only=True)
-        del saved["callbacks"]["LastCheckpoint"]
-        torch.save(saved, file)
-    assert vit("test", run).status == 0
-    done = resume(vit, "--data.batch_size=4")
-    assert done[0] == 2 and "data.batch_size was 8 and is 4" in done[2]
-    assert resume(vit)[0] == 0

@@ -194,10 +194,9 @@ def test_normalize_refuses_what_was_normalised_already():
         preprocess.normalize(torch.zeros(1, 1, 4, 4, dtype=torch.uint8))
 
 
-def test_the_default_crop_is_one_and_files_that_do_not_state_it_keep_the_whole_image():
+def test_the_default_crop_is_one():
     assert Preprocess(image_size=(8, 8)) == InputFormat().preprocess((8, 8))
     assert Preprocess(image_size=(8, 8)).to_dict()["crop_fraction"] == 0.875
-    assert Preprocess.from_dict({"image_size": [8, 8]}).crop_fraction == 1.0
 
 
 def test_dict_survives_json():
@@ -210,9 +209,7 @@ def test_dict_survives_json():
         std=(0.4, 0.5, 1.0),
     )
     assert Preprocess.from_dict(json.loads(json.dumps(preprocess.to_dict()))) == preprocess
-    assert Preprocess.from_dict({"image_size": [8, 8]}) == Preprocess(
-        image_size=(8, 8), crop_fraction=1.0
-    )
+    assert Preprocess.from_dict({"image_size": [8, 8]}) == Preprocess(image_size=(8, 8))
 
 
 @pytest.mark.parametrize(

@@ -135,21 +135,6 @@ def test_any_change_makes_the_index_stale(change, tmp_path, make_tree, counted):
     assert len(files(again)) == {"add file": 3, "remove file": 1, "add folder": 3}.get(change, 2)
 
 
-def test_an_index_of_an_earlier_version_is_read_and_a_new_one_goes_to_vit_cache(
-    tmp_path, make_tree, own_cache, counted, monkeypatch
-):
-    root, other = (make_tree(tmp_path / name, {"cat": 2}) for name in ("root", "other"))
-    settle(root)
-    settle(other)
-    scan(str(root))
-    assert len(counted) == len(index_files(own_cache)) == 1
-    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "chosen"))
-    assert len(files(scan(str(root)))) == 2 and len(counted) == 1
-    scan(str(other))
-    assert len(list((tmp_path / "chosen" / "index").iterdir())) == 1
-    assert len(index_files(own_cache)) == 1
-
-
 def test_a_folder_that_just_changed_is_not_indexed(tmp_path, make_tree, own_cache):
     """Within one tick of the file system's clock another change would go unseen."""
     scan(str(make_tree(tmp_path / "root", {"cat": 1})))

@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.cache import cache_directory
 from vit.data.decode import open_image
 from vit.data.preprocess import Preprocess
 from vit.data.sources import ImageSet, PathList
@@ -80,20 +79,6 @@ def test_a_second_call_reads_the_file_and_runs_no_model(
     assert second.cached
     for name in ("values", "labels", "indices"):
         assert np.array_equal(getattr(first, name), getattr(second, name))
-
-
-def test_features_of_an_earlier_version_are_read_where_they_are(
-    make_model: Callable, make_data: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def look() -> bool:
-        extractor = Extractor(make_model(), "pooled", cache=cache_directory() / "features")
-        return extractor(make_data(), "train").cached
-
-    assert not look()
-    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "chosen"))
-    assert look() and not (tmp_path / "chosen").exists()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
-    assert not look() and len(list((tmp_path / "chosen" / "features").iterdir())) == 1
 
 
 def test_without_a_cache_nothing_is_kept(

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from tests.killing import killed_at
 from vit.checkpoints import sealed
 from vit.checkpoints.sealed import verify
-from vit.training.callbacks import EMA, BiTHyperRule, LinearProbeFirst, StopTogether
+from vit.training.callbacks import EMA, StopTogether
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from vit.training.schedules import Schedule
 from vit.writing import remove_orphans
@@ -203,29 +203,6 @@ def test_a_stop_that_another_callback_raises_is_saved_too(
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
     assert saved["global_step"] == 4
     assert saved["callbacks"]["LastCheckpoint"] == {"global_batch": 8}
-
-
-def test_states_of_callbacks_have_the_keys_of_earlier_checkpoints(
-    make_data, make_model, make_trainer, tmp_path: Path
-) -> None:
-    """A class that is renamed would not find its state in the checkpoint of an older run."""
-    best = BestCheckpoint(tmp_path, "val/acc1")
-    callbacks = [
-        EMA(0.9),
-        BiTHyperRule("small"),
-        LinearProbeFirst(),
-        best,
-        LastCheckpoint(tmp_path),
-    ]
-    make_trainer(max_epochs=1, callbacks=callbacks).fit(make_model(), make_data())
-    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    assert set(saved["callbacks"]) == {
-        "EMA",
-        "BestCheckpoint{'monitor': 'val/acc1', 'mode': 'max', 'every_n_train_steps': 0, "
-        "'every_n_epochs': 1, 'train_time_interval': None}",
-        "LastCheckpoint",
-    }
-    assert "ImageData" in saved
 
 
 class Validations(Callback):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints.files import reason
-from vit.checkpoints.preprocessing import HALF, INTERPOLATIONS, RESIZES, WHOLE, described
+from vit.checkpoints.preprocessing import CROP_FRACTION, HALF, INTERPOLATIONS, RESIZES, described
 from vit.errors import UserError, did_you_mean
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.resnet import ROOT_CHANNELS
@@ -140,11 +140,11 @@ def _preprocess(values: Any) -> dict[str, Any] | None:
             )
         if not checks[name](value):
             raise UserError(f"preprocess: {name}={_short(value)} is not {expected[name]}")
-    sides = values.get("image_size", ())
-    if math.prod(side / values.get("crop_fraction", WHOLE) for side in sides) > MAX_PIXELS:
+    sides, fraction = values.get("image_size", ()), values.get("crop_fraction", CROP_FRACTION)
+    if math.prod(side / fraction for side in sides) > MAX_PIXELS:
         raise UserError(
-            f"preprocess: image_size={values['image_size']} with "
-            f"crop_fraction={values.get('crop_fraction', 1)} takes more than {MAX_PIXELS:,} pixels"
+            f"preprocess: image_size={values['image_size']} with crop_fraction={fraction} takes "
+            f"more than {MAX_PIXELS:,} pixels"
         )
     return values
 
@@ -152,7 +152,10 @@ def _preprocess(values: Any) -> dict[str, Any] | None:
 def completed(preprocess: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any]:
     """A checked preprocessing with the defaults of what it leaves out; `size` is the model's."""
     half = HALF[:1] * (preprocess.get("channels") or 3)
-    defaults = described(size, mean=half, std=half, interpolation="bilinear", crop_fraction=WHOLE)
+    fraction = CROP_FRACTION
+    defaults = described(
+        size, mean=half, std=half, interpolation="bilinear", crop_fraction=fraction
+    )
     return {**defaults, **preprocess}
 
 

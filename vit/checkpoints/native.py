@@ -22,7 +22,6 @@ from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile, open_weights, parse_json
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, listed
 from vit.checkpoints.local_paths import without_local_paths
-from vit.checkpoints.preprocessing import WHOLE
 from vit.checkpoints.writing import memory_of, write_safetensors
 from vit.errors import UserError
 from vit.writing import atomic, write_json
@@ -58,14 +57,12 @@ def write_native(
         raise UserError(f"{len(info.classes)} class names for num_classes={config.num_classes}")
     # Also undoes sharing: safetensors refuses tensors that overlap in memory.
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
-    preprocess = info.preprocess
-    fraction = (preprocess or {}).get("crop_fraction", WHOLE)
     description = {
         "format": FORMAT,
         "version": VERSION,
         "model": config.to_dict(),
         "classes": info.classes,
-        "preprocess": preprocess and {**preprocess, "crop_fraction": fraction},
+        "preprocess": info.preprocess,
         "extra": without_local_paths(info.extra),
         "sha256": fingerprint(tensors),
     }

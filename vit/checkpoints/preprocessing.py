@@ -19,8 +19,8 @@ HALF = [0.5, 0.5, 0.5]
 _PILLOW = {2: "bilinear", 3: "bicubic"}
 INTERPOLATIONS = tuple(_PILLOW.values())
 RESIZES = ("crop", "squash")
-WHOLE = 1.0
-"""crop_fraction of our files that do not state it, which were written when this was the default."""
+CROP_FRACTION = 0.875
+"""Of a description that does not state it; the default of vit.data.preprocess.Preprocess."""
 
 
 def described(

@@ -1,17 +1,12 @@
 """Uploading a trained model to the Hugging Face hub, with a card that says what it is."""
 
 import json
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from vit.checkpoints.files import open_weights, parse_json, read_json
+from vit.checkpoints.files import read_json
 from vit.checkpoints.hub import hub_library
-from vit.checkpoints.local_paths import without_local_paths
-from vit.checkpoints.native import FORMAT, WEIGHTS, convert_command, load_native, save_native
+from vit.checkpoints.native import WEIGHTS, convert_command
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.errors import UserError, some_of
 from vit.writing import write_text
@@ -25,7 +20,7 @@ def model_card(directory: str | Path, repository: str) -> str:
     Recipe, data, metrics and classes, where the model knows them, and how to use it.
     """
     info = inspect_pretrained(_model_directory(directory))
-    extra = without_local_paths(info.extra)
+    extra = info.extra
     lines = [
         "---",
         "library_name: vitkit",
@@ -106,13 +101,12 @@ def push_to_hub(
         api.create_repo(repository, private=private, exist_ok=True)
         held = not overwrite and api.file_exists(repository, WEIGHTS)
         if not held:
-            with _publishable(path) as folder:
-                api.upload_folder(
-                    repo_id=repository,
-                    folder_path=folder,
-                    allow_patterns=[WEIGHTS, "config.json", "README.md"],
-                    commit_message=message,
-                )
+            api.upload_folder(
+                repo_id=repository,
+                folder_path=path,
+                allow_patterns=[WEIGHTS, "config.json", "README.md"],
+                commit_message=message,
+            )
     except Exception as error:  # without network: errors of the HTTP library the hub's package uses
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"upload to {repository} failed: {reason}") from error
@@ -122,23 +116,3 @@ def push_to_hub(
             "or name another repository"
         )
     return f"hf://{repository}"
-
-
-@contextmanager
-def _publishable(path: Path) -> Iterator[Path]:
-    """The directory itself, or a copy without local paths where an older version saved them."""
-    file = open_weights(path)
-    descriptions = [file.config]
-    if FORMAT in file.header:
-        descriptions.append(parse_json(file.header[FORMAT], file.path))
-    extras = [description.get("extra") for description in descriptions]
-    if extras == [without_local_paths(extra) for extra in extras]:
-        yield path
-        return
-    with TemporaryDirectory() as folder:
-        model, info = load_native(path)
-        save_native(
-            folder, model, classes=info.classes, preprocess=info.preprocess, extra=info.extra
-        )
-        shutil.copy(path / "README.md", folder)
-        yield Path(folder)

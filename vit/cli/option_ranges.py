@@ -92,8 +92,6 @@ FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "trainer.barebones": ((False,), "it would switch off metrics and checkpoints"),
     "trainer.model_registry": ((None,), "models are published by vit convert or push_to_hub"),
-    "optimizer": ((None,), "the optimizer is --model.optimizer"),
-    "lr_scheduler": ((None,), "the learning rate follows --model.schedule"),
     "trainer.gradient_clip_algorithm": ((None, "norm", "value"), "choose norm or value"),
 }
 

@@ -26,8 +26,6 @@ LIMITS = {
     "trainer.max_epochs", "trainer.min_epochs", "trainer.max_steps", "trainer.min_steps",
     "trainer.max_time", "patience", "final_split",
 }  # fmt: skip
-# What runs of earlier versions recorded, and the value that now does the same.
-_SAME = {("model.loss.kind", "softmax", "auto")}
 # Groups without a fixed set of options, where one that is absent has no default here.
 _OPEN = (".init_args.", ".architecture.", ".dict_kwargs.")
 
@@ -66,14 +64,10 @@ def write_config(parser: Any, config: Any, path: Path) -> None:
 def differences(parser: Any, config: Any, before: dict[str, Any]) -> dict[str, str]:
     """Options that differ from a config.yaml, but for the free ones: name -> 'NAME was A and is B'.
 
-    An option that the file lacks, because its version did, is compared with the default. Options
-    that only the file has are left out.
+    Options that only the file has are left out.
     """
     now = _flat(load_yaml(parser.dump(recorded(config), skip_unset=False), "the configuration"))
     then = _flat(before)
-    if now.keys() - then.keys():
-        defaults = parser.dump(parser.get_defaults(), skip_unset=False, skip_validation=True)
-        then = {**_flat(load_yaml(defaults, "the defaults")), **then}
     names = [*now, *(name for name in then.keys() - now.keys() if _is_open(name))]
     return {
         name: f"{name} was {then.get(name)} and is {now.get(name)}"
@@ -81,7 +75,6 @@ def differences(parser: Any, config: Any, before: dict[str, Any]) -> dict[str, s
         if name not in FREE
         and name.partition(".")[0] not in ("routes", "batch_choice")
         and then.get(name) != now.get(name)
-        and (name, str(then.get(name)), str(now.get(name))) not in _SAME
     }
 
 

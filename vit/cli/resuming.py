@@ -59,7 +59,7 @@ def check_continues(checkpoint: Path, saved: dict[str, Any], cli: Any, trainer: 
         *_classes(saved, cli.model),
         *_architecture(saved, cli.model),
         *_optimizer(before, now),
-        *_batch(saved, before, now, cli, trainer),
+        *_batch(saved, cli, trainer),
     ]
     if differences:
         raise UserError(
@@ -139,20 +139,11 @@ def _optimizer(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
             yield _differ(f"model.learning.{name}", value, here.get(name))
 
 
-def _batch(
-    saved: dict[str, Any], before: dict[str, Any], now: dict[str, Any], cli: Any, trainer: Any
-) -> Iterator[str]:
+def _batch(saved: dict[str, Any], cli: Any, trainer: Any) -> Iterator[str]:
     here = cli.datamodule.batch_size * trainer.world_size * trainer.accumulate_grad_batches
     there = ((saved.get("callbacks") or {}).get("LastCheckpoint") or {}).get("global_batch")
-    if there is not None:
-        if there != here:
-            yield _differ("images per step (batch_size x processes x accumulation)", there, here)
-        return
-    # Checkpoints of earlier versions do not have it; the options say it but for the processes.
-    for group, name in (("data", "batch_size"), ("trainer", "accumulate_grad_batches")):
-        old, new = _group(before, group).get(name), _group(now, group).get(name)
-        if before and old is not None and not _same(old, new):
-            yield _differ(f"{group}.{name}", old, new)
+    if there is not None and there != here:
+        yield _differ("images per step (batch_size x processes x accumulation)", there, here)
 
 
 def _group(config: dict[str, Any], *names: str) -> dict[str, Any]:

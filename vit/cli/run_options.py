@@ -1,7 +1,6 @@
 """The options of a training run that are neither the model's, the data's nor the Trainer's."""
 
-import argparse
-from typing import Any, Literal
+from typing import Literal
 
 from lightning.pytorch.cli import LightningArgumentParser
 
@@ -77,8 +76,6 @@ def add_run_options(parser: LightningArgumentParser) -> None:
         default=None,
         help="How a run with data.batch_size auto came to its batch; the run writes it.",
     )
-    for name in ("optimizer", "lr_scheduler"):  # which config.yaml of runs have, always null
-        parser.add_argument(f"--{name}", type=Any, default=None, help=argparse.SUPPRESS)
     parser.add_argument(
         "--routes",
         type=dict[str, str] | Literal["auto", "plain"],

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from vit.cache import cache_directory, cached
+from vit.cache import cache_directory
 from vit.data.catalog import CATALOG, Dataset, Parts, list_datasets
 from vit.data.sources import PathList, Splits, cut, missing_files, shorten
 from vit.errors import UserError, did_you_mean
@@ -37,7 +37,7 @@ def load_dataset(
     if data_dir is not None:
         folder = Path(data_dir).expanduser()
     else:
-        folder = cached(cache_directory() / "data" / dataset.folder).parent
+        folder = cache_directory() / "data"
     classes, parts = dataset.load(folder)
     _check_complete(dataset, parts, folder)
     whole = Splits(

@@ -170,7 +170,7 @@ class Preprocess:
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
-            if name != "channels" or value is not None  # which earlier versions do not know
+            if name != "channels" or value is not None
         }
 
     @classmethod
@@ -183,8 +183,7 @@ class Preprocess:
                 raise UserError(f"preprocessing has no field {name!r}{hint}")
         if "image_size" not in values:
             raise UserError("preprocessing has no image_size; give [height, width] in pixels")
-        # Files that do not state it were written when the whole image was the default.
-        decoded: dict[str, Any] = {"crop_fraction": 1.0} | {
+        decoded: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
         }

@@ -15,7 +15,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from vit.cache import cache_directory, cached
+from vit.cache import cache_directory
 from vit.errors import UserError
 from vit.progress import Meter
 from vit.writing import write_text
@@ -88,7 +88,7 @@ def scan(top: str, *, progress: bool = False, arrays: bool = False) -> Tree:
     real = os.path.realpath(top)
     known = image_extensions(arrays)
     index = _index_file(real, known)
-    tree = _read_index(cached(index))
+    tree = _read_index(index)
     if tree is None:
         started = time.time()
         with Meter(f"scanning {top}", 0, "images", brief=True) as meter:

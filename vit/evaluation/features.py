@@ -21,7 +21,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vit.cache import cached
 from vit.checkpoints.native import fingerprint
 from vit.checkpoints.writing import write_safetensors
 from vit.data.sources import ImageSet, SplitName
@@ -103,7 +102,7 @@ class Extractor:
         if self.cache is not None:
             key = self._key(data, images)
             file = self.cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
-            stored = _read(cached(file), key)
+            stored = _read(file, key)
         values, indices = stored or self._compute(data, split)
         if self.cache is not None and stored is None:
             _write(file, key, values, indices)

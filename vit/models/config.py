@@ -334,9 +334,7 @@ class ViTConfig:
         """Plain JSON types, with the architecture's name."""
         stem = None if self.stem_depths is None else list(self.stem_depths)
         values = {**asdict(self), "image_size": list(self.size), "stem_depths": stem}
-        if self.rotary is None:
-            del values["rotary"]  # files of models without are those of earlier versions
-        elif self.rotary.reference is not None:
+        if self.rotary is not None and self.rotary.reference is not None:
             values["rotary"]["reference"] = list(self.rotary.reference)
         return {"architecture": "vit", **values}
 

@@ -21,22 +21,6 @@ def test_a_closure_is_evaluated_with_gradients_before_the_step(kind: type) -> No
     assert any(changed)
 
 
-@pytest.mark.parametrize(
-    ("kind", "names", "of_a_group"),
-    [(LAMB, {"mean", "square"}, {"betas", "eps", "step"}), (SGDW, {"momentum"}, {"momentum"})],
-)
-def test_the_state_has_the_names_of_earlier_checkpoints(
-    kind: type, names: set[str], of_a_group: set[str]
-) -> None:
-    parameter = torch.nn.Parameter(torch.ones(2, 2))
-    parameter.grad = torch.ones(2, 2)
-    optimizer = kind([{"params": [parameter]}])
-    optimizer.step()
-    state = optimizer.state_dict()
-    assert state["state"][0].keys() == names
-    assert state["param_groups"][0].keys() == {"lr", "weight_decay", "params"} | of_a_group
-
-
 def test_parameters_without_gradients_are_left_alone() -> None:
     moved, left = (torch.nn.Parameter(torch.ones(2, 2)) for _ in range(2))
     moved.grad = torch.ones(2, 2)

@@ -94,7 +94,7 @@ class FineTuneBySize(Callback):
         ]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_step == 0:  # after the head has been fitted
+        if trainer.global_step == 0 or self._start is None:  # after the head has been fitted
             self._start = {name: p.detach().clone() for name, p in _trained(pl_module)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -105,9 +105,7 @@ class FineTuneBySize(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Puts the result into the model; the checkpoints keep the weights of the last step."""
-        if self._start is None:  # a run that began without this callback goes on
-            self.chosen |= {"share": 1.0, "share_because": "the first weights were not kept"}
-            return
+        assert self._start is not None
         start = {name: t.to(pl_module.device) for name, t in self._start.items()}
         end = {name: p.detach().clone() for name, p in _trained(pl_module)}
         share = self.chosen["share"]
