@@ -192,7 +192,7 @@ def test_a_cut_file_that_was_put_there_is_not_recorded(mirror: Mirror) -> None:
 
 
 def test_a_wrong_record_is_named(mirror: Mirror) -> None:
-    """As earlier versions wrote one for whatever arrived."""
+    """As after a first download of another file."""
     content = mirror.put(CLASSIFIER)
     path = fetch_published(row())
     record = path.with_name(f"{path.name}.sha256")
@@ -259,7 +259,7 @@ def test_a_file_with_other_outputs_or_layout_is_not_the_rows(
     for _ in range(2):
         with pytest.raises(UserError, match=r"it has the layout of timm instead of google's"):
             load_pretrained(CLASSIFIER)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()  # as an earlier version recorded
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
         path.with_name(f"{path.name}.sha256").write_text(f"{digest}  {path.name}\n")
 
 
