@@ -37,6 +37,7 @@ from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
 from vit.compute.timing import Call, in_turns, num_turns
+from vit.console import Meter
 from vit.data.dataset import ImageDataset
 from vit.data.decode import open_image
 from vit.data.loaders import make_loader
@@ -48,7 +49,6 @@ from vit.data.sampler import TrainBatchSampler
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform, inception_box
 from vit.hardware import hardware, versions
-from vit.progress import Meter
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 AREA = (0.08, 1.0)

@@ -47,13 +47,13 @@ from vit.compute.flops import work
 from vit.compute.limits import Limit, limit, products
 from vit.compute.steps import training
 from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
+from vit.console import Meter
 from vit.hardware import has_bfloat16, keep_memory, peak_memory
 from vit.kernels.accelerate import accelerate
 from vit.kernels.packing import pack
 from vit.kernels.routes import PLAIN, chosen_routes, use_routes
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
-from vit.progress import Meter
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BASE = "timm, default"

@@ -27,10 +27,10 @@ from torch import nn
 from vit.compute.flops import work
 from vit.compute.steps import inference, training
 from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
+from vit.console import Meter
 from vit.hardware import keep_memory
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
-from vit.progress import Meter
 
 ROOT = Path(__file__).parents[1]
 BASE = {"image_size": 224, "patch_size": 16, "width": 192, "depth": 6, "batch": 8}

@@ -36,13 +36,13 @@ MAY_IMPORT["cli"] = set(MAY_IMPORT)
 # One-page modules in vit/, which every room may import.
 ONE_PAGE = {
     "cache",
+    "console",
     "calibration",  # shared by training's metric, evaluation and reports
     "errors",
     "fine_tuning",  # shared by training and the cost of a recipe
     "hardware",
     "locking",
     "logistic",  # shared by the head before fine-tuning and the probe
-    "progress",
     "ranges",
     "ranking",
     "reading",

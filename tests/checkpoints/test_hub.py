@@ -18,7 +18,7 @@ from PIL import Image
 import vit
 from tests.checkpoints.checkpoint_peers import scatter
 from tests.checkpoints.loopback import Server, url
-from vit import progress
+from vit import console
 from vit.checkpoints.hub import download, fetch, is_address
 from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import load_pretrained
@@ -40,7 +40,7 @@ PREPROCESS = {"image_size": [16, 16]}
 def test_a_download_is_cached_and_asked_for_once(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
     server.files["/w.bin"] = CONTENT
     path = download(url(server))
     assert path.read_bytes() == CONTENT and path.name == "w.bin"
@@ -56,7 +56,7 @@ def test_a_broken_transfer_is_continued(
     server.break_after = 1_500_000
     with pytest.raises(UserError, match="continued"):
         download(url(server))
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
     assert download(url(server)).read_bytes() == CONTENT
     assert server.asked[-1][2] == "bytes=1500000-"
     assert re.findall(r" (\d+)%  ", capsys.readouterr().err) == ["100"]

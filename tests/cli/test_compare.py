@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.cli.conftest import Vit
 from tests.compute.test_machine import machine
-from vit import progress
+from vit import console
 from vit.compute.comparison import Comparison, training_rows
 from vit.compute.cost import DEVICES
 from vit.compute.machine import Machine
@@ -231,7 +231,7 @@ def test_speed_is_measured_in_turns_and_drawn(vit: Vit, tmp_path: Path) -> None:
 def test_a_recipe_takes_the_days_that_this_machine_would(
     vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", inf)  # or a slow machine gets lines on stderr
+    monkeypatch.setattr(console, "PATIENCE", inf)  # or a slow machine gets lines on stderr
     args = ("--recipe", "quickstart", "--measure", "--batch-size", "4", "--repetitions", "1")
     [row] = rows(vit, *args, "--price-per-hour", "1")
     seconds = row["images"] / row["training_images_per_second"]["median"]
@@ -255,7 +255,7 @@ def test_a_machines_share_of_its_peak_carries_over_to_another(
 ) -> None:
     known = machine(known=DEVICES["a100"], batch_size=2)
     monkeypatch.setattr(Machine, "here", classmethod(lambda cls, *options: known))
-    monkeypatch.setattr(progress, "PATIENCE", inf)
+    monkeypatch.setattr(console, "PATIENCE", inf)
     [row] = rows(vit, "--recipe", "quickstart", "--measure", "--device", "h100")
     assert row["device"] == "h100"
     used = row["training_flops"] * row["training_images_per_second"]["median"] / 312e12

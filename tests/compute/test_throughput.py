@@ -11,8 +11,8 @@ from vit.compute import bench as bench_module
 from vit.compute import steps
 from vit.compute.bench import Bench
 from vit.compute.throughput import Way, Workbench, out_of_memory
+from vit.console import Meter
 from vit.errors import UserError
-from vit.progress import Meter
 
 CPU = torch.device("cpu")
 

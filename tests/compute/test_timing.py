@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vit.compute.timing import Times, in_turns, num_turns
-from vit.progress import Meter
+from vit.console import Meter
 
 
 def test_calls_take_turns_and_the_first_turn_does_not_count() -> None:

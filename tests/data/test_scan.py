@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vit import progress
+from vit import console
 from vit.data import scan as scan_module
 from vit.data.scan import Tree, ignored_note, image_extensions, scan
 
@@ -174,17 +174,18 @@ def test_no_half_written_index_is_left(tmp_path, make_tree, own_cache, monkeypat
 
 def test_progress_is_shown_only_for_slow_scans(tmp_path, make_tree, capsys, monkeypatch):
     root = make_tree(tmp_path / "root", {"cat": 2})
-    scan(str(root), progress=True)
+    scan(str(root))
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(progress, "BRIEF", -1.0)
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
-    scan(str(root), progress=True)
+    monkeypatch.setattr(console, "BRIEF", -1.0)
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
+    scan(str(root))
     assert capsys.readouterr().err == "", "not a terminal"
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "300")
-    scan(str(root), progress=True)
+    scan(str(root))
     captured = capsys.readouterr()
     assert "scanning" in captured.err and captured.out == ""
     assert "scanning 2 of 2 folders of " in captured.err and "2 images" in captured.err
-    scan(str(root), progress=False)
+    monkeypatch.setenv("RANK", "1")
+    scan(str(root))
     assert capsys.readouterr().err == ""

@@ -12,16 +12,17 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import urldefrag, urlsplit
 from urllib.request import Request, build_opener
 
+from vit import console
 from vit.cache import cache_directory
 from vit.checkpoints.digests import (
     RECORDED,
@@ -34,9 +35,9 @@ from vit.checkpoints.digests import (
     sha256,
 )
 from vit.checkpoints.servers import Redirects, refusal
+from vit.console import Meter
 from vit.errors import UserError
 from vit.locking import FileLock, Locked
-from vit.progress import Meter
 from vit.writing import write_json
 
 TIMEOUT_SECONDS = 30
@@ -78,9 +79,8 @@ def offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
 
 
-def say(line: str) -> None:
-    """Prints a line to stderr at once."""
-    print(line, file=sys.stderr, flush=True)
+say = partial(console.say, everywhere=True)
+"""The process that downloads may be any."""
 
 
 def download(
@@ -181,7 +181,7 @@ def _check_sent(part: Path, url: str, name: str, check: Callable[[Path], object]
 def _received(url: str, name: str, part: Path, digest: Digest | None) -> _Answer:
     """`_fill`, with every failure as one line."""
     try:
-        with Meter(part.stem, 0, "MB") as meter:
+        with Meter(part.stem, 0, "MB", everywhere=True) as meter:
             return _fill(url, name, part, digest is not None, meter)
     except HTTPError as error:
         raise UserError(f"{name} cannot be fetched: {refusal(error, url)}") from error

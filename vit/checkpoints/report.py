@@ -1,8 +1,9 @@
 """What happened when weights were loaded, for people and for programs."""
 
-import sys
 from dataclasses import dataclass, field
 from typing import Any
+
+from vit.console import say
 
 
 @dataclass(kw_only=True)
@@ -48,4 +49,4 @@ class LoadReport:
 
 def print_report(report: LoadReport) -> None:
     """Prints the report to stderr, where it does not mix with results."""
-    print("\n".join(report.lines()), file=sys.stderr)
+    say("\n".join(report.lines()))

@@ -2,13 +2,13 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit.cli.arguments import chosen_device, pictures
 from vit.cli.messages import OneLineParser
+from vit.console import say
 from vit.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run(args: list[str]) -> int:
         if options.json:
             print(json.dumps(rows, indent=2, ensure_ascii=False))
     if skipped:
-        print(f"{len(skipped)} of {len(paths)} pictures were skipped", file=sys.stderr)
+        say(f"{len(skipped)} of {len(paths)} pictures were skipped")
     return 0
 
 
@@ -88,7 +88,7 @@ def _answers(
                     problem = error
                     break
                 skipped.append(error)
-                print(f"skipped: {error}", file=sys.stderr)
+                say(f"skipped: {error}")
         if opened:
             predictions = classifier.predict([image for _, image in opened], options.top)
             for (path, _), prediction in zip(opened, predictions, strict=True):

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from dataclasses import fields
 from pathlib import Path
 from textwrap import fill
@@ -12,6 +11,7 @@ from vit.cli.arguments import number, pixels, share, whole_number
 from vit.cli.messages import OneLineParser
 from vit.compute.cost import DEVICES, UTILISATION
 from vit.compute.table6 import ACCURACIES, AVERAGE
+from vit.console import say
 from vit.errors import UserError
 
 EPILOG = f"""\
@@ -167,4 +167,4 @@ def _draw(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     else:
         figure = speed_figure(rows)
     options.figure.expanduser().write_bytes(png(figure))
-    print(f"figure: {options.figure}", file=sys.stderr)
+    say(f"figure: {options.figure}")

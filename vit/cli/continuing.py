@@ -13,9 +13,9 @@ from vit.cli.run_directory import (
     has_checkpoint,
     holds_run,
     is_finished,
-    is_first_process,
     newest_file,
 )
+from vit.console import is_first_process
 from vit.errors import UserError, some_of
 from vit.locking import FileLock, Locked
 from vit.yaml_reader import read_options

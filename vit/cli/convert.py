@@ -2,12 +2,12 @@
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 from typing import Any
 
 from vit.checkpoints.formats import FORMATS
 from vit.cli.messages import OneLineParser
+from vit.console import note
 from vit.errors import UserError, did_you_mean
 
 HELP = "translate weights between formats, or compare two files"
@@ -135,6 +135,7 @@ def _compare(first: str, second: str, options: dict[str, Any], as_json: bool) ->
 
 def _convert(source: str, destination: str, to: Any, options: dict[str, Any], as_json: bool) -> int:
     from vit.checkpoints.convert import convert
+    from vit.checkpoints.report import print_report
 
     try:
         done = convert(source, destination, to, **options)
@@ -144,8 +145,8 @@ def _convert(source: str, destination: str, to: Any, options: dict[str, Any], as
     if as_json:
         print(json.dumps(asdict(done)))
         return 0
-    print("\n".join(done.loaded.lines()), file=sys.stderr)
-    for note in done.notes:
-        print(f"note: {note}", file=sys.stderr)
+    print_report(done.loaded)
+    for text in done.notes:
+        note(text)
     print("\n".join(done.written))
     return 0

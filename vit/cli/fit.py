@@ -21,11 +21,11 @@ from vit.cli.run_directory import (
     claim_new,
     claim_resumed,
     has_checkpoint,
-    is_first_process,
     kept,
     resumed,
     run_name,
 )
+from vit.console import is_first_process
 from vit.errors import UserError
 from vit.hardware import peak_memory
 from vit.signals import Stopped

@@ -1,6 +1,5 @@
 """What the commands on frozen features share: a model, images as it wants them, and features."""
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vit.cli.arguments import chosen_device
 from vit.cli.messages import OneLineParser
 from vit.cli.run_directory import find_checkpoint, writable
+from vit.console import note, say
 from vit.errors import UserError
 from vit.transfer.plan import parse_sources
 
@@ -75,12 +75,12 @@ def bench_parser(command: str, description: str) -> OneLineParser:
     return parser
 
 
-def usual(numbers: tuple[int, ...], most: int, note: str) -> list[int]:
-    """Those of the usual numbers up to `most`, at least 1; `note` says which are left out."""
+def usual(numbers: tuple[int, ...], most: int, reason: str) -> list[int]:
+    """Those of the usual numbers up to `most`, at least 1; notes which are left out."""
     fitting = [number for number in numbers if number <= most]
     if len(fitting) < len(numbers):
         left_out = ", ".join(str(number) for number in numbers if number > most)
-        print(f"note: {note} {left_out}", file=sys.stderr)
+        note(f"{reason} {left_out}")
     return fitting or [1]
 
 
@@ -127,7 +127,7 @@ def load_frozen(options: Namespace, layer: "Layer") -> Frozen:
         preprocess = Preprocess.from_dict(report.preprocess)
     else:
         preprocess = InputFormat().preprocess(model.config.size, channels_of(model.config))
-        print("note: the file does not say how images are prepared: [-1, 1]", file=sys.stderr)
+        note("the file does not say how images are prepared: [-1, 1]")
     changes = {"resize": options.resize, "crop_fraction": options.crop_fraction}
     preprocess = replace(preprocess, **{k: v for k, v in changes.items() if v is not None})
     cache = None
@@ -193,7 +193,7 @@ class Bench:
         count, width = features.values.shape
         left_out = len(self.data.image_set(split)) - count
         skipped = f", {left_out} unreadable images left out" if left_out else ""
-        print(f"{split}: {count:,} images, {width} features, {how}{skipped}", file=sys.stderr)
+        say(f"{split}: {count:,} images, {width} features, {how}{skipped}")
         return features
 
     def about(self, options: Namespace, train: int, test: int) -> dict[str, Any]:
@@ -225,8 +225,8 @@ def open_bench(options: Namespace, layer: "Layer") -> Bench:
         **where,
     )
     splits = data.splits
-    for note in splits.notes:
-        print(f"note: {note}", file=sys.stderr)
+    for text in splits.notes:
+        note(text)
     if splits.multilabel:
         raise UserError(f"{source.name} has several labels per image; one is needed here")
     if splits.test is None and splits.val is None:
@@ -235,5 +235,5 @@ def open_bench(options: Namespace, layer: "Layer") -> Bench:
             "add images or a test folder"
         )
     split: SplitName = "val" if splits.test is None else "test"
-    print(f"{source.name}: {data.summary()}; measured on {split}", file=sys.stderr)
+    say(f"{source.name}: {data.summary()}; measured on {split}")
     return Bench(frozen, data, source.name, split)

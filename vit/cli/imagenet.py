@@ -1,13 +1,13 @@
 """`vit imagenet`: a model with ImageNet's 1000 classes on its val, ReaL, V2, A and R."""
 
 import json
-import sys
 from argparse import Namespace
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from vit.cli.frozen import Frozen, add_model_arguments, image_data, load_frozen
 from vit.cli.messages import OneLineParser
+from vit.console import note, say
 from vit.errors import UserError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
     for images in _sets(options, frozen, real):  # all of them found before one is computed
         features = frozen.extractor(images.data, "test")
         logits, labels = features.values, features.labels
-        print(f"{images.name}: {len(labels):,} images", file=sys.stderr)
+        say(f"{images.name}: {len(labels):,} images")
         scores.append(
             variants.score(
                 images.name, logits, labels, among=images.among, temperature=temperature or 1.0
@@ -113,10 +113,9 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
             temperature = fit_temperature(logits, labels)
             reason = temperature_without_minimum(logits, labels)
             if reason is not None:
-                print(
-                    f"note: the temperature of val, {temperature:.3g}, is where the search stopped "
-                    f"and no minimum: {reason}",
-                    file=sys.stderr,
+                note(
+                    f"the temperature of val, {temperature:.3g}, is where the search stopped and "
+                    f"no minimum: {reason}"
                 )
     return {**frozen.about(options), "temperature": temperature}, scores
 
@@ -133,7 +132,7 @@ def _sets(options: Namespace, frozen: Frozen, real: list[list[int]] | None) -> l
         data = image_data(options, frozen.preprocess, root=str(folder)).read_as(classes=classes)
         covered = len(set(data.image_set("test").labels.tolist()))
         if covered < variants.NUM_CLASSES and name in ("val", "V2"):
-            print(f"note: {folder} has images of {covered} classes only", file=sys.stderr)
+            note(f"{folder} has images of {covered} classes only")
         return data
 
     if options.val is not None:

@@ -1,12 +1,12 @@
 """`vit inspect`: what a model looks at, as figures and a page."""
 
-import sys
 from pathlib import Path
 
 from vit.cli.arguments import chosen_device, pictures, pixels
 from vit.cli.frozen import weights_of
 from vit.cli.messages import OneLineParser
 from vit.cli.run_directory import writable
+from vit.console import note, say
 from vit.errors import UserError
 
 EPILOG = """\
@@ -64,10 +64,10 @@ def run(args: list[str]) -> int:
         heads=options.heads,
         label=label,
     )
-    for note in result.notes:
-        print(f"note: {note}", file=sys.stderr)
+    for text in result.notes:
+        note(text)
     for path in result.written:
         print(path)
     if result.peak is not None:
-        print(f"peak memory: {result.peak / 1e6:,.0f} MB above the model", file=sys.stderr)
+        say(f"peak memory: {result.peak / 1e6:,.0f} MB above the model")
     return 0

@@ -24,9 +24,9 @@ from vit.cli.messages import explain, is_refusal, shorten
 from vit.cli.option_ranges import check_constructors, check_options
 from vit.cli.processes import check_started
 from vit.cli.recipes import resolve_recipes, task_of
-from vit.cli.run_directory import is_first_process
 from vit.cli.run_options import add_run_options
 from vit.cli.trial_builds import try_callbacks, try_optimizer
+from vit.console import is_first_process
 from vit.data.module import DEFAULT_BATCH, ImageData
 from vit.errors import UserError
 from vit.hardware import computes_on_cpu, default_precision

@@ -1,9 +1,9 @@
 """`vit probe`: accuracy of logistic regression on frozen features."""
 
 import json
-import sys
 
 from vit.cli.frozen import bench_parser, open_bench
+from vit.console import note
 
 DESCRIPTION = """\
 Fits a logistic regression to the features of all training images and scores it on test, once. Its
@@ -40,7 +40,7 @@ def run(args: list[str]) -> int:
     )
     chosen_on = f"{HELD_OUT:.0%} of train" if val is None else "val"
     if not result.converged:
-        print("note: the last fit stopped before its minimum", file=sys.stderr)
+        note("the last fit stopped before its minimum")
     if options.json:
         seen = len(train.labels) + (0 if val is None else len(val.labels))
         document = {

@@ -18,7 +18,8 @@ from vit.checkpoints.exporting import NativeInfo
 from vit.checkpoints.lora_directory import write_lora
 from vit.checkpoints.native import save_native
 from vit.checkpoints.sealed import verify
-from vit.cli.run_directory import UNFINISHED, is_first_process
+from vit.cli.run_directory import UNFINISHED
+from vit.console import is_first_process
 from vit.data.decode import ImageError
 from vit.data.sources import PathList
 from vit.errors import UserError

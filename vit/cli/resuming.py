@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints.sealed import verify
-from vit.cli.run_directory import is_first_process
+from vit.console import is_first_process
 from vit.errors import UserError, some_of
 from vit.yaml_reader import read_options
 

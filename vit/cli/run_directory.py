@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vit.checkpoints.sealed import BEST, LAST, PREVIOUS
+from vit.console import is_first_process
 from vit.errors import UserError
 from vit.locking import FileLock, Locked
 from vit.writing import is_temporary, remove_orphans, write_bytes
@@ -32,12 +33,6 @@ _REPLACED = {
 _KEPT = re.compile(rf"{re.escape(LOCK)}|{re.escape(CONFIG)}(\.\d+)?")
 # Beside a start: where `vit transfer`, or a shell, puts its output.
 _BESIDE_A_START = {"log.txt"}
-
-
-def is_first_process() -> bool:
-    """Whether this process writes files; the launchers name the others by their rank."""
-    ranks = (os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
-    return all(rank == "0" for rank in ranks)
 
 
 def run_name(recipe: str | None, root: str | None, dataset: str | None) -> str:

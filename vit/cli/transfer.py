@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 from argparse import Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,8 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from vit.cli.messages import OneLineParser
-from vit.cli.run_directory import is_first_process, writable
+from vit.cli.run_directory import writable
+from vit.console import is_first_process, say
 from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
 from vit.transfer.cells import CellFailed, alone_in
 from vit.transfer.plan import COMMAND, Arguments, check_plan, parse_grid, parse_sources
@@ -80,12 +80,11 @@ def run(args: list[str]) -> int:
             check_plan(out / "plan.json", COMMAND, arguments.document())
             _transfer(arguments, out, lock, as_json=options.json)
     except (KeyboardInterrupt, Stopped) as stop:
-        print(f"stopped; this continues: {_command(args, options, out)}", file=sys.stderr)
+        say(f"stopped; this continues: {_command(args, options, out)}")
         number = stop.number if isinstance(stop, Stopped) else next(iter(stop.args), SIGINT)
         return 128 + number
     except CellFailed as error:
-        print(f"vit: {error}", file=sys.stderr)
-        print(f"this continues: {_command(args, options, out)}", file=sys.stderr)
+        say(f"vit: {error}\nthis continues: {_command(args, options, out)}")
         return 1
     return 0
 
@@ -157,7 +156,7 @@ def _transfer(arguments: Arguments, out: Path, lock: int | None, *, as_json: boo
 
     rows, about = transfer(arguments, out, _preview, lock)
     print(to_json(rows, about) if as_json else to_markdown(rows), end="")
-    print(f"also in {out}: results.md, results.csv, results.json", file=sys.stderr)
+    say(f"also in {out}: results.md, results.csv, results.json")
     failed = [row.data for row in rows if row.mean is None]
     if failed:
         raise UserError(f"{', '.join(failed)}: all runs diverged; give lower rates by --lr-grid")

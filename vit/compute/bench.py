@@ -8,9 +8,9 @@ from vit.compute.candidate import Candidate, find_model
 from vit.compute.limits import Limit, limit, products
 from vit.compute.throughput import ROUNDS, Way, What, Workbench, measure, out_of_memory
 from vit.compute.timing import Times, num_turns
+from vit.console import Meter
 from vit.errors import UserError
 from vit.hardware import default_precision, hardware, versions
-from vit.progress import Meter
 
 if TYPE_CHECKING:
     import torch

@@ -19,9 +19,9 @@ from vit.compute.memory import (
 from vit.compute.throughput import ROUNDS, Way, Workbench, measure, out_of_memory
 from vit.compute.timing import Times, num_turns
 from vit.compute.units import precision_name
+from vit.console import Meter
 from vit.errors import UserError
 from vit.hardware import default_precision, hardware
-from vit.progress import Meter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from vit.compute.candidate import Candidate
 from vit.compute.steps import Step, inference, training
 from vit.compute.timing import SHORTEST, Call, Times, finisher, in_turns
+from vit.console import Meter
 from vit.errors import UserError
-from vit.progress import Meter
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from vit.progress import Meter
+from vit.console import Meter
 
 if TYPE_CHECKING:
     import torch

@@ -4,7 +4,6 @@ Whatever is random in a training sample is a function of (seed, epoch, index, re
 the worker, the order, or anything drawn before. Shapes: b batch, c channels, h w pixels, k classes.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, cast
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
+from vit.console import say
 from vit.data.decode import ImageError, open_image
 from vit.data.memory import Decoded
 from vit.data.sources import ImageSet
@@ -102,7 +102,7 @@ class ImageDataset(Dataset[Sample | None]):
                     raise UnreadableImage(str(error)) from error
                 if not self._skipped[candidate]:
                     self._skipped[candidate] = True
-                    print(f"skipped: {error}", file=sys.stderr)
+                    say(f"skipped: {error}", everywhere=True)
         if isinstance(key, int):
             return None
         name = self.images.names[index]

@@ -4,7 +4,6 @@ import os
 from dataclasses import dataclass, replace
 
 import numpy as np
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from vit.data.by_name import load_dataset
 from vit.data.folder import load_folder, load_held_out, load_unlabelled
@@ -52,24 +51,20 @@ def find_splits(
         assert dataset is not None
         named = load_dataset(dataset, data_dir=data_dir, **fractions)
         return named if labelled else replace(named, classes=[])
-    # Before there is a Trainer; Lightning takes the rank from the environment.
-    progress = getattr(rank_zero_only, "rank", 0) == 0
     if known is not None and is_manifest:
         return load_held_out_manifest(
             root, known.classes, separator=separator, multilabel=known.multilabel
         )
     if known is not None and known.classes:
-        found = load_held_out(root, known.classes, progress=progress, arrays=arrays)
+        found = load_held_out(root, known.classes, arrays=arrays)
         return _with_several_labels(found) if known.multilabel else found
     fractions["test_fraction"] = cut.test_fraction
     if is_manifest:
         return load_manifest(root, labelled=labelled, separator=separator, **fractions)
     if not labelled:
         held_out = known is not None
-        return load_unlabelled(
-            root, held_out=held_out, progress=progress, arrays=arrays, **fractions
-        )
-    return load_folder(root, progress=progress, arrays=arrays, **fractions)
+        return load_unlabelled(root, held_out=held_out, arrays=arrays, **fractions)
+    return load_folder(root, arrays=arrays, **fractions)
 
 
 def _with_several_labels(found: Splits) -> Splits:

@@ -35,7 +35,6 @@ def load_folder(
     val_fraction: float = 0.1,
     test_fraction: float = 0.1,
     seed: int = 0,
-    progress: bool = False,
     arrays: bool = False,
 ) -> Splits:
     """The splits below `root`; the classes and their order are those of train.
@@ -49,7 +48,6 @@ def load_folder(
         val_fraction: Share of each class that becomes val where val is cut; 0 for none.
         test_fraction: The same for test.
         seed: Of the cut.
-        progress: Shows a bar on stderr if the scan takes more than a second.
         arrays: Whether .npy files are images, too.
 
     Raises:
@@ -59,8 +57,7 @@ def load_folder(
     root = os.path.abspath(os.path.expanduser(os.fspath(root)))
     folders, notes = _split_folders(root)
     parts: dict[SplitName, _Part] = {
-        name: _Part(root, folder, scan(folder, progress=progress, arrays=arrays))
-        for name, folder in folders.items()
+        name: _Part(root, folder, scan(folder, arrays=arrays)) for name, folder in folders.items()
     }
     train = parts["train"]
     classes = _train_classes(train)
@@ -87,7 +84,6 @@ def load_held_out(
     root: str | os.PathLike[str],
     classes: list[str],
     *,
-    progress: bool = False,
     arrays: bool = False,
 ) -> Splits:
     """Images for a model that exists: all of them are test, labelled by the model's `classes`.
@@ -98,7 +94,7 @@ def load_held_out(
     root = os.path.abspath(os.path.expanduser(os.fspath(root)))
     folders, notes = _split_folders(root, train_needed=False)
     where = next(folders[split] for split in EVALUATION_ORDER if split in folders)
-    part = _Part(root, where, scan(where, progress=progress, arrays=arrays))
+    part = _Part(root, where, scan(where, arrays=arrays))
     part.check_against(classes, "the model")
     return all_as_test(part.images(classes), classes, [*notes, *part.notes()])
 
@@ -110,7 +106,6 @@ def load_unlabelled(
     test_fraction: float = 0.1,
     seed: int = 0,
     held_out: bool = False,
-    progress: bool = False,
     arrays: bool = False,
 ) -> Splits:
     """All images below `root` without labels: loose ones, and those of any folders.
@@ -128,7 +123,7 @@ def load_unlabelled(
     sets: dict[SplitName, ImageSet] = {}
     keys: dict[SplitName, list[str]] = {}
     for name, where in folders.items():
-        part = _Part(root, where, scan(where, progress=progress, arrays=arrays))
+        part = _Part(root, where, scan(where, arrays=arrays))
         part.loose = 0  # they are not left out here
         notes += part.notes()
         keys[name] = list(part.tree.images())

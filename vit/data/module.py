@@ -3,7 +3,6 @@
 Shapes: b batch, c channels, h w pixels, k classes.
 """
 
-import sys
 from functools import cached_property, partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from vit.console import say
 from vit.data.batches import BatchSize, asked_sizes, divided
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
@@ -371,8 +371,8 @@ class ImageData(LightningDataModule):
             if other.images is images and other.decoded is not None:
                 return other.decoded
         decoded = in_memory(images, windows, cache=cache, processes=self._local_processes)
-        if decoded is not None and isinstance(images.items, PathList) and self._rank == 0:
-            print(decoded.note(split), file=sys.stderr)
+        if decoded is not None and isinstance(images.items, PathList):
+            say(decoded.note(split))
         return decoded
 
     def _loader(self, dataset: ImageDataset, **options: Any) -> DataLoader[Any]:

@@ -16,8 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from vit.cache import cache_directory
+from vit.console import Meter
 from vit.errors import UserError
-from vit.progress import Meter
 from vit.writing import write_text
 
 EXTENSIONS = (
@@ -77,7 +77,7 @@ class Tree:
         return (_join(folder.path, name) for folder in self.folders for name in folder.images)
 
 
-def scan(top: str, *, progress: bool = False, arrays: bool = False) -> Tree:
+def scan(top: str, *, arrays: bool = False) -> Tree:
     """The tree below `top`, from the index file if no folder changed since it was written.
 
     With `arrays`, .npy files are images, too.
@@ -92,7 +92,7 @@ def scan(top: str, *, progress: bool = False, arrays: bool = False) -> Tree:
     if tree is None:
         started = time.time()
         with Meter(f"scanning {top}", 0, "images", brief=True) as meter:
-            tree = _Walk(real, meter if progress else None, known).run()
+            tree = _Walk(real, meter, known).run()
         newest = max(folder.mtime_ns for folder in tree.folders) / 1e9
         if newest < started - _SETTLED_SECONDS:
             _write_index(index, tree)
@@ -101,7 +101,7 @@ def scan(top: str, *, progress: bool = False, arrays: bool = False) -> Tree:
 
 
 class _Walk:
-    def __init__(self, top: str, meter: Meter | None, extensions: frozenset[str]) -> None:
+    def __init__(self, top: str, meter: Meter, extensions: frozenset[str]) -> None:
         self.top = top
         self.extensions = extensions
         self.meter = meter
@@ -148,10 +148,9 @@ class _Walk:
                 self.queue.append((_join(path, entry.name), entry.path))
             else:
                 self._add(folder, entry.name, regular=entry.is_file(follow_symlinks=False))
-        if self.meter is not None:
-            self.meter.advance(self.found - self.meter.done)
-            listed, known = len(self.visited), len(self.visited) + len(self.queue)
-            self.meter.show(f"scanning {listed:,} of {known:,} folders of {self.top}")
+        self.meter.advance(self.found - self.meter.done)
+        listed, known = len(self.visited), len(self.visited) + len(self.queue)
+        self.meter.show(f"scanning {listed:,} of {known:,} folders of {self.top}")
 
     def _add(self, folder: Folder, name: str, *, regular: bool) -> None:
         extension = os.path.splitext(name)[1].lower()

@@ -6,22 +6,20 @@ of a run, has the same numbers.
 
 import json
 import os
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from vit.cache import cache_directory
+from vit.console import Meter, note, say
 from vit.data.decode import ImageError
 from vit.data.preprocess import InputFormat
 from vit.data.raster import open_raster
 from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
-from vit.progress import Meter
 from vit.writing import write_text
 
 _VERSION = 1
@@ -55,27 +53,21 @@ def with_statistics(
     if stored is None:
         with suppress(OSError):  # a full disk must not end the run
             write_text(file, json.dumps({"mean": mean, "std": std}))
-    if getattr(rank_zero_only, "rank", 0) == 0:
-        _say(mean, std, len(images), how="computed" if stored is None else "cached")
+    _describe(mean, std, len(images), how="computed" if stored is None else "cached")
     return replace(inputs, mean=tuple(mean), std=tuple(value or 1.0 for value in std))
 
 
-def _say(mean: list[float], std: list[float], count: int, *, how: str) -> None:
+def _describe(mean: list[float], std: list[float], count: int, *, how: str) -> None:
     """Prints what was found over `count` images to stderr."""
     shown = [", ".join(f"{value:.4g}" for value in values[:_SHOWN]) for values in (mean, std)]
     more = ", ..." if len(mean) > _SHOWN else ""
-    print(
+    say(
         f"channels: {len(mean)}, mean {shown[0]}{more}, std {shown[1]}{more} ({how} over "
-        f"{count:,} train images)",
-        file=sys.stderr,
+        f"{count:,} train images)"
     )
     constant = [str(at) for at, value in enumerate(std) if value == 0]
     if constant:
-        print(
-            f"note: channel {', '.join(constant)} is the same in every train image, and says "
-            "nothing",
-            file=sys.stderr,
-        )
+        note(f"channel {', '.join(constant)} is the same in every train image, and says nothing")
 
 
 def channel_statistics(

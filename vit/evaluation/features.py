@@ -8,7 +8,6 @@ Shapes: n images, d features.
 
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from vit.checkpoints.native import fingerprint
 from vit.checkpoints.writing import write_safetensors
+from vit.console import Meter, note
 from vit.data.sources import ImageSet, SplitName
 from vit.data.statistics import images_digest
 from vit.errors import UserError
@@ -30,7 +30,6 @@ from vit.kernels.accelerate import accelerate
 from vit.kernels.packing import pack
 from vit.models.config import ViTConfig
 from vit.models.zoo import Model
-from vit.progress import Meter
 from vit.writing import atomic
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ def _read(file: Path, key: str) -> tuple[Tensor, Tensor] | None:
             return tensors["values"], tensors["indices"]
     except (SafetensorError, OSError, KeyError, ValueError):
         pass
-    print(f"note: {file} is damaged; recomputing its features", file=sys.stderr)
+    note(f"{file} is damaged; recomputing its features")
     return None
 
 
@@ -202,5 +201,4 @@ def _write(file: Path, key: str, values: Tensor, indices: Tensor) -> None:
         with atomic(file) as temporary:
             write_safetensors(temporary, tensors, metadata)
     except OSError as error:  # a full disk must not discard the result
-        reason = f"{error.strerror}: {file}"
-        print(f"note: the features could not be cached ({reason})", file=sys.stderr)
+        note(f"the features could not be cached ({error.strerror}: {file})")

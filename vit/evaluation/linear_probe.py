@@ -1,6 +1,5 @@
 """A logistic regression on frozen features as a run: `vit fit -c probe`."""
 
-import sys
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from vit.cache import cache_directory
+from vit.console import say
 from vit.errors import UserError
 from vit.evaluation.features import Extractor
 from vit.logistic import fit_head, set_head
@@ -54,9 +54,8 @@ class LinearProbe(Callback):
         network.to(device, before).train(training)
         kind = "labels right" if data.multilabel else "accuracy"
         source = "from the cache" if features.cached else f"computed in {features.seconds:.1f} s"
-        print(
+        say(
             f"head: fitted to the features of {len(labels):,} images ({source}); "
-            f"{kind} on images left out of the fit {accuracy:.3f}",
-            file=sys.stderr,
+            f"{kind} on images left out of the fit {accuracy:.3f}"
         )
         trainer.should_stop = True

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit.console import Meter
 from vit.data.sources import held_out
 from vit.errors import UserError
 from vit.logistic import minimise, two_columns
-from vit.progress import Meter
 
 NUM_C = 12
 """Powers of ten from 1e-6 to 1e5: every fourth of DINOv2's 45 values. Near the best one, accuracy

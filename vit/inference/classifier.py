@@ -5,7 +5,6 @@ Imports only torch and Pillow, so that it runs without the packages for training
 
 import os
 import shlex
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from vit.checkpoints.layout import MissingFact
 from vit.checkpoints.native import load_native
 from vit.checkpoints.native import matches as is_native
 from vit.checkpoints.pretrained import load_pretrained
+from vit.console import note
 from vit.data.preprocess import Preprocess
 from vit.errors import UserError
 from vit.kernels.accelerate import accelerate
@@ -181,8 +181,8 @@ def load(path: str | Path) -> Classifier:
         )
     if not names:
         notes.append("the weights name no classes; numbers stand for them")
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+    for text in notes:
+        note(text)
     classes = names or [str(i) for i in range(config.num_classes)]
     return Classifier(
         model.eval(), classes, preprocess, multilabel=multilabel, thresholds=thresholds

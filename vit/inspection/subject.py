@@ -1,6 +1,5 @@
 """A model and its photos, as `vit inspect` takes them. Shapes: c channels, h w pixels."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from vit.checkpoints.pretrained import load_pretrained
 from vit.checkpoints.report import print_report
+from vit.console import note
 from vit.data.decode import open_image
 from vit.data.preprocess import InputFormat, Preprocess
 from vit.errors import UserError, did_you_mean
@@ -68,7 +68,7 @@ def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subj
         preprocess = Preprocess.from_dict(report.preprocess)
     else:
         preprocess = InputFormat().preprocess(config.size)
-        print("note: the file does not say how images are prepared: [-1, 1]", file=sys.stderr)
+        note("the file does not say how images are prepared: [-1, 1]")
     if image_size is not None:
         preprocess = replace(preprocess, image_size=image_size)
     if has_attention(model):

@@ -6,7 +6,6 @@ read if they exist.
 
 import csv
 import json
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vit.console import note
 from vit.errors import UserError
 from vit.reading import special
 from vit.reports import curves, figures
@@ -244,7 +244,7 @@ def read_summary(file: Path) -> dict[str, Any]:
         reason = "no JSON object"
     except (OSError, ValueError, RecursionError) as error:
         reason = str(error)
-    print(f"note: {file} cannot be read and is left out: {reason}", file=sys.stderr)
+    note(f"{file} cannot be read and is left out: {reason}")
     return {}
 
 

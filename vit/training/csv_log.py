@@ -1,7 +1,6 @@
 """metrics.csv: one row per logged step, appended as the run goes, continued by a resumed run."""
 
 import csv
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from vit.console import note
 from vit.writing import atomic
 
 
@@ -121,10 +121,9 @@ class MetricsCsv(Logger):
             return
         aside = free_name(self.path.with_name(f"{self.path.name}.damaged"))
         self.path.rename(aside)
-        print(
-            f"note: {self.path} could not be read ({self._damage}); it is {aside.name} now, and a "
-            "new file was started",
-            file=sys.stderr,
+        note(
+            f"{self.path} could not be read ({self._damage}); it is {aside.name} now, and a new "
+            "file was started"
         )
         self._damage = None
 

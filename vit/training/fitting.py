@@ -4,7 +4,6 @@ optimizer and schedule, what it logs, and what its checkpoints hold.
 Shapes: b batch, c channels, h w pixels.
 """
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,6 +16,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from vit.checkpoints.pretrained import LoadReport, create_model
+from vit.console import note
 from vit.errors import UserError
 from vit.kernels.accelerate import accelerate
 from vit.kernels.routes import PLAIN, fixed_routes, use_routes
@@ -264,9 +264,9 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
                 "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
                 "new run with --model.pretrained"
             )
-        note = continue_on(recorded_routes_of(checkpoint))
-        if note is not None and self.trainer.is_global_zero:
-            print(f"note: {note}", file=sys.stderr)
+        kept = continue_on(recorded_routes_of(checkpoint))
+        if kept is not None:
+            note(kept)
 
 
 def averages(trainer: Trainer) -> bool:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints.sealed import LAST, PREVIOUS
+from vit.console import say
 from vit.errors import UserError
 from vit.locking import FileLock, Locked
 from vit.signals import on_signal
@@ -157,11 +158,9 @@ def alone_in(folder: Path) -> Iterator[int | None]:
     try:
         lock.acquire()
     except Locked:
-        print(
+        say(
             f"waiting: another `vit transfer`, or the run of one that was killed, is still "
-            f"running in {folder}",
-            file=sys.stderr,
-            flush=True,
+            f"running in {folder}"
         )
         lock.wait_seconds = math.inf
         lock.acquire()

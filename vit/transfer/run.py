@@ -2,12 +2,12 @@
 
 import shlex
 import shutil
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vit.console import note, say
 from vit.hardware import hardware, versions
 from vit.training.callbacks.progress import clock
 from vit.transfer.cells import Diverged, run_cell
@@ -36,8 +36,10 @@ def transfer(
         check_plan(out / "plan.json", f"data set {task.name}", settings)
         tasks.append(task)
         counts = ", ".join(f"{part} {count:,}" for part, count in task.images.items())
-        print(f"{task.name}: {counts}", *task.notes, sep="\nnote: ", file=sys.stderr)
-    print(f"the output of each run is in {out}/DATA/RUN/log.txt", file=sys.stderr)
+        say(f"{task.name}: {counts}")
+        for text in task.notes:
+            note(text)
+    say(f"the output of each run is in {out}/DATA/RUN/log.txt")
     about = {
         "model": arguments.model,
         "recipe": arguments.recipe,
@@ -108,25 +110,21 @@ class Cells:
         self.number += 1
         self.steps_left -= task.protocol.steps
         what = f"seed {seed}, lr {lr}" if final else f"lr {lr}"
-        print(
-            f"[{self.number}/{self.total}] {task.name} {what}, {task.protocol.steps:,} steps:",
-            end=" ",
-            file=sys.stderr,
-            flush=True,
-        )
+        steps = f"{task.protocol.steps:,} steps"
+        say(f"[{self.number}/{self.total}] {task.name} {what}, {steps}:", end=" ")
         began = time.monotonic()
         try:
             summary, reused = run_cell(arguments, folder, lock=self.lock)
         except Diverged as reason:
-            print(f"failed: {reason}", file=sys.stderr)
+            say(f"failed: {reason}")
             return Trial(lr=lr, seed=seed, score=None, reason=str(reason))
         except BaseException:
-            print("stopped", file=sys.stderr)
+            say("stopped")
             raise
         trial = _trial(summary, task, lr=lr, seed=seed, final=final)
         part = "test" if final else "slice"
         line = f"{100 * (trial.score or 0):.2f} % of {task.images[part]:,} {part} images"
-        print(line, self._timing(task, time.monotonic() - began, reused), sep=", ", file=sys.stderr)
+        say(f"{line}, {self._timing(task, time.monotonic() - began, reused)}")
         if not final:  # only its score is needed; the optimizer's state is larger than the model
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return trial

@@ -4,7 +4,6 @@ The result is an average of the two ends of fine-tuning (WiSE-FT, Wortsman et al
 section 3): the weights it started from, with the fitted head, and those of the last step.
 """
 
-import sys
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from lightning.pytorch.callbacks import Callback, WeightAveraging
 from torch import Tensor
 
 from vit.checkpoints.lora import A
+from vit.console import say
 from vit.errors import UserError
 from vit.fine_tuning import (
     ENOUGH_TO_CHOOSE,
@@ -78,20 +78,21 @@ class FineTuneBySize(Callback):
                 f"{validation:,} validation images; {ENOUGH_TO_CHOOSE} would be enough to choose it"
             )
         self.chosen |= {"val_images": validation, "share": share, "share_because": why}
-        if trainer.is_global_zero:
-            print("\n".join(self._announcement()), file=sys.stderr)
+        self._announce()
 
-    def _announcement(self) -> list[str]:
+    def _announce(self) -> None:
         chosen, limit = self.chosen, self.chosen["steps"]
         steps = "as many steps as the limit allows" if limit is None else f"{limit:,} steps"
         share = chosen["share"]
         part = "a part to be chosen" if share is None else f"{share:.0%}"
-        return [
+        say(
             f"by size: {steps} for n = {chosen['train_images']:,} training images "
-            f"({chosen['steps_because']})",
+            f"({chosen['steps_because']})"
+        )
+        say(
             f"by size: the result is {part} of the way from the first weights to the last "
-            f"({chosen['share_because']})",
-        ]
+            f"({chosen['share_because']})"
+        )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0 or self._start is None:  # after the head has been fitted
@@ -130,12 +131,8 @@ class FineTuneBySize(Callback):
             losses[share] = _validation_loss(trainer, pl_module)
         self.chosen["val_losses"] = {f"{share:g}": round(loss, 4) for share, loss in losses.items()}
         best = min(SHARES, key=losses.__getitem__)
-        if trainer.is_global_zero:
-            shown = ", ".join(f"{share:.0%} {loss:.3f}" for share, loss in losses.items())
-            print(
-                f"by size: {best:.0%} of the last step has the smallest validation loss ({shown})",
-                file=sys.stderr,
-            )
+        shown = ", ".join(f"{share:.0%} {loss:.3f}" for share, loss in losses.items())
+        say(f"by size: {best:.0%} of the last step has the smallest validation loss ({shown})")
         return best
 
 

@@ -4,12 +4,12 @@ It derives all of fine-tuning from the size of the data set. Its three cases are
 which every number can be read; the callback here says so when the data asks for another of them.
 """
 
-import sys
 from typing import Literal, get_args
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from vit.console import note
 from vit.training.counted_data import counting_data
 
 Case = Literal["small", "medium", "large"]
@@ -35,13 +35,12 @@ class BiTHyperRule(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         data = counting_data(trainer)
-        if data is None or not trainer.is_global_zero:
+        if data is None:
             return
         images = data.expected_images("train")
         right = hyperrule(images)
         if right != self.case:
-            print(
-                f"note: BiT-HyperRule has the recipe transfer/bit_{right} for {images:,} training "
-                f"images; this is transfer/bit_{self.case}",
-                file=sys.stderr,
+            note(
+                f"BiT-HyperRule has the recipe transfer/bit_{right} for {images:,} training "
+                f"images; this is transfer/bit_{self.case}"
             )

@@ -5,7 +5,6 @@ features first, it is a good classifier before the first step, and fine-tuning s
 Shapes: n images, d features, k classes.
 """
 
-import sys
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from vit.console import say
 from vit.errors import UserError
 from vit.logistic import fit_head, set_head
 from vit.training.counted_data import CountedData, counting_data
@@ -47,10 +47,9 @@ class LinearProbeFirst(Callback):
                 set_head(layer, weight, bias)
                 accuracies.append(accuracy)
             kind = "labels right" if data.multilabel else "accuracy"
-            print(
+            say(
                 f"head: fitted to the features of {len(labels):,} images before training; "
-                f"{kind} on images left out of the fit {max(accuracies):.3f}",
-                file=sys.stderr,
+                f"{kind} on images left out of the fit {max(accuracies):.3f}"
             )
         for layer in network.head_layers:
             for parameter in layer.parameters():

@@ -1,6 +1,5 @@
 """One progress line for a whole run: rate, time spent waiting for data, ETA, loss, accuracy."""
 
-import sys
 import time
 from typing import Any
 
@@ -9,6 +8,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from vit.console import say
 from vit.training.budget import time_limit, time_used
 
 
@@ -77,7 +77,7 @@ class RunProgress(ProgressBar):
             self._progress.update(self._task, completed=fraction, description=line)
         elif self._enabled and int(fraction * 10) > self._tenths:
             self._tenths = int(fraction * 10)
-            print(f"{fraction:4.0%}  {line}", file=sys.stderr, flush=True)
+            say(f"{fraction:4.0%}  {line}")
 
     def _fraction(self, trainer: Trainer) -> float:
         """The share of the run's budget (steps, epochs or time) that is used up."""

@@ -1,5 +1,6 @@
-"""Progress on stderr: a bar on a terminal, otherwise a line per tenth of the work."""
+"""Lines and progress on stderr. Of several processes that train together, the first one speaks."""
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -8,23 +9,45 @@ PATIENCE = 2.0
 """Seconds before the first line in a log file, so that short work writes nothing."""
 BRIEF = 1.0
 """Seconds before the bar of `brief` work appears."""
+_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "NODE_RANK")
+"""Environment variables by which launchers number processes."""
+
+
+def is_first_process() -> bool:
+    """Whether this process prints and writes files."""
+    return all(os.environ.get(name, "0") == "0" for name in _RANKS)
+
+
+def say(text: str, *, end: str = "\n", everywhere: bool = False) -> None:
+    """Prints to stderr; `everywhere`: other processes than the first print, too."""
+    if everywhere or is_first_process():
+        print(text, end=end, file=sys.stderr, flush=True)
+
+
+def note(text: str) -> None:
+    """Prints "note: TEXT" to stderr."""
+    say(f"note: {text}")
 
 
 class Meter:
     """Counts `total` things, in units such as "img", with their rate and the remaining time.
 
     A terminal gets a bar; a file or a pipe gets at most ten lines, and none if the total is unknown
-    (0). The bar of `brief` work appears after a second and disappears at the end.
+    (0). The bar of `brief` work appears after a second and disappears at the end. `everywhere`:
+    other processes than the first show theirs, too.
     """
 
-    def __init__(self, name: str, total: float, unit: str, *, brief: bool = False) -> None:
+    def __init__(
+        self, name: str, total: float, unit: str, *, brief: bool = False, everywhere: bool = False
+    ) -> None:
         self.name, self.total, self.unit, self.brief = name, total, unit, brief
+        self.shown = everywhere or is_first_process()
         self.done = self._begun = 0.0
 
     def __enter__(self) -> "Meter":
         self._start, self._tenths, self._bar = time.monotonic(), 0, None
-        self._hidden = self.brief
-        if not self.brief:
+        self._hidden = self.brief and self.shown
+        if self.shown and not self.brief:
             self._open()
         return self
 
@@ -75,11 +98,10 @@ class Meter:
         tenths = int(10 * self.done / self.total) if self.total else 0
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, share=self._share(), rate=rate)
-        elif tenths > self._tenths and elapsed > PATIENCE:
+        elif self.shown and tenths > self._tenths and elapsed > PATIENCE:
             self._tenths = tenths
             left = (self.total - self.done) / speed
-            line = f"{self.name}  {self._share()}  {rate}  ETA {left:,.0f} s"
-            print(line, file=sys.stderr, flush=True)
+            say(f"{self.name}  {self._share()}  {rate}  ETA {left:,.0f} s", everywhere=True)
 
     def _share(self) -> str:
         """Percentage of the total, or the count if the total is unknown."""

@@ -1,15 +1,15 @@
-"""A terminal gets a bar with a rate; a log file gets a line per tenth, only for long work."""
+"""The first process speaks. A terminal gets a bar with a rate, a log file a line per tenth."""
 
 import pytest
 
-from vit import progress
-from vit.progress import Meter
+from vit import console
+from vit.console import Meter, note, say
 
 
 def test_a_log_file_gets_ten_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
     with Meter("features of test", 95, "img") as meter:
         for _ in range(19):
             meter.advance(5)
@@ -42,7 +42,7 @@ def test_a_terminal_gets_a_bar_with_rate_and_time_left(
 def test_work_that_changes_its_name_keeps_its_count(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
     with Meter("first", 2, "turns") as meter:
         meter.advance()
         meter.show("second")
@@ -54,9 +54,9 @@ def test_work_that_changes_its_name_keeps_its_count(
 def test_work_that_was_begun_before_has_the_rate_of_what_is_new(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
     clock = iter((0.0, 2.0))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
     with Meter("w.bin", 0, "MB") as meter:
         meter.begin(60, 100)
         meter.advance(20)
@@ -66,7 +66,7 @@ def test_work_that_was_begun_before_has_the_rate_of_what_is_new(
 def test_work_of_unknown_length_is_counted_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
     with Meter("w.bin", 0, "MB") as meter:
         meter.advance(1234)
     assert capsys.readouterr().err == ""
@@ -84,7 +84,23 @@ def test_the_bar_of_brief_work_appears_after_a_second(
     with Meter("scanning", 8, "images", brief=True) as meter:
         meter.advance(4)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(progress, "BRIEF", -1.0)
+    monkeypatch.setattr(console, "BRIEF", -1.0)
     with Meter("scanning", 8, "images", brief=True) as meter:
         meter.advance(4)
     assert "scanning" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK", "SLURM_PROCID", "NODE_RANK"])
+def test_of_several_processes_the_first_speaks(
+    variable: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
+    for number in ("0", "1"):
+        monkeypatch.setenv(variable, number)
+        note("short set")
+        say("here", everywhere=True)
+        with Meter("features", 1, "img") as meter:
+            meter.advance()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in lines] == ["note:", "here", "features", "here"]
+    assert lines[0] == "note: short set"
