@@ -136,7 +136,7 @@ def test_a_recipe_of_steps_counts_its_processes(vit: Vit, tmp_path: Path) -> Non
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(
         "data: {dataset: cifar10, batch_size: 100, image_size: [32, 64]}\n"
-        "model: {name: vit_ti16, freeze_backbone: true}\n"
+        "model: {name: vit_ti16, learning: {freeze_backbone: true}}\n"
         "trainer: {max_steps: 50, max_epochs: 9, accumulate_grad_batches: 2}\n"
     )
     [row] = rows(vit, "--recipe", recipe)
@@ -169,7 +169,7 @@ def test_a_run_is_counted_by_the_images_it_saw(vit: Vit, tmp_path: Path) -> None
     assert (row["accuracy"], row["split"], row["dataset"]) == (87.5, "test", "cifar10")
     assert row["exaflops"] == pytest.approx(row["training_flops"] * 1e-15)
     assert "pretrained weights, whose compute is not included" in vit("compare", "--runs", run).out
-    frozen = a_run(tmp_path / "probe", model={"freeze_backbone": True})
+    frozen = a_run(tmp_path / "probe", model={"learning": {"freeze_backbone": True}})
     assert rows(vit, "--runs", frozen)[0]["exaflops"] < 0.5 * row["exaflops"]
 
 
