@@ -43,7 +43,6 @@ ONE_PAGE = {
     "hardware",
     "locking",
     "logistic",  # shared by the head before fine-tuning and the probe
-    "ranges",
     "ranking",
     "reading",
     "recipes",

@@ -1,9 +1,17 @@
-"""The exception for user errors, and helpers for its message."""
+"""The exception for user errors, helpers for its message, and ranges of numeric options."""
 
+import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
+from unicodedata import east_asian_width
 
+LONGEST_NAME = 100
+"""Columns of a name that is compared with others or quoted whole."""
+MESSAGE = 400
+"""Columns of a library's message, which may repeat values of any length."""
 # Longer than a typed path; both ends of a longer value are enough to recognise it.
 _OVERLONG = re.compile(r"\S{400,}")
 
@@ -16,12 +24,8 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(_OVERLONG.sub(_cut, printable(message)))
-
-
-def _cut(value: re.Match[str]) -> str:
-    text = value[0]
-    return f"{text[:100]}...({len(text) - 200:,} more characters)...{text[-100:]}"
+        text = printable(message)
+        super().__init__(_OVERLONG.sub(lambda value: shorten(value[0], 200), text))
 
 
 def printable(text: str) -> str:
@@ -37,13 +41,91 @@ def printable(text: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """'; did you mean 'x'?' for the known names closest to `name`, or an empty string."""
+    if len(name) > LONGEST_NAME:  # the comparison takes the product of the lengths
+        return ""
     near = get_close_matches(name, list(known), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
 
 
-def some_of(names: Iterable[str], most: int, separator: str = ", ") -> str:
+def some_of(names: Iterable[str], most: int = 5, separator: str = ", ") -> str:
     """`a, b and 7 more`: the first `most` names and the number of the others."""
     names = list(names)
     left_out = len(names) - most
     shown = separator.join(names[:most])
     return f"{shown} and {left_out:,} more" if left_out > 0 else shown
+
+
+def shorten(value: Any, most: int = 60) -> str:
+    """The value as text of at most `most` columns; a longer one loses its middle.
+
+    Numbered names differ at the end. Chinese, Japanese and Korean characters take two columns.
+    """
+    try:
+        text = str(value)
+    except (ValueError, RecursionError):  # an integer of more than 4300 digits; deeply nested lists
+        return "(a value too long to show)"
+    if len(text) <= most and columns(text) <= most:
+        return text
+    head, tail = text[:most], text[-most:]
+    while columns(head) > (most - 1) - (most - 1) // 2:
+        head = head[:-1]
+    while columns(tail) > (most - 1) // 2:
+        tail = tail[1:]
+    return f"{head.rstrip()}…{tail.lstrip()}"
+
+
+def columns(text: str) -> int:
+    """Width of the text in character cells."""
+    return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Finite numbers from `low` to `high`; NaN and infinities are in no range."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_open: bool = False
+    """Whether `low` itself is outside."""
+    high_open: bool = False
+    """Whether `high` itself is outside."""
+    also: tuple[int, ...] = ()
+    """Further values with a special meaning, such as -1 for "no limit"."""
+    unit: str = ""
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` is allowed."""
+        if value in self.also:
+            return True
+        above = value > self.low if self.low_open else value >= self.low
+        below = value < self.high if self.high_open else value <= self.high
+        # An integer too large for a float is finite, but math.isfinite cannot convert it.
+        return above and below and (isinstance(value, int) or math.isfinite(value))
+
+    def __str__(self) -> str:
+        """Such as "at least 1 step, or -1"."""
+        low, high = f"{self.low:.15g}", f"{self.high:.15g}"
+        if math.isinf(self.low) and math.isinf(self.high):
+            text = "a finite number"
+        elif math.isinf(self.high):
+            text = f"more than {low}" if self.low_open else f"at least {low}"
+        else:
+            text = (
+                f"in {'(' if self.low_open else '['}{low}, {high}{')' if self.high_open else ']'}"
+            )
+        text += f" {self.unit}" if self.unit else ""
+        return ", or ".join([text, *map(str, self.also)])
+
+
+FINITE = Range()
+NOT_NEGATIVE = Range(low=0)
+POSITIVE = Range(low=0, low_open=True)
+SHARE = Range(low=0, high=1)
+BELOW_ONE = Range(low=0, high=1, high_open=True)
+
+
+def check_range(name: str, value: Any, allowed: Range) -> None:
+    """Raises UserError with name, value and range unless `value` is a number in `allowed`."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not allowed.holds(value):
+        raise UserError(f"{name}={shorten(value)} must be {allowed}")

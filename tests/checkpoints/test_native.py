@@ -224,7 +224,7 @@ def test_loading_needs_neither_numpy_nor_lightning_nor_torchvision(tmp_path: Pat
 EDITS: list[tuple[str, object, str]] = [
     ("classes", "abc", "is not a list of names"),
     ("classes", [1, 2, 3], "is not a list of names"),
-    ("classes", ["a", "a", "b"], "the class name 'a' stands there twice"),
+    ("classes", ["a", "a", "b"], "duplicate class name 'a'"),
     ("classes", ["a"], "1 class names for num_classes=3"),
     ("preprocess", [1], "is not an object"),
     ("preprocess", {"image_size": [10**6, 10**6]}, "takes more than 67,108,864 pixels"),

@@ -13,7 +13,6 @@ from vit.data.sources import (
     cut,
     held_out,
     missing_files,
-    shorten,
 )
 from vit.errors import UserError
 
@@ -144,8 +143,3 @@ def test_missing_files_are_found(tmp_path):
     (tmp_path / "here.jpg").touch()
     paths = PathList(["here.jpg", "gone.jpg", "no folder/x.jpg"], str(tmp_path))
     assert missing_files(paths) == [1, 2]
-
-
-def test_long_lists_are_shortened():
-    assert shorten(["a", "b"]) == "'a', 'b'"
-    assert shorten(["a", "b", "c"], limit=1) == "'a' and 2 more"

@@ -3,7 +3,7 @@ import warnings
 import pytest
 
 from vit.reports.drawing import LIGHT, new_figure, png
-from vit.reports.lettering import columns, legible, nearest_legible, shorten, text_style
+from vit.reports.lettering import legible, nearest_legible, text_style
 
 UNDRAWABLE = "\U00012000\ue000"  # cuneiform and a private character: in no usual font
 
@@ -50,16 +50,3 @@ def test_dollar_signs_are_letters_not_mathematics():
 
 def test_an_undrawable_character_of_a_file_name_becomes_a_question_mark():
     assert nearest_legible("dir/a\udcffb\ue000.jpg") == "dir/a?b?.jpg"
-
-
-def test_long_names_lose_their_middle():
-    assert shorten("short", 10) == "short"
-    long = "a very long class name 017"
-    assert shorten(long, 12) == "a very…e 017"
-    assert len(shorten(long, 12)) == 12
-    assert shorten(long, 13).endswith("017") and shorten(long, 13) != shorten(long[:-1] + "8", 13)
-
-
-def test_wide_characters_take_two_columns():
-    assert columns("猫cat") == 5
-    assert shorten("猫猫猫猫猫猫", 7) == "猫…猫"

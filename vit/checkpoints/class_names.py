@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from vit.errors import UserError
-from vit.ranges import shown
+from vit.errors import UserError, shorten
 
 IMAGENET21K_CLASSES = 21_843
 """Outputs of Google's models of ImageNet-21k (other orders have 21,841 or 11,221)."""
@@ -26,7 +25,7 @@ def check_names(classes: Sequence[str] | None) -> None:
     counts = Counter(classes or ())
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
-        raise UserError(f"classes has the name {shown(twice[0])} twice; give each class one name")
+        raise UserError(f"classes has the name {shorten(twice[0])} twice; give each class one name")
 
 
 def imagenet21k_classes() -> list[str]:

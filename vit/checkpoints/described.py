@@ -7,7 +7,6 @@ nothing is allocated for a model that is larger than the tensors of its file.
 import json
 import math
 import re
-import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from vit.checkpoints.files import reason
 from vit.checkpoints.preprocessing import CROP_FRACTION, HALF, INTERPOLATIONS, RESIZES, described
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, shorten
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.resnet import ROOT_CHANNELS
 from vit.models.zoo import ModelConfig, config_from_dict
@@ -65,7 +64,7 @@ def checked(
         _check_size(config, shapes)
         sha256 = values.get("sha256")
         if sha256 is not None and not _is(sha256, r"[0-9a-f]{64}"):
-            raise UserError(f"sha256={_short(sha256)} is not 64 hexadecimal digits")
+            raise UserError(f"sha256={shorten(sha256)} is not 64 hexadecimal digits")
         return Description(
             config=config,
             classes=_classes(values.get("classes"), config.num_classes),
@@ -74,12 +73,12 @@ def checked(
             sha256=sha256,
         )
     except UserError as error:
-        raise UserError(f"{path}: {reason(error, longest=400)}") from error
+        raise UserError(f"{path}: {reason(error)}") from error
 
 
 def _check_version(version: Any) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise UserError(f"version={_short(version)} is not a whole number above 0")
+        raise UserError(f"version={shorten(version)} is not a whole number above 0")
     if version > VERSION:
         raise UserError("saved by a newer version of vit; upgrade vit")
 
@@ -88,15 +87,15 @@ def _classes(classes: Any, num_classes: int) -> list[str] | None:
     if classes is None:
         return None
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise UserError(f"classes={_short(classes)} is not a list of names")
+        raise UserError(f"classes={shorten(classes)} is not a list of names")
     if len(classes) != num_classes:
         raise UserError(f"{len(classes)} class names for num_classes={num_classes}")
     seen: set[str] = set()
     for name in classes:
         if name in seen:
-            raise UserError(f"the class name {_short(name)} stands there twice")
+            raise UserError(f"duplicate class name {shorten(name)!r}")
         if not _is_unicode(name):
-            raise UserError(f"the class name {_short(name)} is not valid Unicode")
+            raise UserError(f"the class name {shorten(name)!r} is not valid Unicode")
         seen.add(name)
     return classes
 
@@ -106,11 +105,11 @@ def _preprocess(values: Any) -> dict[str, Any] | None:
     if values is None:
         return None
     if not isinstance(values, dict):
-        raise UserError(f"preprocess={_short(values)} is not an object")
+        raise UserError(f"preprocess={shorten(values)} is not an object")
     count, largest = values.get("channels"), _LARGEST
     if count is not None:
         if not _numbers([count], 1, 1, _MAX_CHANNELS, int):
-            raise UserError(f"preprocess: channels={_short(count)} is not a number from 1 to 16")
+            raise UserError(f"preprocess: channels={shorten(count)} is not a number from 1 to 16")
         largest = _LARGEST_VALUE
     colors = "three" if count is None else f"{count}"
     meaning = ": red, green and blue" if count is None else ", one per channel"
@@ -135,11 +134,11 @@ def _preprocess(values: Any) -> dict[str, Any] | None:
     for name, value in values.items():
         if name not in checks:
             raise UserError(
-                f"preprocess has no field {_short(name)}"
+                f"preprocess has no field {shorten(name)!r}"
                 + (did_you_mean(name, checks) or f"; the known ones are {', '.join(checks)}")
             )
         if not checks[name](value):
-            raise UserError(f"preprocess: {name}={_short(value)} is not {expected[name]}")
+            raise UserError(f"preprocess: {name}={shorten(value)} is not {expected[name]}")
     sides, fraction = values.get("image_size", ()), values.get("crop_fraction", CROP_FRACTION)
     if math.prod(side / fraction for side in sides) > MAX_PIXELS:
         raise UserError(
@@ -164,15 +163,15 @@ def _extra(extra: Any, num_classes: int) -> dict[str, Any]:
     if extra is None:
         return {}
     if not isinstance(extra, dict):
-        raise UserError(f"extra={_short(extra)} is not an object")
+        raise UserError(f"extra={shorten(extra)} is not an object")
     multilabel = extra.get("multilabel", False)
     if not isinstance(multilabel, bool):
-        raise UserError(f"extra: multilabel={_short(multilabel)} is not true or false")
+        raise UserError(f"extra: multilabel={shorten(multilabel)} is not true or false")
     thresholds = extra.get("thresholds")
     if thresholds is not None and not _numbers(thresholds, num_classes, 0, 1):
         raise UserError(
-            f"extra: thresholds={_short(thresholds)} is not a list of {num_classes} numbers from 0 "
-            "to 1"
+            f"extra: thresholds={shorten(thresholds)} is not a list of {num_classes} numbers from "
+            "0 to 1"
         )
     try:
         json.dumps(extra, allow_nan=False, ensure_ascii=False).encode()
@@ -245,12 +244,3 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
-
-
-def _short(value: Any) -> str:
-    """A value for a message: one line, cut where it is long or deep."""
-    return _REPR.repr(value)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vit.checkpoints.lora import merged_file
 from vit.checkpoints.sealed import verify
-from vit.errors import UserError
+from vit.errors import MESSAGE, UserError, shorten
 from vit.reading import irregular, regular_file
 
 _WRAPPERS = re.compile(
@@ -171,10 +171,9 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     return values
 
 
-def reason(error: BaseException, longest: int = 300) -> str:
+def reason(error: BaseException) -> str:
     """The first line of a library's message, which may repeat values of any length."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return text if len(text) <= longest else f"{text[:longest]}..."
+    return shorten((str(error).strip() or type(error).__name__).splitlines()[0], MESSAGE)
 
 
 def _what_it_is(start: bytes, size: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vit.checkpoints.files import WeightFile
-from vit.errors import UserError
+from vit.errors import UserError, shorten
 
 _MOST_PIXELS = 1_000_000
 _Check = Callable[[Any], bool]
@@ -31,9 +31,7 @@ def check_types(file: WeightFile) -> None:
 def _check(where: str, values: Mapping[str, Any], wanted: Mapping[str, tuple[str, _Check]]) -> None:
     for name, (what, check) in wanted.items():
         if name in values and not check(values[name]):
-            shown = repr(values[name])
-            shown = shown if len(shown) <= 60 else f"{shown[:60]}..."
-            raise UserError(f"{where}: {name}={shown} is not {what}")
+            raise UserError(f"{where}: {name}={shorten(repr(values[name]))} is not {what}")
 
 
 def _whole(value: object, least: int = 1, most: int = _MOST_PIXELS) -> bool:

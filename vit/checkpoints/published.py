@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints.preprocessing import described, timms_fraction
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, shorten
 from vit.models.config import ViTConfig
 from vit.models.zoo import canonical_name, model_config
-from vit.ranges import shown
 from vit.reading import irregular
 
 NON_COMMERCIAL = "-nc-"
@@ -168,7 +167,7 @@ def find(text: str) -> Published:
         return row
     if _CLIP.search(text.lower()):
         raise UserError(
-            f"{shown(text)} is a CLIP image tower, with a norm before the blocks and QuickGELU; "
+            f"{shorten(text)} is a CLIP image tower, with a norm before the blocks and QuickGELU; "
             "models here have neither"
         )
     bare = _HUB_PREFIX.sub("", text)

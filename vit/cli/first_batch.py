@@ -8,6 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from vit.errors import some_of
 from vit.writing import write_bytes
 
 FILE = "first_batch.png"
@@ -56,6 +57,5 @@ def _caption(target: Tensor, classes: list[str], *, several: bool) -> str:
     values, order = target.float().sort(descending=True, stable=True)
     own = [(classes[int(k)], float(v)) for k, v in zip(order, values, strict=True) if v > 0]
     mixed = any(share < 1 for _, share in own)
-    words = [f"{name} {share:.2f}" if mixed else name for name, share in own[:_MOST_LABELS]]
-    more = ["..."] if len(own) > _MOST_LABELS else []
-    return ", ".join(words + more) or ("no label" if several else "")
+    words = [f"{name} {share:.2f}" if mixed else name for name, share in own]
+    return some_of(words, _MOST_LABELS) or ("no label" if several else "")

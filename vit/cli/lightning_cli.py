@@ -20,7 +20,7 @@ from vit.cli.batch_choice import ChooseBatch, settle_batch
 from vit.cli.first_batch import FirstBatch
 from vit.cli.loggers import named_loggers
 from vit.cli.memory_check import RGB, check_memory, configured_model
-from vit.cli.messages import explain, is_refusal, shorten
+from vit.cli.messages import explain, is_refusal
 from vit.cli.option_ranges import check_constructors, check_options
 from vit.cli.processes import check_started
 from vit.cli.recipes import resolve_recipes, task_of
@@ -28,7 +28,7 @@ from vit.cli.run_options import add_run_options
 from vit.cli.trial_builds import try_callbacks, try_optimizer
 from vit.console import is_first_process
 from vit.data.module import DEFAULT_BATCH, ImageData
-from vit.errors import UserError
+from vit.errors import MESSAGE, UserError, shorten
 from vit.hardware import computes_on_cpu, default_precision
 from vit.kernels.routes import use_routes
 from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether, WatchProcesses
@@ -217,7 +217,7 @@ class TrainingCLI(LightningCLI):
         # Such as a GPU or a package that is not there, a list of devices for a CPU, or a callback
         # that can be there only once.
         except (MisconfigurationException, *_REFUSALS) as error:
-            raise UserError(f"trainer: {shorten(' '.join(str(error).split()))}") from error
+            raise UserError(f"trainer: {shorten(' '.join(str(error).split()), MESSAGE)}") from error
         check_started(self.trainer.world_size)
         self.datamodule.share_batch(self.trainer)
         return self.trainer

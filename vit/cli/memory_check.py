@@ -11,10 +11,9 @@ from vit.cli.option_ranges import MAX_DEVICES
 from vit.compute.flops import work
 from vit.compute.memory import GIB, available_memory
 from vit.data.batches import batch_sizes
-from vit.errors import UserError
+from vit.errors import UserError, shorten
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, config_from_dict, model_config
-from vit.ranges import shown
 from vit.training.fitting import DEFAULT_MODEL
 
 FLOAT = 4
@@ -82,9 +81,9 @@ def check_memory(config: Namespace, model: ModelConfig, *, on_cpu: bool) -> None
             most = min(most, step.largest_batch(there))
         raise UserError(
             f"this run needs at least {_gib(needed)} of memory ({_count(params)} parameters, "
-            f"batches of {shown(batch)} images of {shown(height)}x{shown(width)} pixels), and "
-            f"{_gib(there)} are free; choose smaller images, {_smaller_batch(config, most)} or a "
-            "smaller model"
+            f"batches of {shorten(batch)} images of {shorten(height)}x{shorten(width)} pixels), "
+            f"and {_gib(there)} are free; choose smaller images, {_smaller_batch(config, most)} or "
+            "a smaller model"
         )
 
 

@@ -7,8 +7,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
-from vit.errors import UserError, did_you_mean
-from vit.ranges import shown
+from vit.errors import MESSAGE, UserError, did_you_mean, shorten
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -61,13 +60,13 @@ def plain(message: str) -> str:
     if linked:
         return f"{linked[1]} follows from the data and cannot be set"
     if is_refusal(text):
-        return unusable_class(text) or shorten(text)
+        return unusable_class(text) or shorten(text, MESSAGE)
     keys = re.findall(r'"([\w.]+)":', text)
     named = plain_value(keys, text) if keys else None
     if named:
         return named
     text = text.replace("typing.", "").replace("Parser key ", "").replace("Literal[", "one of [")
-    return shorten(text)
+    return shorten(text, MESSAGE)
 
 
 def plain_value(keys: list[str], text: str) -> str | None:
@@ -88,20 +87,20 @@ def plain_value(keys: list[str], text: str) -> str | None:
     unnamed = re.search(r"Expected a dot import path string: (\S+)", text)
     if unnamed and outer.startswith("trainer."):
         example = "such as lightning.pytorch.callbacks.EarlyStopping"
-        return f"{inner}={shown(unnamed[1])} is not the name of a class, {example}"
+        return f"{inner}={shorten(unnamed[1])} is not the name of a class, {example}"
     section = re.search(r"Unable to load config '(.*?)'", text)
     if section:
-        return f"{outer}={shorten(section[1], 60)} holds no options, and is no file of options"
+        return f"{outer}={shorten(section[1])} holds no options, and is no file of options"
     nested = re.search(r"\": Expected a (.+?)\. Got value: (.*?)(?:\. Got| - Expected|$)", text)
     if nested:
-        return f"{inner}={shown(nested[2])} is not {simple(nested[1])}"
+        return f"{inner}={shorten(nested[2])} is not {simple(nested[1])}"
     union = re.search(r"Union subtypes Subtypes: \[(.*?)\] Errors.*? Given value: (\S+.*?)$", text)
     if union:
         value = re.sub(r"[. ]+Got value: Namespace.*$", "", union[2])
-        return f"{inner}={shown(value)} is none of: {simple(union[1])}"
+        return f"{inner}={shorten(value)} is none of: {simple(union[1])}"
     path = re.search(r"Expected a dot import path string: (\S+)", text)
     if path:
-        return f"{inner}={shown(path[1])} is not the name of a class, such as torch.optim.AdamW"
+        return f"{inner}={shorten(path[1])} is not the name of a class, such as torch.optim.AdamW"
     return None
 
 
@@ -125,7 +124,7 @@ def unusable_class(text: str) -> str | None:
         r"(.+?) - (?:Expected|Not a valid|Problem)",
         text,
     )
-    return f"{name}: {shorten(problem[1])}" if problem else None
+    return f"{name}: {shorten(problem[1], MESSAGE)}" if problem else None
 
 
 def simple(types: str) -> str:
@@ -146,8 +145,3 @@ def parameters(class_path: str) -> list[str]:
         return list(inspect.signature(getattr(import_module(module), name)).parameters)
     except (ImportError, AttributeError, TypeError, ValueError):
         return []
-
-
-def shorten(text: str, limit: int = 400) -> str:
-    """The beginning of a long message, cut at a word."""
-    return text if len(text) <= limit else text[:limit].rsplit(" ", 1)[0] + " ..."

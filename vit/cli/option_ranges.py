@@ -14,8 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from jsonargparse import Namespace
 
 from vit.data.options import CHANNELS
-from vit.errors import UserError
-from vit.ranges import NOT_NEGATIVE, POSITIVE, Range, check_range, shown
+from vit.errors import NOT_NEGATIVE, POSITIVE, Range, UserError, check_range, shorten
 from vit.training.masking import FRACTION
 
 MAX_SEED = 2**32 - 1
@@ -111,7 +110,7 @@ def check_options(config: Namespace) -> None:
         _check_number(name, config.get(name), allowed)
     for name, (allowed, reason) in FIXED.items():
         if config.get(name) not in allowed:
-            raise UserError(f"{name}={shown(config.get(name))} cannot be used here: {reason}")
+            raise UserError(f"{name}={shorten(config.get(name))} cannot be used here: {reason}")
     for name in PATHS:
         if config.get(name) == "":
             raise UserError(f"{name} is empty; give a path, or leave the option out")
@@ -168,7 +167,7 @@ def _is_time(value: Any) -> bool:
 def _check_time(name: str, value: Any) -> None:
     """UserError where a duration (DD:HH:MM:SS, or a mapping such as {hours: 2}) is not above 0."""
     wrong = UserError(
-        f"{name}={shown(value)!r} is not a time above 0, such as 00:01:30:00 (days, hours, "
+        f"{name}={shorten(value)!r} is not a time above 0, such as 00:01:30:00 (days, hours, "
         "minutes, seconds)"
     )
     try:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.cli.messages import OneLineParser
-from vit.errors import UserError, did_you_mean
-from vit.ranges import shown
+from vit.errors import UserError, did_you_mean, shorten
 from vit.recipes import find_recipe, list_recipes
 from vit.yaml_reader import read_options
 
@@ -43,7 +42,7 @@ def check_sections(options: Mapping[str, Any], source: str) -> None:
         section = options.get(name)
         if section is not None and not isinstance(section, dict | str):
             raise UserError(
-                f"{source}: {name}: {shown(section)} holds no options; expected lines such as "
+                f"{source}: {name}: {shorten(section)} holds no options; expected lines such as "
                 f"'{name}: {{{SECTIONS[name]}}}'"
             )
 
@@ -63,7 +62,7 @@ def task_of(args: list[str], tasks: Iterable[str]) -> str:
             task = read_options(Path(configs[i])).get("task", task)
     if not isinstance(task, str) or task not in tasks:
         hint = did_you_mean(str(task), tasks) or f"; choose {' or '.join(tasks)}"
-        raise UserError(f"unknown task {shown(task)!r}{hint}")
+        raise UserError(f"unknown task {shorten(task)!r}{hint}")
     return task
 
 

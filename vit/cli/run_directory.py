@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vit.checkpoints.sealed import BEST, LAST, PREVIOUS
 from vit.console import is_first_process
-from vit.errors import UserError
+from vit.errors import UserError, some_of
 from vit.locking import FileLock, Locked
 from vit.writing import is_temporary, remove_orphans, write_bytes
 
@@ -213,18 +213,12 @@ def _check_free(folder: Path, what: str) -> None:
         others = sorted(names - _BESIDE_A_START)
     if others:
         raise _Occupied(
-            f"{what} is not empty and holds no run ({shown(others)}); choose another --run_dir"
+            f"{what} is not empty and holds no run ({some_of(others, 3)}); choose another --run_dir"
         )
 
 
 def _is_of_a_start(name: str) -> bool:
     return name in _REPLACED or _KEPT.fullmatch(name) is not None
-
-
-def shown(names: list[str]) -> str:
-    """Some of the names."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
 
 
 def holds_run(folder: Path) -> bool:

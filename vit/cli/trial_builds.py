@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from jsonargparse import Namespace
 
-from vit.cli.messages import shorten
-from vit.errors import UserError
+from vit.errors import MESSAGE, UserError, shorten
 from vit.training.optimizers.groups import check_arguments, param_groups
 
 # Names and shapes of parameters as every model has them.
@@ -41,7 +40,7 @@ def try_optimizer(config: Namespace) -> None:
         raise UserError(f"model.optimizer: {error}") from error
     # RuntimeError: torch's own, such as for gradients of another layout.
     except (ValueError, TypeError, RuntimeError) as error:
-        reason = shorten(" ".join(str(error).split()))
+        reason = shorten(" ".join(str(error).split()), MESSAGE)
         raise UserError(f"model.optimizer: {kind.__name__}: {reason}") from error
 
 

@@ -7,9 +7,7 @@ import traceback
 from pathlib import Path
 
 from vit.cache import cache_directory
-from vit.errors import UserError
-
-_LONGEST = 300
+from vit.errors import MESSAGE, UserError, shorten
 
 
 def user_error(error: BaseException) -> UserError | None:
@@ -29,9 +27,8 @@ def report(error: BaseException, folder: Path | None) -> str:
     text = "".join(traceback.format_exception(error))
     path = _write(text, folder)
     what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    what = what if len(what) <= _LONGEST else what[:_LONGEST] + " ..."
     where = "could not be written" if path is None else f"is in {path}"
-    return f"unexpected error in {_module(error)}: {what}; the traceback {where}"
+    return f"unexpected error in {_module(error)}: {shorten(what, MESSAGE)}; the traceback {where}"
 
 
 def _module(error: BaseException) -> str:

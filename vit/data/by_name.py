@@ -6,8 +6,8 @@ from pathlib import Path
 
 from vit.cache import cache_directory
 from vit.data.catalog import CATALOG, Dataset, Parts, list_datasets
-from vit.data.sources import PathList, Splits, cut, missing_files, shorten
-from vit.errors import UserError, did_you_mean
+from vit.data.sources import PathList, Splits, cut, missing_files
+from vit.errors import UserError, did_you_mean, some_of
 
 
 def load_dataset(
@@ -69,7 +69,7 @@ def _check_complete(dataset: Dataset, parts: Parts, folder: Path) -> None:
         if isinstance(part.items, PathList):
             missing = missing_files(part.items)
             if missing:
-                files = shorten([part.items[index] for index in missing], limit=1)
+                files = some_of((repr(part.items[index]) for index in missing), 1)
                 raise UserError(f"{title} is incomplete, {files} do not exist; {advice}")
 
 

@@ -24,9 +24,8 @@ from vit.data.sources import (
     class_order,
     complete,
     look_alikes,
-    shorten,
 )
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, some_of
 
 
 def load_folder(
@@ -202,7 +201,7 @@ class _Part:
         if unknown:
             near = did_you_mean(unknown[0], classes)
             raise UserError(
-                f"{self.where} has classes that {train} lacks: {shorten(unknown)}{near}"
+                f"{self.where} has classes that {train} lacks: {some_of(map(repr, unknown))}{near}"
             )
         if not sum(self.count(name) for name in classes):
             raise UserError(f"{self.where} has no images in class folders; fill it or remove it")
@@ -216,7 +215,9 @@ class _Part:
                 f"{self.where}: links to what is listed already left out: {self.tree.repeats:,}"
             )
         if self.tree.dangling:
-            notes.append(f"{self.where}: broken links left out: {shorten(self.tree.dangling)}")
+            notes.append(
+                f"{self.where}: broken links left out: {some_of(map(repr, self.tree.dangling))}"
+            )
         return notes
 
 
@@ -254,7 +255,9 @@ def _split_folders(
         held = ", ".join(f"{os.path.basename(path)}/" for path in found.values())
         raise UserError(f"{root} has {held} but no train/; put the training class folders there")
     order: tuple[SplitName, ...] = ("train", "val", "test")
-    notes = [f"{root}: folders beside train/ left out: {shorten(others)}"] if others else []
+    notes = (
+        [f"{root}: folders beside train/ left out: {some_of(map(repr, others))}"] if others else []
+    )
     return {split: found[split] for split in order if split in found}, notes
 
 

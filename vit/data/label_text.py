@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from vit.errors import UserError
+from vit.errors import UserError, shorten
 
 SEPARATOR = "|"
 OTHER_SEPARATORS = (";", ",", "/")
@@ -36,7 +36,7 @@ def joined_labels_note(
             example = next(label for label in labels[most] if separator in label)
             return [
                 f"{path}: {number:,} of {labelled:,} labels contain {separator!r}, which "
-                f"does not separate labels: {short(example)} is one class; if it is several, "
+                f"does not separate labels: {shorten(example)!r} is one class; if it is several, "
                 f"add --data.label_separator '{separator}'"
             ]
     return []
@@ -63,10 +63,5 @@ def needless_separator(
     names = [label for own in labels for label in own]
     there = [s for s in (SEPARATOR, *OTHER_SEPARATORS) if any(s in name for name in names)]
     hint = f"they contain {there[0]!r}" if there else "leave it out"
-    such = f", such as {short(names[0])}" if names else ""
+    such = f", such as {shorten(names[0])!r}" if names else ""
     return UserError(f"{start} occurs in none of the labels of {path}{such}; {hint}")
-
-
-def short(text: str) -> str:
-    """The text in quotes, shortened if long."""
-    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")

@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 
 from vit.data.label_text import (
-    MAX_SHOWN,
     OTHER_SEPARATORS,
     SEPARATOR,
     joined_labels_note,
     needless_separator,
-    short,
 )
 from vit.data.one_hot import class_columns, is_yes
 from vit.data.sources import (
@@ -38,7 +36,7 @@ from vit.data.sources import (
     missing_files,
 )
 from vit.data.table import Row, column_names, read_table, text_of
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, shorten
 from vit.reading import irregular
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
@@ -255,8 +253,8 @@ class _Listing:
         if split is None:
             raise self._mistake(
                 number,
-                f"has split {short(value)}; known are "
-                f"{', '.join(SPLIT_NAMES)}{did_you_mean(value[:MAX_SHOWN], SPLIT_NAMES)}",
+                f"has split {shorten(value)!r}; known are "
+                f"{', '.join(SPLIT_NAMES)}{did_you_mean(value, SPLIT_NAMES)}",
             )
         return _ORDER.index(split)
 
@@ -338,14 +336,14 @@ class _Listing:
         if not labels:
             return self._mistake(number, "has no label")
         unknown = next(label for label in labels if label not in classes)
-        hint = did_you_mean(unknown, classes) if len(unknown) <= MAX_SHOWN else ""
+        hint = did_you_mean(unknown, classes)
         for separator in OTHER_SEPARATORS:
             parts = [part.strip() for part in unknown.split(separator)]
             if len(parts) > 1 and all(part in classes for part in parts):
                 hint = f"; write several labels as {self.separator.join(parts)}, or add "
                 hint += f"--data.label_separator '{separator}'"
         return self._mistake(
-            number, f"({split}) has label {short(unknown)}, which no train row has{hint}"
+            number, f"({split}) has label {shorten(unknown)!r}, which no train row has{hint}"
         )
 
     def _refuse_missing(self, rows: np.ndarray) -> None:

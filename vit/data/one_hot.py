@@ -8,15 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from vit.data.table import Row, listed, text_of
-from vit.errors import UserError, did_you_mean, some_of
+from vit.errors import UserError, did_you_mean, shorten, some_of
 
 WORDS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """What a cell may hold, in lower case. An empty cell is a no."""
 
 _NEARLY_ALL = 0.9
 """Share of zeros and ones from which on another value is a mistake, and the column no other one."""
-
-_SHOWN = 5
 
 
 @dataclass
@@ -69,7 +67,7 @@ def class_columns(
         if column.first_other and column.flags >= _NEARLY_ALL * (column.flags + column.others):
             number, text = column.first_other
             raise UserError(
-                f"{path} row {number} has {text[:40]!r} in column {header[at]!r}, whose other "
+                f"{path} row {number} has {shorten(text)!r} in column {header[at]!r}, whose other "
                 "values are 0 and 1; a column of a class has nothing else"
             )
     places = [at for at, column in columns.items() if column.flags and not column.others]
@@ -84,10 +82,10 @@ def class_columns(
         if names.count(name) > 1:
             raise UserError(f"{path} has {names.count(name)} columns {name!r}; keep one")
     note = f"{path}: its {len(names):,} columns of zeros and ones are the classes: "
-    note += some_of(names, _SHOWN)
+    note += some_of(names)
     ignored = [header[at] for at in wanted if at not in places]
     if ignored:
-        note += f"; other columns are left out: {some_of(ignored, _SHOWN)}"
+        note += f"; other columns are left out: {some_of(ignored)}"
     return ClassColumns(places, [note])
 
 

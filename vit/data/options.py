@@ -6,8 +6,7 @@ from typing import Literal, get_args
 from vit.data.memory import Cache
 from vit.data.preprocess import check_choice
 from vit.data.raster import MAX_CHANNELS
-from vit.errors import UserError
-from vit.ranges import BELOW_ONE, NOT_NEGATIVE, Range, check_range
+from vit.errors import BELOW_ONE, NOT_NEGATIVE, Range, UserError, check_range
 
 MAX_WORKERS = 1024
 """More would be started until the memory ends."""

@@ -27,6 +27,7 @@ from PIL.ExifTags import Base
 from torch import Tensor
 
 from vit.data.decode import MAX_PIXELS, TRANSPOSE, ImageError, open_image, printable_path
+from vit.errors import MESSAGE, shorten
 from vit.reading import special
 
 MAX_CHANNELS = 16
@@ -133,7 +134,7 @@ def _decoded(data: bytes, name: str) -> np.ndarray:
         raise
     # Decoders answer damaged files with anything from struct.error to ZeroDivisionError.
     except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = shorten(" ".join(str(error).split()), MESSAGE) or type(error).__name__
         raise ImageError(f"{name}: cannot be decoded ({reason}); replace or delete it") from error
 
 

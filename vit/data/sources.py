@@ -314,7 +314,7 @@ def _scarce(classes: list[str], labels: np.ndarray, taken: np.ndarray, where: st
     lacking = [classes[label] for label in np.flatnonzero(counts == 0)]
     if not lacking:
         return []
-    return [f"{where}: no image could be held out of {shorten(lacking)}: too few images"]
+    return [f"{where}: no image could be held out of {some_of(map(repr, lacking))}: too few images"]
 
 
 def check_classes(classes: list[str], where: str, hint: str = "") -> None:
@@ -323,11 +323,6 @@ def check_classes(classes: list[str], where: str, hint: str = "") -> None:
         raise UserError(
             f"{where} has one class only, {classes[0]!r}; at least two are needed{hint}"
         )
-
-
-def shorten(names: Sequence[str], limit: int = 5) -> str:
-    """'a', 'b' and 7 more."""
-    return some_of(map(repr, names), limit)
 
 
 def missing_files(paths: PathList) -> list[int]:
@@ -374,9 +369,8 @@ def look_alikes(classes: Sequence[str], where: str) -> list[str]:
     alike = [names for names in groups.values() if len(names) > 1]
     if not alike:
         return []
-    shown = "; ".join(map(_side_by_side, alike[:3]))
-    more = f" and {len(alike) - 3:,} more groups" if len(alike) > 3 else ""
-    return [f"{where}: classes whose names differ in spelling only are kept apart: {shown}{more}"]
+    shown = some_of(map(_side_by_side, alike), 3, "; ")
+    return [f"{where}: classes whose names differ in spelling only are kept apart: {shown}"]
 
 
 def _side_by_side(names: list[str]) -> str:

@@ -19,11 +19,10 @@ from vit.data.decode import ImageError
 from vit.data.preprocess import InputFormat
 from vit.data.raster import open_raster
 from vit.data.sources import ImageSet, PathList
-from vit.errors import UserError
+from vit.errors import UserError, some_of
 from vit.writing import write_text
 
 _VERSION = 1
-_SHOWN = 4
 
 
 def with_statistics(
@@ -59,12 +58,8 @@ def with_statistics(
 
 def _describe(mean: list[float], std: list[float], count: int, *, how: str) -> None:
     """Prints what was found over `count` images to stderr."""
-    shown = [", ".join(f"{value:.4g}" for value in values[:_SHOWN]) for values in (mean, std)]
-    more = ", ..." if len(mean) > _SHOWN else ""
-    say(
-        f"channels: {len(mean)}, mean {shown[0]}{more}, std {shown[1]}{more} ({how} over "
-        f"{count:,} train images)"
-    )
+    means, stds = (some_of(f"{value:.4g}" for value in values) for values in (mean, std))
+    say(f"channels: {len(mean)}, mean {means}, std {stds} ({how} over {count:,} train images)")
     constant = [str(at) for at, value in enumerate(std) if value == 0]
     if constant:
         note(f"channel {', '.join(constant)} is the same in every train image, and says nothing")

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, shorten, some_of
 from vit.reading import special
 
 Row = tuple[int, list[Any]]
 """Number for messages, from 1 (Parquet: of the row; CSV: of the line it ends on), and cells."""
 
-_MAX_LISTED, _MAX_SHOWN = 20, 60
+_MAX_LISTED = 20
 """Column names in a message, and characters of one."""
 
 
@@ -60,11 +60,8 @@ def _check_header(path: str, header: list[str], needed: Sequence[str]) -> None:
 
 
 def listed(header: list[str]) -> str:
-    """The names as they stand where they are words, quoted where they might break the line."""
-    shown = [name if name.isprintable() else repr(name) for name in header[:_MAX_LISTED]]
-    shown = [name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}..." for name in shown]
-    more = len(header) - len(shown)
-    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+    """The names of columns, for a message."""
+    return some_of(map(shorten, header), _MAX_LISTED)
 
 
 def _csv_rows(path: str) -> Iterator[Row]:

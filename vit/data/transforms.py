@@ -32,8 +32,7 @@ from vit.data.preprocess import (
 )
 from vit.data.randaugment import MAX_MAGNITUDE, Variant, randaugment
 from vit.data.windows import Windows
-from vit.errors import UserError
-from vit.ranges import NOT_NEGATIVE, check_range
+from vit.errors import NOT_NEGATIVE, UserError, check_range
 
 Crop = Literal["inception", "pad", "simple", "resize_random", "none"]
 

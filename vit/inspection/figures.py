@@ -13,8 +13,9 @@ from matplotlib.image import AxesImage
 from PIL import Image
 from torch import Tensor
 
+from vit.errors import shorten
 from vit.reports.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
-from vit.reports.lettering import shorten, text_style
+from vit.reports.lettering import text_style
 
 DARKEST = 0.12
 """Brightness of an overlay where the map is 0."""

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from vit.errors import UserError
+from vit.errors import Range, UserError, check_range
 from vit.models.fields import as_depths, as_size, check_fields, check_kinds, known_fields
-from vit.ranges import Range, check_range
 
 PosResize = Literal[
     "bilinear_corners",

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vit.errors import UserError, did_you_mean, some_of
+from vit.errors import UserError, did_you_mean, shorten, some_of
 from vit.models.config import ResNetConfig, Rotary, ViTConfig
-from vit.ranges import shown
 
 if TYPE_CHECKING:
     from vit.models.resnet import ResNet
@@ -203,7 +202,7 @@ def canonical_name(name: str) -> str:
                 f"; here this architecture is {published!r}, and pretrained=... takes its weights: "
                 "a name of `vit models --weights`, a file, a directory or an address"
             )
-        raise UserError(f"unknown model {shown(name)!r}{hint}")
+        raise UserError(f"unknown model {shorten(name)!r}{hint}")
     return by_key[_key(name)]
 
 

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image
 
+from vit.errors import columns, shorten
 from vit.reports.drawing import (
     LIGHT,
     PIXEL_ART,
@@ -23,13 +24,7 @@ from vit.reports.drawing import (
     new_figure,
     style_axes,
 )
-from vit.reports.lettering import (
-    columns,
-    legible,
-    nearest_legible,
-    shorten,
-    text_style,
-)
+from vit.reports.lettering import legible, nearest_legible, text_style
 from vit.reports.scores import most_confused, wilson_interval
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ as mathematics) or use a script without an installed font.
 
 from functools import lru_cache
 from typing import TypedDict
-from unicodedata import category, east_asian_width
+from unicodedata import category
 
 from matplotlib import font_manager
 from matplotlib.font_manager import FontProperties
@@ -40,26 +40,6 @@ def legible(text: str, instead: str) -> str:
 def nearest_legible(text: str) -> str:
     """`text` on one line with a question mark for each character that no font can draw."""
     return "".join(c if _family(c) else "?" for c in " ".join(text.split()))
-
-
-def shorten(text: str, width: int) -> str:
-    """At most `width` columns, with an ellipsis in the middle: numbered names differ at the end.
-
-    Chinese, Japanese and Korean characters take two columns.
-    """
-    if columns(text) <= width:
-        return text
-    head, tail = text, text
-    while columns(head) > (width - 1) - (width - 1) // 2:
-        head = head[:-1]
-    while columns(tail) > (width - 1) // 2:
-        tail = tail[1:]
-    return f"{head.rstrip()}…{tail.lstrip()}"
-
-
-def columns(text: str) -> int:
-    """Width of the text in character cells."""
-    return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
 @lru_cache(maxsize=4096)

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
-from vit.errors import UserError
+from vit.errors import UserError, shorten
 from vit.reports.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
-from vit.reports.lettering import nearest_legible, shorten, text_style
+from vit.reports.lettering import nearest_legible, text_style
 
 MARKERS = {"ViT": "o", "ResNet": "s", "hybrid": "D"}
 """Markers of the published families; the user's runs are stars."""

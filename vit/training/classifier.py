@@ -11,10 +11,9 @@ import torch
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from vit.errors import UserError
+from vit.errors import UserError, check_range
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
-from vit.ranges import check_range
 from vit.training.counted_data import counting_data
 from vit.training.distillation import Teacher
 from vit.training.facts import DataFacts

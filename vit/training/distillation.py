@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.checkpoints.pretrained import LoadReport, create_model
-from vit.errors import UserError
-from vit.ranges import POSITIVE, SHARE, check_range
+from vit.errors import POSITIVE, SHARE, UserError, check_range
 from vit.shapes import Float
 
 

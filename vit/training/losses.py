@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.errors import UserError, did_you_mean, some_of
-from vit.ranges import BELOW_ONE, FINITE, POSITIVE, check_range
+from vit.errors import BELOW_ONE, FINITE, POSITIVE, UserError, check_range, did_you_mean, some_of
 from vit.shapes import Float
 from vit.training.distillation import Distillation
 

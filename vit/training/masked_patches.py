@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from vit.errors import UserError
+from vit.errors import UserError, check_range
 from vit.models.vision_transformer import VisionTransformer
-from vit.ranges import check_range
 from vit.seeds import step_seed
 from vit.shapes import Float, Int
 from vit.training.counted_data import counting_data

@@ -12,8 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vit.errors import UserError
-from vit.ranges import Range
+from vit.errors import Range, UserError
 from vit.shapes import Float, Int
 
 Target = Literal["mean_color", "colors_4x4", "pixels"]

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit.errors import UserError
-from vit.ranges import NOT_NEGATIVE, check_range
+from vit.errors import NOT_NEGATIVE, UserError, check_range
 from vit.shapes import Float
 from vit.training.draws import StepDraws, batch_draws
 

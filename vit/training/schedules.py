@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from vit.errors import UserError
-from vit.ranges import NOT_NEGATIVE, SHARE, Range, check_range
+from vit.errors import NOT_NEGATIVE, SHARE, Range, UserError, check_range
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 
-from vit.ranges import BELOW_ONE, check_range
+from vit.errors import BELOW_ONE, check_range
 
 
 class EMA(WeightAveraging):

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from vit.ranges import BELOW_ONE, NOT_NEGATIVE, SHARE, Range, check_range
+from vit.errors import BELOW_ONE, NOT_NEGATIVE, SHARE, Range, check_range
 
 # Matrices in shape, but not in meaning: big_vision decays `.*/kernel$` only.
 TOKENS = ("pos_embed", "cls_token", "reg_token", "dist_token", "rope.freqs")
