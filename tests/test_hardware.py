@@ -129,4 +129,27 @@ def test_the_peak_is_unknown_where_the_system_does_not_give_it(
         file.write_text(status)
     monkeypatch.setattr(hardware, "open", lambda _, **options: open(file, **options), raising=False)
     assert hardware.peak_memory(torch.device("cpu")) is None
-    assert hardware.process_bytes("VmRSS") == (12 * 1024 if status else None)
+
+
+def test_available_memory_is_at_most_that_of_the_machine() -> None:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < hardware.available_memory() <= total
+
+
+def test_a_container_leaves_what_it_does_not_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(hardware, "Path", lambda _: tmp_path)
+    free = hardware.available_memory()
+    for limit, expected in (("max", free), ("3000000", 3_000_000 - 1_000_000 + 200_000), ("9", 0)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "memory.current").write_text("1000000\n")
+        (tmp_path / "memory.stat").write_text("file 300000\ninactive_file 200000\n")
+        assert hardware.available_memory() == pytest.approx(expected, rel=0.1)
+
+
+def test_a_limit_of_the_shell_counts() -> None:
+    code = "from vit.hardware import available_memory; print(available_memory())"
+    command = f"ulimit -v 4000000; exec {sys.executable} -c '{code}'"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert 0 < int(done.stdout) < 4_000_000 * 1024

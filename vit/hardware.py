@@ -5,7 +5,9 @@ Heavy imports are local, because `vit --help` imports this module.
 
 import os
 import platform
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import vit
@@ -151,8 +153,7 @@ def hardware() -> dict[str, Any]:
         else os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
     }
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if (memory := _machine_memory()) is not None:
         facts["memory_gb"] = round(memory / 2**30, 1)
     if torch.cuda.is_available():
         facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -166,16 +167,61 @@ def peak_memory(device: "torch.device") -> int | None:
 
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return process_bytes("VmHWM")  # not ru_maxrss, which starts with that of the parent process
+    # Not ru_maxrss, which starts with that of the parent process.
+    return _kilobytes("/proc/self/status", "VmHWM")
 
 
-def process_bytes(field: str) -> int | None:
-    """A size of this process in /proc/self/status, such as VmRSS.
+def available_memory(device: "torch.device | None" = None) -> int:
+    """Bytes that this process may still take: of a CUDA device, else of the machine, within the
+    limits of its container (control groups, version 2) and its shell (ulimit -v).
+
+    sys.maxsize where the system does not say.
+    """
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    free = _kilobytes("/proc/meminfo", "MemAvailable") or _machine_memory() or sys.maxsize
+    return min(free, _free_in_container(), _free_in_shell())
+
+
+def _free_in_container() -> int:
+    group = Path("/sys/fs/cgroup")
+    try:
+        free = int((group / "memory.max").read_text())
+        free -= int((group / "memory.current").read_text())
+        # What was read of files is kept until the memory is needed.
+        found = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.M)
+    except (OSError, ValueError):  # no limit
+        return sys.maxsize
+    return max(0, free + int(found[1] if found else 0))
+
+
+def _free_in_shell() -> int:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return sys.maxsize
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(0, limit - (_kilobytes("/proc/self/status", "VmSize") or 0))
+
+
+def _machine_memory() -> int | None:
+    """All bytes of this machine; None on Windows."""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _kilobytes(path: str, field: str) -> int | None:
+    """A size in a file of /proc, in bytes.
 
     None where there is none: not Linux, or a container whose kernel leaves the field out.
     """
     try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        with open(path, encoding="ascii", errors="replace") as file:
             for line in file:
                 if line.startswith(f"{field}:"):
                     return int(line.split()[1]) * 1024

@@ -242,7 +242,7 @@ def test_a_recipe_takes_the_days_that_this_machine_would(
 def test_what_does_not_fit_is_refused_before_it_starts(
     vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vit.compute.machine.available_memory", lambda: int(0.6 * GIB))
+    monkeypatch.setattr("vit.compute.machine.available_memory", lambda _: int(0.6 * GIB))
     done = vit("compare", "vit_h14", "--measure", "--batch-size", "64")
     assert done.status == 2 and done.err.count("\n") == 1
     assert "vit_h14 at 224x224 pixels and --batch-size 64 needs about" in done.err

@@ -56,7 +56,7 @@ def test_the_page_holds_the_maps_of_the_chosen_layers_and_heads(
         "01_00.png", "01_00_heads.png", "08_06.png", "inspection.html",
     }  # fmt: skip
     assert "the first 8 of 13 images are shown" in done.err
-    assert re.search(r"peak memory: \d+ MB above the model", done.err)
+    assert re.search(r"peak memory: [\d,]+ MB", done.err)
     html, data = page_data(tmp_path / "seen")
     assert not re.search(r"https?://(?!www\.w3\.org)", html)
     assert "default-src 'none'" in html and "script-src 'sha256-" in html

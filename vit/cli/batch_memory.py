@@ -18,13 +18,13 @@ from vit.compute.memory import (
     Activations,
     TrainingMemory,
     activations,
-    available_memory,
     largest_of,
 )
 from vit.compute.units import FLOAT
 from vit.data.batches import batch_sizes
 from vit.data.module import ImageData
 from vit.errors import UserError
+from vit.hardware import available_memory
 from vit.models.zoo import ModelConfig
 from vit.training.callbacks import FineTuneBySize
 from vit.training.fitting import NetworkTraining

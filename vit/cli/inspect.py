@@ -8,6 +8,7 @@ from vit.cli.messages import OneLineParser
 from vit.cli.run_directory import writable
 from vit.console import note, say
 from vit.errors import UserError
+from vit.hardware import peak_memory
 
 EPILOG = """\
 examples:
@@ -68,6 +69,7 @@ def run(args: list[str]) -> int:
         note(text)
     for path in result.written:
         print(path)
-    if result.peak is not None:
-        say(f"peak memory: {result.peak / 1e6:,.0f} MB above the model")
+    peak = peak_memory(next(subject.model.parameters()).device)
+    if peak is not None:
+        say(f"peak memory: {peak / 1e6:,.0f} MB")
     return 0

@@ -9,9 +9,10 @@ from vit.checkpoints.pretrained import PretrainedInfo
 from vit.cli.batch_memory import accumulating, step_memory
 from vit.cli.option_ranges import MAX_DEVICES
 from vit.compute.flops import work
-from vit.compute.memory import GIB, available_memory
+from vit.compute.memory import GIB
 from vit.data.batches import batch_sizes
 from vit.errors import UserError, shorten
+from vit.hardware import available_memory
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, config_from_dict, model_config
 from vit.training.fitting import DEFAULT_MODEL

@@ -10,7 +10,6 @@ from vit.compute.flops import Work
 from vit.compute.memory import (
     GIB,
     TrainingMemory,
-    available_memory,
     largest,
     measured_activations,
     measured_peak,
@@ -21,7 +20,7 @@ from vit.compute.timing import Times, num_turns
 from vit.compute.units import precision_name
 from vit.console import Meter
 from vit.errors import UserError
-from vit.hardware import default_precision, hardware
+from vit.hardware import available_memory, default_precision, hardware
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +93,7 @@ class Machine:
 
         cuda = torch.cuda.is_available()
         kind = "cuda" if cuda else "cpu"
-        memory = torch.cuda.mem_get_info()[0] if cuda else available_memory()
+        memory = available_memory(torch.device(kind))
         facts = hardware()
         name = torch.cuda.get_device_name() if cuda else f"{facts['cores']} cores {facts['cpu']}"
         return cls(

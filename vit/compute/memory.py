@@ -4,13 +4,11 @@ All sizes are in bytes; GiB is 2^30. Predictions assume fused attention kernels,
 attention weights. Precisions are those of vit/compute/units.py.
 """
 
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vit.compute.flops import units
@@ -87,29 +85,6 @@ class TrainingMemory:
 WORKSPACE = 0.08
 """Fraction of memory reserved for what no formula counts: temporary gradients of activations,
 library buffers, and fragmentation."""
-
-
-def available_memory() -> int:
-    """Bytes available to this process, within the limits of its container and its shell."""
-    limits = []
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit != "max":
-            limits.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    except (OSError, ValueError):
-        pass  # not Linux, or no limit
-    try:
-        import resource
-
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)  # ulimit -v
-        if limit != resource.RLIM_INFINITY:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            limits.append(max(limit - pages * resource.getpagesize(), 0))
-    except (ImportError, OSError):
-        pass  # Windows, or no limit that can be compared
-    return min(limits) if limits else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def kept_bytes(step: "Callable[[], Tensor]", model: "nn.Module") -> int:

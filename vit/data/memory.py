@@ -1,6 +1,5 @@
 """Images that stay in memory as uint8: where they do, an epoch neither reads nor decodes them."""
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +10,7 @@ from vit.data.photo import Photo
 from vit.data.sources import ImageSet, PathList
 from vit.data.windows import Windows, planar
 from vit.errors import UserError
+from vit.hardware import available_memory
 
 Cache = Literal["auto", "ram", "none"]
 
@@ -44,23 +44,9 @@ class Decoded:
         )
 
 
-def machine_memory() -> int | None:
-    """Bytes of memory that this machine, or the container it seems to be, has; None if unknown."""
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows
-        return None
-    try:
-        with open("/sys/fs/cgroup/memory.max") as file:
-            return min(memory, int(file.read()))
-    except (OSError, ValueError):  # no such limit, or "max"
-        return memory
-
-
 def automatic_limit(processes: int) -> int:
     """Bytes that a set may take in each of `processes` processes of this machine."""
-    memory = machine_memory()
-    return (MAX_BYTES if memory is None else min(MAX_BYTES, memory // 8)) // processes
+    return min(MAX_BYTES, available_memory() // 8) // processes
 
 
 def in_memory(
@@ -72,7 +58,7 @@ def in_memory(
     `automatic_limit`.
 
     Raises:
-        UserError: cache is ram, and they have several sizes or would take half of the memory.
+        UserError: cache is ram, and they have several sizes or would take half of the free memory.
     """
     if isinstance(images.items, np.ndarray):
         fits = windows is not None and windows.fits(*images.items.shape[1:3])
@@ -91,15 +77,14 @@ def in_memory(
 
 
 def _all_decoded(images: ImageSet, processes: int) -> Decoded:
-    memory = machine_memory()
     size = _common_size(images)
     if size is None:
         raise UserError("cache=ram needs images of one size, which these are not; use cache=none")
     needed = 3 * size[0] * size[1] * len(images)
-    if memory is not None and needed > memory // 2 // processes:
+    if needed > available_memory() // 2 // processes:
         raise UserError(
             f"cache=ram would take {needed / 2**30:,.1f} GiB for {len(images):,} images of "
-            f"{size[0]} x {size[1]} pixels, more than half of the memory; use cache=none"
+            f"{size[0]} x {size[1]} pixels, more than half of the free memory; use cache=none"
         )
     decoded, other = _decode(images, size)
     if other is not None:

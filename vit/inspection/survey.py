@@ -13,7 +13,6 @@ from vit.inspection import figures
 from vit.inspection.capture import has_attention
 from vit.inspection.looks import Look, look
 from vit.inspection.maps import attention_distance, head_entropy, prefix_names
-from vit.inspection.memory import peak_memory
 from vit.inspection.page import inspection_page, page_image
 from vit.inspection.parameters import embedding_filters, position_similarity
 from vit.inspection.subject import Subject, choose, open_photo
@@ -28,12 +27,10 @@ AVERAGED = 128
 
 @dataclass
 class Survey:
-    """What was written, what could not be, and the largest memory that a photo needed."""
+    """What was written, and what could not be."""
 
     written: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    peak: int | None = None
-    """Bytes above the model, None if the system does not say."""
 
 
 def survey(
@@ -69,16 +66,12 @@ def survey(
             raise UserError(f"{name} has neither attention nor classes, so nothing can be shown")
         indices, chosen = [], []
     images, averages = [], []
-    device = next(model.parameters()).device
     for i, path in enumerate(paths[:AVERAGED]):
         photo = open_photo(subject, path)
-        with peak_memory(device) as peak:
-            if indices:
-                distances = attention_distance(model, photo.pixels)[0]
-                averages.append(torch.stack([distances, head_entropy(model, photo.pixels)[0]]))
-            seen = look(subject, photo, indices, chosen, label) if i < SHOWN else None
-        if peak:  # 0 where memory that was free in the process sufficed
-            result.peak = max(*peak, result.peak or 0)
+        if indices:
+            distances = attention_distance(model, photo.pixels)[0]
+            averages.append(torch.stack([distances, head_entropy(model, photo.pixels)[0]]))
+        seen = look(subject, photo, indices, chosen, label) if i < SHOWN else None
         if seen is not None:  # its weights may take hundreds of megabytes: nothing keeps them
             _figures(seen, out, f"{i + 1:02}_{path.stem}", result)
             images.append(page_image(seen, model.patch_size))
