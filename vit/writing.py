@@ -1,4 +1,4 @@
-"""Atomic writing of files."""
+"""Where files can be written, and writing them whole."""
 
 import json
 import os
@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from vit.errors import UserError
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")  # names that `atomic` gives
 
@@ -43,6 +45,28 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
     """Writes a text file in UTF-8; `errors` is that of str.encode."""
     write_bytes(path, text.encode("utf-8", errors))
+
+
+def free_name(path: Path, mark: str = "-", start: int = 2) -> Path:
+    """`path`, or with -2, -3, ... at its end, the first that does not exist."""
+    candidate = path
+    while candidate.exists():
+        candidate = path.with_name(f"{path.name}{mark}{start}")
+        start += 1
+    return candidate
+
+
+def writable(folder: Path, option: str) -> Path:
+    """The folder, made if need be. UserError where it cannot be written; `option` asked for it."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{option} {folder} is a file; give a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{option} {folder}: cannot make this folder: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"{option} {folder}: this folder cannot be written to; choose another")
+    return folder
 
 
 def remove_orphans(folder: Path) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from vit.cli.messages import OneLineParser
-from vit.errors import UserError
+from vit.writing import writable
 
 EPILOG = """\
 examples:
@@ -32,9 +32,7 @@ def run(args: list[str]) -> int:
     rows = [find(name) for name in options.names]  # a typing error before the first download
     folder = None
     if options.to is not None:
-        folder = Path(options.to).expanduser()
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--to {options.to} is a file; give a folder")
+        folder = writable(Path(options.to).expanduser(), "--to")
     for row in rows:
         print(fetch_published(row, folder))
     return 0

@@ -11,10 +11,11 @@ from typing import Any
 from vit.checkpoints.sealed import verify
 from vit.cli.messages import OneLineParser
 from vit.cli.processes import forget_routes, limit_threads_of, start, together
-from vit.cli.run_directory import find_checkpoint, writable
+from vit.cli.run_directory import find_checkpoint
 from vit.cli.scored_config import scored_config
 from vit.console import is_first_process
 from vit.errors import UserError
+from vit.writing import writable
 from vit.yaml_reader import read_options
 
 # Classes of an image that are printed.

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from vit.cli.arguments import chosen_device
 from vit.cli.messages import OneLineParser
-from vit.cli.run_directory import find_checkpoint, writable
+from vit.cli.run_directory import find_checkpoint
 from vit.console import note, say
 from vit.errors import UserError
 from vit.transfer.plan import parse_sources
+from vit.writing import writable
 
 if TYPE_CHECKING:
     from vit.data.module import ImageData

@@ -5,10 +5,10 @@ from pathlib import Path
 from vit.cli.arguments import chosen_device, pictures, pixels
 from vit.cli.frozen import weights_of
 from vit.cli.messages import OneLineParser
-from vit.cli.run_directory import writable
 from vit.console import note, say
 from vit.errors import UserError
 from vit.hardware import peak_memory
+from vit.writing import writable
 
 EPILOG = """\
 examples:
@@ -42,10 +42,8 @@ def run(args: list[str]) -> int:
     )
     parser.add_argument("--device", help="such as cpu or cuda (default: the best)")
     options = parser.parse_args(args)
-    out = Path(options.out).expanduser()
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {options.out} is a file; give a folder")
     paths = list(pictures(options.images))
+    out = writable(Path(options.out).expanduser(), "--out")
 
     from vit.inspection.subject import load_subject
     from vit.inspection.survey import survey
@@ -60,7 +58,7 @@ def run(args: list[str]) -> int:
         subject,
         Path(options.model).name or options.model,
         paths,
-        writable(out, "--out"),
+        out,
         layers=options.layers,
         heads=options.heads,
         label=label,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vit.writing import atomic, write_bytes
+from vit.writing import atomic, free_name, write_bytes
 from vit.yaml_reader import load_yaml
 
 # May differ between two starts of a run, as may all of `routes`. Images per step are compared with
@@ -55,10 +55,7 @@ def write_config(parser: Any, config: Any, path: Path) -> None:
     with atomic(path) as temporary:
         parser.save(recorded(config), temporary, skip_unset=False, multifile=False)
         if path.is_file() and path.read_bytes() != temporary.read_bytes():
-            number = 1
-            while (older := path.with_name(f"{path.name}.{number}")).exists():
-                number += 1
-            write_bytes(older, path.read_bytes())
+            write_bytes(free_name(path, ".", 1), path.read_bytes())
 
 
 def differences(parser: Any, config: Any, before: dict[str, Any]) -> dict[str, str]:

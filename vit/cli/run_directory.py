@@ -12,7 +12,7 @@ from vit.checkpoints.sealed import BEST, LAST, PREVIOUS
 from vit.console import is_first_process
 from vit.errors import UserError, some_of
 from vit.locking import FileLock, Locked
-from vit.writing import is_temporary, remove_orphans, write_bytes
+from vit.writing import is_temporary, remove_orphans, writable, write_bytes
 
 LOCK = ".lock"
 TRACEBACK = "traceback.txt"
@@ -309,14 +309,3 @@ def find_checkpoint(run: Path) -> Path:
         if (run / "checkpoints" / name).is_file():
             return run / "checkpoints" / name
     raise UserError(f"{run} has no checkpoint yet: the run stopped before it saved one")
-
-
-def writable(folder: Path, option: str) -> Path:
-    """The folder, made if need be. UserError where it cannot be written; `option` asked for it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{option} {folder}: cannot make this folder: {error.strerror}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"{option} {folder}: this folder cannot be written to; choose another")
-    return folder

@@ -9,7 +9,6 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from vit.cli.messages import OneLineParser
-from vit.cli.run_directory import writable
 from vit.console import is_first_process, say
 from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
 from vit.transfer.cells import CellFailed, alone_in
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from vit.data.sources import Splits
 from vit.errors import UserError
 from vit.signals import Stopped
+from vit.writing import writable
 
 DESCRIPTION = """\
 Fine-tunes MODEL to each data set: every learning rate of a small grid on train without a slice,

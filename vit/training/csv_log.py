@@ -10,7 +10,7 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from vit.console import note
-from vit.writing import atomic
+from vit.writing import atomic, free_name
 
 
 class MetricsCsv(Logger):
@@ -126,12 +126,3 @@ class MetricsCsv(Logger):
             "file was started"
         )
         self._damage = None
-
-
-def free_name(path: Path) -> Path:
-    """`path`, or with -2, -3, ... at its end, the first that does not exist."""
-    number, candidate = 1, path
-    while candidate.exists():
-        number += 1
-        candidate = path.with_name(f"{path.name}-{number}")
-    return candidate
