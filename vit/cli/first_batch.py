@@ -8,6 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from vit.console import is_first_process
 from vit.errors import some_of
 from vit.writing import write_bytes
 
@@ -30,7 +31,7 @@ class FirstBatch(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if not trainer.is_global_zero or trainer.global_step or batch_idx:
+        if not is_first_process() or trainer.global_step or batch_idx:
             return
         from vit.reports.figures import labelled_images
 
