@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 import vit.training.saving
+from vit.checkpoints.archives import read_checkpoint
 from vit.checkpoints.files import open_weights
 from vit.checkpoints.native import load_native
 from vit.cli.main import main as vit_main
-from vit.cli.resuming import read_checkpoint
 from vit.errors import UserError
 from vit.hardware import hardware, versions
 from vit.training.classifier import ImageClassifier
@@ -55,12 +56,12 @@ def shown(owner: Any, name: str, place: int, where: Any, pause: float = 0) -> No
     function = getattr(owner, name)
 
     def showing(*args: Any, **options: Any) -> Any:
-        where.value = place
+        before, where.value = where.value, place
         try:
             time.sleep(pause)
             return function(*args, **options)
         finally:
-            where.value = 0
+            where.value = before
 
     setattr(owner, name, showing)
 
@@ -73,7 +74,8 @@ def start(args: list[str], where: Any) -> Any:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         shown(vit.training.saving.AtomicCheckpointIO, "save_checkpoint", 1, where)
-        shown(vit.training.saving, "seal", 1, where, pause=0.02)
+        shown(torch, "save", 1, where, pause=0.01)
+        shown(os, "fsync", 1, where, pause=0.01)
         shown(ImageClassifier, "validation_step", 2, where)
         os._exit(vit_main(args))
 
@@ -106,7 +108,7 @@ def kill(args: list[str], place: str, draw: random.Random, longest: float) -> st
 def results(folder: Path) -> dict[str, str]:
     """SHA-256 of what a run leaves: of the tensors of its checkpoints, and of other files."""
     digests = {}
-    for name in ("last", "previous", "best"):
+    for name in ("last", "best"):
         state = torch.load(folder / f"checkpoints/{name}.ckpt", weights_only=True)["state_dict"]
         digest = hashlib.sha256()
         for key in sorted(state):
@@ -139,15 +141,25 @@ def damage(file: Path, draw: random.Random, read: Callable[[], bool]) -> dict[st
     return dict(outcomes)
 
 
+def equal(a: Any, b: Any) -> bool:
+    """Whether two checkpoints, or parts of them, hold the same."""
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return a == b
+
+
 def damages(run: Path, draw: random.Random) -> dict[str, dict[str, int]]:
     """What damage to each file of a run comes to."""
     network, info = load_native(run / "model")
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
-    def checkpoint(file: Path) -> bool:
+    def checkpoint(file: Path, whole: dict[str, Any]) -> bool:
         open_weights(file)
-        read_checkpoint(file)
-        return False
+        return equal(read_checkpoint(file), whole)
 
     def model() -> bool:
         again, other = load_native(run / "model")
@@ -157,7 +169,7 @@ def damages(run: Path, draw: random.Random) -> dict[str, dict[str, int]]:
     counts = {}
     for name in ("last.ckpt", "best.ckpt"):
         file = run / "checkpoints" / name
-        counts[name] = damage(file, draw, lambda file=file: checkpoint(file))
+        counts[name] = damage(file, draw, partial(checkpoint, file, read_checkpoint(file)))
     for name in ("model.safetensors", "config.json"):
         counts[f"model/{name}"] = damage(run / "model" / name, draw, model)
     return counts

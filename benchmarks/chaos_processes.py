@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.sealed import verify
+from vit.checkpoints.archives import read_checkpoint
 from vit.errors import UserError
 from vit.hardware import hardware, versions
 
@@ -42,7 +42,7 @@ def command(folder: str, steps: int, seed: int = 0) -> list[str]:
         "--data.batch_size=null", "--data.global_batch=64", f"--trainer.max_steps={steps}",
         "--trainer.max_epochs=-1", "--trainer.check_val_every_n_epoch=1", "--save_every=0",
         "--trainer.accelerator=cpu", "--trainer.precision=32-true", "--final_split=none",
-        "--trainer.log_every_n_steps=1", f"--seed_everything={seed}", "--routes=plain",
+        "--trainer.log_every_n_steps=1", f"--seed_everything={seed}",
     ]  # fmt: skip
 
 
@@ -186,9 +186,10 @@ def full_disk(steps: int) -> dict[str, Any] | str:
 
 def _whole(path: Path) -> bool:
     try:
-        return verify(path)
+        read_checkpoint(path)
     except UserError:
         return False
+    return True
 
 
 def spread(seeds: list[dict[int, float]]) -> float:

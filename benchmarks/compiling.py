@@ -7,10 +7,10 @@ Each step runs in two processes, one after the other, that share a new folder fo
 second; a usual step is taken off both. Seconds are CPU time of the process and of the compilers
 that it starts, one after the other (TORCHINDUCTOR_COMPILE_THREADS=1); "wall" is what they took on
 this machine, with its other load. In the second process compiled and eager steps take turns on one
-thread. Eager is what `vit` does without --model.compile: the routes of this machine, packed weights
-in inference. "frozen": inductor's option `freezing`, which packs weights. "pays after": images from
-which the saved time exceeds the time of compiling, cold and again. "error": of logits, relative to
-float64. Writes benchmarks/results/compiling_<machine>.json; the last line of output is the JSON.
+thread. Eager is what `vit` does without --model.compile. "frozen": inductor's option `freezing`,
+which packs weights. "pays after": images from which the saved time exceeds the time of compiling,
+cold and again. "error": of logits, relative to float64. Writes
+benchmarks/results/compiling_<machine>.json; the last line of output is the JSON.
 """
 
 import argparse
@@ -33,7 +33,6 @@ from model_peers import CIFAR, configuration, fill
 from vit.compute.steps import inference, training
 from vit.compute.timing import in_turns
 from vit.hardware import keep_memory
-from vit.kernels.accelerate import plain
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig, build_model
 
@@ -84,7 +83,7 @@ def one_process(name: str, what: str, batch: int, way: str, rounds: int) -> dict
             "eager": partial(training(eager, "fp32"), images),
             "compiled": partial(training(compiled, "fp32"), images),
         }
-    calls["eager"]()  # measures routes
+    calls["eager"]()
     starts = [clocks()]
     for _ in range(2):
         calls["compiled"]()
@@ -103,7 +102,7 @@ def one_process(name: str, what: str, batch: int, way: str, rounds: int) -> dict
             "ratio_max": max(ratios),
         }
         if what == "inference":
-            exact = plain(copy.deepcopy(eager)).double()
+            exact = copy.deepcopy(eager).double()
             with torch.inference_mode():
                 truth = exact(images.double())
             outputs = {name: call() for name, call in calls.items()}

@@ -30,6 +30,8 @@ sys.path.insert(0, str(HERE))
 from cells import note_options, run_cell, write_manifest  # noqa: E402
 from collect import portable  # noqa: E402
 
+from vit.transfer.cells import finished  # noqa: E402
+
 RESULTS = HERE / "results" / "few_images.json"
 TEST_PER_CLASS = 200
 DRAWN_FROM = 4_000
@@ -100,7 +102,7 @@ def document(runs: Path, pixels: int) -> dict[str, Any]:
     found: dict[tuple[int, str], list[Path]] = {}
     for arm in ARMS:
         for folder in sorted(runs.glob(f"{arm}_*_*")):
-            if (folder / "summary.json").is_file() and not (folder / ".unfinished").exists():
+            if folder.is_dir() and finished(folder) is not None:
                 found.setdefault((int(folder.name.split("_")[1]), arm), []).append(folder)
     rows, last = [], {}
     for (images, arm), folders in sorted(found.items()):

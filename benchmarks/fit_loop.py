@@ -2,12 +2,12 @@
 
     python benchmarks/fit_loop.py [--steps 60] [--rounds 3] [--quick]
 
-Both have the same model, accelerated alike, the same loader without workers, normalisation, loss
-and optimizer (fused AdamW); the loop has nothing else. After each step of the run a callback does
-one of the loop, in the same process, so that both see the same machine. All that a run does from
-step to step counts, ends of epochs and saves too; its first steps, which choose routes and fill
-caches, and what comes after the last one do not. Each round is a process of its own, on one thread.
-Writes benchmarks/results/fit_loop_<machine>.json; the last line of output is the JSON.
+Both have the same model in float32, the same loader without workers, normalisation, loss and
+optimizer (fused AdamW); the loop has nothing else. After each step of the run a callback does one
+of the loop, in the same process, so that both see the same machine. All that a run does from step
+to step counts, ends of epochs and saves too; its first steps, which fill caches, and what comes
+after the last one do not. Each round is a process of its own, on one thread. Writes
+benchmarks/results/fit_loop_<machine>.json; the last line of output is the JSON.
 """
 
 import argparse
@@ -77,7 +77,12 @@ def options(case: dict[str, Any], folder: Path, steps: int) -> dict[str, Any]:
                 "init_args": {"lr": 0.001, "fused": True},
             },
         },
-        "trainer": {"max_steps": steps, "max_epochs": -1, "accelerator": "cpu"},
+        "trainer": {
+            "max_steps": steps,
+            "max_epochs": -1,
+            "accelerator": "cpu",
+            "precision": "32-true",
+        },
         "final_split": "none",
     }
 
@@ -101,7 +106,7 @@ def plain_loop(recipe: Path) -> Iterator[None]:
     from vit.training.optimizers.groups import param_groups
 
     model, data = vit.from_recipe(recipe)
-    network: Any = vit.accelerate(model.model).train()
+    network: Any = model.model.train()
     groups = param_groups(network.named_parameters(), depth=network.config.depth)
     optimizer = torch.optim.AdamW(groups, lr=0.001, fused=True)
     data.setup("fit")

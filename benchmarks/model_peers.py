@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.kernels.routes import PLAIN, ROUTES
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, build_model, model_config
 
@@ -45,12 +44,8 @@ class Setting:
     fused_optimizer: bool = False
     compile: str | None = None
     """Mode of torch.compile."""
-    packed: bool = False
-    """Weights in oneDNN's layout (vit/kernels/packing.py)."""
     cudnn: bool = False
     """Prefer cuDNN's attention."""
-    routes: str = "auto"
-    """auto, plain, or OPERATION=ROUTE for one operation by that route and all others plain."""
 
     def __str__(self) -> str:
         return f"{self.library}, {self.name}"
@@ -72,7 +67,8 @@ def settings(config: ModelConfig, device: str, what: str) -> list[Setting]:
         libraries.remove("torchvision")  # has no BiT
     result = [Setting(library, "default") for library in libraries]
     if device == "cpu":
-        return result + peers_on_cpu(config, libraries, what) + ours_on_cpu(config, what)
+        ours = [Setting("vit", p, p, fused_optimizer=True) for p in ("fp32", "bf16")]
+        return result + peers_on_cpu(config, libraries, what) + ours
     result.append(Setting("vit", "fp32", fused_optimizer=True))
     modes = {"bf16": {}, "bf16, compiled": {"compile": "default"}}
     if what == "inference":
@@ -95,26 +91,6 @@ def peers_on_cpu(config: ModelConfig, libraries: list[str], what: str) -> list[S
             if library != "torchvision" and isinstance(config, ViTConfig):
                 name = f"{precision}, explicit attention"
                 result.append(Setting(library, name, precision, True, fused_optimizer=True))
-    return result
-
-
-def ours_on_cpu(config: ModelConfig, what: str) -> list[Setting]:
-    """Ours with the routes that the machine chose, with PyTorch's own, and with each other one."""
-    result = []
-    for precision in ("fp32", "bf16"):
-        forced = {"": "auto"}
-        if isinstance(config, ViTConfig):
-            forced[", plain"] = "plain"
-            for operation in ("dense", "attention"):
-                routes = [route for route in ROUTES[operation] if route != PLAIN]
-                for route in routes if what == "training" else routes[:1]:
-                    forced[f", {operation} {route}"] = f"{operation}={route}"
-        for name, routes in forced.items():
-            result.append(
-                Setting("vit", precision + name, precision, fused_optimizer=True, routes=routes)
-            )
-        if what == "inference" and isinstance(config, ViTConfig):
-            result.append(Setting("vit", f"{precision}, packed", precision, packed=True))
     return result
 
 

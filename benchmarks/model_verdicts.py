@@ -1,5 +1,4 @@
-"""What the rows of benchmarks/models.py say: ours against the best peer, our rule's choice against
-every route."""
+"""What the rows of benchmarks/models.py say: ours against the best peer."""
 
 import math
 import statistics
@@ -12,11 +11,9 @@ Row = dict[str, Any]
 def verdicts(rows: Iterable[Row], finals: Iterable[Row] = ()) -> list[Row]:
     """One row per model, task and precision, all ratios paired by round.
 
-    `ours` is the faster of our two settings that a user has (layers as they are, or packed), `peer`
-    the fastest setting of any other library, `rule` our chosen routes over the fastest routes
-    known, and `gain` the same over PyTorch's own operations alone. Where there is a final, it
-    decides which peer is the best, `ratio` is its median and 95 % interval, and `rounds` are its
-    own; else `ratio` is median and range.
+    `peer` is the fastest setting of any other library. Where there is a final, it decides which
+    peer is the best, `ratio` is its median and 95 % interval, and `rounds` are its own; else
+    `ratio` is median and range.
     """
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
@@ -41,9 +38,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 def verdict(group: list[Row], final: Row | None = None) -> Row:
     """The comparison of the settings of one model, task and precision."""
     peers = [row for row in group if not is_ours(row)]
-    ours = [row for row in group if is_ours(row) and row["forced"] == "auto"]
-    forced = [row for row in group if is_ours(row) and row["forced"] != "auto"]
-    mine, peer = fastest(ours), fastest(peers)
+    mine, peer = fastest([row for row in group if is_ours(row)]), fastest(peers)
     ratio, rounds = paired(mine, peer), mine["rounds"]
     again = final is not None and final["ours"] == mine["setting"]
     if final is not None and again:
@@ -51,7 +46,6 @@ def verdict(group: list[Row], final: Row | None = None) -> Row:
         peer = next(row for row in peers if row["setting"] == min(medians, key=medians.__getitem__))
         ratios = final["ratios"][peer["setting"]]
         ratio, rounds = (statistics.median(ratios), *median_interval(ratios)), len(ratios)
-    auto = next(row for row in ours if "packed" not in row["setting"])
     result = {key: mine[key] for key in ("model", "what", "precision", "batch_size")}
     result |= {
         "ours": mine["setting"],
@@ -61,14 +55,8 @@ def verdict(group: list[Row], final: Row | None = None) -> Row:
         "rounds": rounds,
         "again": again,
         "utilisation": mine["utilisation"],
-        "routes": auto["routes"],
         "errors": [mine["logit_error"], peer["logit_error"]],
     }
-    if forced:
-        known = fastest([auto, *forced])
-        plain = next(row for row in forced if row["forced"] == "plain")
-        result |= {"known": known["setting"], "rule": paired(auto, known)}
-        result |= {"gain": paired(auto, plain)}
     return result
 
 
@@ -109,10 +97,7 @@ def text(row: Row) -> str:
     def span(values: tuple[float, float, float]) -> str:
         return f"{values[0]:.2f} ({values[1]:.2f}-{values[2]:.2f})"
 
-    won = ", ".join(f"{key}={route}" for key, route in row["routes"].items() if route != "plain")
     return (
         f"{row['model']:10} {row['what']:9} {row['precision']}  {span(row['ratio'])} of "
         f"{row['peer']}; {row['utilisation']:.0%} of the limit"
-        + (f"; rule {span(row['rule'])} of {row['known']}" if "rule" in row else "")
-        + (f", {span(row['gain'])} of plain; routes: {won or 'all plain'}" if "gain" in row else "")
     )

@@ -10,10 +10,8 @@ Every library is measured at its defaults (float32, default attention, torch.opt
 settings that may be its best: on a CPU float32 and bfloat16, each with fused and with explicit
 attention and fused AdamW, without torch.compile (compiling.py measures that); on a GPU
 bfloat16, fused AdamW and every mode of torch.compile. All use exact GELU; timm's model has our
-weights. Ours is also measured with the routes (vit/kernels) forced to PyTorch's own and to each
-other one, to see what the machine's choice gained. All settings alternate with plain matrix
-products of the model's shapes, which give the peak. On a CPU the clock is the CPU time of one
-thread, which other programs disturb least.
+weights. All settings alternate with plain matrix products of the model's shapes, which give the
+peak. On a CPU the clock is the CPU time of one thread, which other programs disturb least.
 
 The fastest of many equal settings is the luckiest one. Therefore on a CPU the best setting of each
 library is measured again, in rounds of these alone, and these "finals" are the result. --finals
@@ -49,9 +47,6 @@ from vit.compute.steps import training
 from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
 from vit.console import Meter
 from vit.hardware import has_bfloat16, keep_memory, peak_memory
-from vit.kernels.accelerate import accelerate
-from vit.kernels.packing import pack
-from vit.kernels.routes import PLAIN, chosen_routes, use_routes
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
 
@@ -107,22 +102,6 @@ class Job:
         return max(FEWEST_TOGETHER, int(BYTES_TOGETHER / each))
 
 
-def by_routes(call: Call, forced: str) -> tuple[Call, dict[str, str]]:
-    """A step by the routes that `forced` stands for (see Setting.routes), and these routes."""
-    use_routes("auto")
-    call()
-    routes = chosen_routes()
-    if forced != "auto":
-        operation, _, route = forced.partition("=")
-        routes = {key: route if key.partition(".")[0] == operation else PLAIN for key in routes}
-
-    def step() -> object:
-        use_routes(routes)
-        return call()
-
-    return step, routes
-
-
 def prepare(job: Job, setting: Setting) -> Call:
     """One step of the model in this setting."""
     model = fill(BUILDERS[setting.library](job.config, setting)).to(job.device)
@@ -130,10 +109,6 @@ def prepare(job: Job, setting: Setting) -> Call:
     if job.what == "inference":
         model = model.eval().to(DTYPES[setting.precision])
         images = images.to(DTYPES[setting.precision])
-        if setting.library == "vit":
-            accelerate(model)
-        if setting.packed:
-            pack(model)
         run = compiled(model, setting)
 
         def infer() -> object:
@@ -173,12 +148,7 @@ def measure(job: Job) -> list[dict[str, Any]]:
     others = [name for name in names if name != base]
     exact, together = reference(job), job.together
     limits = {
-        precision: limit(
-            products(job.config, job.batch, job.device),
-            dtype,
-            job.device,
-            packed=job.what == "inference",
-        )
+        precision: limit(products(job.config, job.batch, job.device), dtype, job.device)
         for precision, dtype in DTYPES.items()
         if precision in job.precisions
     }
@@ -187,15 +157,12 @@ def measure(job: Job) -> list[dict[str, Any]]:
         calls: dict[str, Call] = {f"products in {p}": limits[p].call for p in limits}
         peaks = {}
         errors = {}
-        routes: dict[str, dict[str, str]] = {}
         title = f"{job.model} {job.what}: "
         with Meter(title, num_turns(len(group) + len(calls), job.rounds), "turns") as meter:
             for name in group:
                 meter.show(f"{title}building {name}")
                 before = torch.cuda.memory_allocated() if job.device.type == "cuda" else 0
                 calls[name] = prepare(job, names[name])
-                if names[name].library == "vit" and job.device.type == "cpu":
-                    calls[name], routes[name] = by_routes(calls[name], names[name].routes)
                 peaks[name] = peak(calls[name], job.device, before)
                 errors[name] = None
                 if exact is not None and names[name].library in ("timm", "vit"):  # same weights
@@ -212,7 +179,6 @@ def measure(job: Job) -> list[dict[str, Any]]:
         for name in group[1 if rows else 0 :]:
             rows.append(row(job, names[name], times, base, limits))
             rows[-1] |= {"logit_error": errors[name], "peak_bytes": peaks[name]}
-            rows[-1] |= {"routes": routes.get(name), "forced": names[name].routes}
     return rows
 
 
@@ -221,7 +187,6 @@ def final(job: Job, found: dict[str, Any], budget: float) -> dict[str, Any]:
     names = {str(s): s for s in settings(job.config, job.device.type, job.what)}
     ours, peers = found["ours"], found["peers"]
     calls = {name: prepare(job, names[name]) for name in (ours, *peers)}
-    calls[ours], _ = by_routes(calls[ours], "auto")
     warm = in_turns(calls, rounds=1, shortest=0, clock=job.clock)
     least, most = FINAL_ROUNDS
     seconds = sum(times.median for times in warm.values())
@@ -291,11 +256,7 @@ def peak(call: Call, device: torch.device, before: int = 0) -> int | None:
 
 def alone(job: Job) -> list[dict[str, Any]]:
     """CPU seconds, page faults and peak memory, each setting in a separate process."""
-    names = [
-        str(s)
-        for s in settings(job.config, "cpu", job.what)
-        if s.library in ("timm", "vit") and s.routes == "auto"
-    ]
+    names = [str(s) for s in settings(job.config, "cpu", job.what) if s.library in ("timm", "vit")]
     cases = [(name, False) for name in names] + [(name, True) for name in names if "vit" in name]
     samples: dict[tuple[str, bool], list[dict[str, float]]] = {case: [] for case in cases}
     with Meter(f"{job.model} {job.what}", 3 * len(cases), "processes") as meter:

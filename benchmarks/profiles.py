@@ -1,39 +1,36 @@
-"""Time of the main steps by kind of operation, with PyTorch's default kernels and with ours.
+"""Time of training steps by kind of operation, with and without our choice of attention.
 
     python benchmarks/profiles.py [--precision fp32] [--quick]
 
-Inference and training steps on one thread: ViT-B/16, ViT-Ti/16, and a ViT for 32 x 32 pixels
-(width 192, depth 6, patch 4). In bfloat16 weights are bfloat16 in inference, and training uses
-autocast; it is the default where the CPU has units for it. "before" is the same model with
-F.linear, F.gelu, scaled_dot_product_attention and default AdamW; "after" uses the routes that
-vit/kernels measures to be the fastest here, packed weights in the forward pass, and fused AdamW.
-Both alternate. The ratio is for whole steps without a profiler; the parts are milliseconds per step
-under PyTorch's profiler. A GELU fused into a product counts as product. Writes
-benchmarks/results/profiles_<machine>.json; the last line of output is the JSON.
+On one thread: ViT-B/16, ViT-Ti/16, and a ViT for 32 x 32 pixels (width 192, depth 6, patch 4), in
+bfloat16 by autocast, which is the default where the CPU has units for it. "before" is the same
+model with scaled_dot_product_attention and default AdamW; "after" has vit/models/attention.py and
+fused AdamW. Both alternate. The ratio is for whole steps without a profiler; the parts are
+milliseconds per step under PyTorch's profiler. Writes benchmarks/results/profiles_<machine>.json;
+the last line of output is the JSON.
 """
 
 import argparse
 import json
-from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from collect import document, results_file, write
 from model_peers import CIFAR, configuration
 from torch.profiler import ProfilerActivity, profile
 
-from vit.compute.steps import inference, training
+from vit.compute.steps import training
 from vit.compute.timing import Call, in_turns
 from vit.hardware import has_bfloat16, keep_memory
-from vit.kernels.accelerate import plain
+from vit.models import attention
+from vit.models.config import PRODUCT_TOKENS
 from vit.models.zoo import build_model
 
 STEPS = (
-    ("vit_b16", "inference", 4),
-    ("vit_b16", "training", 4),
-    ("vit_ti16", "inference", 8),
-    ("vit_ti16", "training", 8),
-    (CIFAR, "training", 128),
+    ("vit_b16", 4),
+    ("vit_ti16", 8),
+    (CIFAR, 128),
 )
 PARTS = {
     "matrix products": ("mm", "addmm", "linear", "_linear_pointwise"),
@@ -58,18 +55,18 @@ PARTS = {
 }
 
 
-def step(name: str, what: str, batch: int, precision: str, before: bool) -> Call:
+def step(name: str, batch: int, precision: str, before: bool) -> Call:
     """One step of the model."""
     config = configuration(name)
     torch.manual_seed(0)
     model = build_model(config)
     images = torch.randn(batch, 3, *config.size)
-    if what == "inference":
-        call = inference(model.bfloat16() if precision == "bf16" else model, images)
-    else:
-        call = partial(training(model, precision, fused=None if before else True), images)
-    if before:
-        plain(model)  # the step has accelerated it
+    train = training(model, precision, fused=None if before else True)
+
+    def call() -> object:
+        with mock.patch.object(attention, "PRODUCT_TOKENS", 0 if before else PRODUCT_TOKENS):
+            return train(images)
+
     return call
 
 
@@ -87,15 +84,14 @@ def parts(call: Call, steps: int) -> dict[str, float]:
     return sums
 
 
-def row(name: str, what: str, batch: int, precision: str, rounds: int) -> dict[str, Any]:
+def row(name: str, batch: int, precision: str, rounds: int) -> dict[str, Any]:
     """One step before and after."""
     ways = ("before", "after")
-    calls = {way: step(name, what, batch, precision, way == "before") for way in ways}
+    calls = {way: step(name, batch, precision, way == "before") for way in ways}
     times = in_turns(calls, rounds=rounds, clock="cpu")
     ratios = times["after"].ratios(times["before"])
     return {
         "model": name,
-        "what": what,
         "batch_size": batch,
         "precision": precision,
         "milliseconds": {way: 1000 * times[way].median for way in calls},
@@ -118,12 +114,12 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_memory()
     rows = []
-    for name, what, batch in STEPS[-1:] if options.quick else STEPS:
+    for name, batch in STEPS[-1:] if options.quick else STEPS:
         batch, rounds = (8, 2) if options.quick else (batch, options.rounds)
-        result = row(name, what, batch, options.precision, rounds)
+        result = row(name, batch, options.precision, rounds)
         rows.append(result)
         print(
-            f"{name} {what}, batch {batch}: x{result['ratio']:.2f} "
+            f"{name}, batch {batch}: x{result['ratio']:.2f} "
             f"({result['ratio_min']:.2f}-{result['ratio_max']:.2f})"
         )
         for part, before in result["parts"]["before"].items():

@@ -108,7 +108,7 @@ def trained(task: Task, positions: dict[str, Any], seed: int) -> VisionTransform
     torch.manual_seed(seed)
     model = vit.create_model("vit_ti16", num_classes=10, **task.model, **positions)
     assert isinstance(model, VisionTransformer)
-    vit.accelerate(model).train()
+    model.train()
     groups = param_groups(model.named_parameters(), depth=model.config.depth)
     keys = ("params", "weight_decay")
     groups = [{key: group[key] for key in keys if key in group} for group in groups]

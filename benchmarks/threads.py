@@ -4,13 +4,12 @@
 
 The variable lets threads wait as in the command `vit` (vit/hardware.py); recorded as "spins".
 Wall-clock time, because threads that wait use CPU time too: meaningful only where nothing else
-runs. Every thread count takes its turn in each round, by the routes of a run with that many
-threads; ratios are to one thread in the same round. "others" is the number of cores that other
-processes used meanwhile. The products come first: the same one alone, and beside a second process
-that computes the same on another core. Two cores give 2 times the speed of one; hyperthreads of one
-core share its units and give little more than 1. "own share" is the part of a core that the system
-gave this process meanwhile; below 0.95 the machine was busy. Writes
-benchmarks/results/threads_<machine>.json; the last line of output is the JSON.
+runs. Every thread count takes its turn in each round; ratios are to one thread in the same round.
+"others" is the number of cores that other processes used meanwhile. The products come first: the
+same one alone, and beside a second process that computes the same on another core. Two cores give 2
+times the speed of one; hyperthreads of one core share its units and give little more than 1. "own
+share" is the part of a core that the system gave this process meanwhile; below 0.95 the machine was
+busy. Writes benchmarks/results/threads_<machine>.json; the last line of output is the JSON.
 """
 
 import argparse
@@ -32,8 +31,6 @@ from vit.compute.flops import work
 from vit.compute.steps import inference, training
 from vit.compute.timing import Call, Times, in_turns
 from vit.hardware import hardware, keep_memory
-from vit.kernels.routes import use_routes
-from vit.kernels.runs import run_routes
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig, build_model
 
@@ -102,15 +99,11 @@ def step(name: str, what: str, batch: int) -> Call:
     return partial(training(model, "fp32"), images)
 
 
-def on_threads(call: Call, threads: int, config: ModelConfig) -> Call:
-    """The call with this many threads, and the routes that a run would choose for them."""
-    torch.set_num_threads(threads)
-    use_routes(None)
-    routes = run_routes(config, "32-true", "cpu")
+def on_threads(call: Call, threads: int) -> Call:
+    """The call with this many threads."""
 
     def turn() -> object:
         torch.set_num_threads(threads)
-        use_routes(routes)
         return call()
 
     return turn
@@ -119,9 +112,8 @@ def on_threads(call: Call, threads: int, config: ModelConfig) -> Call:
 def rows(name: str, what: str, batch: int, counts: list[int], rounds: int) -> list[dict[str, Any]]:
     """A row per number of threads."""
     config, call = config_of(name), step(name, what, batch)
-    calls = {count: on_threads(call, count, config) for count in counts}
+    calls = {count: on_threads(call, count) for count in counts}
     times, others = watched(lambda: in_turns(calls, rounds=rounds, shortest=TURN))
-    use_routes(None)
     operations = work(config)
     flops = operations.flops if what == "inference" else operations.training_flops
     return [

@@ -1,7 +1,6 @@
 """One thread per test process, no writing to the user's caches, and deadlines for any machine."""
 
 import importlib.util
-import json
 import os
 import signal
 import subprocess
@@ -63,28 +62,11 @@ def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleTyp
     return load
 
 
-@pytest.fixture(scope="session")
-def recorded_routes() -> str:
-    """A record as of a machine in use, where PyTorch's own operations have won."""
-    from tests.kernels.fixing import routes_of
-    from vit.kernels import dense
-    from vit.kernels.routes import machine
-
-    routes = routes_of(dense.DTYPES.values(), "plain", "plain")
-    choices = {key: {"route": route, "gains": {}} for key, route in routes.items()}
-    return json.dumps({machine(): choices})
-
-
 @pytest.fixture(autouse=True)
-def own_cache(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, recorded_routes: str
-) -> None:
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Indices and downloads of a test go into its own folder."""
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.delenv("VIT_CACHE", raising=False)
     # Published weights come from a server of the test's own, or not at all.
-    monkeypatch.setenv("VIT_WEIGHTS_MIRROR", "http://127.0.0.1:9")
-    # Nothing is measured in a test that does not ask for it.
-    (cache / "vit").mkdir()
-    (cache / "vit" / "routes.json").write_text(recorded_routes)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -1,11 +1,42 @@
 """docs/architecture.md: its files exist, and its table of imports is the tested rule."""
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.test_rules import MAY_IMPORT
 
 ROOT = Path(__file__).parents[1]
+MOST_FILES, MOST_LINES = 48, 9_200
+# Prints the number of lines in functions that run, per file, until the optimizer's first step.
+TRACE = """
+import json, os, sys
+from collections import defaultdict
+from vit.cli.main import main
+
+root, lines = sys.argv[1] + "/", defaultdict(set)
+
+def trace(frame, event, argument):
+    code = frame.f_code
+    in_function = code.co_flags & 1  # CO_OPTIMIZED
+    if not in_function or not code.co_filename.startswith(root + "vit/"):
+        return None
+    if event == "line":
+        lines[code.co_filename.removeprefix(root)].add(frame.f_lineno)
+    return trace
+
+def stop(optimizer, *_):
+    sys.settrace(None)
+    print(json.dumps({name: len(numbers) for name, numbers in lines.items()}), flush=True)
+    os._exit(0)
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+register_optimizer_step_post_hook(stop)
+sys.settrace(trace)
+main(sys.argv[2:])
+"""
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 
@@ -19,6 +50,23 @@ def test_the_table_of_imports_is_the_rule() -> None:
     rows = re.findall(r"^\| (\w+) \| ([\w, -]+) \|$", PAGE.split("## Who may import whom")[1], re.M)
     assert rows.pop(0) == ("room", "may import")
     table = {room: set(cell.replace("-", "").split(", ")) - {""} for room, cell in rows}
-    assert table.pop("cli") == {"every room"}
-    assert MAY_IMPORT["cli"] == set(table)
-    assert table == {room: others for room, others in MAY_IMPORT.items() if room != "cli"}
+    assert table.pop("cli") == {"every room"} and table.pop("runs") == {"every room but cli"}
+    assert MAY_IMPORT["runs"] == set(table) and MAY_IMPORT["cli"] == {*table, "runs"}
+    assert table == {room: MAY_IMPORT[room] for room in table}
+
+
+def test_one_run_takes_25_lines() -> None:
+    section = PAGE.split("## One run, in order\n")[1].split("\n## ")[0]
+    assert len(section.strip().splitlines()) <= 25
+
+
+def test_the_files_to_read_are_those_that_one_step_runs(tmp_path: Path) -> None:
+    listed = re.findall(r"`(vit/[^`]+\.py)`", PAGE.split("## Files to read")[1].split("\n## ")[0])
+    assert len(listed) == len(set(listed)) <= MOST_FILES
+    assert sum(len((ROOT / name).read_text().splitlines()) for name in listed) <= MOST_LINES
+    command = [sys.executable, "-c", TRACE, str(ROOT), "fit", "-c", "quickstart"]
+    options = ["--trainer.max_steps=1", "--trainer.accelerator=cpu"]
+    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True)
+    ran = json.loads(done.stdout.splitlines()[-1])
+    assert len(ran) > 30, done.stderr
+    assert {name for name, lines in ran.items() if lines > 10} <= set(listed)

@@ -1,27 +1,14 @@
-"""Only regular files are opened, files appear whole, and a lock ends with its process."""
+"""Only regular files are opened, and files appear whole."""
 
 import os
 import pickle
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from vit.errors import UserError
-from vit.locking import FileLock, Locked
 from vit.reading import irregular, regular_file, special
 from vit.writing import atomic, write_json
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from vit.locking import FileLock
-with FileLock(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(600)
-"""
 
 
 def test_whatever_is_no_regular_file_is_named(tmp_path: Path) -> None:
@@ -49,21 +36,6 @@ def test_a_failed_write_leaves_the_file_of_before_and_nothing_else(tmp_path: Pat
         raise RuntimeError
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
     assert path.read_text() == '{\n "a": 1\n}\n'
-
-
-def test_a_lock_names_its_owner_and_ends_with_a_killed_process(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    command = [sys.executable, "-c", HOLDER, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        with pytest.raises(Locked, match=f"process {holder.pid} on "):
-            FileLock(path).acquire()
-        holder.send_signal(signal.SIGKILL)
-    with FileLock(path, wait_seconds=10):
-        with pytest.raises(Locked, match=f"process {os.getpid()} on "):
-            FileLock(path).acquire()
-    with FileLock(path):
-        pass
 
 
 def test_special_files_are_those_that_open_would_not_refuse(tmp_path: Path) -> None:

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vit.checkpoints.pretrained import create_model
     from vit.checkpoints.publish import push_to_hub
-    from vit.cli.notebook import Run, fit, from_recipe
     from vit.data.module import ImageData
     from vit.inference.classifier import Classifier, load
     from vit.inference.transforms import transforms
-    from vit.kernels.accelerate import accelerate, plain
     from vit.models.vision_transformer import VisionTransformer, ViTConfig
     from vit.models.zoo import list_models
+    from vit.runs.notebook import Run, fit, from_recipe
     from vit.training.classifier import ImageClassifier
 
 __all__ = [
@@ -22,13 +21,11 @@ __all__ = [
     "Run",
     "ViTConfig",
     "VisionTransformer",
-    "accelerate",
     "create_model",
     "fit",
     "from_recipe",
     "list_models",
     "load",
-    "plain",
     "push_to_hub",
     "transforms",
 ]
@@ -38,16 +35,14 @@ _HOMES = {
     "Classifier": "vit.inference.classifier",
     "ImageClassifier": "vit.training.classifier",
     "ImageData": "vit.data.module",
-    "Run": "vit.cli.notebook",
+    "Run": "vit.runs.notebook",
     "ViTConfig": "vit.models.config",
     "VisionTransformer": "vit.models.vision_transformer",
-    "accelerate": "vit.kernels.accelerate",
     "create_model": "vit.checkpoints.pretrained",
-    "fit": "vit.cli.notebook",
-    "from_recipe": "vit.cli.notebook",
+    "fit": "vit.runs.notebook",
+    "from_recipe": "vit.runs.notebook",
     "list_models": "vit.models.zoo",
     "load": "vit.inference.classifier",
-    "plain": "vit.kernels.accelerate",
     "push_to_hub": "vit.checkpoints.publish",
     "transforms": "vit.inference.transforms",
 }

@@ -28,6 +28,14 @@ class UserError(ValueError):
         super().__init__(_OVERLONG.sub(lambda value: shorten(value[0], 200), text))
 
 
+def user_error_in(error: BaseException) -> UserError | None:
+    """The UserError that the error is, or that it was raised from or while handling; or None."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, UserError):
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return cause
+
+
 def printable(text: str) -> str:
     """The text with a line break as '\\n', and likewise for all that is not printable.
 

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGUSR1 end a command at once, or, if deferred, at the next safe point.
+"""SIGINT, SIGTERM and SIGUSR1 end a command at once or, if deferred, at the next safe point.
 
 SIGUSR1 is what a SLURM job asks for some time before its limit. The exit statuses are those of a
 shell: 130 after SIGINT, 143 after SIGTERM, 138 after SIGUSR1 on Linux. A signal that the
@@ -17,19 +17,18 @@ HANDLED = (
     signal.SIGTERM,
     *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []),  # Windows has none
 )
-STATUSES = tuple(128 + number for number in HANDLED)
 
 
 class Stopped(SystemExit):
-    """A signal has ended the work; `code`, the exit status, is 128 + `number`."""
+    """A signal ended the work; `code`, the exit status, is 128 + `number`."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, agreed: bool = False) -> None:
         super().__init__(128 + number)
         self.number = number
+        self.agreed = agreed
+        """Whether it was raised at a point that all processes of a run reached."""
         self.announced = False
         """Whether a message about it has been printed."""
-        self.agreed = False
-        """Whether it was raised at a point that all processes of a run reached."""
 
 
 class _Requests:
@@ -49,20 +48,28 @@ def handled() -> Iterator[None]:
     """Context in which the signals raise Stopped in the main thread, unless `deferred`.
 
     Existing handlers of others are kept. Does nothing in other threads, because Python sets
-    handlers only in the main thread.
+    handlers only in the main thread, and nothing inside `deferred`, where a signal may be waiting.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if _requests.deferrals or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _requests.pid = os.getpid()
     before = {}
     for number in HANDLED:
         handler = signal.getsignal(number)
         if handler in (signal.SIG_DFL, signal.default_int_handler):
             before[number] = handler
-            signal.signal(number, on_signal)
+            signal.signal(number, _on_signal)
+    if before:
+        _requests.pid, _requests.received = os.getpid(), 0
     try:
         yield
+    except Stopped:
+        raise
+    except BaseException as error:
+        # Stopped may be lost in a hook or interrupt an import, which then fails in another way.
+        if before and _requests.received:
+            raise Stopped(_requests.received) from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -72,11 +79,12 @@ def handled() -> Iterator[None]:
 def deferred(*, several: bool = False) -> Iterator[None]:
     """Context in which the first signal is only recorded, see `received`; a second SIGINT acts.
 
-    On exit a recorded signal raises Stopped, unless another exception is raised.
+    On exit from the outermost one a recorded signal raises Stopped, unless another exception is
+    raised.
 
     Args:
-        several: Whether several processes work together. A process that waits for another cannot
-            run a handler, so the second SIGINT gets the default action, which ends the process.
+        several: Whether several processes work together. A process that waits for another runs no
+            handler, so that the second SIGINT gets the default action, which ends the process.
     """
     _requests.deferrals += 1
     _requests.several = _requests.several or several
@@ -86,28 +94,26 @@ def deferred(*, several: bool = False) -> Iterator[None]:
             raise Stopped(_requests.received)
     finally:
         _requests.deferrals -= 1
-        if _requests.deferrals == 0:
-            _requests.received = 0
+        if not _requests.deferrals:
             _requests.several = False
 
 
 def received() -> int:
-    """The number of the signal received while signals were deferred, or 0."""
+    """The number of the first signal received in the current `handled` context, or 0."""
     return _requests.received
 
 
-def on_signal(number: int, frame: FrameType | None) -> None:
-    """The handler."""
+def _on_signal(number: int, frame: FrameType | None) -> None:
     if os.getpid() != _requests.pid:  # a forked worker that has not set its handlers yet
         os._exit(128 + number)
+    first = not _requests.received
+    # Recorded before anything is raised: Python drops what is raised in os.fork and in __del__.
+    _requests.received = _requests.received or number
     if not _requests.deferrals:
         raise Stopped(number)
-    if not _requests.received:
-        _requests.received = number
-        if _requests.several and signal.getsignal(signal.SIGINT) is on_signal:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if first:
+        again = signal.SIG_DFL if _requests.several else signal.default_int_handler
+        signal.signal(signal.SIGINT, again)
         if number == signal.SIGINT:
             # Not print: the signal may have interrupted a write to its buffer.
             os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
-    elif number == signal.SIGINT:
-        raise Stopped(number)

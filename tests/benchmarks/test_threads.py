@@ -9,8 +9,6 @@ from types import ModuleType
 import pytest
 import torch
 
-from vit.kernels.routes import fixed_routes
-
 
 @pytest.fixture
 def threads(
@@ -48,15 +46,12 @@ def test_a_step_is_measured_with_each_number_of_threads(
         assert row["images_per_second"] > 0
     training, inference = (found["rows"][i]["gflop"] for i in (0, 3))
     assert 2.5 * 2 < training / (inference / 4) < 3 * 2
-    assert fixed_routes() == "auto"
 
 
 def test_the_step_computes_with_the_threads_of_its_turn(threads: ModuleType) -> None:
     seen = []
-    config = threads.config_of("digits")
     calls = [
-        threads.on_threads(lambda: seen.append(torch.get_num_threads()), count, config)
-        for count in (2, 1)
+        threads.on_threads(lambda: seen.append(torch.get_num_threads()), count) for count in (2, 1)
     ]
     for call in calls:
         call()

@@ -1,13 +1,13 @@
 """Where the real weights are, if anywhere; and a server for weights that are fetched."""
 
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.checkpoints.loopback import Handler, Server
+from tests.checkpoints.loopback import Server, url
+from vit.checkpoints import hub
 
 
 @pytest.fixture(scope="session")
@@ -23,12 +23,7 @@ def shared_weights() -> Path:
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """Stands in for every address but hf://; what is downloaded goes to tmp_path / "cache"."""
-    server = Server(("127.0.0.1", 0), Handler)
-    server.files, server.asked, server.redirects = {}, [], {}
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     monkeypatch.setenv("VIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("VIT_GS_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    yield server
-    server.shutdown()
-    server.server_close()
+    with Server.running(monkeypatch) as server:
+        monkeypatch.setattr(hub, "GOOGLE", url(server, ""))
+        yield server

@@ -2,12 +2,26 @@
 
 import base64
 import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
+from urllib.request import HTTPHandler
+
+import pytest
+
+from vit.checkpoints import download as downloads
+
+COMMIT = "1" * 40
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`; may break off a transfer once, send a wrong hash, or be a hub."""
+    """Serves `files`; may break off a transfer once, send a wrong hash, or be a hub.
+
+    The hub's files are `/ORG/REPO/resolve/COMMIT/FILE`.
+    """
 
     files: dict[str, bytes]
     asked: list[tuple[str, str, str | None]]
@@ -20,11 +34,29 @@ class Server(ThreadingHTTPServer):
     stated_length: int | None = None
     """A Content-Length that is not the content's."""
     content_range: str | None = None
-    """A Content-Range that is not the content's."""
+    """A Content-Range that is not the content's, in answer to whatever is asked."""
+    encoding: str | None = None
+    """A Content-Encoding that was not asked for."""
     status: int | None = None
     """Answers everything so."""
     redirects: dict[str, str]
     """Path -> where it is said to be."""
+
+    @classmethod
+    @contextmanager
+    def running(cls, monkeypatch: pytest.MonkeyPatch) -> Iterator[Self]:
+        """A server that answers, and http understood in this process, which it is not otherwise."""
+        server = cls(("127.0.0.1", 0), Handler)
+        server.files, server.asked, server.redirects = {}, [], {}
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        monkeypatch.setattr(downloads, "HANDLERS", [*downloads.HANDLERS, HTTPHandler])
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        yield server
+        server.shutdown()
+        server.server_close()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that breaks off is no error of the server's."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -48,6 +80,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.path in self.server.redirects:
             self.headers_only(302, {"Location": self.server.redirects[self.path]})
             return
+        if self.path.startswith("/api/models/"):
+            self.as_hub()
+            return
         data = self.server.files.get(self.path)
         if data is None:
             self.headers_only(404, {"X-Error-Code": "EntryNotFound"})
@@ -59,27 +94,49 @@ class Handler(BaseHTTPRequestHandler):
         if start >= len(data) > 0:
             self.headers_only(416, {"Content-Range": f"bytes */{len(data)}"})
             return
-        self.send_response(206 if start else 200)
+        self.send_response(206 if start or self.server.content_range else 200)
         if self.server.lengths:
             length = len(data) - start
             self.send_header("Content-Length", str(self.server.stated_length or length))
-        if start:
+        if self.server.encoding:
+            self.send_header("Content-Encoding", self.server.encoding)
+        if start or self.server.content_range:
             stated = f"bytes {start}-{len(data) - 1}/{len(data)}"
             self.send_header("Content-Range", self.server.content_range or stated)
         self.send_header("ETag", etag)
-        self.send_header("X-Repo-Commit", "1" * 40)
+        self.send_header("X-Repo-Commit", COMMIT)
         if self.server.hashes:
             md5 = base64.b64encode(hashlib.md5(data).digest()).decode()
             self.send_header("x-goog-hash", f"md5={'AAAA' if self.server.wrong_hash else md5}")
-        self.end_headers()
-        if not body:
-            return
-        if self.server.break_after:
-            self.wfile.write(data[start : self.server.break_after])
-            self.server.break_after = 0
+        end = None
+        if body and self.server.break_after:
+            # Before the client can ask again.
+            end, self.server.break_after = self.server.break_after, 0
             self.close_connection = True
+        self.end_headers()
+        if body:
+            self.wfile.write(data[start:end])
+
+    def as_hub(self) -> None:
+        """Says which commit a repository has, or its files."""
+        repository = "/".join(self.path.split("/")[3:5])
+        before = f"/{repository}/resolve/{COMMIT}/"
+        names = [path[len(before) :] for path in self.server.files if path.startswith(before)]
+        if not names:
+            self.headers_only(404, {"X-Error-Code": "RepoNotFound"})
             return
-        self.wfile.write(data[start:])
+        answer: object = {"id": repository, "sha": COMMIT}
+        if "/tree/" in self.path:
+            sizes = {name: len(self.server.files[before + name]) for name in names}
+            answer = [
+                {"type": "file", "path": name, "size": size, "oid": "0" * 40}
+                for name, size in sizes.items()
+            ]
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def headers_only(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)

@@ -1,7 +1,6 @@
 """A server on 127.0.0.1 in the place of the hosts of published weights, with random values."""
 
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.checkpoints.loopback import Handler, Server
+from tests.checkpoints.loopback import Server, url
 from vit.checkpoints import published
 from vit.checkpoints.convert import convert
 from vit.checkpoints.native import save_native
@@ -23,10 +22,7 @@ BACKBONE = "dinov2_s14.lvd142m"
 
 
 class Mirror(Server):
-    """Serves HOST/PATH of the addresses of the table."""
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that breaks off is no error of the server's."""
+    """Serves the files of the table."""
 
     def put(self, name: str, content: bytes | None = None) -> bytes:
         """Offers the file of that name: the content, or random values in the exact layout."""
@@ -37,23 +33,20 @@ class Mirror(Server):
 
 def path_of(name: str) -> str:
     """Where the mirror has the file of that name."""
-    return "/" + published.table()[name].address.partition("://")[2]
+    return f"/{name}/" + published.table()[name].address.rpartition("/")[2]
 
 
 @contextmanager
 def mirrored(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
-    """The mirror, and an empty cache. The digests of files that it cannot have are forgotten."""
-    rows = {name: replace(row, sha256=None) for name, row in published.table().items()}
-    monkeypatch.setattr(published, "table", lambda: rows)
-    server = Mirror(("127.0.0.1", 0), Handler)
-    server.files, server.asked, server.redirects = {}, [], {}
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    """The table with the mirror's addresses and without digests; and an empty cache."""
     monkeypatch.setenv("VIT_CACHE", str(cache))
-    monkeypatch.setenv("VIT_WEIGHTS_MIRROR", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    yield server
-    server.shutdown()
-    server.server_close()
+    with Mirror.running(monkeypatch) as server:
+        rows = {
+            name: replace(row, sha256=None, address=url(server, path_of(name)))
+            for name, row in published.table().items()
+        }
+        monkeypatch.setattr(published, "table", lambda: rows)
+        yield server
 
 
 @cache

@@ -179,23 +179,9 @@ def test_counts_are_timms_and_the_zero_biases(entry: str) -> None:
     assert ours == work(config).params == theirs + 3 * config.width * config.depth
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("vit_small_patch16_rope_224", {}),
-        ("vit_small_patch16_rope_ape_224", {}),
-        ("vit_small_patch16_rope_mixed_224", {}),
-        ("vit_small_patch16_rope_mixed_ape_224", {}),
-        ("vit_medium_patch16_rope_reg1_gap_256", {}),
-        ("vit_mediumd_patch16_rope_reg1_gap_256", {}),
-        ("vit_betwixt_patch16_rope_reg4_gap_256", {}),
-        ("eva02_tiny_patch14_224", {"patch_size": 16, "num_classes": 3}),
-        ("vit_giant_patch16_lingbot", {}),
-    ],
-)
-def test_relatives_in_and_out(name: str, arguments: dict[str, Any], tmp_path: Path) -> None:
-    given = {"num_classes": 3, "dynamic_img_size": True, **arguments}
-    peer: Any = timms(tmp_path / "in", name, given)
+def test_lingbots_files_in_and_out(tmp_path: Path) -> None:
+    given = {"num_classes": 3, "dynamic_img_size": True}
+    peer: Any = timms(tmp_path / "in", "vit_giant_patch16_lingbot", given)
     ours = loaded(tmp_path / "in")
     convert(tmp_path / "in", tmp_path / "out", "timm")
     back: Any = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
@@ -206,28 +192,37 @@ def test_relatives_in_and_out(name: str, arguments: dict[str, Any], tmp_path: Pa
         close(back(images(own)), peer(images(own)), 1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("vit_small_patch16_rope_224", "RoPE-ViT"),
+        ("vit_small_patch16_rope_mixed_ape_224", "RoPE-ViT"),
+        ("vit_betwixt_patch16_rope_reg4_gap_256", "RoPE-ViT"),
+        ("eva02_tiny_patch14_224", "EVA-02"),
+    ],
+)
+def test_other_rotary_positions_are_refused_by_name(name: str, reason: str, tmp_path: Path) -> None:
+    timms(tmp_path, name, {})
+    with pytest.raises(UserError, match=f"{name} has .*{reason}"):
+        loaded(tmp_path)
+
+
 def test_formats_without_rotary_positions_refuse(tmp_path: Path) -> None:
     timms(tmp_path / "in", *VARIANTS[1])
     for to, name in (("google", "w.npz"), ("torchvision", "w.pth")):
         with pytest.raises(UserError, match="rotary positions"):
             convert(tmp_path / "in", tmp_path / name, to)
-    timms(tmp_path / "axial", "vit_small_patch16_rope_224", {})
-    with pytest.raises(UserError, match="try --to timm"):
-        convert(tmp_path / "axial", tmp_path / "hf", "huggingface")
 
 
 def test_unknown_forms_in_files_are_refused(tmp_path: Path) -> None:
     timms(tmp_path, *VARIANTS[1])
     path = tmp_path / "config.json"
     values = json.loads(path.read_text())
-    values["model_args"]["rope_type"] = "mrope"
-    path.write_text(json.dumps(values))
-    with pytest.raises(UserError, match=r"rope_type='mrope' .* only 'cat', 'dinov3' and 'mixed'"):
-        create_model(pretrained=tmp_path)
-    values["model_args"] |= {"rope_type": "dinov3", "rope_grid_offset": 0.5}
-    path.write_text(json.dumps(values))
-    with pytest.raises(UserError, match="need coordinates='index'"):
-        create_model(pretrained=tmp_path)
+    for name, value in (("rope_type", "mrope"), ("rope_grid_offset", 0.5)):
+        changed = {**values, "model_args": {**values["model_args"], name: value}}
+        path.write_text(json.dumps(changed))
+        with pytest.raises(UserError, match=f"{name}={value!r}"):
+            create_model(pretrained=tmp_path)
 
 
 def test_a_saved_model_of_ours_returns_with_its_rotation(tmp_path: Path) -> None:
@@ -241,8 +236,8 @@ def test_a_saved_model_of_ours_returns_with_its_rotation(tmp_path: Path) -> None
     with torch.no_grad():
         assert torch.equal(first(x), second(x))
     values = json.loads((tmp_path / "ours/config.json").read_text())
-    values["model"]["rotary"]["coordinates"] = "spiral"
-    with pytest.raises(UserError, match="rotary: coordinates='spiral' is not one of"):
+    values["model"]["rotary"]["period"] = "spiral"
+    with pytest.raises(UserError, match="rotary: period='spiral' must be"):
         described.checked(values, tmp_path, {})
     (tmp_path / "ours/config.json").write_text(json.dumps(values))
     with pytest.raises(UserError) as caught:

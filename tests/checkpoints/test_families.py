@@ -16,7 +16,7 @@ import torch
 
 from vit.checkpoints import layout as layouts
 from vit.checkpoints.pretrained import create_model, inspect_pretrained
-from vit.checkpoints.timm import eva
+from vit.checkpoints.timm import dinov3
 from vit.checkpoints.timm import families as timm_families
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -106,18 +106,17 @@ def one_case(families: ModuleType, model: str) -> Any:
     return next(case for case in families.timm_cases() if case.model == model)
 
 
-@pytest.mark.parametrize("model", ["vit_small_patch16_rope_224", "vit_small_patch16_rope_ape_224"])
 def test_rotary_positions_that_were_dropped_would_be_found(
-    families: ModuleType, model: str, monkeypatch: pytest.MonkeyPatch
+    families: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both layouts load, and differ, once nothing looks at the description any more."""
+    """The described layout loads, and differs, once nothing looks at the description any more."""
+    model = "vit_small_patch16_dinov3"
     plain = timm_families.Family(model, 384, 6, "gelu", "token")
     monkeypatch.setattr(timm_families, "family", lambda _: plain)
     monkeypatch.setattr(timm_families, "check_silent", lambda *_: None)
-    monkeypatch.setattr(eva, "rotary_of", lambda *_: None)
-    rows = list(families.measure(one_case(families, model), layouts=LAYOUTS))
-    assert [row.answer for row in rows] == ["different", "different"]
-    assert all(row.difference > 1e-3 for row in rows)
+    monkeypatch.setattr(dinov3, "rotary_of", lambda *_: None)
+    row, *_ = families.measure(one_case(families, model), layouts=LAYOUTS)
+    assert row.answer == "different" and row.difference > 1e-3
 
 
 def test_another_number_of_heads_would_be_found(
@@ -164,13 +163,14 @@ def check_eva(name: str, known: Any, arguments: dict[str, Any]) -> None:
     assert (known.width, known.num_heads) == (arguments["embed_dim"], arguments["num_heads"]), name
     assert known.pool == arguments.get("global_pool", "avg"), name
     assert timm_families.has_qkv_biases(file, known) == arguments.get("qkv_bias", True), name
-    built = {key: arguments.get(key, usual) for key, usual in eva._DEFAULTS.items()}
-    described: Any = Description({"architecture": name, "model_args": built})
-    assert eva.rotary_of(file, known) == eva.rotary_of(described, known) is not None, name
-    large = "eps=1e-05" in str(arguments.get("norm_layer", ""))
-    assert eva.epsilon(file, known, None) == (1e-5 if large else 1e-6), name
+    described: Any = Description({"architecture": name, "model_args": arguments})
+    rotary = dinov3.rotary_of(file, known)
+    assert dinov3.rotary_of(described, known) == rotary is not None, name
+    assert "eps=1e-05" in str(arguments["norm_layer"]) and dinov3.epsilon(file, rotary) == 1e-5
     unread = {"norm_layer", "init_values", "swiglu_mlp", "mlp_ratio"} | SHOWN_BY_TENSORS
-    assert set(arguments) - {"num_heads", "global_pool"} <= eva.ARGUMENTS | unread, name
+    assert set(arguments) - {"num_heads", "global_pool"} <= dinov3.arguments(described) | unread, (
+        name
+    )
 
 
 def test_names_of_older_versions_are_understood() -> None:

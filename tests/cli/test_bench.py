@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.conftest import Vit
+from tests.command import Vit
 
 # One round: of several, the middle share is not quite the share at the middle time.
 QUICK = ("--image-size=32", "--rounds=1", "--precision=fp32", "--device=cpu", "--json")

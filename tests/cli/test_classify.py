@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import vit as package
-from tests.cli.conftest import Vit
+from tests.command import Vit
 from vit.checkpoints.native import save_native
 from vit.data.preprocess import Preprocess
 

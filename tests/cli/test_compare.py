@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.cli.conftest import Vit
+from tests.command import Vit
 from tests.compute.test_machine import machine
 from vit import console
 from vit.compute.comparison import Comparison, training_rows

@@ -9,7 +9,7 @@ import torch
 
 import vit as package
 from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
-from tests.cli.conftest import Vit
+from tests.command import Vit
 from vit.checkpoints.native import load_native
 from vit.models.config import ViTConfig
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints.mirror import BACKBONE, CLASSIFIER, IN21K, Mirror, mirrored
-from tests.cli.conftest import Vit
+from tests.command import Vit
 from vit.checkpoints.published import table
 
 
@@ -71,15 +71,6 @@ def test_mistakes_come_before_the_first_download(
     done = vit("download", *args)
     assert done.status == 2 and message in done.err and done.err.count("\n") == 1
     assert mirror.asked == []
-
-
-def test_a_full_disk_is_one_line(mirror: Mirror, vit: Vit, monkeypatch: pytest.MonkeyPatch) -> None:
-    mirror.put(CLASSIFIER)
-    usage = shutil.disk_usage("/")._replace(free=(16 << 20) + 1_000_000)
-    monkeypatch.setattr("vit.checkpoints.download.shutil.disk_usage", lambda folder: usage)
-    done = vit("download", CLASSIFIER)
-    assert done.status == 2
-    assert f"{CLASSIFIER} needs 22.9 MB of disk space" in done.err.splitlines()[-1]
 
 
 def test_commands_take_a_name(mirror: Mirror, vit: Vit, photos: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoints.mirror import BACKBONE, mirrored
-from tests.cli.conftest import Vit
+from tests.command import Vit
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 # The page fine-tunes for 300 steps of 224 pixels, which takes 20 minutes; the last value counts.

@@ -10,7 +10,7 @@ from PIL import Image
 from scipy.optimize import minimize_scalar
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from tests.cli.conftest import Vit
+from tests.command import Vit
 from vit.checkpoints.native import load_native, save_native
 from vit.inference.classifier import load
 from vit.models.config import ViTConfig

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from torch import nn
 
-from tests.cli.conftest import Vit
+from tests.command import Vit
 from tests.models.small_models import small_bit, small_hybrid, small_vit
 from vit import inspection
 from vit.checkpoints.native import save_native

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import TINY, Vit
-from vit.cli.main import name_conflict
+from tests.command import TINY, Vit
 
 
 def cpu_seconds(*args: str) -> float:
@@ -42,32 +41,6 @@ def test_the_list_of_commands_needs_six_modules() -> None:
     assert done.stderr.split() == needed.split()
 
 
-def test_another_distribution_of_the_name_is_reported(tmp_path: Path) -> None:
-    assert name_conflict([str(tmp_path), str(tmp_path / "no such")]) is None
-    for name in ("vit_pytorch-1.6.5.dist-info", "vitkit-0.1.0.dist-info"):
-        (tmp_path / name).mkdir()
-    assert name_conflict([str(tmp_path)]) is None
-    (tmp_path / "vit-2.3.4.dist-info").mkdir()
-    line = name_conflict(["", str(tmp_path)])
-    assert line is not None and "vit-2.3.4" in line and "pip uninstall vit" in line
-    assert "\n" not in line
-
-
-@pytest.mark.parametrize(("init", "status"), [("pass", 0), ("vit.__dir__ = list", 2)])
-def test_a_package_that_another_distribution_has_overwritten_runs_nothing(
-    tmp_path: Path, init: str, status: int
-) -> None:
-    (tmp_path / "vit-2.3.4.dist-info").mkdir()
-    code = (
-        "import sys, vit; from vit.cli.main import entry; sys.path.append(sys.argv.pop());"
-        f"{init}; entry()"
-    )
-    args = [sys.executable, "-c", code, "--help", str(tmp_path)]
-    done = subprocess.run(args, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr
-    assert ("usage" in done.stdout) == (status == 0)
-
-
 def test_help_lists_every_command(vit: Vit) -> None:
     from vit.cli.main import COMMANDS
 
@@ -91,11 +64,11 @@ def test_the_options_in_the_help_exist() -> None:
     import re
 
     from vit.cli.fit import HELP
-    from vit.cli.lightning_cli import TrainingCLI
+    from vit.runs.options import Options
 
     known = {
         option
-        for action in TrainingCLI(["-c", "quickstart"]).parser._actions
+        for action in Options(["-c", "quickstart", "--trainer.precision=32-true"]).parser._actions
         for option in action.option_strings
     }
     named = set(re.findall(r"--[a-z_]+(?:\.[a-z_]+)*", HELP)) - {
@@ -150,7 +123,7 @@ def test_an_unexpected_error_is_one_line_and_a_file(
     assert "in fail" in file.read_text()
 
 
-def test_an_unexpected_error_of_a_run_lies_in_its_directory_which_stays_usable(
+def test_a_run_that_fails_in_an_unexpected_way_can_be_started_again(
     vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vit.training.classifier import ImageClassifier
@@ -163,12 +136,8 @@ def test_an_unexpected_error_of_a_run_lies_in_its_directory_which_stays_usable(
         patched.setattr(ImageClassifier, "training_step", fail)
         done = vit(*args, "--run_dir=run")
     assert done.status == 1
-    assert done.err.splitlines()[-1].endswith(
-        "ZeroDivisionError: a fault of two lines; the traceback is in run/traceback.txt"
-    )
-    assert "in fail" in Path("run/traceback.txt").read_text()
+    assert "ZeroDivisionError: a fault of two lines; the traceback is" in done.err.splitlines()[-1]
     assert vit(*args, "--run_dir=run").status == 0
-    assert not Path("run/traceback.txt").exists()
 
 
 @pytest.mark.parametrize("link", ["cause", "context", "hidden"])

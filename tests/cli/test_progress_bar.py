@@ -1,6 +1,6 @@
 """The progress line can be switched off; the result is printed all the same."""
 
-from tests.cli.conftest import TINY, Vit
+from tests.command import TINY, Vit
 
 
 def test_without_a_progress_bar_only_the_final_lines_are_left(vit: Vit) -> None:

@@ -96,13 +96,13 @@ def test_a_probe_trains_its_head_alone() -> None:
     assert found.probe_macs == found.macs + 768 * 10
 
 
-def test_attention_counts_the_same_by_any_route(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_counts_the_same_by_any_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     def explicit(q, k, v):
         return (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1) @ v
 
     found = []
-    for route in (F.scaled_dot_product_attention, explicit):
-        monkeypatch.setattr(F, "scaled_dot_product_attention", route)
+    for operator in (F.scaled_dot_product_attention, explicit):
+        monkeypatch.setattr(F, "scaled_dot_product_attention", operator)
         found.append(shallow_candidate("vit_ti16", (64, 64)).counted)
     assert found[0] == found[1]
 

@@ -129,7 +129,7 @@ def test_a_class_with_one_image_keeps_it_for_training(tmp_path, make_tree):
         ({"cat": 0, "dog": 0}, "no images in .*photos; expected class folders"),
         ({".": 3}, "photos has 3 images but no class folders"),
         ({"cat": 3, "dog": 0}, "class folder .*photos/dog has no images"),
-        ({"cat": 3}, "photos has one class only, 'cat'; at least two are needed$"),
+        ({"cat": 3}, "photos has one class only, 'cat'; two are needed$"),
         ({"set/cat": 3, "set/dog": 3}, "one class only, 'set'.*use --data.root .*photos/set$"),
         (
             {"train/a": 2, "train/b": 2, "val/c": 1},

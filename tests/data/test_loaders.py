@@ -1,4 +1,6 @@
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -66,3 +68,18 @@ def test_workers_use_one_thread_and_leave_ctrl_c_to_the_main_process():
     finally:
         torch.set_num_threads(threads)
     assert seen.unique(dim=0).tolist() == [[1, 1]]
+
+
+HOLDS_WORKERS = """
+from torch.utils.data import DataLoader
+from vit.data.loaders import start_worker
+batches = iter(DataLoader(range(100), num_workers=2, worker_init_fn=start_worker))
+next(batches)
+raise ValueError("while workers wait")
+"""
+
+
+def test_a_process_that_fails_with_workers_ends() -> None:
+    """Its traceback keeps the loader, so that nobody has told the workers to stop."""
+    done = subprocess.run([sys.executable, "-c", HOLDS_WORKERS], capture_output=True, timeout=100)
+    assert done.returncode == 1 and b"ValueError: while workers wait" in done.stderr

@@ -15,7 +15,6 @@ from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
 from vit.evaluation import features as features_module
 from vit.evaluation.features import Extractor, images_digest
-from vit.kernels import packing
 
 
 def by_hand(model, photos: Path, split: str, layer: str) -> tuple[np.ndarray, list[int]]:
@@ -46,14 +45,6 @@ def test_every_image_is_used_once_in_order_whatever_the_batch(
     np.testing.assert_allclose(found.values, values, rtol=1e-5, atol=1e-5)
     assert found.labels.tolist() == labels and found.indices.tolist() == list(range(24))
     assert found.values.dtype == np.float32 and not found.cached
-
-
-def test_the_weights_are_packed_for_the_many_images(
-    make_model: Callable, make_data: Callable
-) -> None:
-    model = make_model()
-    Extractor(model, "pooled")(make_data(), "train")
-    assert {m for m in model.modules() if type(m) is torch.nn.Linear} <= set(packing._PACKED)
 
 
 def test_a_model_without_tanh_layer_has_one_file_for_both_layers(

@@ -12,7 +12,6 @@ from vit.data.preprocess import InputFormat
 from vit.inspection import grad_cam, rollout
 from vit.inspection.figures import overlay
 from vit.inspection.glance import glances
-from vit.kernels.accelerate import accelerate
 from vit.reports.results import Predictions, write_results
 
 
@@ -24,7 +23,7 @@ def photo(seed: int = 0) -> Image.Image:
 @pytest.mark.parametrize("build", [small_vit, small_hybrid, small_bit])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_picture_is_the_rollout_or_the_cam_of_the_class(build: Any, training: bool) -> None:
-    model = accelerate(build()).train(training)
+    model = build().train(training)
     preprocess = InputFormat().preprocess((64, 64))
     found = glances(model, preprocess)
     assert found is not None

@@ -2,36 +2,38 @@
 
 import math
 import re
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback
 
 from tests.training.published import Published
-from vit.cli.lightning_cli import TrainingCLI, resolve_recipes
+from vit.data.module import ImageData
 from vit.models.config import ResNetConfig
 from vit.models.zoo import model_config
 from vit.recipes import find_recipe
+from vit.runs.options import Options
+from vit.runs.trainer import build_trainer
 
 
-class Builder(TrainingCLI):
-    """Builds many recipes with one parser, which takes longer to make than to use."""
+class Built(NamedTuple):
+    """What a command line stands for."""
 
-    def instantiate_classes(self) -> None:
-        """Nothing yet."""
-
-    def build(self, args: list[str]) -> "Builder":
-        """Data and model of these arguments, as `vit fit` makes them."""
-        self.parse_arguments(self.parser, resolve_recipes(args))
-        self.before_instantiate_classes()
-        super().instantiate_classes()
-        return self
+    config: Any
+    model: Any
+    data: ImageData
+    trainer: Trainer
 
 
-@cache
-def builder() -> Builder:
-    precision = "--trainer.precision=32-true"
-    return Builder(["-c", "finetune", "--data.root=none", "--model.pretrained=null", precision])
+def build(args: list[str], *callbacks: Callback) -> Built:
+    """Model, data and Trainer of these arguments, as `vit fit` makes them; nothing is written."""
+    options = Options(args)
+    data = options.build_data()
+    silent = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    listed = [*options.listed("callbacks"), *callbacks]
+    trainer = build_trainer(**{**options.trainer, **silent}, callbacks=listed)
+    return Built(options.config, options.build_model(data), data, trainer)
 
 
 def header(name: str) -> list[str]:
@@ -66,9 +68,9 @@ def devices(name: str) -> int:
 OPTIMIZERS = {"AdamW": "adamw", "SGD": "sgd", "SGDW": "sgdw", "LAMB": "lamb"}
 
 
-def read(cli: Any, processes: int) -> Published:
+def read(built: Built, processes: int) -> Published:
     """What a built recipe does, for the comparison with what is published."""
-    data, model, trainer = cli.datamodule, cli.model, cli.config.trainer
+    data, model, trainer = built.data, built.model, built.config.trainer
     augment, schedule, loss = data.augment, model.schedule, model.loss
     config: Any = model.model.config
     optimizer = model.optimizer([{"params": [torch.nn.Parameter(torch.zeros(1))]}])
@@ -92,7 +94,7 @@ def read(cli: Any, processes: int) -> Published:
         }
         assert config.class_token == (config.pool == "cls")
         assert config.distillation_token == (distillation is not None)
-    name = cli.config.model.name
+    name = built.config.model.name
     if name is not None:
         _check_sizes(name, config)
     return Published(

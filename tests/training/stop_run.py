@@ -1,5 +1,5 @@
-"""What test_stopping.py and test_watching.py start: pairs of processes, one of which gets a signal
-at a chosen place, or, for the signal 0, fails there.
+"""What test_stopping.py starts: pairs of processes, in which one gets a signal at a chosen place,
+or fails there (the signal 0).
 
 Arguments: STOPPED or LOST, folder of photos, folder to write to, seconds to wait for a pair. Prints
 a list of [place, rank, signal, exit statuses, step of last.ckpt, last lines on stderr] as JSON.
@@ -22,38 +22,34 @@ from lightning.pytorch.callbacks import Callback
 
 from tests.training import ddp_run
 from vit.cli.main import _status
-from vit.cli.processes import together
 from vit.data.module import ImageData, InputFormat
 from vit.data.options import Loading
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
+from vit.runs.processes import ChildrenAlive, ending_together
 from vit.signals import handled
-from vit.training.callbacks import WatchProcesses
+from vit.training.callbacks import StopTogether
 from vit.training.saving import LastCheckpoint
 
 STOPPED = [
-    ("on_train_batch_start", 0, signal.SIGTERM),
-    ("on_train_batch_start", 1, signal.SIGTERM),
-    ("on_train_batch_start", 1, signal.SIGINT),
+    ("on_before_backward", 0, signal.SIGTERM),
+    ("on_before_backward", 1, signal.SIGTERM),
+    ("on_before_backward", 1, signal.SIGINT),
     ("setup", 1, signal.SIGTERM),
     ("on_validation_batch_start", 0, signal.SIGTERM),
     ("on_train_epoch_end", 1, signal.SIGTERM),
     ("on_test_batch_start", 1, signal.SIGTERM),
-    ("on_train_batch_start", 1, signal.SIGUSR1),
+    ("on_before_backward", 1, signal.SIGUSR1),
     ("nowhere", 0, signal.SIGTERM),
 ]
 LOST = [
     ("on_train_batch_start", 1, signal.SIGKILL),
     ("on_train_batch_start", 0, signal.SIGKILL),
-    ("on_train_batch_start", 1, signal.SIGSTOP),
-    ("on_train_batch_start", 0, signal.SIGSTOP),
-    ("on_validation_batch_start", 1, signal.SIGSTOP),
-    ("on_save_checkpoint", 0, signal.SIGSTOP),
+    ("on_validation_batch_start", 1, signal.SIGKILL),
+    ("on_save_checkpoint", 0, signal.SIGKILL),
     ("on_test_batch_start", 1, signal.SIGKILL),
     ("on_train_batch_start", 1, 0),
 ]
-LIMITS = {"silence": 3.0, "interval": 0.2, "grace": 2.0}
-"""Of WatchProcesses; its own are for machines that are slower than a test can wait."""
 
 
 class SignalAt(Callback):
@@ -83,7 +79,7 @@ def work(rank: int, place: str, target: int, number: int, photos: str, folder: s
         augment=TrainTransform(crop="none", flip=False),
         inputs=InputFormat(crop_fraction=1.0),
     )
-    callbacks: list[Callback] = [LastCheckpoint(folder), WatchProcesses(**LIMITS)]
+    callbacks: list[Callback] = [StopTogether(), LastCheckpoint(folder)]
     if rank == target:
         callbacks.insert(0, SignalAt(place, number))
     trainer = Trainer(
@@ -100,7 +96,7 @@ def work(rank: int, place: str, target: int, number: int, photos: str, folder: s
     )
     model = ddp_run.make_model()
     try:
-        with handled(), together(trainer):  # as the command line does
+        with handled(), ending_together(trainer, ChildrenAlive()):  # as vit/runs/fit.py does
             trainer.fit(model, data)
             trainer.test(model, datamodule=data, verbose=False)
     except Exception as error:
@@ -124,10 +120,6 @@ def pair(photos: str, folder: Path, seconds: float, case: Any) -> list[Any]:
     for process in processes:
         process.start()
     end = time.monotonic() + seconds
-    other = processes[1 - target]
-    if number in (signal.SIGSTOP, signal.SIGKILL):  # a stopped process is waited for in vain
-        other.join(max(end - time.monotonic(), 0.1))
-        processes[target].kill()
     for process in processes:
         process.join(max(end - time.monotonic(), 0.1))
         if process.is_alive():

@@ -10,7 +10,6 @@ from tests.grouped import image_classifier
 from vit.checkpoints.native import save_native
 from vit.data.module import Sampling
 from vit.errors import UserError
-from vit.kernels.runs import run_routes
 from vit.training.callbacks import EMA
 from vit.training.facts import Labels
 from vit.training.losses import Loss
@@ -157,7 +156,6 @@ def test_a_checkpoint_says_what_it_is_in_plain_types(
         "config": model.model.config.to_dict(),
         "classes": ["a", "b", "c"],
         "preprocess": data.preprocess.to_dict(),
-        "routes": run_routes(model.model.config, "32-true", "cpu"),
         "weights": "raw",
         "metrics": scores,
         "extra": {"multilabel": False},

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tests.training.published import Published
 from tests.training.published_recipes import PUBLISHED
-from tests.training.recipe_reading import builder
+from tests.training.recipe_reading import build
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import create_model
 from vit.models.encoder import DropPath
@@ -143,12 +143,11 @@ def test_the_first_twenty_steps_are_those_of_a_plain_loop(
             arguments.append(f"--model.loss.distillation.{field}={value}")
         arguments.append(f"--model.loss.distillation.teacher={teacher}")
     torch.manual_seed(0)
-    cli = builder().build(arguments)
-    plain = deepcopy(cli.model.model).double().train()
-    trainer, recorder = cli.build_trainer(None), Recorder()
-    trainer.callbacks.append(recorder)
-    trainer.fit(cli.model, cli.datamodule)
-    assert trainer.global_step == len(recorder.batches) == STEPS
+    recorder = Recorder()
+    built = build(arguments, recorder)
+    plain = deepcopy(built.model.model).double().train()
+    built.trainer.fit(built.model, built.data)
+    assert built.trainer.global_step == len(recorder.batches) == STEPS
 
     guide = create_model(pretrained=teacher, report=lambda _: None).double().eval()
     torch.set_default_dtype(torch.float64)
@@ -326,7 +325,7 @@ def test_the_learning_rate_of_the_whole_run_is_the_published_one(name: str, fold
         lengths |= {"timescale": published.timescale, "cooldown_steps": published.cooldown_steps}
     kept = [option for option in options(name, published) if "schedule" not in option]
     arguments = [option for option in kept if "trainer.max" not in option]
-    schedule = builder().build([*arguments, f"--data.root={folder}"]).model.schedule
+    schedule = build([*arguments, f"--data.root={folder}"]).model.schedule
     for step in (*range(STEPS), *np.linspace(STEPS, total - 1, 50).astype(int).tolist()):
         expected = learning_rate(published, step, total=total, epoch=epoch, **lengths)
         actual = published.lr * schedule.factor(step, total, 0.0, epoch)

@@ -104,10 +104,7 @@ def test_a_mid_epoch_checkpoint_is_really_inside_an_epoch(
         make_model(), make_data(batch_size=4)
     )
     [file] = tmp_path.glob("*.ckpt")  # step 3 of 5, after 6 of 10 batches
-    assert torch.load(file, weights_only=True)["ImageData"] == {
-        "consumed_samples": 24,
-        "batch": 4,
-    }
+    assert torch.load(file, weights_only=True)["ImageData"]["consumed_samples"] == 24
 
 
 def test_the_seed_of_a_step_matters(make_data, make_model, make_trainer, losses) -> None:

@@ -1,5 +1,5 @@
 """Fixtures of tests/cli: the command and small image folders."""
 
-from tests.cli.conftest import photos, vit
+from tests.command import photos, vit
 
 __all__ = ["photos", "vit"]

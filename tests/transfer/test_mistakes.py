@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import TINY, Vit
+from tests.command import TINY, Vit
 from tests.transfer.test_transfer import FAST, SMALL, Calls, small_model, without_training
 from vit.errors import UserError
 
@@ -41,7 +41,7 @@ MISTAKES = [
     (["--out=/dev/null/x"], "--out /dev/null/x: cannot make this folder"),
     (["--", "--trainer.max_steps=3"], "--trainer.max_steps after -- is set for each cell"),
     (["--", "--resume=never"], "--resume after -- is set for each cell"),
-    (["--", "--model.loss.label_smothing=3"], "did you mean 'label_smoothing'?"),
+    (["--", "--model.loss.label_smothing=3"], "did you mean 'model.loss.label_smoothing'"),
     (["--image-size=16", "--", "--data.image_size=16"], "give one of them"),
     (["--bogus"], "unrecognized arguments: --bogus; see `vit transfer --help`"),
 ]

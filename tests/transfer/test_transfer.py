@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cli.conftest import Vit
+from tests.command import Vit
 from vit.cli.main import main
 from vit.transfer import cells
 
@@ -66,7 +66,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Calls:
         def wait(self) -> int:
             return self.code
 
-    def start(arguments: list[str], log: Any, lock: int | None) -> Done:
+    def start(arguments: list[str], log: Any) -> Done:
         from contextlib import redirect_stderr, redirect_stdout
 
         calls.append(arguments)
@@ -101,13 +101,14 @@ def without_training(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
                     "train_seconds": 2.0,
                     "train_cpu_seconds": 3.0,
                     "command": "vit fit",
+                    "finished": True,
                 }
                 (folder / "summary.json").write_text(json.dumps(summary))
 
             def wait(self) -> int:
                 return self.code
 
-        def start(arguments: list[str], log: Any, lock: int | None) -> Done:
+        def start(arguments: list[str], log: Any) -> Done:
             calls.append(arguments)
             return Done(arguments, log)
 
@@ -317,19 +318,15 @@ def test_finished_cells_are_not_run_again(
     first = vit(*args)
     out = Path("out/mine")
     assert len(calls) == 4
-    # States after a kill: before the first checkpoint, within an epoch, within a write.
+    # States after a kill: while it trained, before the final score, within a write.
     (out / "lr-0.2" / "summary.json").unlink()
-    (out / "lr-0.2" / "config.yaml").write_text("half")
-    (out / "seed-0" / "summary.json").unlink()
-    (out / "seed-0" / "checkpoints").mkdir()
-    (out / "seed-0" / "checkpoints" / "last.ckpt").touch()
+    (out / "seed-0" / "summary.json").write_text('{"metrics": {}, "finished": false}')
     (out / "seed-1" / "summary.json").write_text('{"metrics": {"te')
     again = vit(*args)
     assert again.out == first.out
     started = [Path(value(call, "--run_dir")).name for call in calls[4:]]
     assert started == ["lr-0.2", "seed-0", "seed-1"]
-    assert not (out / "lr-0.2" / "config.yaml").exists()
-    assert calls[5] == ["--run_dir", "out/mine/seed-0", "--ckpt_path", "last"]
+    assert calls[4:] == calls[1:4]  # which `vit fit` continues
     assert again.err.count("reused") == 1
 
 

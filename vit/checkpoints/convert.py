@@ -13,7 +13,6 @@ import torch
 from vit.checkpoints.exporting import NativeInfo
 from vit.checkpoints.formats import FORMATS, format_named
 from vit.checkpoints.hub import fetch, is_address
-from vit.checkpoints.lora_directory import is_lora_directory, load_lora
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.checkpoints.report import LoadReport
 from vit.errors import UserError
@@ -35,15 +34,12 @@ def convert(
     to: str,
     *,
     overwrite: bool = False,
-    base: str | None = None,
     **options: Any,
 ) -> Conversion:
     """Writes the model in `source` in a format of FORMATS; `options` as for `load_pretrained`.
 
-    `overwrite`: replace what the destination holds. `base`: the weights that a `source` of factors
-    alone (RUN/lora) belongs to, by default those that it names. UserError where that library has no
-    such model, or the destination is of the wrong kind, a run, or holds a model without
-    `overwrite`.
+    `overwrite`: replace what the destination holds. UserError where that library has no such model,
+    or the destination is of the wrong kind, a run, or holds a model without `overwrite`.
     """
     if to not in FORMATS:
         raise UserError(f"format {to!r} is not one of {', '.join(FORMATS)}")
@@ -55,17 +51,10 @@ def convert(
         raise UserError(f"{to} wants a directory, and {target} is a file")
     _check_free(target, overwrite)
     path = fetch(str(source)) if is_address(source) else source
-    if is_lora_directory(path):
-        model, described, report = load_lora(path, base, **options)
-        known = described.extra
-    elif base is not None:
-        raise UserError(f"--base is for factors kept apart (RUN/lora), and {source} is a model")
-    else:
-        model, report = load_pretrained(path, published_size=False, **options)
-        known = inspect_pretrained(path, **options).extra
+    model, report = load_pretrained(path, published_size=False, **options)
     report.source = str(source)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    extra = {"source": str(source), **known}
+    extra = {"source": str(source), **inspect_pretrained(path, **options).extra}
     info = NativeInfo(report.classes, report.preprocess, extra)
     export = format_named(to).write(model.config, state, info)
     written, notes = export.save(target), export.notes

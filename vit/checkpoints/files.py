@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vit.checkpoints.archives import check_archive
 from vit.checkpoints.lora import merged_file
-from vit.checkpoints.sealed import verify
 from vit.errors import MESSAGE, UserError, shorten
 from vit.reading import irregular, regular_file
 
@@ -100,19 +100,11 @@ def open_weights(path: str | Path) -> WeightFile:
         raise UserError("pretrained='' names no file; give a file, a directory or an address")
     try:
         path = find_weights(Path(path))
-        with path.open("rb") as stream:
-            start = stream.read(16)
-        size = path.stat().st_size
+        kind = kind_of(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    if start[:4] == b"PK\x03\x04":
-        file = _open_zip(path)
-    elif 0 < int.from_bytes(start[:8], "little") <= size and start[8:9] == b"{":
-        file = _open_safetensors(path)
-    elif start[:1] == b"\x80":
-        file = _open_torch(path)
-    else:
-        raise UserError(f"{path} is not a file of weights: {_what_it_is(start, size)}")
+    openers = {"zip": _open_zip, "safetensors": _open_safetensors, "pickle": _open_torch}
+    file = openers[kind](path)
     if not file.shapes:
         raise UserError(f"{path} holds no tensors")
     return replace(
@@ -176,36 +168,25 @@ def reason(error: BaseException) -> str:
     return shorten((str(error).strip() or type(error).__name__).splitlines()[0], MESSAGE)
 
 
-def _what_it_is(start: bytes, size: int) -> str:
-    problem = _no_weights(start, size)
-    if problem:
-        return f"{problem}; delete it and fetch it again"
-    if start.startswith(b"version https://"):
-        return "it is a Git LFS pointer, so the real file is still to be fetched (`git lfs pull`)"
-    return "it is neither safetensors nor .npz nor a torch file, or it is damaged"
-
-
-def _no_weights(start: bytes, size: int) -> str:
-    """What a server sends in the place of weights; an empty string for anything else."""
-    if size == 0:
-        return "it is empty"
-    if start.lstrip()[:1] == b"<":
-        return "it is a web page, so a download went wrong"
-    return ""
-
-
-def check_answer(path: Path) -> None:
-    """UserError where a server has sent a page or nothing in the place of weights."""
+def kind_of(path: Path) -> str:
+    """ "zip", "safetensors" or "pickle", by the first bytes. UserError for anything else."""
     with path.open("rb") as stream:
-        problem = _no_weights(stream.read(16), path.stat().st_size)
-    if problem:
-        raise UserError(f"{path} is not a file of weights: {problem}")
-
-
-def check_archive(path: Path) -> None:
-    """UserError where a member of a zip archive (.npz, torch) has not its CRC-32."""
-    if zipfile.is_zipfile(path):
-        verify(path)
+        start = stream.read(16)
+    size = path.stat().st_size
+    if start[:4] == b"PK\x03\x04":
+        return "zip"
+    if 0 < int.from_bytes(start[:8], "little") <= size and start[8:9] == b"{":
+        return "safetensors"
+    if start[:1] == b"\x80":
+        return "pickle"
+    what = "it is neither safetensors nor .npz nor a torch file, or it is damaged"
+    if size == 0:
+        what = "it is empty; fetch it again"
+    elif start.lstrip()[:1] == b"<":
+        what = "it is a web page, so a download went wrong; fetch it again"
+    elif start.startswith(b"version https://"):
+        what = "it is a Git LFS pointer, so the real file is still to be fetched (`git lfs pull`)"
+    raise UserError(f"{path} is not a file of weights: {what}")
 
 
 def _open_safetensors(path: Path) -> WeightFile:
@@ -228,7 +209,7 @@ def _open_zip(path: Path) -> WeightFile:
         raise
     except _DAMAGED as error:
         raise UserError(f"{path} is damaged or incomplete ({reason(error)})") from error
-    verify(path)
+    check_archive(path)
     return _open_torch(path)
 
 

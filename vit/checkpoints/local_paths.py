@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-_PATH_OPTIONS = ("root", "pretrained", "run_dir", "ckpt_path", "source")
+_PATH_OPTIONS = ("root", "pretrained", "run_dir", "resume", "source")
 """Options and entries whose values are paths, also where they are relative."""
 _ABSOLUTE = re.compile(
     r"(?:/|~([a-z_][\w.-]*)?([/\\]|$)|\.\.[/\\]|[a-z]:[/\\]|\\\\|file://)", re.IGNORECASE

@@ -6,7 +6,6 @@ rank, in the paper's and peft's terms).
 Shapes: g blocks of rows (3 or 1), r rank, d inputs, k outputs of a block.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,17 +31,6 @@ def merged(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
     dtype = torch.promote_types(weight.dtype, torch.float32)
     update = (b.to(dtype) @ a.to(dtype)).flatten(0, 1)
     return (weight.to(dtype) + update).to(weight.dtype)
-
-
-def merged_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict without factors, which are merged into the weights."""
-    plain = {name: tensor for name, tensor in state.items() if not is_factor(name)}
-    for name in state:
-        if name.endswith(f".{A}"):
-            layer = name.removesuffix(A)
-            factors = state[name], state[f"{layer}{B}"]
-            plain[f"{layer}weight"] = merged(plain[f"{layer}weight"], *factors)
-    return plain
 
 
 def merged_file(file: "WeightFile") -> "WeightFile":

@@ -26,7 +26,6 @@ from vit.checkpoints.hub import locate
 from vit.checkpoints.layout import ModelConfig, Recognised, listed
 from vit.checkpoints.published import Published
 from vit.checkpoints.report import LoadReport, print_report
-from vit.checkpoints.row_check import check_layout, weights_of
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import Model, build_model, model_config
@@ -143,14 +142,8 @@ def load_pretrained(
         left_out=dict(found.left_out),
         notes=list(found.notes),
     )
-    if name is None and row is not None:
-        name = row.architecture
     if name is not None:
-        differing = same_architecture(found.config, model_config(name))
-        if differing:
-            raise UserError(
-                f"{pretrained} is not a {name}: it has {', '.join(differing)}{weights_of(name)}"
-            )
+        _check_architecture(found, name, pretrained)
     target = adapt(
         found,
         report,
@@ -221,10 +214,25 @@ def _open(
     if unexpected:
         found.unexpected = sorted(unexpected)
     if row is not None:
-        check_layout(row, found, f"{path}")
+        _check_architecture(found, row.architecture, path)
+        if row.outputs and found.config.num_classes != row.outputs:
+            raise UserError(
+                f"{path} is not {row.name}: it has {found.config.num_classes:,} outputs instead of "
+                f"{row.outputs:,}"
+            )
         # It knows how images are prepared, and what a file alone does not say.
         found.preprocess, found.unprepared, found.notes = row.preprocess(), "", []
     return found, row
+
+
+def _check_architecture(found: Recognised, name: str, source: str | Path) -> None:
+    """UserError where the file has another architecture; names the weights of this one."""
+    differing = same_architecture(found.config, model_config(name))
+    if differing:
+        rows = published.table().values()
+        names = [row.name for row in rows if row.architecture == name]
+        hint = f"; published weights of {name}: {', '.join(names)}" if names else ""
+        raise UserError(f"{source} is not a {name}: it has {', '.join(differing)}{hint}")
 
 
 def _filled(found: Recognised, target: ModelConfig, report: LoadReport, source: str) -> Model:

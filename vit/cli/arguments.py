@@ -1,11 +1,23 @@
-"""Types of arguments that several commands take, for argparse's `type`; pictures and folders."""
+"""What the commands share: their parser, types of arguments, pictures and folders."""
 
 import argparse
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
 from vit.errors import UserError
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """The parser of a command: no abbreviations, help texts as written, one-line errors."""
+
+    def __init__(self, **options: Any) -> None:
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(**{"allow_abbrev": False, "formatter_class": form, **options})
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see `{self.prog} --help`")
 
 
 def pixels(text: str) -> tuple[int, int]:

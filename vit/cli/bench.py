@@ -3,8 +3,7 @@
 import argparse
 import json
 
-from vit.cli.arguments import pixels, whole_number
-from vit.cli.messages import OneLineParser
+from vit.cli.arguments import OneLineParser, pixels, whole_number
 
 EPILOG = """\
 examples:
@@ -14,8 +13,7 @@ examples:
   vit bench vit_s16 bit_r50x1 torchvision/resnet50  several models in turns, in one table
 
 The limit is what the model's dense products reach when they run alone, in the same minutes; the
-share counts the model's multiply-adds only, so that everything else in it is lost speed. Forward
-passes on a CPU are those of packed weights, as `vit classify` has them for more than a batch."""
+share counts the model's multiply-adds only, so that everything else in it is lost speed."""
 
 
 def parser() -> OneLineParser:
@@ -43,11 +41,6 @@ def parser() -> OneLineParser:
     add("--device", choices=("cpu", "cuda"), help="default: the GPU where there is one")
     add("--rounds", type=whole_number, default=5, metavar="N",
         help="of each measurement (default 5)")  # fmt: skip
-    add(
-        "--routes",
-        action="store_true",
-        help="list how this machine computes each operation on the CPU, and measure nothing else",
-    )
     add("--json", action="store_true", help="print one object; of several models, a list of them")
     return command
 
@@ -55,8 +48,6 @@ def parser() -> OneLineParser:
 def run(args: list[str]) -> int:
     """Prints a table of rates, or JSON."""
     options = parser().parse_intermixed_args(args)
-    if options.routes:
-        return _print_routes(as_json=options.json)
     from vit.compute.bench import Bench
     from vit.compute.tables import bench_table
 
@@ -75,29 +66,4 @@ def run(args: list[str]) -> int:
         print(json.dumps(reports[0] if len(reports) == 1 else reports, indent=2))
     else:
         print(bench_table(reports))
-    return 0
-
-
-def _print_routes(*, as_json: bool) -> int:
-    import torch
-
-    from vit.hardware import has_bfloat16
-    from vit.kernels.routes import machine, record_file
-    from vit.kernels.runs import all_choices
-
-    dtypes = [torch.float32, torch.bfloat16] if has_bfloat16() else [torch.float32]
-    choices = all_choices(dtypes)
-    if as_json:
-        routes = {key: choice._asdict() for key, choice in choices.items()}
-        print(json.dumps({"machine": machine(), "routes": routes}, indent=2))
-        return 0
-    print(f"{machine()}; recorded in {record_file()}")
-    print(f"  {'operation':45} {'route':9} speed of the others, over plain (standard error)")
-    for key, choice in choices.items():
-        gains = [
-            f"{name} "
-            + ("not exact or missing" if pair is None else f"{pair[0]:.2f} ({pair[1]:.2f})")
-            for name, pair in choice.gains.items()
-        ]
-        print(f"  {key:45} {choice.route:9} {', '.join(gains)}".rstrip())
     return 0

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit.cli.arguments import chosen_device, pictures
-from vit.cli.messages import OneLineParser
+from vit.cli.arguments import OneLineParser, chosen_device, pictures
 from vit.console import say
 from vit.errors import UserError
 
@@ -37,7 +36,6 @@ def run(args: list[str]) -> int:
     paths = list(pictures(options.images, arrays=True))  # before a model is loaded for nothing
 
     from vit.inference.classifier import load
-    from vit.kernels.packing import pack
 
     classifier = load(options.model)
     with chosen_device(options.device) as device:
@@ -45,8 +43,6 @@ def run(args: list[str]) -> int:
     arrays = any(path.suffix.lower() == ".npy" for path in paths)
     if arrays and classifier.preprocess.channels is None:
         paths = list(pictures(options.images))  # folders without them
-    if len(paths) > BATCH:
-        pack(classifier.model)
     rows: list[dict[str, Any]] = []
     skipped: list[ImageError] = []
     try:

@@ -7,8 +7,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from vit.cli.arguments import number, pixels, share, whole_number
-from vit.cli.messages import OneLineParser
+from vit.cli.arguments import OneLineParser, number, pixels, share, whole_number
 from vit.compute.cost import DEVICES, UTILISATION
 from vit.compute.table6 import ACCURACIES, AVERAGE
 from vit.console import say

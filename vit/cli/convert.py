@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from vit.checkpoints.formats import FORMATS
-from vit.cli.messages import OneLineParser
+from vit.cli.arguments import OneLineParser
 from vit.console import note
 from vit.errors import UserError, did_you_mean
 
@@ -16,7 +16,6 @@ EPILOG = """\
 examples:
   vit convert B_16.npz my_model --to native           Google's file as a model directory of ours
   vit convert runs/pets my_model --to huggingface     a run for transformers
-  vit convert runs/pets/lora my_model --to native     factors of --model.lora with their weights
   vit convert B_16.npz my_model --compare             largest difference of the logits
 """
 
@@ -58,9 +57,6 @@ def run(args: list[str]) -> int:
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the model that the destination holds"
-    )
-    parser.add_argument(
-        "--base", metavar="WEIGHTS", help="the weights that factors kept apart (RUN/lora) change"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     given = parser.parse_args(args)
@@ -111,10 +107,8 @@ def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
     if given.compare:
         if given.overwrite:
             raise UserError("--compare writes nothing, so --overwrite has no meaning with it")
-        if given.base is not None:
-            raise UserError("--compare takes models; --base is for writing one with --to")
         return _compare(given.source, given.destination, options, given.json)
-    options |= {"overwrite": given.overwrite, "base": given.base}
+    options["overwrite"] = given.overwrite
     return _convert(given.source, given.destination, given.to, options, given.json)
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from vit.cli.messages import OneLineParser
+from vit.cli.arguments import OneLineParser
 from vit.writing import writable
 
 EPILOG = """\

@@ -55,7 +55,7 @@ def run(args: list[str]) -> int:
         for wanted, found in accuracies.items()
     ]
     if options.json:
-        about = bench.about(options, len(train.labels), len(test.labels))
+        about = {"model": options.model, **bench.about(len(train.labels), len(test.labels))}
         document = {**about, "l2": l2, "seeds": list(range(options.seeds)), "rows": rows}
         print(json.dumps(document, indent=2))
         return 0

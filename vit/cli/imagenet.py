@@ -5,8 +5,8 @@ from argparse import Namespace
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from vit.cli.frozen import Frozen, add_model_arguments, image_data, load_frozen
-from vit.cli.messages import OneLineParser
+from vit.cli.arguments import OneLineParser
+from vit.cli.frozen import add_model_arguments, load_frozen
 from vit.console import note, say
 from vit.errors import UserError
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from vit.data.module import ImageData
+    from vit.evaluation.frozen import Frozen
     from vit.evaluation.imagenet_variants import Score
 
 DESCRIPTION = """\
@@ -117,10 +118,10 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
                     f"the temperature of val, {temperature:.3g}, is where the search stopped and "
                     f"no minimum: {reason}"
                 )
-    return {**frozen.about(options), "temperature": temperature}, scores
+    return {"model": options.model, **frozen.about(), "temperature": temperature}, scores
 
 
-def _sets(options: Namespace, frozen: Frozen, real: list[list[int]] | None) -> list[_Set]:
+def _sets(options: Namespace, frozen: "Frozen", real: list[list[int]] | None) -> list[_Set]:
     from vit.evaluation import imagenet_variants as variants
 
     ids = _logit_order(options, frozen)
@@ -129,7 +130,7 @@ def _sets(options: Namespace, frozen: Frozen, real: list[list[int]] | None) -> l
     sets = []
 
     def images(name: str, folder: object, classes: list[str]) -> "ImageData":
-        data = image_data(options, frozen.preprocess, root=str(folder)).read_as(classes=classes)
+        data = frozen.images(root=str(folder)).read_as(classes=classes)
         covered = len(set(data.image_set("test").labels.tolist()))
         if covered < variants.NUM_CLASSES and name in ("val", "V2"):
             note(f"{folder} has images of {covered} classes only")
@@ -155,7 +156,7 @@ def _sets(options: Namespace, frozen: Frozen, real: list[list[int]] | None) -> l
     return sets
 
 
-def _logit_order(options: Namespace, frozen: Frozen) -> list[str] | None:
+def _logit_order(options: Namespace, frozen: "Frozen") -> list[str] | None:
     """The WordNet id of each logit; None where V2 alone is asked for and it is not known.
 
     The model's own class names say it if they are ids. Else the logits are taken to be in

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from vit.cli.arguments import chosen_device, pictures, pixels
+from vit.cli.arguments import OneLineParser, chosen_device, pictures, pixels
 from vit.cli.frozen import weights_of
-from vit.cli.messages import OneLineParser
 from vit.console import note, say
 from vit.errors import UserError
 from vit.hardware import peak_memory

@@ -38,7 +38,7 @@ def run(args: list[str]) -> int:
         device=bench.frozen.solver_device,
     )
     if options.json:
-        about = bench.about(options, len(train.labels), len(test.labels))
+        about = {"model": options.model, **bench.about(len(train.labels), len(test.labels))}
         rows = [{"k": k, "accuracy": share} for k, share in accuracies.items()]
         print(json.dumps({**about, "temperature": temperature, "rows": rows}, indent=2))
         return 0

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import vit
 from vit import signals
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, user_error_in
 from vit.hardware import keep_memory, sleep_when_waiting
 
 # name -> (module:function, what it does). The function takes the arguments and returns the status.
@@ -138,9 +138,8 @@ def _run(name: str, args: list[str]) -> int:
 
 
 def _status(error: BaseException) -> int:
-    """Says in one line what has ended a command, and gives the exit status."""
-    from vit.cli.run_directory import claimed, release_all
-    from vit.cli.unexpected import report, user_error
+    """Reports the error in one line; returns the exit status."""
+    from vit.cli.unexpected import report
 
     if isinstance(error, signals.Stopped):
         if not error.announced:
@@ -151,7 +150,7 @@ def _status(error: BaseException) -> int:
         return 130
     if not isinstance(error, Exception):  # a parser's SystemExit has said what there is to say
         raise error
-    mistake = user_error(error)
+    mistake = user_error_in(error)
     if mistake is not None:
         print(f"vit: {mistake}", file=sys.stderr)
         return 2
@@ -159,36 +158,13 @@ def _status(error: BaseException) -> int:
         # The reader, such as `head`, has seen enough; Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    if isinstance(error, OSError) and error.strerror is not None:
+    if isinstance(error, OSError) and (error.strerror or isinstance(error, ConnectionError)):
         where = "" if error.filename is None else f": {error.filename}"
-        print(f"vit: {error.strerror}{where}", file=sys.stderr)  # a full disk, a lost share
+        # A full disk, a lost share; another process of a run that has ended.
+        print(f"vit: {error.strerror or error}{where}", file=sys.stderr)
         return 1
-    print(f"vit: {report(error, claimed())}", file=sys.stderr)
-    release_all()
+    print(f"vit: {report(error)}", file=sys.stderr)
     return 1
-
-
-def name_conflict(directories: list[str]) -> str | None:
-    """The line about another distribution that installs the package and the command `vit`.
-
-    The registry's `vit` is a terminal program; its files and ours replace each other in the order
-    of installation. `directories` are those of sys.path. Reads names only: importing pathlib or
-    importlib.metadata would take a tenth of the start.
-    """
-    installed = [
-        (name.removesuffix(".dist-info"), place)
-        for place in directories
-        if os.path.isdir(place or ".")
-        for name in os.listdir(place or ".")
-        if name.startswith("vit-") and name.endswith(".dist-info")
-    ]
-    if not installed:
-        return None
-    other = "{} ({})".format(*installed[0])
-    return (
-        f"another distribution, {other}, installs a package and a command of the name vit too: pip "
-        "uninstall vit, then pip install --force-reinstall --no-deps vitkit (from a clone: -e .)"
-    )
 
 
 def entry() -> NoReturn:
@@ -196,11 +172,6 @@ def entry() -> NoReturn:
 
     That takes seconds once torch and Lightning are imported, and minutes on a busy machine.
     """
-    conflict = name_conflict(sys.path)
-    if conflict:
-        print(f"vit: {conflict}", file=sys.stderr)
-        if "create_model" not in dir(vit):  # vit/__init__.py is theirs
-            os._exit(2)
     try:
         status = main()
     except SystemExit as stop:

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 
-from vit.cli.messages import OneLineParser
+from vit.cli.arguments import OneLineParser
 from vit.errors import UserError
 from vit.models.zoo import ZOO, list_models
 

@@ -44,7 +44,8 @@ def run(args: list[str]) -> int:
     if options.json:
         seen = len(train.labels) + (0 if val is None else len(val.labels))
         document = {
-            **bench.about(options, seen, len(test.labels)),
+            "model": options.model,
+            **bench.about(seen, len(test.labels)),
             "accuracy": result.accuracy,
             "c": result.c,
             "chosen_on": chosen_on,

@@ -8,7 +8,7 @@ from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
-from vit.cli.messages import OneLineParser
+from vit.cli.arguments import OneLineParser
 from vit.console import is_first_process, say
 from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
 from vit.transfer.cells import CellFailed, alone_in
@@ -76,9 +76,9 @@ def run(args: list[str]) -> int:
     name = Path(options.model.rstrip("/")).name
     out = writable(Path(options.out or f"runs/transfer/{name}").expanduser(), "--out")
     try:
-        with alone_in(out) as lock:
+        with alone_in(out):
             check_plan(out / "plan.json", COMMAND, arguments.document())
-            _transfer(arguments, out, lock, as_json=options.json)
+            _transfer(arguments, out, as_json=options.json)
     except (KeyboardInterrupt, Stopped) as stop:
         say(f"stopped; this continues: {_command(args, options, out)}")
         number = stop.number if isinstance(stop, Stopped) else next(iter(stop.args), SIGINT)
@@ -140,21 +140,19 @@ def _command(args: list[str], options: Namespace, out: Path) -> str:
 
 def _preview(arguments: list[str], check: Callable[[Any], None]) -> "Splits":
     """What a cell would train on: see `vit.transfer.tasks.Preview`."""
-    from vit.cli.lightning_cli import TrainingCLI
+    from vit.runs.options import Options
 
-    class Preview(TrainingCLI):
-        def before_instantiate_classes(self) -> None:
-            self.config.model.pretrained = os.path.expanduser(self.config.model.pretrained)
-            check(self.config)  # first, since it names the options of `vit transfer`
-            super().before_instantiate_classes()
-
-    return Preview(arguments).datamodule.splits
+    options = Options(arguments)
+    check(options.config)
+    data = options.build_data()
+    options.build_model(data)
+    return data.splits
 
 
-def _transfer(arguments: Arguments, out: Path, lock: int | None, *, as_json: bool) -> None:
+def _transfer(arguments: Arguments, out: Path, *, as_json: bool) -> None:
     from vit.transfer.run import transfer  # heavy: imports lightning
 
-    rows, about = transfer(arguments, out, _preview, lock)
+    rows, about = transfer(arguments, out, _preview)
     print(to_json(rows, about) if as_json else to_markdown(rows), end="")
     say(f"also in {out}: results.md, results.csv, results.json")
     failed = [row.data for row in rows if row.mean is None]

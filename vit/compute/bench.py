@@ -99,8 +99,7 @@ class Bench:
         with Meter("building models", total, "turns") as meter:
             for key, model in models.items():
                 shapes = products(model.config, largest, device)
-                packed = self.what == "inference"
-                limits[key] = limit(shapes, dtypes[key.precision], device, packed=packed)
+                limits[key] = limit(shapes, dtypes[key.precision], device)
                 calls[key] = limits[key].call
             for way in ways:
                 meter.show(f"building {way}")

@@ -265,8 +265,6 @@ def _model_notes(rows: list[Row], precision: str, where: str, machine: Machine |
         notes.append(f"Largest batch found: with training steps on {machine.name}.")
     if machine is not None:
         notes += machine.notes()
-        if machine.rule == "bf16-cpu":
-            notes.append("Measured activations: bf16 attention on a CPU may keep its weights too.")
     return notes
 
 

@@ -34,7 +34,7 @@ def products(
 
 @dataclass(frozen=True)
 class Limit:
-    """Plain matrix products by the fastest library of this machine."""
+    """Plain matrix products."""
 
     call: Call
     flops: int
@@ -54,30 +54,15 @@ def limit(
     shapes: Sequence[tuple[int, int, int]],
     dtype: "torch.dtype",
     device: "torch.device",
-    *,
-    packed: bool = False,
 ) -> Limit:
-    """Products of these shapes in sequence; `packed` applies to inference."""
+    """Products of these shapes in sequence."""
     import torch
-
-    from vit.kernels import dense, packing
-    from vit.kernels.routes import PLAIN
 
     inputs = [torch.randn(m, d, device=device).to(dtype) for m, d, _ in shapes]
     weights = [torch.randn(k, d, device=device).to(dtype) for _, d, k in shapes]
-    # Each product by the route of this machine, as in a model.
-    multiply = []
-    for i, (_, d, k) in enumerate(shapes):
-        mode = "packed" if packed else "inference"
-        if device.type == "cpu" and dense.route_of_layer(d, k, dtype, mode) != PLAIN:
-            multiply.append(dense.packed_product)
-            weights[i] = packing.packed_copy(weights[i]) if packed else weights[i]
-        else:
-            multiply.append(torch.mm)
-            weights[i] = weights[i].t()
 
     def call() -> object:
         with torch.inference_mode():
-            return [f(x, weight) for f, x, weight in zip(multiply, inputs, weights, strict=True)]
+            return [torch.mm(x, weight.t()) for x, weight in zip(inputs, weights, strict=True)]
 
     return Limit(call, sum(2 * m * d * k for m, d, k in shapes))

@@ -1,11 +1,9 @@
 """Memory of a training step: predicted from the configuration, counted, measured and tried.
 
-All sizes are in bytes; GiB is 2^30. Predictions assume fused attention kernels, which keep no
-attention weights. Precisions are those of vit/compute/units.py.
+All sizes are in bytes; GiB is 2^30. Precisions are those of vit/compute/units.py.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -174,16 +172,6 @@ def largest(fits: Callable[[int], bool], start: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def largest_of(sizes: Sequence[int], fits: Callable[[int], bool], guess: int) -> int:
-    """The largest of ascending `sizes` that `fits`, searched from a guess on; 0 if none does."""
-    at = max(bisect_right(sizes, guess) - 1, 0)
-    if fits(sizes[at]):
-        while at + 1 < len(sizes) and fits(sizes[at + 1]):
-            at += 1
-        return sizes[at]
-    return next((size for size in reversed(sizes[:at]) if fits(size)), 0)
 
 
 def trainable(model: "Candidate", device: "torch.device", precision: str) -> Callable[[int], bool]:

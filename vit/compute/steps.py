@@ -31,9 +31,7 @@ def training(model: "nn.Module", precision: str, *, fused: bool | None = True) -
     """
     import torch
 
-    from vit.kernels.accelerate import accelerate
-
-    optimizer = torch.optim.AdamW(accelerate(model).parameters(), lr=1e-6, fused=fused)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=fused)
     return stepping(model, optimizer, precision)
 
 
@@ -57,17 +55,13 @@ def inference(
 ) -> Callable[[], object]:
     """A forward pass for the model's logits.
 
-    Without a precision, as a finished model is used: in the dtype of its weights, packed on a CPU.
+    Without a precision, as a finished model is used: in the dtype of its weights.
     With one, as a model in training is evaluated: float32 weights, autocast for bf16.
     """
     import torch
 
-    from vit.kernels.accelerate import accelerate
-    from vit.kernels.packing import pack
-
-    accelerate(model)
     if precision is None:
-        pack(model.eval())
+        model.eval()
         images = images.to(next(model.parameters()).dtype)
     mixed = precision is not None and PRECISIONS[precision].weights > 0
 

@@ -39,7 +39,7 @@ class Way:
     compile: str | None = None
     """Mode of torch.compile."""
     in_training: bool = False
-    """Whether inference uses the network in training: float32 weights, not packed."""
+    """Whether inference uses the network in training: float32 weights."""
     place: int = 0
     """Index among the named models; a name given twice is measured twice."""
 

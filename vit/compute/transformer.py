@@ -48,8 +48,8 @@ def _layer(config: ViTConfig, precision: Precision, n: int, index: int) -> Unit:
     unit.keep(n * d)
     unit.linear(n, d, 3 * d)
     unit.attention(n, n, d, config.num_heads)
-    if config.rotary is not None:
-        _rotation(unit, config, n)
+    if config.rotary is not None and not unit.keeps_weights(n):
+        unit.keep(2 * n * d)  # turned queries and keys, beside the product that holds the values
     unit.linear(n, d, d)
     unit.kept += _dropped(config, n * d)
     unit.layer_norm(n, d, _stream(config, precision, sums=2 * index + 1))
@@ -60,16 +60,6 @@ def _layer(config: ViTConfig, precision: Precision, n: int, index: int) -> Unit:
         unit.params += 2 * d
         unit.keep(2 * n * d)
     return unit
-
-
-def _rotation(unit: Unit, config: ViTConfig, n: int) -> None:
-    """Turned queries and keys, saved beside the product that holds the values."""
-    assert config.rotary is not None
-    d = config.width
-    unit.keep(2 * n * d)
-    if config.rotary.learned:
-        unit.params += d
-        unit.keep(2 * config.num_patches * d)  # what the sines are multiplied by
 
 
 def _stream(config: ViTConfig, precision: Precision, sums: int) -> int:

@@ -7,6 +7,7 @@ and `vit compare` does not import torch.
 from dataclasses import dataclass
 
 from vit.errors import UserError, did_you_mean
+from vit.models.config import PRODUCT_TOKENS
 
 FLOAT = 4
 """Bytes of a float32: norm statistics, logits, and everything in full precision."""
@@ -22,6 +23,8 @@ class Precision:
     """Input of a norm, or output of the ReLU after it."""
     weights: int = 0
     """Cast copy of a weight; 0 if products read the weights directly."""
+    attention_weights: bool = False
+    """Whether attention keeps its weights (vit/models/attention.py)."""
 
     @property
     def mixed(self) -> bool:
@@ -34,7 +37,7 @@ class Precision:
 PRECISIONS = {
     "fp32": Precision(product=4, norm=4),
     "bf16": Precision(product=2, norm=4, weights=2),
-    "bf16-cpu": Precision(product=2, norm=2, weights=2),
+    "bf16-cpu": Precision(product=2, norm=2, weights=2, attention_weights=True),
 }
 CHOICES = ("fp32", "bf16")
 _ALIASES = {"32-true": "fp32", "float32": "fp32", "bf16-mixed": "bf16", "bfloat16": "bf16"}
@@ -104,7 +107,14 @@ class Unit:
         """softmax(q k^T) v of all heads. Fused kernels save one number per query, no weights."""
         self.macs += 2 * queries * keys * width
         self.keep(2 * queries * width + 2 * keys * width)  # q and the output, k and v
-        self.kept += FLOAT * num_heads * queries
+        if queries > 1 and self.keeps_weights(keys):
+            self.keep(num_heads * queries * keys)
+        else:
+            self.kept += FLOAT * num_heads * queries
+
+    def keeps_weights(self, tokens: int) -> bool:
+        """Whether self-attention of this many tokens keeps its weights."""
+        return self.precision.attention_weights and tokens <= PRODUCT_TOKENS
 
     def layer_norm(self, count: int, width: int, stream: int = 0) -> None:
         """LayerNorm of `count` vectors per image: saves its input, mean and deviation.

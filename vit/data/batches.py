@@ -11,11 +11,12 @@ BatchSize = int | Literal["auto"] | None
 
 def asked_sizes(batch_size: BatchSize, global_batch: int | None) -> int | None:
     """Images in a batch of one process, where a number asks for them; UserError below 1."""
-    own = None if batch_size == "auto" else batch_size
-    for name, number in (("batch_size", own), ("global_batch", global_batch)):
+    if batch_size == "auto":
+        raise UserError("batch_size=auto is chosen by `vit fit`; give a number of images")
+    for name, number in (("batch_size", batch_size), ("global_batch", global_batch)):
         if number is not None and number < 1:
             raise UserError(f"{name}={number} must be at least 1")
-    return own
+    return batch_size
 
 
 def batch_sizes(whole: int, processes: int, *, paired: bool) -> list[int]:

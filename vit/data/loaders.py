@@ -1,9 +1,11 @@
 """Who reads the images: how many processes, and what each does first."""
 
+import atexit
 import os
 import signal
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import active_children
 from typing import Any, Literal
 
 from torch import Tensor
@@ -109,5 +111,17 @@ def start_worker(worker: int) -> None:
 
 
 def _end_at_second(*_: object) -> None:
-    """The main process ends a worker that does not stop by a SIGTERM of its own, or by two."""
+    """The main process ends a worker that does not stop by two SIGTERM of its own."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+
+
+@atexit.register
+def _end_workers() -> None:
+    """Ends the workers that an error has left: at exit multiprocessing would wait for them."""
+    workers = [child for child in active_children() if child.daemon]
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        while worker.is_alive():
+            worker.terminate()
+            worker.join(0.1)

@@ -24,7 +24,7 @@ from vit.data.options import Loading, Sampling, Splitting, both_sides
 from vit.data.preprocess import InputFormat, Preprocess
 from vit.data.raster import rgb
 from vit.data.sampler import EvalSampler, TrainBatchSampler, balancing, batches_per_epoch
-from vit.data.sources import ImageSet, PathList, SplitName, Splits
+from vit.data.sources import EVALUATION_ORDER, ImageSet, PathList, SplitName, Splits
 from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
 from vit.data.windows import Windows
@@ -108,7 +108,6 @@ class ImageData(LightningDataModule):
         self.image_size = both_sides(image_size)
         self.global_batch = global_batch
         self._own_batch = asked_sizes(batch_size, global_batch)
-        self.chooses_batch = batch_size == "auto"
         self.batch_size: int = self._own_batch or global_batch or DEFAULT_BATCH
         self.inputs = inputs
         self._preprocess = inputs.known(self.image_size, channels)
@@ -124,7 +123,6 @@ class ImageData(LightningDataModule):
         # The split that the test and predict loops get.
         self.evaluation_split: SplitName = "test"
         self.consumed_samples = 0
-        self.saved_batch: int | None = None
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
 
     def read_as(
@@ -154,14 +152,11 @@ class ImageData(LightningDataModule):
         if stage == "fit" and self.trainer is not None:
             self.share_batch(self.trainer)
 
-    def share_batch(self, trainer: Trainer, chosen: int | None = None) -> None:
+    def share_batch(self, trainer: Trainer) -> None:
         """Divides global_batch among the processes of a Trainer and the batches of a step.
 
-        `chosen`: images in a batch of one process, where auto asks for the largest that fits.
         Raises UserError where it cannot be divided so.
         """
-        if chosen is not None:
-            self._own_batch, self.chooses_batch = chosen, False
         if self.global_batch is not None:
             asked = (self._own_batch, trainer.world_size, trainer.accumulate_grad_batches)
             shares = divided(self.global_batch, *asked)
@@ -230,11 +225,6 @@ class ImageData(LightningDataModule):
             raise UserError(f"{source} has no {split} split; add a {split} folder or its rows")
         return images
 
-    def training_names(self, indices: list[int]) -> list[str]:
-        """File names, or other names, of training images."""
-        names = self.splits.train.names
-        return [str(names[index]) for index in indices]
-
     def expected_images(self, split: SplitName) -> int:
         """Images that an evaluation of the split counts, on all processes together."""
         return len(self.image_set(split))
@@ -247,6 +237,16 @@ class ImageData(LightningDataModule):
     def open_image(self, split: SplitName, index: int) -> Image.Image:
         """An image of a split in RGB, as it is on disk; one with `channels` as a picture of it."""
         return rgb(self._image_dataset(split, training=False).open(index))
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """A digest of the names and labels of each split, by which other images are noticed."""
+        splits = {name: self.splits.get(name) for name in EVALUATION_ORDER}
+        return {
+            name: images.digest(self.classes)
+            for name, images in splits.items()
+            if images is not None
+        }
 
     def summary(self) -> str:
         """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
@@ -263,8 +263,6 @@ class ImageData(LightningDataModule):
                 "overfit_batches would draw other images in every epoch; "
                 "use --trainer.limit_train_batches, or --data.root with a few images"
             )
-        if self.chooses_batch:
-            raise UserError("batch_size=auto is chosen by `vit fit`; give ImageData a number")
         sampler = TrainBatchSampler(
             len(self.splits.train),
             self.batch_size,
@@ -319,14 +317,12 @@ class ImageData(LightningDataModule):
         images, labels, indices = batch
         return self.preprocess.normalize(images), labels, indices
 
-    def state_dict(self) -> dict[str, int]:
-        """All that an exact resume needs from the data."""
-        batch = self.batch_size * self._world_size
-        return {"consumed_samples": self.consumed_samples, "batch": batch}
+    def state_dict(self) -> dict[str, Any]:
+        """The position, which is all that an exact resume needs, and the digests of the splits."""
+        return {"consumed_samples": self.consumed_samples, "splits": self.digests}
 
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.consumed_samples = int(state_dict["consumed_samples"])
-        self.saved_batch = int(state_dict["batch"])
 
     @property
     def _accumulated(self) -> int:

@@ -63,6 +63,11 @@ class PathList:
     def names(self) -> Iterator[str]:
         return (self.name(index) for index in range(len(self)))
 
+    def encoded(self) -> Iterator[bytes]:
+        """The names as bytes of the file system."""
+        ends = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
+        return (self._bytes[start:end] for start, end in ends)
+
     def select(self, indices: np.ndarray, root: str | None = None) -> "PathList":
         """The paths at `indices`, in that order, over the same bytes; below `root` if given."""
         return self._view(self.root if root is None else root, indices)
@@ -100,6 +105,15 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def digest(self, classes: Sequence[str]) -> str:
+        """BLAKE2b over the names of the images, their labels, and the names of the classes."""
+        digest = blake2b(digest_size=16)
+        for name in self.names.encoded():
+            digest.update(name + b"\0")
+        digest.update(np.ascontiguousarray(self.labels).tobytes())
+        digest.update("\0".join(classes).encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
 
     def select(self, indices: np.ndarray) -> "ImageSet":
         """The images at `indices`, in that order."""
@@ -320,9 +334,7 @@ def _scarce(classes: list[str], labels: np.ndarray, taken: np.ndarray, where: st
 def check_classes(classes: list[str], where: str, hint: str = "") -> None:
     """Refuses fewer than two classes."""
     if len(classes) == 1:
-        raise UserError(
-            f"{where} has one class only, {classes[0]!r}; at least two are needed{hint}"
-        )
+        raise UserError(f"{where} has one class only, {classes[0]!r}; two are needed{hint}")
 
 
 def missing_files(paths: PathList) -> list[int]:

@@ -26,8 +26,6 @@ from vit.console import Meter, note
 from vit.data.sources import ImageSet, SplitName
 from vit.data.statistics import images_digest
 from vit.errors import UserError
-from vit.kernels.accelerate import accelerate
-from vit.kernels.packing import pack
 from vit.models.config import ViTConfig
 from vit.models.zoo import Model
 from vit.writing import atomic
@@ -132,7 +130,6 @@ class Extractor:
     @torch.inference_mode()
     def _compute(self, data: "ImageData", split: SplitName) -> tuple[Tensor, Tensor]:
         """Features (n, d) and indices (n,), on the CPU."""
-        pack(accelerate(self.model))
         total, dtype = data.expected_images(split), getattr(torch, self.precision)
         values, places, done = torch.empty(0), torch.empty(total, dtype=torch.int64), 0
         with Meter(f"features of {split}", total, "img") as meter, _whole_float32():

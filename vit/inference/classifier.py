@@ -24,8 +24,6 @@ from vit.checkpoints.pretrained import load_pretrained
 from vit.console import note
 from vit.data.preprocess import Preprocess
 from vit.errors import UserError
-from vit.kernels.accelerate import accelerate
-from vit.kernels.packing import pack
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.reading import irregular
@@ -60,7 +58,7 @@ class Classifier:
         multilabel: bool = False,
         thresholds: list[float] | None = None,
     ) -> None:
-        self.model = accelerate(model.eval())
+        self.model = model.eval()
         self.classes = classes
         self.preprocess = preprocess
         self.multilabel = multilabel
@@ -91,8 +89,6 @@ class Classifier:
             raise UserError(f"top={top} must be at least 1")
         if not isinstance(images, list | tuple):
             images = [images]
-        if len(images) > batch_size:
-            pack(self.model)
         results = []
         for start in range(0, len(images), batch_size):
             scores = self.probabilities(images[start : start + batch_size])
@@ -207,6 +203,6 @@ def _local(path: str | Path) -> Path:
     if irregular(folder / "config.yaml") is None and not finished:
         raise UserError(
             f"{path} is a run without a finished model; continue it: "
-            f"vit fit --run_dir {shlex.quote(str(path))} --ckpt_path last"
+            f"vit fit --run_dir {shlex.quote(str(path))}"
         )
     return folder

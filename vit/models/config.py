@@ -41,6 +41,10 @@ timm: w / sqrt(var + 1e-8), GroupNorm epsilon 1e-5 (timm, and Hugging Face's BiT
 ROOT_CHANNELS = 64
 """Channels of a ResNet's first convolution at width factor 1 (arXiv:1512.03385, table 1)."""
 
+PRODUCT_TOKENS = 1025
+"""Most tokens for which attention keeps its weights, in bfloat16 training on a CPU. With more of
+them, they would take over half of a layer's memory (vit/models/attention.py)."""
+
 
 def gated_width(mlp_dim: int, activation: Activation) -> int:
     """Output width of an MLP's first layer; a gated one has gate and value (arXiv:2002.05202)."""
@@ -49,27 +53,13 @@ def gated_width(mlp_dim: int, activation: Activation) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
-    """Rotary positions: queries and keys of the patches are turned by angles that grow with their
-    row and column (arXiv:2104.09864, in two axes). Prefix tokens are not turned. Defaults are those
-    of DINOv3 (arXiv:2508.10104).
+    """Rotary positions of DINOv3 (arXiv:2508.10104): queries and keys of the patches are turned by
+    angles that grow with their row and column (arXiv:2104.09864, in two axes), from -1 to 1 along
+    each axis whatever the grid. Prefix tokens are not turned.
     """
 
-    coordinates: Literal["centred", "index"] = "centred"
-    """centred: of the centres of the patches, from -1 to 1 along each axis, in full turns (DINOv3);
-    index: row and column numbers from 0, in radians (RoPE-ViT, EVA-02)."""
     period: float = 100.0
     """The longest period over the shortest one; the others are a geometric series between them."""
-    pairing: Literal["halves", "neighbours"] = "halves"
-    """Channels of a head, e in number, that turn together: i and i + e / 2, or 2 i and 2 i + 1."""
-    columns_first: bool = False
-    """Whether the first half of the angles is that of the column, the second that of the row."""
-    offset: float = 0.0
-    """Added to rows and columns of "index"."""
-    reference: tuple[int, int] | None = None
-    """(rows, columns) of the grid to which "index" scales every other grid; None does not scale."""
-    learned: bool = False
-    """Whether each layer and head has its own learned frequencies of rows and columns, `rope.freqs`
-    (RoPE-Mixed, arXiv:2403.13298, section 3.2); `period` is that of their initial values."""
     key_bias: bool = False
     """Whether the keys have biases; without, those in `qkv.bias` are not used and not trained."""
     shift: float | None = None
@@ -81,18 +71,6 @@ class Rotary:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        if self.reference is not None:
-            object.__setattr__(self, "reference", as_size(self.reference, "reference"))
-            for side in self.reference:
-                check_range("rotary.reference", side, Range(low=1, high=10_000))
-        if self.coordinates == "centred" and (self.reference or self.offset or self.learned):
-            raise UserError(
-                "rotary: offset, reference and learned frequencies need coordinates='index'"
-            )
-        if self.learned and (self.pairing != "neighbours" or self.reference or self.offset):
-            raise UserError(
-                "rotary: learned=true needs pairing='neighbours', without offset and reference"
-            )
         check_range("rotary.period", self.period, Range(low=0, low_open=True))
         ranges = {"shift": Range(low=0), "jitter": Range(low=1), "rescale": Range(low=1)}
         for name, allowed in ranges.items():
@@ -275,8 +253,7 @@ class ViTConfig:
         """Numbers of positions that are computed, and in no file of weights."""
         fixed = self.width if self.pos_embed == "sincos2d" else 0
         if self.rotary is not None:  # a cosine and a sine of each channel
-            layers = self.depth * self.num_heads if self.rotary.learned else 1
-            fixed += 2 * self.head_size * layers
+            fixed += 2 * self.head_size
         return self.num_patches * fixed
 
     @property
@@ -333,8 +310,6 @@ class ViTConfig:
         """Plain JSON types, with the architecture's name."""
         stem = None if self.stem_depths is None else list(self.stem_depths)
         values = {**asdict(self), "image_size": list(self.size), "stem_depths": stem}
-        if self.rotary is not None and self.rotary.reference is not None:
-            values["rotary"]["reference"] = list(self.rotary.reference)
         return {"architecture": "vit", **values}
 
     @classmethod

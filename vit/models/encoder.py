@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit.models.attention import attend
 from vit.models.config import Activation, gated_width
 from vit.models.initialization import mlp_, xavier_
 from vit.models.rotary import Rotation, rotated
@@ -24,13 +25,9 @@ class KeylessBias(nn.Linear):
     not. It stays in the state dict, so that its shape is that of every other model.
     """
 
-    def used_bias(self) -> Float[Tensor, "d3"]:
-        """The bias with zeros for the keys, which get no gradient."""
-        q, k, v = self.bias.chunk(3)
-        return torch.cat([q, torch.zeros_like(k), v])
-
     def forward(self, input: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d3"]:
-        return F.linear(input, self.weight, self.used_bias())
+        q, k, v = self.bias.chunk(3)  # zeros in place of those of the keys, which get no gradient
+        return F.linear(input, self.weight, torch.cat([q, torch.zeros_like(k), v]))
 
 
 class Attention(nn.Module):
@@ -55,18 +52,13 @@ class Attention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # b heads n e
         if rotation is not None:
             q, k = rotated(q, rotation), rotated(k, rotation)
-        y = F.scaled_dot_product_attention(q, k, v)  # equations 6 and 7
-        return self.drop(self.proj(y.transpose(1, 2).flatten(2)))
-
-
-def activate(x: Tensor, activation: Activation) -> Tensor:
-    """GELU in exact form or tanh approximation (arXiv:1606.08415, section 2)."""
-    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+        return self.drop(self.proj(attend(q, k, v).transpose(1, 2).flatten(2)))
 
 
 class Mlp(nn.Module):
     """Two linear layers with a GELU between them; dropout follows both (appendix B.1).
 
+    The GELU is exact, or the tanh approximation (arXiv:1606.08415, section 2).
     With "swiglu", fc1 computes gate and value, and SiLU(gate) * value replaces the GELU
     (arXiv:2002.05202, section 2; DINOv2's ViT-g, where the layers are called w12 and w3).
     """
@@ -85,7 +77,8 @@ class Mlp(nn.Module):
             gate, value = self.fc1(x).chunk(2, dim=-1)
             x = F.silu(gate) * value
         else:
-            x = activate(self.fc1(x), self.activation)
+            approximate = "tanh" if self.activation == "gelu_tanh" else "none"
+            x = F.gelu(self.fc1(x), approximate=approximate)
         return self.drop(self.fc2(self.drop(x)))
 
 

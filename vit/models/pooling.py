@@ -29,15 +29,9 @@ class AttentionPool(nn.Module):
         self.mlp = Mlp(width, mlp_dim, activation)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
-        return self.pooled(x, self.kv(x))
-
-    def pooled(
-        self, x: Float[Tensor, "b n d"], keys_values: Float[Tensor, "b n d2"]
-    ) -> Float[Tensor, "b d"]:
-        """The output, from the tokens and the product of `kv`."""
         probe = self.latent.to(x.dtype).expand(x.shape[0], -1, -1)
         q = self.q(probe).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # b heads 1 e
-        kv = keys_values.unflatten(-1, (2, self.num_heads, -1))  # b n 2 heads e
+        kv = self.kv(x).unflatten(-1, (2, self.num_heads, -1))  # b n 2 heads e
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
         y = self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(1))
         return y + self.mlp(self.norm(y))

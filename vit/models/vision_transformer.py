@@ -19,7 +19,7 @@ from vit.models.embedding import PatchEmbed, resize_grid, sincos2d
 from vit.models.encoder import Block
 from vit.models.initialization import lecun_normal_, zero_
 from vit.models.pooling import AttentionPool
-from vit.models.rotary import RotaryEmbedding, Rotation
+from vit.models.rotary import RotaryEmbedding
 from vit.shapes import Float
 
 
@@ -166,7 +166,8 @@ class VisionTransformer(nn.Module):
     ) -> Float[Tensor, "b n d"]:
         """`features` from the output of `embed`, which may have been changed in between."""
         x = self._with_positions(patches, grid)
-        for block, rotation in zip(self.blocks, self._rotations(grid, x), strict=True):
+        rotation = [] if self.rope is None else [self.rope(grid, x)]
+        for block in self.blocks:
             x = run(block, x, self.activation_checkpointing, *rotation)
         return self.norm(x)
 
@@ -206,9 +207,9 @@ class VisionTransformer(nn.Module):
         patches, grid = self.embed(images)
         x = self._with_positions(patches, grid)
         outputs = {}
-        rotations = self._rotations(grid, x)
+        rotation = [] if self.rope is None else [self.rope(grid, x)]
         for i, block in enumerate(self.blocks[: max(indices) + 1]):
-            x = run(block, x, self.activation_checkpointing, *rotations[i])
+            x = run(block, x, self.activation_checkpointing, *rotation)
             if i in indices:
                 tokens = self.norm(x) if norm else x
                 patches = tokens[:, self.num_prefix_tokens :]
@@ -233,12 +234,6 @@ class VisionTransformer(nn.Module):
             b = x.shape[0]  # len(x) would fix the batch size of an exported graph
             x = torch.cat([t.to(x.dtype).expand(b, -1, -1) for t in prefix] + [x], dim=1)
         return self.pos_drop(x)
-
-    def _rotations(self, grid: tuple[int, int], x: Tensor) -> Sequence[tuple[Rotation, ...]]:
-        """What each block receives beside its tokens `b n d`: a rotation, or nothing."""
-        if self.rope is None:
-            return [()] * len(self.blocks)
-        return [(rotation,) for rotation in self.rope(grid, x)]
 
     def _positions(self, grid: tuple[int, int]) -> Tensor | None:
         """The position table for this grid, `1 n d`; a learned one includes prefix slots."""
@@ -273,8 +268,6 @@ class VisionTransformer(nn.Module):
             block.init_weights()
         if self.attn_pool is not None:
             self.attn_pool.init_weights()
-        if self.rope is not None:
-            self.rope.init_weights()
         for layer in self.pre_logits:
             if isinstance(layer, nn.Linear):
                 lecun_normal_(layer)

@@ -1,4 +1,4 @@
-"""Report of a masked patch prediction run: metrics, curves, examples.
+"""Report of a run without labels, such as masked patch prediction: metrics, curves, examples.
 
 Shapes: n images, h w pixels.
 """
@@ -43,9 +43,10 @@ class Examples:
 
 def pretraining_headline(split: str, metrics: Mapping[str, float]) -> str:
     """Loss and accuracy, if any, compared with the best constant prediction."""
-    loss, constant = metrics[f"{split}/loss"], metrics[f"{split}/constant_loss"]
-    line = f"{split} loss  {loss:.4f}  (best constant prediction: {constant:.4f})"
-    if f"{split}/acc1" not in metrics:
+    line = f"{split} loss  {metrics[f'{split}/loss']:.4f}"
+    if f"{split}/constant_loss" in metrics:
+        line += f"  (best constant prediction: {metrics[f'{split}/constant_loss']:.4f})"
+    if f"{split}/constant_acc1" not in metrics:
         return line
     right, most = metrics[f"{split}/acc1"], metrics[f"{split}/constant_acc1"]
     return f"{line}\n{split} colours right  {percent(right)}  (the most frequent: {percent(most)})"
@@ -68,7 +69,7 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> N
         pictures = picture(light, dark, "Predicted and true colours")
     name, run = run_dir.resolve().name, shlex.quote(str(run_dir))
     html = page(
-        f"{name} · masked patch prediction",
+        f"{name} · training without labels",
         [
             title(name, _subtitle(summary)),
             _headline(split, summary["metrics"]),

@@ -3,9 +3,9 @@
 Shapes: b batch, c channels, h w pixels, k classes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
@@ -85,6 +85,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             preprocess=facts.preprocess, optimizer=optimizer, schedule=schedule, compile=compile
         )
         self.labels = facts.labels
+        self.classes = self.labels.names
+        self.monitor = "val/map" if self.labels.multilabel else "val/acc1"
         self.loss = (loss or Loss()).for_labels(multilabel=self.labels.multilabel)
         self.mixing = mixing or Mixing()
         self.layer_decay = learning.layer_decay
@@ -99,10 +101,10 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         self.model, self.load_report = build_network(
             name,
             pretrained,
+            facts,
+            architecture,
             classes=self.labels.names,
             num_classes=num_classes,
-            image_size=facts.image_size,
-            **self._architecture(architecture, facts.channels),
         )
         self._prepare_head()
         if lora is not None:
@@ -120,8 +122,16 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             self.thresholds = self.load_report.thresholds
         self.train()  # Lightning trains in the modes that it finds
 
-    def _architecture(self, given: dict[str, Any] | None, channels: int | None) -> dict[str, Any]:
-        return {**(given or {}), **({} if channels is None else {"in_channels": channels})}
+    @classmethod
+    def for_scoring(
+        cls,
+        weights: str,
+        facts: DataFacts,
+        recorded: dict[str, Any],
+        read_state: Callable[[], dict[str, Tensor]],
+    ) -> Self:
+        kind = (recorded.get("loss") or {}).get("kind", "auto")
+        return cls(pretrained=weights, facts=facts, loss=Loss(kind=kind))
 
     def _prepare_head(self) -> None:
         if self.loss.distillation is not None and len(self.model.head_layers) != 2:
@@ -272,8 +282,3 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         """What a saved model says about its outputs."""
         chosen = {} if self.thresholds is None else {"thresholds": self.thresholds}
         return {"multilabel": self.labels.multilabel, **chosen}
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_save_checkpoint(checkpoint)
-        header = checkpoint["vit"]
-        header["classes"], header["extra"] = self.labels.names, self.extra()

@@ -26,8 +26,6 @@ class CountedData(Protocol):
     seed: int
     consumed_samples: int
     """Training samples of all processes that the run has used."""
-    saved_batch: int | None
-    """Images in a batch of all processes when the run was saved; None for a new run."""
     batch_size: int
     """Images in a batch of one process."""
 
@@ -45,10 +43,6 @@ class CountedData(Protocol):
 
     def samples_per_epoch(self, world_size: int) -> int:
         """Training samples in an epoch of `world_size` processes together."""
-        ...
-
-    def training_names(self, indices: list[int]) -> list[str]:
-        """File names, or other names, of training images."""
         ...
 
     def expected_images(self, split: Split) -> int:

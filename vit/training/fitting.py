@@ -5,8 +5,8 @@ Shapes: b batch, c channels, h w pixels.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -16,19 +16,15 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from vit.checkpoints.pretrained import LoadReport, create_model
-from vit.console import note
-from vit.errors import UserError
-from vit.kernels.accelerate import accelerate
-from vit.kernels.routes import PLAIN, fixed_routes, use_routes
-from vit.kernels.runs import continue_on, recorded_routes_of, run_routes
+from vit.errors import MESSAGE, UserError, shorten
 from vit.models.zoo import Model
 from vit.seeds import places, step_seed
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
-from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss, LossSpikes
-from vit.training.callbacks.finite import OnNonfinite
+from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
 from vit.training.compiling import prepare_compiling
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
+from vit.training.facts import DataFacts
 from vit.training.metrics import EvaluationMetrics
 from vit.training.optimizers.groups import param_groups
 from vit.training.patch_metrics import PatchMetrics
@@ -40,6 +36,8 @@ if TYPE_CHECKING:
 
 # What trains where neither a name nor weights are given: small enough for a CPU.
 DEFAULT_MODEL = "vit_ti16"
+RGB = 3
+"""Channels of images whose number data.channels does not give."""
 
 
 def default_optimizer(params: Any) -> torch.optim.Optimizer:
@@ -48,9 +46,35 @@ def default_optimizer(params: Any) -> torch.optim.Optimizer:
 
 
 def build_network(
-    name: str | None, pretrained: str | None, **options: Any
+    name: str | None,
+    pretrained: str | None,
+    facts: DataFacts,
+    architecture: dict[str, Any] | None,
+    **options: Any,
 ) -> tuple[Model, LoadReport | None]:
-    """The network, and how its weights were loaded; None for random ones."""
+    """The network, and how its weights were loaded; None for random ones.
+
+    UserError for a field of `architecture` that other options decide.
+    """
+    changes = dict(architecture or {})
+    for field, option in (
+        ("num_classes", "data.root"),
+        ("image_size", "data.image_size"),
+        ("name", "model.name"),
+    ):
+        if field in changes:
+            raise UserError(
+                f"model.architecture.{field}={changes[field]} follows from {option}; set that"
+            )
+    channels = changes.pop("in_channels", facts.channels)
+    if channels not in (facts.channels, RGB if facts.channels is None else None):
+        raise UserError(
+            f"model.architecture.in_channels={channels} follows from the data; set "
+            f"data.channels={channels}"
+        )
+    if channels is not None:
+        changes["in_channels"] = channels
+    options |= {"image_size": facts.image_size, **changes}
     if pretrained is None:
         return create_model(name or DEFAULT_MODEL, **options), None
     reports: list[LoadReport] = []
@@ -65,10 +89,17 @@ Scores = TypeVar("Scores", bound=EvaluationMetrics | PatchMetrics)
 class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     """Trains a network of ours; a subclass says by which loss, and how it is scored.
 
-    It sets `model`, `load_report` and the metrics, and writes `training_loss` and `_evaluate`. The
-    arguments are those of the same names in the subclasses.
+    It sets `model`, `load_report`, `monitor` and the metrics, which have an ImageCount as `images`,
+    and writes `training_loss`, `_evaluate` and `for_scoring`. The arguments are those of the same
+    names in the subclasses.
     """
 
+    labelled = True
+    """Whether it needs labels."""
+    monitor: str
+    """The validation score by which the best weights are chosen."""
+    classes: list[str] | None = None
+    """Class names in the order of the outputs."""
     model: Network
     load_report: LoadReport | None
     val_metrics: Scores
@@ -88,21 +119,48 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         self.schedule = schedule or Schedule()
         self.compile_network = compile
         self.layer_decay = 1.0
-        self.routes: dict[str, str] = {}
-        """How products are computed: key -> route (vit/kernels/routes.py)."""
-        self.on_nonfinite: OnNonfinite = "stop"
-        """What a step that is not finite does, see FiniteLoss."""
         self.draws: StepDraws | None = None
         """Random numbers of the current training batch; None between batches."""
         self.evaluation_split = "test"
         """The split that the test loop gets; names its metrics."""
 
+    @classmethod
+    @abstractmethod
+    def for_scoring(
+        cls,
+        weights: str,
+        facts: DataFacts,
+        recorded: dict[str, Any],
+        read_state: Callable[[], dict[str, Tensor]],
+    ) -> Self:
+        """The module of a trained model, to score it.
+
+        Args:
+            weights: A model directory or checkpoint.
+            facts: Of the data that it is scored on.
+            recorded: The section `model` of the run's config.yaml.
+            read_state: Reads the state dict of the run's checkpoint, for what model/ lacks.
+        """
+
+    def extra(self) -> dict[str, Any]:
+        """What a saved model says about its outputs."""
+        return {"multilabel": False}
+
+    def examples(self, data: Any, split: str) -> dict[str, Any] | None:
+        """Pictures for the report of a module without labels; None if no image can be read."""
+        return None
+
+    def guards(self) -> list[Callback]:
+        """What every fit and evaluation needs: exact resume, finite numbers, each image once."""
+        return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
+
     def configure_callbacks(self) -> list[Callback]:
-        guards = [FiniteLoss(self.on_nonfinite), LossSpikes()]
-        return [ConsumedSamples(), *guards, EveryImageOnce()]
+        """The guards that a Trainer of somebody's own does not list."""
+        callbacks = self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+        listed = {type(callback) for callback in callbacks}
+        return [guard for guard in self.guards() if type(guard) not in listed]
 
     def configure_model(self) -> None:
-        accelerate(self.model)
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
             prepare_compiling(self.trainer.strategy.root_device.type)
@@ -111,16 +169,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def _compile(self) -> None:
         """Compiles the network in place, so that the keys of the checkpoint stay clean."""
         self.model.compile()
-
-    def on_fit_start(self) -> None:
-        # All processes compute by the routes of the first one.
-        self.routes = self.trainer.strategy.broadcast(self._measured_routes())
-        if fixed_routes() != PLAIN:
-            use_routes(self.routes)
-
-    def _measured_routes(self) -> dict[str, str]:
-        device = self.trainer.strategy.root_device.type
-        return run_routes(self.model.config, str(self.trainer.precision), device)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         self.draws = self.next_draws(len(batch[0]))
@@ -182,7 +230,11 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         """The optimizer over named groups, without its schedule."""
         depth = len(self.model.layer_channels)
         groups = param_groups(self._trained(), depth=depth, layer_decay=self.layer_decay)
-        optimizer: Any = self.optimizer(groups)
+        try:
+            optimizer: Any = self.optimizer(groups)
+        except (ValueError, TypeError, RuntimeError) as error:
+            reason = shorten(" ".join(str(error).split()), MESSAGE)
+            raise UserError(f"model.optimizer: {reason}") from error
         # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
         optimizer._step_supports_amp_scaling = False
         for group in optimizer.param_groups:
@@ -241,21 +293,20 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         # Plain types, so that it loads without code.
         checkpoint["vit"] = {
             "config": self.model.config.to_dict(),
-            "routes": self.routes,
             # With weight averaging `state_dict` is the average; the raw weights that training
             # continues from are under `current_model_state`.
             "weights": "ema" if averages(self.trainer) else "raw",
             "metrics": {name: float(value) for name, value in scores if name.startswith("val/")},
-            "classes": None,
+            "classes": self.classes,
             "preprocess": self.preprocess,
-            "extra": {},
+            "extra": self.extra(),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """What must hold before training continues from it; an evaluation is left alone.
 
-        The run keeps its routes. Raises UserError where averaged weights
-        would be trained on as if training had stopped with them.
+        Raises UserError where averaged weights would be trained on as if training had stopped with
+        them.
         """
         if self.trainer.state.fn != TrainerFn.FITTING:
             return
@@ -264,9 +315,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
                 "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
                 "new run with --model.pretrained"
             )
-        kept = continue_on(recorded_routes_of(checkpoint))
-        if kept is not None:
-            note(kept)
 
 
 def averages(trainer: Trainer) -> bool:

@@ -5,9 +5,11 @@ the corrupted patches had. Shapes: b batch, h w pixels, n patches, m corrupted p
 d width, o answers a patch.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.cli import OptimizerCallable
@@ -40,6 +42,9 @@ from vit.training.masking import (
 from vit.training.patch_metrics import PatchMetrics
 from vit.training.schedules import Schedule
 
+EXAMPLES = 8
+"""Images that the report shows."""
+
 
 class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
     """Trains an encoder to predict the colours of corrupted patches; it needs no labels.
@@ -62,6 +67,9 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         schedule: Warm-up and decay of the learning rate.
         compile: Compiles the encoder's layers with torch.compile, in place.
     """
+
+    labelled = False
+    monitor = "val/loss"
 
     def __init__(
         self,
@@ -86,7 +94,7 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         self.target: Target = target
         self.fraction = fraction
         network, self.load_report = build_network(
-            name, pretrained, num_classes=0, image_size=facts.image_size, **architecture or {}
+            name, pretrained, facts, architecture, num_classes=0
         )
         if not isinstance(network, VisionTransformer):
             raise UserError(
@@ -113,6 +121,19 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         self.mean, self.std = ((facts.preprocess or unit)[name] for name in ("mean", "std"))
         self.val_metrics, self.test_metrics = self._metrics(), self._metrics()
         self.train()  # Lightning trains in the modes that it finds
+
+    @classmethod
+    def for_scoring(
+        cls,
+        weights: str,
+        facts: DataFacts,
+        recorded: dict[str, Any],
+        read_state: Callable[[], dict[str, Tensor]],
+    ) -> Self:
+        target, fraction = recorded["target"], recorded["fraction"]
+        module = cls(pretrained=weights, facts=facts, target=target, fraction=fraction)
+        module.load_state_dict(read_state())  # model/ lacks the mask token and the predictor
+        return module
 
     def _metrics(self) -> PatchMetrics:
         classes = 0 if self.target == "pixels" else NUM_COLORS
@@ -200,6 +221,25 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
             "true": self._shown(targets, size),
             "corrupted": from_patches(marks.expand(-1, -1, patch_size**2), size),
         }
+
+    def examples(self, data: Any, split: str) -> dict[str, np.ndarray] | None:
+        """`pictures` of some images of a split, spread over it; None if none can be read.
+
+        uint8 `n h w 3`; `corrupted` is bool `n h w`.
+        """
+        number, opened = len(data.image_set(split)), {}
+        for index in np.linspace(0, number - 1, min(EXAMPLES, number)).round().astype(int).tolist():
+            with suppress(UserError):  # with on_error=skip the run left it out, too
+                opened[index] = data.preprocess(data.open_image(split, index))
+        if not opened:
+            return None
+        images = data.preprocess.normalize(torch.stack(list(opened.values()))).to(self.device)
+        pictures = self.eval().pictures(images, torch.tensor(list(opened)))
+        arrays = {
+            name: values.permute(0, 2, 3, 1).to("cpu", torch.uint8).numpy()
+            for name, values in pictures.items()
+        }
+        return {**arrays, "corrupted": arrays["corrupted"][..., 0] > 0}
 
     def _shown(self, targets: Tensor, size: tuple[int, int]) -> Int[Tensor, "b 3 h w"]:
         """Pixels from 0 to 255 of an image of `size`, from the targets of its patches."""

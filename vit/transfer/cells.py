@@ -12,9 +12,7 @@ again.
 """
 
 import json
-import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,11 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vit.checkpoints.sealed import LAST, PREVIOUS
+from filelock import FileLock, Timeout
+
 from vit.console import say
 from vit.errors import UserError
-from vit.locking import FileLock, Locked
-from vit.signals import on_signal
 
 LOG = "log.txt"
 DIVERGED = "diverged.txt"
@@ -45,13 +42,11 @@ class CellFailed(Exception):
     """The process of a cell failed for a reason that no argument explains; it can be resumed."""
 
 
-def run_cell(
-    arguments: list[str], folder: Path, *, lock: int | None = None
-) -> tuple[dict[str, Any], bool]:
+def run_cell(arguments: list[str], folder: Path) -> tuple[dict[str, Any], bool]:
     """The summary of `vit fit ARGUMENTS --run_dir folder`, and whether it already existed.
 
     Trains only unfinished cells. Ctrl-C and SIGTERM let the cell save and stop; a second one does
-    not wait. `lock` is a file descriptor that the cell keeps open while it runs.
+    not wait.
 
     Raises:
         Diverged: The loss became non-finite; repeated without training by later calls.
@@ -63,16 +58,14 @@ def run_cell(
         return summary, True
     if (folder / DIVERGED).is_file():
         raise Diverged((folder / DIVERGED).read_text(encoding="utf-8").strip())
-    if any((folder / "checkpoints" / name).is_file() for name in (LAST, PREVIOUS)):
-        arguments = ["--run_dir", str(folder), "--ckpt_path", "last"]
-    else:
-        _clear(folder)
-        arguments = [*arguments, "--run_dir", str(folder)]
+    if folder.exists() and not (folder / LOG).is_file():
+        raise UserError(f"{folder} is in the way: move it, or choose another --out")
+    arguments = [*arguments, "--run_dir", str(folder)]
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG
     with log.open("ab") as file:
         before = file.tell()
-        code = wait(start(arguments, file, lock))
+        code = wait(start(arguments, file))
     summary = finished(folder)
     if code == 0 and summary is not None:
         return summary, False
@@ -88,21 +81,21 @@ def run_cell(
 
 
 def finished(folder: Path) -> dict[str, Any] | None:
-    """The summary of a finished run; None if it is missing or truncated by a crash."""
+    """The summary of a finished run; None for any other."""
     try:
-        return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return None
+    return summary if summary.get("finished") else None
 
 
-def start(arguments: list[str], log: Any, lock: int | None) -> subprocess.Popen[bytes]:
+def start(arguments: list[str], log: Any) -> subprocess.Popen[bytes]:
     """Starts `vit fit` in a process that receives signals only through `wait`."""
     return subprocess.Popen(
         [*FIT, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        pass_fds=() if lock is None else (lock,),
         # Otherwise the cell would receive a terminal's Ctrl-C twice, and the second does not wait.
         start_new_session=True,
     )
@@ -119,7 +112,7 @@ def wait(process: subprocess.Popen[bytes]) -> int:
 
     handlers = {number: signal.getsignal(number) for number in ENDING}
     for number, handler in handlers.items():
-        if handler in (signal.SIG_DFL, signal.default_int_handler, on_signal):
+        if callable(handler) or handler == signal.SIG_DFL:
             signal.signal(number, interrupt)
     try:
         while True:
@@ -148,34 +141,18 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[int | None]:
-    """Waits until no other call, or cell of a killed call, works in `folder`.
-
-    Returns the file descriptor for the cells: the lock ends with the last process that holds it. On
-    Windows it is None, and the lock ends with this call.
-    """
+def alone_in(folder: Path) -> Iterator[None]:
+    """Waits until no other call works in `folder`."""
     lock = FileLock(folder / ".lock")
     try:
-        lock.acquire()
-    except Locked:
-        say(
-            f"waiting: another `vit transfer`, or the run of one that was killed, is still "
-            f"running in {folder}"
-        )
-        lock.wait_seconds = math.inf
+        lock.acquire(blocking=False)
+    except Timeout:
+        say(f"waiting: another `vit transfer` is still running in {folder}")
         lock.acquire()
     try:
-        yield lock.descriptor
+        yield
     finally:
-        lock.hand_over()
-
-
-def _clear(folder: Path) -> None:
-    """Deletes the files of a cell that stopped before its first checkpoint."""
-    if (folder / LOG).is_file():
-        shutil.rmtree(folder)
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is in the way: move it, or choose another --out")
+        lock.release()
 
 
 def _last_word(log: Path, start: int) -> str:

@@ -24,7 +24,6 @@ CELLS_OWN = {
     "--seed_everything": "--seeds",
     "--final_split": "nothing: the plan decides",
     "--run_dir": "--out",
-    "--ckpt_path": "nothing: the same command continues",
     "--resume": "nothing: the same command continues",
 }
 """Options of `vit fit` that the plan sets, with the option to use instead."""

@@ -1,6 +1,5 @@
 """The runs of `vit transfer` in sequence, with one line on standard error each."""
 
-import shlex
 import shutil
 import time
 from dataclasses import dataclass
@@ -16,13 +15,11 @@ from vit.transfer.table import Row, Trial, to_csv, to_json, to_markdown
 from vit.transfer.tasks import Preview, Task, cell_arguments, prepare
 
 
-def transfer(
-    arguments: Arguments, out: Path, preview: Preview, lock: int | None
-) -> tuple[list[Row], dict[str, Any]]:
+def transfer(arguments: Arguments, out: Path, preview: Preview) -> tuple[list[Row], dict[str, Any]]:
     """All rows of the table and the options, in JSON types.
 
     Trains all unfinished cells, and writes `out`/results.md, .csv and .json after each data set, so
-    that the tables of finished data sets survive a kill. `lock` is the result of `alone_in`.
+    that the tables of finished data sets survive a kill.
 
     Raises:
         UserError: A user error, before any training if possible.
@@ -47,7 +44,7 @@ def transfer(
         "versions": versions(),
         "hardware": hardware(),
     }
-    cells = Cells(arguments, tasks, out, lock)
+    cells = Cells(arguments, tasks, out)
     rows: list[Row] = []
     for task in tasks:
         rows.append(cells.row(task))
@@ -67,7 +64,6 @@ class Cells:
     arguments: Arguments
     tasks: list[Task]
     out: Path
-    lock: int | None
 
     def __post_init__(self) -> None:
         seeds = self.arguments.seeds
@@ -114,7 +110,7 @@ class Cells:
         say(f"[{self.number}/{self.total}] {task.name} {what}, {steps}:", end=" ")
         began = time.monotonic()
         try:
-            summary, reused = run_cell(arguments, folder, lock=self.lock)
+            summary, reused = run_cell(arguments, folder)
         except Diverged as reason:
             say(f"failed: {reason}")
             return Trial(lr=lr, seed=seed, score=None, reason=str(reason))
@@ -149,5 +145,5 @@ def _trial(summary: dict[str, Any], task: Task, *, lr: float, seed: int, final: 
         score=summary["metrics"][f"{'test' if final else 'val'}/{task.metric}"],
         seconds=summary["train_seconds"],
         cpu_seconds=summary["train_cpu_seconds"],
-        continued="--ckpt_path" in shlex.split(summary["command"]),
+        continued=summary.get("resumed_at") is not None,
     )

@@ -197,16 +197,8 @@ def write(
         activation=("gelu", "gelu_tanh", "swiglu"),
         layer_scale=ANY,
     )
-    same = Rotary(
-        period=rotary.period,
-        key_bias=rotary.key_bias,
-        shift=rotary.shift,
-        jitter=rotary.jitter,
-        rescale=rotary.rescale,
-    )
-    if rotary != same or config.layer_scale is None or config.num_classes:
-        part = "such rotary positions" if rotary != same else "classifier"
-        part = "model without LayerScale" if config.layer_scale is None else part
+    if config.layer_scale is None or config.num_classes:
+        part = "model without LayerScale" if config.layer_scale is None else "classifier"
         raise UserError(f"Hugging Face's dinov3_vit has no {part}; try --to timm")
     gated = config.activation == "swiglu"
     rest = {key: tensor for key, tensor in state.items() if ".attn.qkv." not in key}

@@ -52,7 +52,7 @@ _EXCEPTIONS = {
     "vit_7b_patch16_dinov3": (4096, 32),
 }
 _WITHOUT_QKV_BIASES = re.compile(
-    r"miil|so150m2|(medium|betwixt)_patch16_gap|mediumd_patch16_rope|dinov3$|giant_patch16_lingbot"
+    r"miil|so150m2|(medium|betwixt)_patch16_gap|dinov3$|giant_patch16_lingbot"
 )
 _TANH = (
     "base_patch32_siglip",
@@ -80,9 +80,6 @@ _EQUAL = (
     (r"vit_tiny_r_s16_p8", "token"),
     (r"vit_(S(_plus)?|7b)_patch16_dinov3(_qkvb)?", "avg"),
     (r"vit_S_patch16_lingbot", "token"),
-    (r"vit_S_patch16_rope(_mixed)?(_ape)?", "token"),
-    (r"vit_S_patch16_rope_reg[14]_gap", "avg"),
-    (r"eva02_(tiny|small)_patch14", "avg"),
     (r"test_vit", "token"),
     (r"test_vit2", "avg"),
 )
@@ -98,8 +95,8 @@ _OLD_TAGS = re.compile(r"_(in21k|in21ft1k|in22ft1k|sam|dino)$")
 _REASONS = (
     (r"_pe_", "a norm before the blocks (Perception Encoder)"),
     (r"sapiens2", "RMS norms, and keys that several heads share"),
-    (r"eva02_(?!enormous)", "norms inside the MLP (EVA-02)"),
-    (r"rope|dinov3|lingbot", "a form of rotary positions"),
+    (r"eva02_(?!enormous)", "rotary positions of row and column numbers (EVA-02)"),
+    (r"rope", "rotary positions of row and column numbers (RoPE-ViT)"),
     (r"^beit3", "norms inside attention and MLP"),
     (r"^beit|relpos", "relative positions"),
     (r"^samvit", "relative positions and attention in windows"),

@@ -32,7 +32,7 @@ from vit.checkpoints.preprocessing import (
     from_timm,
     preparation,
 )
-from vit.checkpoints.timm import eva, families
+from vit.checkpoints.timm import dinov3, families
 from vit.checkpoints.timm.families import Family
 from vit.errors import UserError
 from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, Rotary, ViTConfig
@@ -66,17 +66,16 @@ def recognise(file: WeightFile) -> Recognised:
     shapes = {names[key]: shape for key, shape in file.shapes.items()}
     rules = [Rule(ours, (key,)) for key, ours in names.items()]
     known = _family(file)
-    rotary = eva.rotary_of(file, known)
+    rotary = dinov3.rotary_of(file, known)
     if rotary is not None:
-        shapes, rules = eva.joined(file.shapes, names)
-    learned = {"rope.freqs"} if rotary is not None and rotary.learned else set()
-    foreign = families.foreign_part(file, shapes.keys() - learned)
+        shapes, rules = dinov3.joined(file.shapes, names)
+    foreign = families.foreign_part(file, shapes.keys())
     families.check_arguments(
         file,
         known,
         has_prefix=not {"cls_token", "reg_token"}.isdisjoint(shapes),
         patch_size=shapes["patch_embed.proj.weight"][-1],
-        further=frozenset() if rotary is None else eva.ARGUMENTS,
+        further=frozenset() if rotary is None else dinov3.arguments(file),
     )
     left_out = {}
     if "mask_token" in shapes:
@@ -195,7 +194,7 @@ def _config(
         representation_size=pre_logits[0] if pre_logits else None,
         layer_scale=layer_scale,
         activation=families.activation(file, known, gated=gated),
-        layer_norm_eps=eva.epsilon(file, known, rotary),
+        layer_norm_eps=dinov3.epsilon(file, rotary),
         rotary=rotary,
         stem_depths=stem_depths,
         ws_mode="timm",

@@ -20,7 +20,7 @@ from vit.checkpoints.exporting import (
 )
 from vit.checkpoints.layout import ModelConfig
 from vit.checkpoints.preprocessing import to_timm
-from vit.checkpoints.timm import eva
+from vit.checkpoints.timm import dinov3
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.embedding import sincos2d
@@ -56,7 +56,7 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         pool, num_features = "avg", config.stage_channels[-1]
     else:
         if config.rotary is not None:
-            architecture, arguments, tensors = eva.write(config, tensors)
+            architecture, arguments, tensors = dinov3.write(config, tensors)
             notes = []
         else:
             architecture, arguments = _architecture(config), _arguments(config)

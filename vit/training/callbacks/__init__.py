@@ -1,14 +1,13 @@
-"""What happens beside a run's steps. The names here are those that a recipe can give."""
+"""Callbacks that recipes can name, and those of every run."""
 
 from vit.training.callbacks.by_size import FineTuneBySize
 from vit.training.callbacks.ema import EMA
-from vit.training.callbacks.finite import FiniteLoss, LossSpikes
+from vit.training.callbacks.finite import FiniteLoss
 from vit.training.callbacks.hyperrule import BiTHyperRule
 from vit.training.callbacks.invariants import ConsumedSamples, EveryImageOnce
 from vit.training.callbacks.linear_probe import LinearProbeFirst
 from vit.training.callbacks.progress import RunProgress
-from vit.training.callbacks.stopping import StopTogether
-from vit.training.callbacks.watching import WatchProcesses
+from vit.training.callbacks.stopping import Patience, StopTogether
 
 __all__ = [
     "EMA",
@@ -18,8 +17,7 @@ __all__ = [
     "FineTuneBySize",
     "FiniteLoss",
     "LinearProbeFirst",
-    "LossSpikes",
+    "Patience",
     "RunProgress",
     "StopTogether",
-    "WatchProcesses",
 ]

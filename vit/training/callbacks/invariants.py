@@ -8,49 +8,48 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 
 from vit.seeds import step_seed
+from vit.training.budget import batches_per_epoch
 from vit.training.counted_data import Split, counting_data
+from vit.training.lightning_internals import place_loops
 
 
 class ConsumedSamples(Callback):
     """Counts the samples trained on, and makes every step's randomness a function of that count.
 
-    The count is the only state that an exact resume needs: the sampler derives epoch and position
-    from it, and dropout is drawn from generators that are seeded with (seed, count, rank) before
-    each step; what else is drawn for an image, by (seed, place of the image in the run), see
-    `vit.training.draws`. Needs a data module that counts its samples (CountedData); with any other
-    it does nothing.
+    The count is the only state that an exact resume needs: the sampler and Lightning's loops derive
+    epoch and position from it, and dropout is drawn from generators that are seeded with (seed,
+    count, rank) before each step; what else is drawn for an image, by (seed, place of the image in
+    the run), see `vit.training.draws`. Needs a data module that counts its samples (CountedData);
+    with any other it does nothing.
     """
+
+    def __init__(self) -> None:
+        self._max_steps: int | None = None
+        """The limit of a run whose last validation is repeated, until that has begun."""
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        # Lightning counts batches, which another number of processes changes.
         data = counting_data(trainer)
-        before = None if data is None else data.saved_batch
-        if data is None or before is None or trainer.state.fn != TrainerFn.FITTING:
+        if data is None or trainer.state.fn != TrainerFn.FITTING:
             return
-        now = data.batch_size * trainer.world_size
-        loops = checkpoint["loops"]["fit_loop"]
-        progress = loops["epoch_loop.batch_progress"]
-        for counts in (progress["total"], progress["current"]):
-            unfinished = counts["processed"] - counts["completed"]
-            for name in ("ready", "started", "processed"):
-                counts[name] = counts[name] * before // now
-            counts["completed"] = counts["processed"] - unfinished
+        per_epoch = batches_per_epoch(trainer)
+        assert per_epoch is not None  # a data module that counts knows its length
+        due = bool(checkpoint.get("run", {}).get("validation_due"))
+        place_loops(
+            trainer,
+            checkpoint["loops"]["fit_loop"],
+            batches=data.consumed_samples // (data.batch_size * trainer.world_size),
+            batches_per_epoch=int(per_epoch),
+            validation_due=due,
+        )
+        if due and 0 < trainer.max_steps <= checkpoint["global_step"]:
+            self._max_steps = trainer.max_steps
+            trainer.fit_loop.epoch_loop.max_steps += 1  # else Lightning leaves the validation out
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # After a save at the end of an epoch without a validation Lightning waits for one, and
-        # takes one more batch in that epoch.
-        loop = trainer.fit_loop.epoch_loop
-        ended = loop.restarting and loop._num_ready_batches_reached()
-        every = trainer.check_val_every_n_epoch
-        if ended and every is not None and (trainer.current_epoch + 1) % every:
-            loop.val_loop._has_run = True
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Lightning's loop restarts until its first batch. An epoch that was over has none, and with
-        # a limit of steps alone all later epochs would be over, too.
-        trainer.fit_loop.epoch_loop._restarting = False
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._max_steps is not None:
+            trainer.fit_loop.epoch_loop.max_steps, self._max_steps = self._max_steps, None
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

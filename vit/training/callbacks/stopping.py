@@ -1,34 +1,34 @@
-"""A stop that all processes of a run agree on.
+"""Ends of a run before its limit: a stop that all processes agree on, and patience.
 
-Lightning's own handler of SIGTERM broadcasts from inside the handler, which hangs where only one
-process gets the signal. Here the handler sets a flag, and the flags are compared where all
-processes are at the same point: after an optimizer step, between batches of an evaluation, and at
-the ends of epochs. The comparison is an all-reduce of one integer on the CPU, so that no GPU is
-waited for.
+The handler of a signal sets a flag, and the flags are compared where all processes are at the same
+point: between optimizer steps, between batches of an evaluation, and at the ends of epochs. The
+comparison is an all-reduce of one integer on the CPU, so that no GPU is waited for.
 """
 
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping
 
 from vit import signals
 from vit.signals import Stopped
+from vit.training.lightning_internals import ignore_signals
 
+PATIENCE = timedelta(minutes=10)
+"""How long a process waits for the others between two steps before it fails."""
 _MOST_BATCHES = 2**31
 """Stands for the infinity of a loader that does not know its length."""
 
 
-class StopTogether(Checkpoint):
+class StopTogether(Callback):
     """Ends all processes of a fit or an evaluation, at one point, when any gets a signal.
 
     Raises vit.signals.Stopped. One process alone stops between two steps of training, and at once
-    everywhere else. It is a Checkpoint because Lightning calls those after all other callbacks,
-    which have then counted the step.
+    everywhere else.
     """
 
     def __init__(self) -> None:
@@ -39,26 +39,31 @@ class StopTogether(Checkpoint):
         self._common_batches = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        _take_over(trainer)
+        ignore_signals(trainer)
         self._between_steps = True
-        self._held.enter_context(signals.handled())  # before Lightning looks at the handlers
+        self._held.enter_context(signals.handled())
         if trainer.world_size > 1:
             self._listen(several=True)
             if self._group is None and dist.is_initialized():
-                self._group = dist.new_group(backend="gloo")
+                self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
             self._agree()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._listen(several=trainer.world_size > 1)
         self._agree()
 
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        # Not at the end of a batch, before its metrics are logged and a validation has followed.
+        if batch_idx % trainer.accumulate_grad_batches == 0:
+            self._agree()
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         full = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        self._between_steps = trainer.is_last_batch or full
-        if self._between_steps:
-            self._agree()
+        self._between_steps = full or trainer.is_last_batch
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._agree()
@@ -83,11 +88,12 @@ class StopTogether(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        # Gradients that wait for more batches would be lost.
+        # Gradients that wait for more batches would be lost with a stop.
         if self._between_steps and batch_idx < self._common_batches:
             self._agree()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._between_steps = True
         self._count_batches(trainer.num_test_batches)
 
     on_test_batch_end = on_validation_batch_end
@@ -109,16 +115,13 @@ class StopTogether(Checkpoint):
 
     def _agree(self) -> None:
         """Raises Stopped on all processes if one of them has got a signal."""
-        if not self._listening:
-            return
-        number = self._reduced(signals.received(), dist.ReduceOp.MAX)
-        if number:
-            stop = Stopped(number)
-            stop.agreed = True
-            raise stop
+        if self._listening:
+            number = self._reduced(signals.received(), dist.ReduceOp.MAX)
+            if number:
+                raise Stopped(number, agreed=True)
 
     def _count_batches(self, batches: list[int | float]) -> None:
-        # Odd sets leave some processes with a batch less; who has more goes on alone.
+        # Odd sets leave some processes with a batch less; who has more continues alone.
         batch_count = int(min(sum(batches), _MOST_BATCHES))
         self._common_batches = self._reduced(batch_count, dist.ReduceOp.MIN)
 
@@ -130,25 +133,8 @@ class StopTogether(Checkpoint):
         return int(tensor)
 
 
-def _take_over(trainer: Trainer) -> None:
-    """Leaves SIGINT, SIGTERM and SIGUSR1 to this module."""
-    connector: Any = trainer._signal_connector
-    environment: Any = trainer._accelerator_connector.cluster_environment
-    if isinstance(environment, SLURMEnvironment):
-        # Lightning would save in the middle of a step, to a file that it prefers to the run's own.
-        environment.auto_requeue = False
-    register = type(connector).register_signal_handlers
+class Patience(EarlyStopping):
+    """EarlyStopping whose patience is the one that was given, not that of the checkpoint."""
 
-    def register_others() -> None:
-        register(connector)
-        for number in signals.HANDLED:  # Lightning would put ours back after we have removed them
-            connector._original_handlers.pop(number, None)
-
-    connector.register_signal_handlers = register_others
-    connector._sigterm_notifier_fn = _nothing
-    # Lightning's own agreement, a broadcast to the device in every step, which waits for a GPU.
-    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = _nothing
-
-
-def _nothing(*_: Any) -> None:
-    """Takes the place of a function of Lightning's."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict({**state_dict, "patience": self.patience})

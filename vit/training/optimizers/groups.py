@@ -8,7 +8,7 @@ from torch import nn
 from vit.errors import BELOW_ONE, NOT_NEGATIVE, SHARE, Range, check_range
 
 # Matrices in shape, but not in meaning: big_vision decays `.*/kernel$` only.
-TOKENS = ("pos_embed", "cls_token", "reg_token", "dist_token", "rope.freqs")
+TOKENS = ("pos_embed", "cls_token", "reg_token", "dist_token")
 NOT_KERNELS = (*TOKENS, "attn_pool.latent")
 
 # By the names that torch.optim, torchvision's and our own optimizers share. torch checks some of

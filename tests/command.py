@@ -1,0 +1,66 @@
+"""Running the command in this process, in an empty directory; and small folders of pictures."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit.cli.main import main
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Vit = Callable[..., Result]
+
+
+@pytest.fixture
+def vit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Vit:
+    """vit("fit", "-c", "quickstart") -> status, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args: object) -> Result:
+        capsys.readouterr()
+        try:
+            status = main([str(arg) for arg in args])
+        except SystemExit as stop:  # argparse's way out
+            status = stop.code if isinstance(stop.code, int) else 1
+        out, err = capsys.readouterr()
+        return Result(status, out, err)
+
+    return run
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Twelve pictures of each of three colours: photos/red/00.jpg, ..."""
+    return coloured(tmp_path / "my photos")
+
+
+def coloured(root: Path) -> Path:
+    """What `photos` holds, in a folder that this makes."""
+    random = np.random.default_rng(0)
+    for channel, name in enumerate(("red", "grün", "blue")):
+        (root / name).mkdir(parents=True)
+        for i in range(12):
+            pixels = random.integers(0, 90, (20 + i, 24, 3))
+            pixels[..., channel] += 150
+            Image.fromarray(pixels.astype("uint8")).save(root / name / f"{i:02}.jpg")
+    return root
+
+
+# A model small enough that a step takes milliseconds.
+TINY = (
+    "--model.architecture={patch_size: 8, width: 16, depth: 1, mlp_dim: 32, num_heads: 1}",
+    "--data.image_size=16",
+    "--data.batch_size=8",
+    "--data.loading.num_workers=0",
+    "--trainer.precision=32-true",
+    "--trainer.accelerator=cpu",
+)

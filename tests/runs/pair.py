@@ -1,0 +1,55 @@
+"""`vit` on two processes, as torchrun starts them, each with options of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Ended(NamedTuple):
+    status: int
+    err: str
+
+
+def pair(
+    folder: Path,
+    shared: Sequence[object],
+    own: Sequence[Sequence[object]] = ((), ()),
+    *,
+    seconds: float,
+    before: str = "pass",
+) -> list[Ended]:
+    """How both processes end.
+
+    Args:
+        folder: Where they run.
+        shared: Arguments of both.
+        own: Further ones of each.
+        seconds: Limit for each process.
+        before: Python statements that each executes first.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    launcher = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    started = []
+    for rank, options in enumerate(own):
+        ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        code = f"{before}\nfrom vit.cli.main import entry; entry()"
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-c", code, *map(str, (*shared, *options))],
+                env={**os.environ, **launcher, **ranks, **sizes},
+                cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+    try:
+        errors = [process.communicate(timeout=seconds)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [Ended(process.returncode, err) for process, err in zip(started, errors, strict=True)]

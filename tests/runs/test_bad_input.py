@@ -1,0 +1,186 @@
+"""A user's mistakes: exit status 2, one line, before any training."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.command import TINY, Vit
+
+CPU = "--trainer.accelerator=cpu"
+
+# Arguments, and what the line names: the option, the value, the remedy.
+COMMANDS = [
+    ("train", ["'train'", "'fit'"]),
+    ("evaluate runs/x", ["'test'", "'validate'"]),
+    ("fit -c quickstrt", ["'quickstrt'", "'quickstart'"]),
+    ("fit --data.root photos", ["no recipe"]),
+    ("fit -c quickstart --ckpt_path x.ckpt", ["--ckpt_path"]),
+    ("test nowhere", ["nowhere"]),
+    ("test nowhere --split tset", ["--split", "'tset'"]),
+    ("classify nowhere x.jpg", ["x.jpg"]),
+    ("classify nowhere", ["images", "vit classify --help"]),
+    ("classify nowhere x.jpg --topp 3", ["--topp 3"]),
+    ("convert nowhere x --to tim", ["--to", "'tim'"]),
+    ("models --jsno", ["--jsno"]),
+]
+OPTIONS = [
+    ("--model.optimzer.lr 3", ["model.optimzer.lr", "'model.optimizer'"]),
+    ("--data.rot x", ["data.rot", "'data.root'"]),
+    ("--trainer.max_epoch 3", ["trainer.max_epoch;", "'trainer.max_epochs'"]),
+    ("--model.loss.label_smothing 1", ["label_smothing", "'model.loss.label_smoothing'"]),
+    ("--model.num_classes 3", ["no option model.num_classes"]),
+    ("--trainer.default_root_dir=x", ["no option trainer.default_root_dir"]),
+    ("--optimizer SGD", ["--optimizer"]),
+    ("--model.optimizer.lrr 3", ["model.optimizer", "'lrr'"]),
+    ("--model.architecture.widht 3", ["'width'"]),
+    ("--model.architecture.depth=true", ["depth", "whole number"]),
+    ("--model.architecture={name: x}", ["model.architecture.name=x", "model.name"]),
+    ("--model.architecture={num_classes: 2}", ["num_classes=2", "data.root"]),
+    ("--model.architecture.in_channels 1", ["in_channels=1", "data.channels=1"]),
+    ("--model.name vit_b61", ["'vit_b61'", "'vit_b16'"]),
+    ("--model.optimizer SGDD", ["model.optimizer", "SGDD"]),
+    ("--model.optimizer.lr abc", ["model.optimizer", "lr", "abc"]),
+    ("--model.optimizer.lr=.nan", ["model.optimizer", "lr=nan"]),
+    ("--model.optimizer torch.optim.LBFGS", ["model.optimizer", "LBFGS"]),
+    ("--model.mixing.mixup=-1", ["mixup=-1"]),
+    ("--data.image_size 9", ["image_size=9x9", "multiple"]),
+    ("--data.dataset digitz", ["'digitz'", "'digits'"]),
+    ("--data.root nowhere", ["nowhere"]),
+    ("--data.root=", ["root=''"]),
+    ("--final_split tset", ["final_split", "tset", "'test'"]),
+    ("--task [1]", ["task '[1]'"]),
+    ("--seed_everything=-1", ["seed_everything", "-1"]),
+    ("--trainer.max_epochs ten", ["trainer.max_epochs", "ten"]),
+    ("--trainer.strategy foo", ["strategy='foo'"]),
+    ("--trainer.strategy=ddp_spawn", ["strategy=ddp_spawn", "ddp"]),
+    ("--trainer.devices 0", ["devices='0'"]),
+    ("--trainer.accelerator=tpu", ["torch_xla"]),
+    ("--trainer.limit_train_batches=1.5", ["limit_train_batches", "1.5"]),
+    ("--trainer.accumulate_grad_batches=0", ["trainer.accumulate_grad_batches=0"]),
+    ("--trainer.check_val_every_n_epoch=0", ["trainer.check_val_every_n_epoch=0"]),
+    ("--trainer.gradient_clip_val=-1", ["trainer.gradient_clip_val=-1"]),
+    ("--trainer.limit_train_batches=0", ["trainer.limit_train_batches=0"]),
+    ("--trainer.log_every_n_steps=-1", ["trainer.log_every_n_steps=-1"]),
+    ("--trainer.max_epochs=0", ["trainer.max_epochs=0"]),
+    ("--trainer.val_check_interval 0", ["trainer.val_check_interval=0"]),
+    ("--trainer.logger WandbLogger", ["WandbLogger", "pip install"]),
+    ("--trainer.callbacks=foo.Bar", ["trainer.callbacks", "foo.Bar"]),
+    ("--trainer.callbacks=[{class_path: ModelCheckpoint, init_args: {mode: x}}]", ["mode", "x"]),
+    ("--trainer=[1]", ["trainer", "[1]"]),
+    ("--run_dir /dev/null/run", ["--run_dir /dev/null/run"]),
+    ("--resume weights.safetensors", ["--resume weights.safetensors", "--model.pretrained"]),
+    (
+        "--data.sampling.balanced=true --model.loss.class_weights=balanced",
+        ["data.sampling.balanced", "model.loss.class_weights"],
+    ),
+]
+MISTAKES = COMMANDS + [(f"fit -c quickstart {CPU} {options}", parts) for options, parts in OPTIONS]
+
+
+def words(text: str) -> list[str]:
+    """At spaces, but for those of a mapping."""
+    start, brace, mapping = text.partition("=[{" if "=[{" in text else "={")
+    *first, last = start.split(" ")
+    return [*first, last + brace + mapping]
+
+
+@pytest.mark.parametrize(("text", "parts"), MISTAKES)
+def test_a_mistake_is_one_line(vit: Vit, text: str, parts: list[str]) -> None:
+    done = vit(*words(text))
+    *before, line = done.err.splitlines()
+    assert done.status == 2 and line.startswith("vit: "), done.err
+    assert all(part in line for part in parts), line
+    assert not any(other.startswith("vit: ") or "Traceback" in other for other in before)
+    assert not Path("runs").exists()
+
+
+YAML_MISTAKES = [
+    ("data:\n  batchsize: 3", ["data.batchsize", "'data.batch_size'"]),
+    ("modle:\n  name: vit_ti16", ["modle.name", "'model.name'"]),
+    ("data: {image_size: 8\ntrainer: [", ["mine.yaml, line 2"]),
+    ("- a\n- b", ["mine.yaml"]),
+    ("", ["mine.yaml"]),
+    ("\0", ["mine.yaml"]),
+    ("model: {schedule: {decay: cosin}}", ["model.schedule", "cosin"]),
+    (
+        "model: {optimizer: {class_path: torch.optim.SGD, init_args: {lr: 1, momentun: 0.9}}}",
+        ["model.optimizer", "'momentun'"],
+    ),
+    ("trainer: {callbacks: [{class_path: vit.training.callbacks.EMAA}]}", ["EMAA"]),
+    (
+        "trainer:\n  callbacks:\n  - class_path: vit.training.callbacks.EMA\n"
+        "    init_args: {decay: 3}",
+        ["decay=3.0"],
+    ),
+    ("data: {batch_size: 3}\nmodel: {}\ndata: {}", ["mine.yaml, line 3", "'data'", "line 1"]),
+    ("trainer: [1]", ["mine.yaml", "trainer: [1]"]),
+    ("task: [1]", ["task '[1]'"]),
+    ("model: {schedule: {warmup_steps: null}}", ["warmup_steps=None"]),
+    ("model: {schedule: {warmup_steps: -1}}", ["warmup_steps=-1"]),
+]
+
+
+@pytest.mark.parametrize(("text", "parts"), YAML_MISTAKES)
+def test_a_mistake_in_a_recipe_is_one_line(vit: Vit, text: str, parts: list[str]) -> None:
+    Path("mine.yaml").write_text(text)
+    done = vit("fit", "-c", "quickstart", "-c", "mine.yaml", "--trainer.precision=32-true")
+    assert done.status == 2 and len(done.err.splitlines()) == 1, done.err
+    assert all(part in done.err for part in parts), done.err
+
+
+def test_a_recipe_that_is_a_pipe_is_refused_before_it_is_opened(vit: Vit) -> None:
+    os.mkfifo("mine.yaml")
+    done = vit("fit", "-c", "quickstart", "-c", "mine.yaml")
+    assert (done.status, done.err) == (2, "vit: mine.yaml is not a recipe: it is a named pipe\n")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--model.schedule.warmup_steps=-1",
+        "--model.learning.layer_decay=2",
+        "--data.splits.val_fraction=1",
+        "--data.sampling.repeats=0",
+        "--trainer.max_epochs=0",
+        "--trainer.callbacks={class_path: vit.training.callbacks.EMA, init_args: {decay: 2}}",
+    ],
+)
+def test_options_are_refused_before_the_data_is_read(vit: Vit, option: str) -> None:
+    """The data does not exist, which would be the message if it were looked for first."""
+    done = vit("fit", "-c", "quickstart", CPU, "--data.root=nowhere", option)
+    assert done.status == 2 and "nowhere" not in done.err
+
+
+def test_an_epoch_shorter_than_an_interval_is_one_line(vit: Vit) -> None:
+    args = ("fit", "-c", "quickstart", CPU, "--trainer.max_epochs=1", "--data.batch_size=600")
+    done = vit(*args, "--trainer.val_check_interval=9")
+    assert done.status == 2
+    assert "trainer.val_check_interval=9 is more than the 2 batches" in done.err.splitlines()[-1]
+    done = vit(*args, "--trainer.limit_train_batches=0.1")
+    assert done.status == 2
+    assert "limit_train_batches=0.1 leaves no batch" in done.err.splitlines()[-1]
+
+
+def test_a_wrong_value_does_not_suggest_another_option(vit: Vit) -> None:
+    assert "did you mean" not in vit("fit", "-c", "quickstart", "--model.schedule.decay=x").err
+
+
+def test_a_wrong_device_is_one_line(vit: Vit, photos: Path) -> None:
+    vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.max_steps=1")
+    done = vit("classify", "runs/cifar10", photos / "red" / "00.jpg", "--device", "tpux")
+    assert done.status == 2
+    assert done.err.startswith("vit: --device tpux cannot be used: ")
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_truncated_image_is_named_and_can_be_skipped(vit: Vit, photos: Path) -> None:
+    broken = photos / "red" / "00.jpg"
+    broken.write_bytes(broken.read_bytes()[:300])
+    args = ("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.max_epochs=1")
+    done = vit(*args)
+    assert done.status == 2
+    assert "00.jpg" in done.err.splitlines()[-1]
+    done = vit(*args, "--data.loading.on_error=skip")
+    assert done.status == 0
+    assert "00.jpg" in done.err

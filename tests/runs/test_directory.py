@@ -1,0 +1,242 @@
+"""One run, one directory: who gets it, what a failed start leaves, what of the user's is safe."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from tests.command import TINY, Vit
+from vit.errors import UserError
+from vit.runs.directory import HEADER, RunDirectory, run_name
+from vit.runs.processes import HANDED_DOWN
+
+SHORT = ("--trainer.max_steps=1", "--final_split=none")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
+
+
+def options(run_dir: str | None = None, resume: str = "auto", **data: Any) -> Any:
+    """What RunDirectory reads of parsed options."""
+    config = SimpleNamespace(
+        run_dir=run_dir,
+        resume=resume,
+        trainer=SimpleNamespace(fast_dev_run=False),
+        data=SimpleNamespace(root=data.get("root"), dataset=data.get("dataset")),
+    )
+    recorded = {"trainer": {"precision": None}}
+    return SimpleNamespace(
+        config=config,
+        recipe=data.get("recipe", "digits"),
+        recorded=lambda: recorded,
+        recorded_text=lambda: "trainer: {precision: null}\n",
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(photos: Path) -> tuple[str, ...]:
+    return ("fit", "-c", "cifar10", "--data.root", str(photos), *TINY, *SHORT)
+
+
+def test_a_directory_that_is_written_to_is_refused_with_the_writer(here: Path) -> None:
+    with RunDirectory.open(options("run")):
+        with pytest.raises(UserError, match=rf"run .*process {os.getpid()} on .*--run_dir"):
+            with RunDirectory.open(options("run")):
+                pass
+    with RunDirectory.open(options("run")):
+        pass
+
+
+def test_default_names_move_on_while_a_run_has_not_written_anything(here: Path) -> None:
+    with RunDirectory.open(options()) as a, RunDirectory.open(options()) as b:
+        assert [a.folder, b.folder] == [Path("runs/digits"), Path("runs/digits-2")]
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"recipe": "imagenet1k/vit_b16"}, "imagenet1k_vit_b16"),
+        ({"recipe": "finetune", "root": "~/photos.v2/"}, "photos.v2"),
+        ({"recipe": "finetune", "root": "list.csv"}, "list"),
+        ({"recipe": None, "dataset": "digits"}, "digits"),
+    ],
+)
+def test_a_run_has_the_name_of_its_recipe_or_of_its_data(
+    given: dict[str, Any], name: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(here))
+    (here / "photos.v2").mkdir()
+    assert run_name(options(**given)) == name
+
+
+def test_other_processes_take_the_decision_of_the_first(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunDirectory.open(options("run")):
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        with RunDirectory.open(options("elsewhere")) as child:
+            assert child.folder == Path("run")
+    assert HANDED_DOWN not in os.environ and not Path("elsewhere").exists()
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_start_that_fails_leaves_nothing_it_made(here: Path, exists: bool) -> None:
+    folder = here / "a" / "run"
+    if exists:
+        folder.mkdir(parents=True)
+    with pytest.raises(UserError, match="too bad"), RunDirectory.open(options(str(folder))):
+        raise UserError("too bad")
+    assert (here / "a").exists() == exists
+    assert not exists or not contents(folder)
+
+
+def test_a_killed_start_is_replaced(here: Path) -> None:
+    Path("run/checkpoints").mkdir(parents=True)
+    Path("run/config.yaml").write_text(HEADER)
+    Path("run/metrics.csv").write_text("step\n")
+    with RunDirectory.open(options("run")) as run:
+        assert run.checkpoint is None and not run.finished
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["report.html", "metrics.csv", "summary.json", "predictions.csv", "model/config.json"],
+        ["config.yaml"],
+        ["notes.txt"],
+        [".git/HEAD"],
+        ["checkpoints/weights.pt"],
+    ],
+)
+def test_files_of_the_users_own_are_refused_and_stay(here: Path, names: list[str]) -> None:
+    for name in names:
+        (here / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / "mine" / name).write_text("name: mine\n")
+    before = contents(here / "mine")
+    for resume in ("auto", "never"):
+        with pytest.raises(UserError, match=r"run_dir=mine .*choose another --run_dir$"):
+            with RunDirectory.open(options("mine", resume)):
+                pass
+    (here / "runs").mkdir()
+    (here / "mine").rename(here / "runs" / "mine")
+    with RunDirectory.open(options(recipe="mine")) as run:
+        assert run.folder == Path("runs/mine-2")
+    assert contents(here / "runs" / "mine") == before
+
+
+def test_a_file_is_no_run_directory(here: Path) -> None:
+    Path("run").write_text("")
+    with pytest.raises(UserError, match="run_dir=run is a file"):
+        with RunDirectory.open(options("run")):
+            pass
+
+
+@pytest.mark.parametrize("place", ["missing", "photo.jpg", "folder"])
+def test_what_cannot_be_resumed_is_named(here: Path, place: str) -> None:
+    Path("photo.jpg").write_bytes(b"x")
+    Path("folder").mkdir()
+    with pytest.raises(UserError, match=f"--resume {place}"):
+        with RunDirectory.open(options(resume=place)):
+            pass
+
+
+def test_orphans_of_a_killed_writer_go_and_other_hidden_files_stay(here: Path) -> None:
+    folder = here / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.yaml").write_text(HEADER)
+    for name in (".last.0123abcd.ckpt", ".best.deadbeef.ckpt", ".keep"):
+        (folder / "checkpoints" / name).write_bytes(b"x")
+    (folder / ".report.0123abcd.html").write_bytes(b"x")
+    with RunDirectory.open(options("run")):
+        assert os.listdir(folder / "checkpoints") == [".keep"]
+        assert sorted(os.listdir(folder)) == [".lock", "checkpoints", "config.yaml"]
+
+
+def test_a_forked_worker_does_not_keep_the_lock_of_a_killed_owner(here: Path, deadline) -> None:
+    code = (
+        "import os, time; from filelock import FileLock\n"
+        "FileLock('lock').acquire()\n"
+        "if os.fork() == 0: time.sleep(600)\n"
+        "else: print('locked', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert owner.stdout is not None and owner.stdout.readline() == "locked\n"
+        owner.kill()
+        owner.wait()
+        with FileLock(here / "lock", timeout=deadline(10)):
+            pass
+    finally:
+        os.killpg(owner.pid, 9)
+
+
+def test_a_start_that_failed_can_be_repeated_and_corrected(
+    vit: Vit, command: tuple[str, ...]
+) -> None:
+    wrong = "--data.image_size=15"
+    first, second = (vit(*command, "--run_dir=run", wrong) for _ in range(2))
+    assert first.status == 2 and first == second
+    assert not Path("run").exists()
+    assert vit(*command, "--run_dir=run").status == 0
+    again = vit(*command, "--run_dir=run", "--resume=never")
+    assert again.status == 2 and "run already holds a run" in again.err
+
+
+def test_an_optimizer_that_does_not_fit_leaves_no_run(vit: Vit, command: tuple[str, ...]) -> None:
+    wrong = "--model.optimizer={class_path: torch.optim.SGD, init_args: {lr: -1}}"
+    done = vit(*command, "--run_dir=run", wrong)
+    assert done.status == 2 and "model.optimizer: Invalid learning rate: -1" in done.err
+    assert not Path("run").exists()
+
+
+def test_a_run_in_the_users_own_folder_changes_nothing(
+    vit: Vit, command: tuple[str, ...], photos: Path
+) -> None:
+    (photos.parent / "report.html").write_text("mine")
+    done = vit(*command, "--run_dir=.")
+    assert done.status == 2 and "(my photos, report.html)" in done.err
+    assert sorted(os.listdir()) == ["my photos", "report.html"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True])
+def test_two_runs_that_start_together_never_share_a_directory(
+    shared: bool, command: tuple[str, ...], photos: Path, deadline
+) -> None:
+    more = ["--run_dir=shared"] if shared else []
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "vit", *command, *more, f"--seed_everything={seed}"],
+            cwd=photos.parent,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(2)
+    ]
+    errors = [process.communicate(timeout=deadline(200))[1] for process in processes]
+    statuses = [process.returncode for process in processes]
+    if shared:
+        assert sorted(statuses) == [0, 2], errors
+        assert "shared" in errors[statuses.index(2)].splitlines()[-1]
+        return
+    assert statuses == [0, 0], errors
+    folders = [photos.parent / "runs" / name for name in ("cifar10", "cifar10-2")]
+    models = [json.loads((folder / "model/config.json").read_text()) for folder in folders]
+    assert {model["extra"]["recipe"]["seed_everything"] for model in models} == {0, 1}

@@ -1,0 +1,318 @@
+"""vit fewshot, knn and probe: what they print, that each option counts, and what they refuse."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import NearestNeighbors
+
+from tests.command import TINY, Vit
+from vit.checkpoints.native import save_native
+from vit.cli.frozen import bench_parser, open_bench
+from vit.data.folder import load_folder
+from vit.data.options import Loading
+from vit.evaluation.frozen import Bench
+from vit.inference.classifier import load
+from vit.models.config import ViTConfig
+from vit.models.vision_transformer import VisionTransformer
+
+CLASSES = ["blue", "green", "red"]
+COMMANDS = ("fewshot", "knn", "probe")
+
+
+def save_model(folder: Path, num_classes: int = 3, classes: list[str] | None = None) -> Path:
+    """A ViT for 16 x 16 pixels with random weights and a tanh layer before its head."""
+    config = ViTConfig(
+        image_size=(16, 16), patch_size=8, width=16, depth=1, mlp_dim=16, num_heads=2,
+        num_classes=num_classes, representation_size=12,
+    )  # fmt: skip
+    model, generator = VisionTransformer(config), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3, generator=generator)
+    preprocess = {"image_size": [16, 16], "resize": "crop", "crop_fraction": 0.875}
+    save_native(folder, model, classes=classes, preprocess=preprocess, extra={})
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save_model(tmp_path / "model", classes=CLASSES)
+
+
+def features(model: Path, photos: Path, tanh: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Of the splits without val, image by image, in float64."""
+    classifier = load(model)
+    splits, parts = load_folder(photos, val_fraction=0.0), {}
+    for split in ("train", "test"):
+        images, rows = splits.get(split), []
+        for path in images.items:
+            batch = torch.stack([classifier.preprocess(open_rgb(path))])
+            with torch.no_grad():
+                tokens = classifier.model.features(classifier.preprocess.normalize(batch))
+                pooled = classifier.model.pool(tokens)
+                rows.append(classifier.model.pre_logits(pooled) if tanh else pooled)
+        parts[split] = torch.cat(rows).double().numpy(), images.labels
+    return parts
+
+
+def open_rgb(path: str):
+    from PIL import Image
+
+    return Image.open(path).convert("RGB")
+
+
+def result(vit: Vit, *args: object) -> dict:
+    done = vit(*args, "--json", "--num-workers", 0)
+    assert done.status == 0, done.err
+    return json.loads(done.out)
+
+
+def test_few_shots_are_the_closed_form_on_the_models_features(
+    vit: Vit, model: Path, photos: Path
+) -> None:
+    found = result(vit, "fewshot", model, "--data", photos, "--shots", 2, 5)
+    (x, y), (queries, truth) = features(model, photos, tanh=True).values()
+    for row, shots in zip(found["rows"], (2, 5), strict=True):
+        accuracies = []
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            chosen = np.concatenate(
+                [rng.permutation(np.where(y == k)[0])[:shots] for k in range(3)]
+            )
+            mean, std = x[chosen].mean(0), x[chosen].std(0) + 1e-5
+            design, test = (
+                np.pad((part - mean) / std, ((0, 0), (0, 1)), constant_values=100.0)
+                for part in (x[chosen], queries)
+            )
+            weights = np.linalg.solve(
+                design.T @ design + 1024 * np.eye(design.shape[1]),
+                design.T @ (2 * np.eye(3)[y[chosen]] - 1),
+            )
+            accuracies.append(((test @ weights).argmax(1) == truth).mean())
+        assert row["shots"] == shots and row["accuracies"] == pytest.approx(accuracies)
+        assert row["mean"] == pytest.approx(np.mean(accuracies))
+        assert row["std"] == pytest.approx(np.std(accuracies, ddof=1))
+    assert (found["features"], found["split"], found["classes"]) == ("pre_logits", "test", 3)
+    assert (found["train_images"], found["test_images"]) == (len(y), len(truth))
+    assert found["image_size"] == [16, 16] and found["seeds"] == [0, 1, 2]
+
+
+def test_neighbours_are_sklearns_on_the_models_features(
+    vit: Vit, model: Path, photos: Path
+) -> None:
+    found = result(vit, "knn", model, "--data", photos, "--k", 3, 30)
+    (x, y), (queries, truth) = features(model, photos, tanh=False).values()
+    for row, k in zip(found["rows"], (3, 30), strict=True):
+        search = NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute").fit(x)
+        distance, places = search.kneighbors(queries)
+        votes = np.exp((1 - distance) / 0.07)[:, :, None] * np.eye(3)[y[places]]
+        expected = (votes.sum(1).argmax(1) == truth).mean()
+        assert row == {"k": k, "accuracy": pytest.approx(expected)}
+    assert found["features"] == "pooled" and found["temperature"] == 0.07
+
+
+def test_the_probe_is_sklearns_on_the_models_features(vit: Vit, model: Path, photos: Path) -> None:
+    found = result(vit, "probe", model, "--data", photos, "--num-c", 3)
+    (x, y), test = features(model, photos, tanh=True).values()
+    assert [row["c"] for row in found["sweep"]] == pytest.approx([1e-6, 10**-0.5, 1e5])
+    best = max(row["accuracy"] for row in found["sweep"])
+    assert found["c"] == next(row["c"] for row in found["sweep"] if row["accuracy"] == best)
+    fit = LogisticRegression(C=found["c"], solver="newton-cg", tol=1e-12, max_iter=5000)
+    assert found["accuracy"] == pytest.approx(fit.fit(x, y).score(*test))
+    assert found["chosen_on"] == "10% of train"
+
+
+def test_val_chooses_where_it_is_given(vit: Vit, model: Path, photos: Path) -> None:
+    split(photos, "train", "val", "test")
+    found = result(vit, "probe", model, "--data", photos, "--num-c", 2)
+    assert (found["chosen_on"], found["split"]) == ("val", "test")
+    assert (found["train_images"], found["test_images"]) == (24, 12)  # train and val are 12 each
+
+
+def split(photos: Path, *names: str) -> None:
+    """Puts the twelve images of a class into split folders, in turn."""
+    for folder in [path for path in photos.iterdir() if path.is_dir()]:
+        for i, file in enumerate(sorted(folder.iterdir())):
+            target = photos / names[i % len(names)] / folder.name
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.move(file, target / file.name)
+        folder.rmdir()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_val_is_measured_on_where_there_is_no_test(
+    vit: Vit, model: Path, photos: Path, command: str
+) -> None:
+    split(photos, "train", "val")
+    done = vit(command, model, "--data", photos, "--num-workers", 0)
+    assert done.status == 0
+    assert "train 18, val 18; measured on val" in done.err
+    assert "val accuracy on my photos" in done.out
+
+
+def test_tables_are_for_people(vit: Vit, model: Path, photos: Path) -> None:
+    shots = vit("fewshot", model, "--data", photos, "--num-workers", 0)
+    assert shots.out.splitlines()[0] == "test accuracy on my photos in %, 3 images"
+    assert [line.split()[0] for line in shots.out.splitlines()[1:]] == ["shots", "1", "5", "10"]
+    assert "the smallest class has 11 training images, so there are no rows of 25" in shots.err
+    single = vit("fewshot", model, "--data", photos, "--num-workers", 0, "--seeds", 1)
+    assert single.out.splitlines()[2].split()[2] == "-"
+    near = vit("knn", model, "--data", photos, "--num-workers", 0)
+    assert [line.split()[0] for line in near.out.splitlines()[1:]] == ["k", "10", "20"]
+    assert "33 training images, so there is no k of 100, 200" in near.err
+    probe = vit("probe", model, "--data", photos, "--num-workers", 0, "--num-c", 4)
+    assert probe.out.count("chosen") == 1 and len(probe.out.splitlines()) == 6
+    assert probe.out.splitlines()[-1].startswith("test accuracy on my photos  ")
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("fewshot", ("--shots", 1, 2)),
+        ("fewshot", ("--seeds", 4)),
+        ("fewshot", ("--l2", 1e-9)),
+        ("fewshot", ("--image-size", 24, 16)),
+        ("fewshot", ("--precision", "bfloat16")),
+        ("knn", ("--k", 1)),
+        ("knn", ("--temperature", 100.0)),
+        ("probe", ("--num-c", 3)),
+    ],
+)
+def test_each_option_changes_the_result(
+    vit: Vit, model: Path, photos: Path, command: str, option: tuple
+) -> None:
+    plain = result(vit, command, model, "--data", photos)
+    assert result(vit, command, model, "--data", photos) == plain
+    changed = result(vit, command, model, "--data", photos, *option)
+    shared = {key for key in plain if plain[key] != changed[key]}
+    assert shared & {"rows", "sweep", "l2", "temperature", "precision", "image_size"}
+
+
+def open_with(model: Path, *args: object) -> Bench:
+    parser = bench_parser("knn", "")
+    return open_bench(parser.parse_args([str(model), *map(str, args)]), "pooled")
+
+
+def test_options_reach_the_data_and_the_model(
+    vit: Vit, model: Path, photos: Path, tmp_path: Path
+) -> None:
+    plain = open_with(model, "--data", photos)
+    assert (plain.data.batch_size, plain.data.loading) == (64, Loading())
+    assert plain.data.preprocess.to_dict() == load(model).preprocess.to_dict()
+    assert plain.frozen.extractor.precision == "float32"
+    bench = open_with(
+        model, "--data", "digits", "--data-dir", tmp_path / "d", "--batch-size", 7,
+        "--num-workers", 0, "--on-error", "skip", "--image-size", 24, 16, "--resize", "squash",
+        "--crop-fraction", 0.5, "--precision", "float64", "--device", "cpu",
+    )  # fmt: skip
+    data, preprocess = bench.data, bench.data.preprocess
+    assert (data.dataset, data.data_dir, bench.name) == ("digits", str(tmp_path / "d"), "digits")
+    assert (data.batch_size, data.loading) == (7, Loading(num_workers=0, on_error="skip"))
+    assert (preprocess.image_size, preprocess.resize) == ((24, 16), "squash")
+    assert preprocess.crop_fraction == 0.5 and data.image_size == (24, 16)
+    assert next(bench.frozen.model.parameters()).dtype == torch.float64
+    assert bench.frozen.extractor.device == bench.frozen.solver_device == "cpu"
+    assert open_with(model, "--data", photos, "--image-size", 24).data.image_size == (24, 24)
+
+
+def test_features_are_kept_unless_told_otherwise(
+    vit: Vit, model: Path, photos: Path, tmp_path: Path
+) -> None:
+    def how(*options: object) -> list[str]:
+        done = vit("knn", model, "--data", photos, "--num-workers", 0, *options)
+        assert done.status == 0
+        lines = [line for line in done.err.splitlines() if " images, 16 features, " in line]
+        return [line.split("features, ")[1].split(" in ")[0] for line in lines]
+
+    computed, read = ["computed"] * 2, ["from the cache"] * 2
+    assert how("--no-cache") == how("--no-cache") == computed
+    assert how() == computed and how() == read
+    elsewhere = tmp_path / "kept" / "here"
+    assert how("--cache", elsewhere) == computed and how("--cache", elsewhere) == read
+    assert len(list(elsewhere.glob("*.safetensors"))) == 2
+    assert how("--cache", elsewhere, "--no-cache") == computed
+
+
+def test_unreadable_images_are_named_or_counted(vit: Vit, model: Path, photos: Path) -> None:
+    (photos / "red" / "03.jpg").write_bytes(b"")
+    refused = vit("knn", model, "--data", photos, "--num-workers", 0)
+    assert refused.status == 2 and refused.err.count("03.jpg") == 1
+    done = vit("knn", model, "--data", photos, "--num-workers", 0, "--on-error", "skip")
+    assert done.status == 0 and "1 unreadable images left out" in done.err
+
+
+def test_a_run_is_a_model_also_before_its_end(vit: Vit, photos: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    fit = vit(
+        "fit", "-c", "finetune", "--data.root", photos, "--run_dir", run, *TINY,
+        "--trainer.max_steps=2", "--final_split=none", "--model.pretrained=null",
+    )  # fmt: skip
+    assert fit.status == 0, fit.err
+    ended = result(vit, "knn", run, "--data", photos, "--k", 2)
+    shutil.rmtree(run / "model")
+    assert result(vit, "knn", run, "--data", photos, "--k", 2) == ended
+
+
+def several(folder: Path) -> Path:
+    """A manifest in which an image has two labels."""
+    manifest = folder / "several.csv"
+    rows = [f"my photos/{name}/0{i}.jpg,{name}|dark" for name in ("red", "blue") for i in range(5)]
+    manifest.write_text("path,label\n" + "\n".join(rows))
+    return manifest
+
+
+def scarce(folder: Path) -> Path:
+    """A manifest with one image per class, from which nothing can be cut."""
+    manifest = folder / "scarce.csv"
+    manifest.write_text("path,label\nmy photos/red/00.jpg,red\nmy photos/blue/00.jpg,blue\n")
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("fewshot", "model", "--data", "cifar11"), "no data set has this name"),
+        (("fewshot", "model", "--data", "cifar11"), "did you mean 'cifar10'"),
+        (("knn", "model", "--data", "digits,svhn"), "give one data set"),
+        (("knn", "nowhere", "--data", "digits"), "no file or directory 'nowhere'"),
+        (("knn", "vit_giant14", "--data", "digits"), "nobody publishes any of vit_giant14"),
+        (("knn", "model"), "--data"),
+        (("fewshot", "model", "--data", "my photos", "--shots", "5", "20"),
+         "class 'blue' has 11 training images, 20 shots want 20 (3 classes have fewer)"),
+        (("fewshot", "model", "--data", "my photos", "--shots", "0"), "shots=0 must be"),
+        (("fewshot", "model", "--data", "my photos", "--seeds", "0"), "--seeds 0"),
+        (("fewshot", "model", "--data", "my photos", "--l2", "0"), "l2=0.0 must be above 0"),
+        (("knn", "model", "--data", "my photos", "--k", "34"), "k=34 is not between 1 and the 33"),
+        (("knn", "model", "--data", "my photos", "--temperature", "0"), "temperature=0.0"),
+        (("probe", "model", "--data", "my photos", "--num-c", "1"), "num_c=1"),
+        (("knn", "model", "--data", "my photos", "--image-size", "20"), "20"),
+        (("knn", "model", "--data", "my photos", "--image-size", "8", "8", "8"),
+         "--image-size 8 8 8: give one side"),
+        (("knn", "model", "--data", "my photos", "--crop-fraction", "2"), "crop_fraction=2.0"),
+        (("knn", "model", "--data", "my photos", "--batch-size", "0"), "batch_size=0"),
+        (("knn", "model", "--data", "my photos", "--device", "abacus"),
+         "--device abacus cannot be used"),
+        (("knn", "model", "--data", "my photos", "--cache", "my photos/red/00.jpg/x"),
+         "--cache"),
+        (("knn", "model", "--data", "several.csv"), "several labels per image"),
+        (("knn", "model", "--data", "scarce.csv"), "neither test nor val images"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    vit: Vit, model: Path, photos: Path, tmp_path: Path, args: tuple[str, ...], message: str
+) -> None:
+    several(tmp_path), scarce(tmp_path)
+    done = vit(*args)
+    assert done.status == 2 and done.out == ""
+    assert message in done.err.splitlines()[-1] and "Traceback" not in done.err
+
+
+def test_help_names_every_option(vit: Vit) -> None:
+    for command in (*COMMANDS, "imagenet"):
+        done = vit(command, "--help")
+        assert done.status == 0 and "--image-size" in done.out and "--no-cache" in done.out

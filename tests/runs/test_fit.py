@@ -1,0 +1,256 @@
+"""`vit fit` to the end, and what it leaves behind; then the commands that use a run."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.command import TINY, Vit, coloured
+from vit.cli.main import main
+
+EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on the three colours, which tests only read."""
+    folder = tmp_path_factory.mktemp("fit")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        args = ("-c", "cifar10", "--data.root", str(coloured(Path("my photos"))), *TINY, *EPOCHS)
+        assert main(["fit", *args]) == 0
+    return folder / "runs" / "cifar10"
+
+
+def test_a_run_directory_is_complete(run: Path) -> None:
+    for name in (
+        "config.yaml",
+        "metrics.csv",
+        "summary.json",
+        "predictions.csv",
+        "curves.png",
+        "confusion.png",
+        "worst.png",
+        "report.html",
+        "model/model.safetensors",
+        "model/config.json",
+        "checkpoints/best.ckpt",
+        "checkpoints/last.ckpt",
+    ):
+        assert (run / name).stat().st_size > 0, name
+
+
+def test_the_summary_uses_the_names_of_the_metrics_file(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    with (run / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {"test/acc1", "test/loss", "val/acc1"} <= set(summary["metrics"]) <= set(rows[0])
+    last = [row["test/acc1"] for row in rows if row["test/acc1"]]
+    assert [float(x) for x in last] == [pytest.approx(summary["metrics"]["test/acc1"])]
+    assert {"lr", "images", "epoch", "seconds", "train/loss"} <= set(rows[0])
+    assert summary["images_seen"] == summary["steps"] * 8 > 0
+    assert summary["train_seconds"] > 0
+    assert summary["train_cpu_seconds"] > 0
+    assert 0.2 < summary["peak_memory_gb"] < summary["hardware"]["memory_gb"]
+
+
+def test_the_accuracy_is_that_of_the_predictions(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    with (run / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == summary["images"]["test"]
+    right = sum(row["label"] == row["predicted"] for row in rows) / len(rows)
+    assert summary["metrics"]["test/acc1"] == pytest.approx(right)
+
+
+def test_the_saved_model_is_the_best_checkpoint(run: Path) -> None:
+    from safetensors.torch import load_file
+
+    saved = load_file(run / "model" / "model.safetensors")
+    best = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    assert saved
+    assert all(torch.equal(saved[name], best[f"model.{name}"]) for name in saved)
+
+
+def test_the_last_lines_say_what_is_worth_knowing(vit: Vit, photos: Path) -> None:
+    done = vit(
+        "fit", "-c", "finetune", "--data.root", photos, *TINY, "--trainer.max_steps=3",
+        "--model.pretrained=null",
+    )  # fmt: skip
+    assert "test accuracy" in done.out
+    assert "runs/my photos" in done.out
+    assert "vit classify 'runs/my photos'" in done.out
+    assert "36 images of 3 classes" in done.err
+
+
+def test_test_gives_the_figures_of_the_run_again(run: Path, vit: Vit) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    done = vit("test", run, "--json")
+    assert done.status == 0, done.err
+    again = json.loads(done.out)
+    assert again == {k: pytest.approx(v) for k, v in summary["metrics"].items() if "test/" in k}
+
+
+def test_validate_scores_the_validation_images(run: Path, vit: Vit) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    done = vit("validate", run, "--json")
+    assert json.loads(done.out)["val/acc1"] == pytest.approx(summary["checkpoint"]["score"])
+
+
+def test_predict_writes_every_image_of_a_split(run: Path, vit: Vit) -> None:
+    done = vit("predict", run, "--split", "train", "--out", "answers.csv")
+    assert done.status == 0, done.err
+    with open("answers.csv") as file:
+        rows = list(csv.DictReader(file))
+    summary = json.loads((run / "summary.json").read_text())
+    assert len(rows) == summary["images"]["train"]
+
+
+def test_predict_writes_for_spreadsheets_on_demand(run: Path, vit: Vit, photos: Path) -> None:
+    import shutil
+
+    Path("list.csv").write_text("path,label\n-held_out.jpg,red\n")
+    shutil.copy(photos / "red" / "01.jpg", "-held_out.jpg")
+    for option, image in (((), "-held_out.jpg"), (("--spreadsheet",), "'-held_out.jpg")):
+        done = vit("predict", run, "--data.root", "list.csv", "--out", "answers.csv", *option)
+        assert done.status == 0, done.err
+        with open("answers.csv") as file:
+            assert [row["image"] for row in csv.DictReader(file)] == [image]
+
+
+def test_new_images_get_the_labels_of_the_run(run: Path, vit: Vit, photos: Path) -> None:
+    """A folder without the first class must not shift the others' labels."""
+    import shutil
+
+    shutil.copytree(photos / "red", "held_out/red")
+    shutil.copytree(photos / "grün", "held_out/grün")
+    done = vit("predict", run, "--data.root", "held_out", "--out", "answers.csv")
+    assert done.status == 0, done.err
+    with open("answers.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 24  # a folder without splits is scored whole
+    assert {row["label"] for row in rows} == {"red", "grün"}
+
+
+def test_digits_train_without_any_file(vit: Vit) -> None:
+    done = vit("fit", "-c", "quickstart", "--trainer.max_epochs=1", "--run_dir", "here")
+    assert done.status == 0, done.err
+    assert "1,797 images of 10 classes" in done.err
+    assert "(359 images)" in done.out or "of 359 images" in done.out
+
+
+def test_several_labels_an_image(vit: Vit, photos: Path) -> None:
+    """A manifest with `a|b`: sigmoid loss, mean average precision, a report."""
+    rows = ["path,label"]
+    for name in ("red", "grün", "blue"):
+        warm = "|warm" if name == "red" else ""
+        rows += [f"{name}/{i:02}.jpg,{name}{warm}" for i in range(12)]
+    (photos / "list.csv").write_text("\n".join(rows))
+    common = ("fit", "-c", "cifar10", "--data.root", photos / "list.csv", *TINY, *EPOCHS)
+    done = vit(*common, "--model.loss.kind=softmax")
+    assert done.status == 2
+    assert "model.loss.kind=sigmoid" in done.err
+    weights = "--model.loss.class_weights={warm: 2, blue: 0.5}"
+    done = vit(*common, weights, "--run_dir", "several")
+    assert done.status == 0, done.err
+    assert "test mAP" in done.out
+    assert Path("several/per_class.png").is_file()
+    [answer] = json.loads(vit("classify", "several", photos / "red" / "00.jpg", "--json").out)
+    probabilities = {entry["class"]: entry["probability"] for entry in answer["top"]}
+    assert set(probabilities) == {"red", "grün", "blue", "warm"}
+    assert sum(probabilities.values()) != pytest.approx(1, abs=1e-3)  # one question per class
+    model = json.loads(Path("several/model/config.json").read_text())
+    thresholds = dict(zip(model["classes"], model["extra"]["thresholds"], strict=True))
+    best = torch.load("several/checkpoints/best.ckpt", weights_only=True)["vit"]["extra"]
+    assert best["thresholds"] == model["extra"]["thresholds"]
+    above = {name for name, share in probabilities.items() if share > thresholds[name]}
+    assert set(answer["labels"]) == above
+    shown = vit("classify", "several", photos / "red" / "00.jpg").out.splitlines()[1]
+    assert shown == f"  labels: {', '.join(answer['labels']) or 'none'}"
+    scores = json.loads(vit("test", "several", "--json").out)
+    assert scores["test/map"] > 0
+    f1 = [row["f1"] or 0 for row in scores["per_class"]]  # torchmetrics counts undefined as 0
+    assert scores["test/f1"] == pytest.approx(sum(f1) / 4, abs=1e-6)
+    with open("several/predictions.csv") as file:
+        [row] = [row for row in csv.DictReader(file)][:1]
+    assert set(filter(None, row["predicted_labels"].split("|"))) <= set(probabilities)
+    # Other images, of which none has several labels, are asked the same questions.
+    rows = ["path,label", *(f"{name}/00.jpg,{name}" for name in ("red", "blue"))]
+    (photos / "other.csv").write_text("\n".join(rows))
+    others = vit("test", "several", "--data.root", photos / "other.csv", "--json")
+    assert others.status == 0, others.err
+    assert "test/map" in json.loads(others.out)
+
+
+def test_averaged_weights_are_what_is_scored_and_saved(vit: Vit, photos: Path) -> None:
+    from safetensors.torch import load_file
+
+    ema = "--trainer.callbacks=[{class_path: vit.training.callbacks.EMA, init_args: {decay: 0.9}}]"
+    done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, *EPOCHS, ema)
+    assert done.status == 0, done.err
+    run = Path("runs/cifar10")
+    best = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
+    saved = load_file(run / "model" / "model.safetensors")
+    assert best["vit"]["weights"] == "ema"
+    assert all(torch.equal(saved[name], best["state_dict"][f"model.{name}"]) for name in saved)
+    raw = best["current_model_state"]
+    assert any(not torch.equal(saved[name], raw[f"model.{name}"]) for name in saved)
+    assert json.loads((run / "summary.json").read_text())["checkpoint"]["weights"] == "ema"
+
+
+def test_a_time_budget_ends_the_run_on_a_small_learning_rate(vit: Vit, photos: Path) -> None:
+    budget = ("--trainer.max_time=00:00:00:03", "--trainer.max_epochs=100000")
+    done = vit(
+        "fit", "-c", "cifar10", "--data.root", photos, *TINY, *budget,
+        "--trainer.log_every_n_steps=1", "--model.schedule.warmup_steps=0",  # on any machine
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    with open("runs/cifar10/metrics.csv") as file:
+        rates = [float(row["lr"]) for row in csv.DictReader(file) if row["lr"]]
+    assert len(rates) > 10
+    assert rates[-1] < 0.1 * max(rates)
+
+
+def test_a_run_is_scored_from_any_directory(
+    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the data named relatively, and a named model that the recipe changed."""
+    small = ("--data.image_size=16", "--data.loading.num_workers=0", "--trainer.accelerator=cpu")
+    model = ("--model.name=vit_ti16", "--model.architecture={depth: 1, width: 24, num_heads: 2}")
+    model = ("--model.pretrained=null", *model)
+    args = ("fit", "-c", "finetune", "--data.root=my photos", *small, *model)
+    assert vit(*args, "--trainer.max_steps=1").status == 0
+    run = Path("runs/my photos").resolve()
+    monkeypatch.chdir("/")
+    done = vit("test", run)
+    assert done.status == 0, done.err
+    assert "test accuracy" in done.out
+
+
+def test_the_way_to_train_on_names_the_limit_of_the_run(vit: Vit, photos: Path) -> None:
+    args = ("fit", "-c", "cifar10", "--data.root", photos, *TINY)
+    done = vit(*args, "--trainer.max_steps=1", "--run_dir=a")
+    assert "vit fit --run_dir a --trainer.max_steps N" in done.out
+    assert "vit classify a 'my photos/blue/0" in done.out  # as the person would type it
+    timed = ("--trainer.max_time=00:00:00:01", "--trainer.max_epochs=-1", "--run_dir=c")
+    assert "--trainer.max_time DD:HH:MM:SS" in vit(*args, *timed).out
+
+
+def test_fast_dev_run_leaves_nothing(vit: Vit, photos: Path) -> None:
+    done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.fast_dev_run=true")
+    assert done.status == 0, done.err
+    assert "nothing was kept" in done.out
+    assert not Path("runs").exists()
+
+
+def test_changed_data_are_noted(vit: Vit, photos: Path) -> None:
+    args = ("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.max_epochs=1")
+    assert "--trainer.max_epochs N" in vit(*args, "--run_dir=run").out
+    assert "note" not in vit("test", "run").err
+    for i in range(18):
+        (photos / "red" / f"new {i}.jpg").write_bytes((photos / "red" / "00.jpg").read_bytes())
+    done = vit("test", "run")
+    assert done.status == 0 and "note: the images of test are not those" in done.err

@@ -1,0 +1,88 @@
+"""Experiment trackers by name, and the picture of the first batch."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.command import TINY, Vit
+from vit.data.class_counts import class_counts
+from vit.runs.first_batch import _caption
+from vit.training.mixing import Mixing
+
+EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
+
+
+def test_tensorboard_gets_the_figures_of_metrics_csv(vit: Vit, photos: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    fit = ("fit", "-c", "cifar10", "--data.root", photos, *TINY, *EPOCHS, "--run_dir=run")
+    done = vit(*fit, "--trainer.logger=tensorboard")
+    assert done.status == 0, done.err
+    assert "train images per class: blue 10, grün 10, red 10" in done.err
+    events = EventAccumulator("run/tensorboard/events")
+    events.Reload()
+    with open("run/metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    for name in ("train/loss", "val/acc1", "val/loss"):
+        ours = [(int(row["step"]), float(row[name])) for row in rows if row[name]]
+        theirs = [(event.step, event.value) for event in events.Scalars(name)]
+        assert [step for step, _ in ours] == [step for step, _ in theirs]
+        np.testing.assert_allclose([v for _, v in ours], [v for _, v in theirs], rtol=1e-6)
+
+
+@pytest.mark.parametrize("words", ["--trainer.logger=wandb", "--trainer.logger tensorboard"])
+def test_a_tracker_that_is_not_installed_is_one_line(
+    words: str, vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vit.runs.loggers.find_spec", lambda package: None)
+    done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, *words.split())
+    name = words[17:]
+    assert done.status == 2 and done.err.count("\n") == 1
+    assert f"--trainer.logger {name}" in done.err and f"vitkit[{name}]" in done.err
+
+
+def test_the_first_batch_is_drawn_and_changes_nothing(
+    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mix, mixed = Mixing.__call__, []
+
+    def mixing(self: Mixing, *given: Any) -> Any:
+        mixed.append(mix(self, *given))
+        return mixed[-1]
+
+    monkeypatch.setattr(Mixing, "__call__", mixing)
+    fit = ("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.max_epochs=1")
+    done = vit(*fit, "--model.mixing.mixup=0.2", "--run_dir=with")
+    assert done.status == 0, done.err
+    with Image.open("with/first_batch.png") as shown:
+        assert shown.width > 400 and len(shown.convert("RGB").getcolors(2**20) or ()) > 100
+    for shown, used in zip(*mixed[:2], strict=True):  # images, then targets
+        assert torch.equal(shown, used)
+    monkeypatch.setattr("vit.runs.first_batch.FirstBatch.on_train_batch_start", lambda *_: None)
+    assert vit(*fit, "--model.mixing.mixup=0.2", "--run_dir=without").status == 0
+    one, other = (
+        torch.load(f"{run}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for run in ("with", "without")
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not Path("without/first_batch.png").exists()
+
+
+def test_captions_name_classes_and_shares() -> None:
+    names = ["cat", "dog", "hen"]
+    assert _caption(torch.tensor(1), names, False) == "dog"
+    assert _caption(torch.tensor([0.3, 0.0, 0.7]), names, False) == "hen 0.70, cat 0.30"
+    assert _caption(torch.tensor([1.0, 0.0, 1.0]), names, True) == "cat, hen"
+    assert _caption(torch.zeros(3), names, True) == "no label"
+
+
+def test_counts_of_many_classes_show_both_ends() -> None:
+    assert class_counts(["a", "b"], [1200, 3]) == "train images per class: a 1,200, b 3"
+    line = class_counts([f"c{i}" for i in range(100)], list(range(1, 101)))
+    assert "fewest c0 1, c1 2, c2 3; median 50.5; most c99 100, c98 99" in line

@@ -1,0 +1,100 @@
+"""`vit fit -c probe`: a head fitted to frozen features, as a run like any other."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.linear_model import LogisticRegression
+
+import vit as package
+from tests.command import Vit
+from vit.checkpoints.native import save_native
+from vit.data.preprocess import Preprocess
+from vit.evaluation.linear_probe import STRENGTHS
+
+ARCHITECTURE = {"patch_size": 8, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
+OPTIONS = ("--data.batch_size=8", "--data.loading.num_workers=0", "--trainer.precision=32-true")
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    """A model directory of random weights without a head."""
+    torch.manual_seed(0)
+    model = package.create_model("vit_ti16", num_classes=0, image_size=16, **ARCHITECTURE)
+    folder = tmp_path / "encoder"
+    preprocess = Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict()
+    save_native(folder, model, classes=None, preprocess=preprocess, extra={})
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "cache"))
+
+
+def test_the_head_is_scikit_learns_and_the_rest_is_as_it_was(
+    vit: Vit, photos: Path, encoder: Path
+) -> None:
+    done = vit("fit", "-c", "probe", "--data.root", photos, "--model.pretrained", encoder, *OPTIONS)
+    assert done.status == 0, done.err
+    run = Path("runs/my photos")
+    before, after = (load_file(p / "model.safetensors") for p in (encoder, run / "model"))
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert set(after) - set(before) == {"head.weight", "head.bias"}
+
+    _, data = package.from_recipe("probe", data=photos, model={"pretrained": encoder})
+    backbone = package.create_model(pretrained=encoder)
+    transform = package.transforms(backbone)
+    paths, labels = list(data.splits.train.items), data.splits.train.labels
+    assert data.splits.val is None
+    with torch.inference_mode():
+        images = torch.stack([transform(path) for path in paths])
+        features = backbone.eval()(images).double().numpy()
+    mean, std = features.mean(0), features.std(0) + 1e-5
+    z = (features - mean) / std
+    distances = []
+    for strength in STRENGTHS:
+        peer = LogisticRegression(C=1 / (2 * strength * len(z)), tol=1e-10, max_iter=10_000)
+        weight = peer.fit(z, labels).coef_ / std
+        distances.append(np.abs(weight - after["head.weight"].numpy()).max() / np.abs(weight).max())
+    # The next strength is a tenth away; the rest is float32 of other batches.
+    assert min(distances) < 5e-3
+
+
+def test_a_probe_is_scored_converted_and_fine_tuned_like_any_run(
+    vit: Vit, photos: Path, encoder: Path
+) -> None:
+    pretrained = ("--model.pretrained", encoder)
+    vit("fit", "-c", "probe", "--data.root", photos, *pretrained, *OPTIONS, "--run_dir=run")
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["steps"] == 0 and Path("run/report.html").is_file()
+    again = json.loads(vit("test", "run", "--json").out)
+    assert again["test/acc1"] == summary["metrics"]["test/acc1"]
+    named = vit("classify", "run", photos / "red" / "00.jpg", "--json")
+    assert named.status == 0 and "grün" in named.out
+    assert vit("convert", "run", "timm", "--to", "timm").status == 0
+    tuned = vit(
+        "fit", "-c", "finetune", "--data.root", photos, "--model.pretrained", "run", *OPTIONS,
+        "--trainer.max_steps=2",
+    )  # fmt: skip
+    assert tuned.status == 0, tuned.err
+
+
+def test_the_features_are_computed_once_and_the_last_lines_say_what_comes_next(
+    vit: Vit, photos: Path, encoder: Path
+) -> None:
+    args = ("fit", "-c", "probe", "--data.root", photos, "--model.pretrained", encoder, *OPTIONS)
+    first, second = vit(*args), vit(*args)
+    assert "computed in" in first.err and "from the cache" in second.err
+    assert "--model.pretrained 'runs/my photos'" in first.out
+    assert "--ckpt_path" not in first.out
+
+
+def test_a_probe_of_random_features_is_refused(vit: Vit, photos: Path) -> None:
+    done = vit("fit", "-c", "probe", "--data.root", photos, "--data.image_size=16", *OPTIONS,
+               "--model.pretrained=null")  # fmt: skip
+    assert done.status == 2 and "give --model.pretrained WEIGHTS" in done.err
+    assert not Path("runs").exists()

@@ -1,0 +1,184 @@
+"""Shipped recipes: found by name, complete, as published, and every one builds."""
+
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pytest import approx
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.command import Vit
+from tests.training.published import Published
+from tests.training.published_recipes import PUBLISHED
+from tests.training.recipe_reading import build, devices, header, read, variant_options
+from vit.checkpoints.building import build_empty
+from vit.checkpoints.native import save_native
+from vit.checkpoints.pretrained import create_model
+from vit.errors import UserError
+from vit.recipes import find_recipe, list_recipes
+
+RECIPES = list_recipes()
+
+# Ours, without a source of numbers to hold them to.
+OWN = {"quickstart", "cifar10", "finetune", "lora", "probe"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four pictures of each of three classes."""
+    root = tmp_path_factory.mktemp("pictures")
+    for name in "abc":
+        (root / name).mkdir()
+        for i in range(4):
+            Image.fromarray(np.full((8, 8, 3), i, np.uint8)).save(root / name / f"{i}.png")
+    return root
+
+
+@pytest.fixture
+def no_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Models are built at their full size, but on the meta device."""
+    monkeypatch.setattr("vit.checkpoints.pretrained.build_model", build_empty)
+    yield
+
+
+def test_the_promised_recipes_are_there() -> None:
+    missing = (OWN | set(PUBLISHED)) - set(RECIPES)
+    assert not missing
+    unchecked = set(RECIPES) - OWN - set(PUBLISHED)
+    assert all("masked_patches" in name for name in unchecked)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_parses_and_builds(name: str, folder: Path, no_weights: None) -> None:
+    arguments = ["-c", name, "--data.root", str(folder), "--trainer.accelerator", "cpu"]
+    arguments += ["--trainer.precision", "32-true", "--model.pretrained", "null"]
+    if name == "lora":  # which needs pre-trained weights
+        arguments += ["--model.lora", "null"]
+    labelled = "masked_patches" not in name
+    built = build(arguments)
+    assert built.model.preprocess == built.data.preprocess.to_dict()
+    if labelled:
+        assert built.model.num_classes == 3
+        assert built.model.labels.names == ["a", "b", "c"]
+    named = [{"params": [p], "names": [n]} for n, p in built.model.model.named_parameters()]
+    assert built.model.optimizer(named).param_groups
+
+
+def test_the_variants_of_masked_patches_are_the_papers_other_targets(
+    folder: Path, no_weights: None
+) -> None:
+    name = "pretrain/masked_patches"
+    variants = variant_options(name)
+    assert list(variants) == ["colors_4x4", "pixels"]
+    for target, options in variants.items():
+        arguments = ["-c", name, *options, "--data.root", str(folder)]
+        built = build([*arguments, "--trainer.accelerator=cpu", "--trainer.precision=32-true"])
+        assert built.model.target == target
+
+
+CASES = [(name, variant) for name, known in PUBLISHED.items() for variant in known]
+
+
+@pytest.mark.parametrize(("name", "variant"), CASES)
+def test_a_recipe_is_what_is_published(
+    name: str, variant: str, folder: Path, no_weights: None
+) -> None:
+    options = variant_options(name)[variant] if variant else []
+    arguments = ["-c", name, *options, "--data.root", str(folder), "--trainer.precision=32-true"]
+    found = read(build(arguments), devices(name))
+    expected = PUBLISHED[name][variant]
+    for field in Published.__dataclass_fields__:
+        wanted, there = getattr(expected, field), getattr(found, field)
+        if isinstance(wanted, float):
+            rounded = field in ("first_lr", "last_lr")  # which recipes give as factors
+            wanted = approx(wanted, rel=1e-4 if rounded else 1e-9, abs=0)
+        assert there == wanted, field
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_variant_of_a_header_is_checked(name: str) -> None:
+    assert set(variant_options(name)) == set(PUBLISHED[name]) - {""}
+
+
+def test_the_three_of_equal_compute_are_within_two_percent(folder: Path) -> None:
+    counted = []
+    for kind in ("vit", "bit", "hybrid"):
+        name = f"cifar10/equal_flops_{kind}"
+        arguments = ["-c", name, "--data.root", str(folder), "--trainer.precision=32-true"]
+        built = build(arguments)
+        built.model.model.eval()
+        with FlopCounterMode(display=False) as flops, torch.no_grad():
+            built.model.model(torch.zeros(1, 3, 32, 32))
+        counted.append(flops.get_total_flops() / 2)
+        config, data = built.config, built.data
+        settings = config.model.optimizer, config.model.schedule, config.trainer
+        images = data.batch_size, data.augment, data.sampling
+        if kind == "vit":
+            first = settings, images
+        assert (settings, images) == first
+    assert max(counted) < 1.02 * min(counted)
+    assert 40e6 < min(counted) and max(counted) < 75e6
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_it_is(name: str) -> None:
+    lines = header(name)
+    assert len(lines[0]) > 20
+    if name != "quickstart":
+        for part in ("run:", "source:"):
+            assert any(line.startswith(f"# {part}") for line in lines), part
+    text = "\n".join(lines)
+    assert "none committed" not in text and "not measured" not in text
+    for file in re.findall(r"benchmarks/[\w./]+\w", text):
+        assert (Path(__file__).parents[2] / file).is_file(), file
+
+
+def test_a_path_is_a_recipe_too(tmp_path: Path) -> None:
+    own = tmp_path / "mine.yaml"
+    own.write_text("# mine\n")
+    assert find_recipe(str(own)) == own
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="no recipe or file named 'quickstrt'; did you mean 'qui"):
+        find_recipe("quickstrt")
+
+
+def test_a_recipe_can_be_printed(vit: Vit) -> None:
+    assert vit("recipes", "quickstart").out == RECIPES["quickstart"].read_text()
+
+
+def test_weights_of_another_patch_size_get_one_line(vit: Vit, folder: Path) -> None:
+    sizes = {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 1}
+    save_native(
+        Path("weights"),
+        create_model("vit_ti16", image_size=32, num_classes=3, **sizes),
+        classes=["a", "b", "c"],
+        preprocess={},
+        extra={},
+    )
+    fit = ("fit", "-c", "transfer/vit", "--data.root", folder, "--model.pretrained", "weights")
+    fit += ("--trainer.precision", "32-true", "--data.image_size", 32)
+    done = vit(*fit, "--model.name", "vit_b32")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("vit: weights is not a vit_b32: it has patch_size=8 instead of 32")
+    assert done.err.count("\n") == 1
+    done = vit(*fit, "--model.architecture.patch_size", 4)
+    assert done.status == 2 and done.err.count("\n") == 1
+    assert "does not fit: patch_embed.proj.weight [16, 3, 8, 8] instead of" in done.err
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_recipes_and_the_style_of_the_report(tmp_path: Path) -> None:
+    from hatchling.builders.wheel import WheelBuilder
+
+    root = Path(__file__).parents[2]
+    wheel = next(WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"]))
+    held = zipfile.ZipFile(wheel).namelist()
+    assert all(f"vit/configs/{name}.yaml" in held for name in RECIPES)
+    assert "vit/reports/page.css" in held

@@ -1,0 +1,408 @@
+"""The same command, typed again after a kill, a damaged file or a full disk, loses nothing."""
+
+import csv
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vit.runs.finish
+from tests.command import TINY, Vit
+from tests.killing import killed_at
+from vit.checkpoints.archives import read_checkpoint
+from vit.checkpoints.files import open_weights
+from vit.checkpoints.native import load_native
+from vit.cli.main import main
+from vit.errors import UserError
+from vit.training.classifier import ImageClassifier
+
+# Three steps per epoch; every epoch is saved.
+RUN = ("--save_every=0", "--trainer.max_epochs=8", "--trainer.log_every_n_steps=1")
+
+
+@pytest.fixture
+def command(photos: Path) -> tuple[str, ...]:
+    return ("fit", "-c", "cifar10", "--data.root", str(photos), *TINY, *RUN)
+
+
+@pytest.fixture
+def run(vit: Vit, command: tuple[str, ...]) -> Path:
+    """A run of eight epochs that was not interrupted."""
+    done = vit(*command, "--run_dir=whole")
+    assert done.status == 0, done.err
+    return Path("whole")
+
+
+def unfinished(folder: Path) -> Path:
+    """A run as if it had been killed after its last save."""
+    (folder / "summary.json").unlink()
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def in_child(work: Callable[[], Any]) -> int:
+    """Exit status of a forked process that does the work: negative for a signal."""
+
+    def quiet() -> None:
+        sys.stdout = sys.stderr = open(os.devnull, "w")
+        os._exit(work())
+
+    child = multiprocessing.get_context("fork").Process(target=quiet)
+    child.start()
+    child.join()
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+# In a save the file is written (save), flushed (fsync) and gets its name (replace). An epoch saves
+# best.ckpt, if it is better, and then last.ckpt.
+KILLS = [
+    (ImageClassifier, "training_step", 2),  # before the first save: starts over
+    (torch, "save", 2),  # best.ckpt is there, last.ckpt is not
+    (ImageClassifier, "training_step", 5),
+    (ImageClassifier, "validation_step", 2),
+    (os, "fsync", 2),  # after config.yaml
+    (os, "replace", 4),
+    (vit.runs.finish, "score", 1),
+    (vit.runs.finish, "save_native", 1),
+    (vit.runs.finish, "write_results", 1),
+]
+
+
+def metrics(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def test_kills_at_any_moment_change_nothing(run: Path, vit: Vit, command: tuple[str, ...]) -> None:
+    def attempt(owner: Any, name: str, count: int) -> int:
+        killed_at(owner, name, count)
+        return main([*command, "--run_dir=killed"])
+
+    for kill in KILLS:
+        assert in_child(lambda kill=kill: attempt(*kill)) == -signal.SIGKILL, kill
+    done = vit(*command, "--run_dir=killed")
+    assert done.status == 0, done.err
+    assert "is finished" not in done.out
+    killed = Path("killed")
+    for name in ("last", "best"):
+        files = [folder / f"checkpoints/{name}.ckpt" for folder in (run, killed)]
+        states = [torch.load(file, weights_only=True) for file in files]
+        assert states[0]["global_step"] == states[1]["global_step"]
+        for key, value in states[0]["state_dict"].items():
+            assert torch.equal(value, states[1]["state_dict"][key]), (name, key)
+    for name in ("model/model.safetensors", "model/config.json", "predictions.csv"):
+        assert (run / name).read_bytes() == (killed / name).read_bytes(), name
+    assert metrics(run) == metrics(killed)
+    assert not [path for path in killed.rglob(".*") if path.name not in (".lock",)]
+
+
+def test_a_finished_run_is_left_alone(run: Path, vit: Vit, command: tuple[str, ...]) -> None:
+    before = contents(run)
+    again = vit(*command, "--run_dir=whole")
+    assert again.status == 0 and "whole is finished" in again.out
+    shown = vit("fit", "--run_dir=whole", "--json")
+    assert json.loads(shown.out) == json.loads((run / "summary.json").read_text())
+    assert vit("fit", "--resume", run).status == 0
+    other = vit(*command, "--run_dir=whole", "--data.augment.flip=false", "--trainer.max_epochs=9")
+    assert other.status == 2 and "data.augment.flip (was True, is False)" in other.err
+    assert contents(run) == before
+    longer = vit("fit", "--run_dir=whole", "--trainer.max_epochs=9")
+    assert longer.status == 0 and "note: resuming whole at step 24 from" in longer.err
+    steps = [int(row["step"]) for row in metrics(run)]
+    assert steps == list(range(3 * 9 + 1))  # the last row is of the test
+
+
+def test_the_step_is_said_and_other_options_are_noted_and_used(
+    run: Path, vit: Vit, command: tuple[str, ...]
+) -> None:
+    unfinished(run)
+    other = ("--data.augment.flip=false", "--model.optimizer.lr=0.5", "--trainer.max_epochs=9")
+    done = vit(*command, "--run_dir=whole", *other)
+    assert done.status == 0
+    assert "note: resuming whole at step 24 from" in done.err
+    assert "data.augment.flip (was True, is False)" in done.err
+    assert "trainer.max_epochs (was 8, is 9)" in done.err
+    assert "model.optimizer.init_args.lr=0.5 has no effect: the checkpoint keeps 0.02" in done.err
+    assert "flip: false" in (run / "config.yaml").read_text()
+    assert max(float(row["lr"]) for row in metrics(run) if row["lr"]) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("--model.architecture.width=32", "model.architecture.width was 16, is 32"),
+        ("--model.architecture.num_heads=2", "model.architecture.num_heads was 1, is 2"),
+        ("--model.optimizer=torch.optim.SGD", "model.optimizer"),
+        ("--model.learning.layer_decay=0.5", "model.learning.layer_decay (was 1.0, is 0.5)"),
+        ("--data.batch_size=4", "was 8, is 4"),
+        ("--seed_everything=5", "seed_everything"),
+        ("--data.splits.val_fraction=0.3", "images and labels of val"),
+        ("--task=masked_patches", ""),
+    ],
+)
+def test_what_cannot_change_is_refused_and_nothing_is_written(
+    option: str, named: str, run: Path, vit: Vit, command: tuple[str, ...]
+) -> None:
+    before = contents(unfinished(run))
+    done = vit(*command, "--run_dir=whole", option)
+    assert done.status == 2
+    [*_, line] = done.err.splitlines()
+    assert line.startswith("vit: ") and named in line
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("change", ["rename", "add", "relabel", "remove"])
+def test_other_images_and_labels_are_refused(
+    change: str, run: Path, vit: Vit, command: tuple[str, ...], photos: Path
+) -> None:
+    before = contents(unfinished(run))
+    if change == "rename":
+        (photos / "red").rename(photos / "rot")
+    elif change == "add":
+        shutil.copy(photos / "red/00.jpg", photos / "red/more.jpg")
+    elif change == "remove":
+        (photos / "red/00.jpg").unlink()
+    else:
+        for old, new in (("red", "x"), ("blue", "red"), ("x", "blue")):
+            (photos / old).rename(photos / new)
+        (photos / "red/00.jpg").rename(photos / "red/renamed.jpg")
+    done = vit(*command, "--run_dir=whole")
+    assert done.status == 2 and "--model.pretrained whole" in done.err
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--data.loading.num_workers=1",),
+        ("--trainer.max_epochs=9", "--trainer.log_every_n_steps=2", "--save_every=9"),
+        ("--data.batch_size=4", "--trainer.accumulate_grad_batches=2"),
+    ],
+)
+def test_what_does_not_change_the_training_may_differ(
+    options: tuple[str, ...], run: Path, vit: Vit, command: tuple[str, ...]
+) -> None:
+    unfinished(run)
+    done = vit(*command, "--run_dir=whole", *options)
+    assert done.status == 0, done.err
+
+
+def test_a_new_run_names_the_one_that_could_go_on(
+    vit: Vit, command: tuple[str, ...], run: Path
+) -> None:
+    Path("runs").mkdir()
+    shutil.move(unfinished(run), "runs/cifar10")
+    done = vit(*command)
+    assert done.status == 0 and Path("runs/cifar10-2/summary.json").is_file()
+    assert "runs/cifar10 is an unfinished run" in done.err
+    assert "vit fit --run_dir runs/cifar10 continues it" in done.err
+    assert "unfinished" not in vit(*command, "--seed_everything=5").err
+
+
+def test_a_path_is_resumed_in_a_new_directory(
+    run: Path, vit: Vit, command: tuple[str, ...]
+) -> None:
+    best = unfinished(run) / "checkpoints/best.ckpt"
+    longer = "--trainer.max_epochs=9"
+    done = vit(*command, "--run_dir=other", "--resume", best, longer)
+    assert done.status == 0, done.err
+    assert vit(*command, "--run_dir=whole", longer).status == 0
+    files = [read_checkpoint(p / "checkpoints/last.ckpt") for p in (run, Path("other"))]
+    assert equal(files[0]["state_dict"], files[1]["state_dict"])
+    missing = vit(*command, "--resume=no.ckpt")
+    assert missing.status == 2 and "no.ckpt" in missing.err
+    assert vit("fit", "--resume", run).status == 0
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_resume_from_best_takes_every_step_once(
+    validates: bool, run: Path, vit: Vit, command: tuple[str, ...]
+) -> None:
+    (unfinished(run) / "checkpoints/last.ckpt").unlink()
+    more = () if validates else ("--trainer.limit_val_batches=0", "--final_split=none")
+    done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=9", *more)
+    assert done.status == 0, done.err
+    assert [int(row["step"]) for row in metrics(run)] == list(range(27 + validates))
+    assert read_checkpoint(run / "checkpoints/last.ckpt")["global_step"] == 27
+
+
+def flip(file: Path, draw: random.Random) -> None:
+    content = bytearray(file.read_bytes())
+    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    file.write_bytes(content)
+
+
+def test_a_damaged_last_checkpoint_is_reported_and_best_resumed(
+    run: Path, vit: Vit, command: tuple[str, ...]
+) -> None:
+    last = unfinished(run) / "checkpoints/last.ckpt"
+    last.write_bytes(last.read_bytes()[:-30])
+    explicit = vit("fit", "--resume", last)
+    assert explicit.status == 2 and "best.ckpt" in explicit.err.splitlines()[-1]
+    done = vit(*command, "--run_dir=whole")
+    assert done.status == 0, done.err
+    assert "note: whole/checkpoints/last.ckpt is damaged" in done.err
+    assert "best.ckpt" in done.err
+    for name in ("last", "best"):
+        (run / f"checkpoints/{name}.ckpt").write_bytes(b"")
+    unfinished(run)
+    done = vit(*command, "--run_dir=whole")
+    assert done.status == 2 and "start a new run" in done.err.splitlines()[-1]
+
+
+def test_a_damaged_best_checkpoint_is_noted(run: Path, vit: Vit, command: tuple[str, ...]) -> None:
+    best = unfinished(run) / "checkpoints/best.ckpt"
+    best.write_bytes(best.read_bytes()[:-30])
+    done = vit(*command, "--run_dir=whole")
+    assert done.status == 0, done.err
+    assert "note: " in done.err and "the best score starts over" in done.err
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return a == b
+
+
+def test_no_damage_to_a_file_of_a_run_is_silent(run: Path) -> None:
+    draw, model = random.Random(0), run / "model"
+    expected = {name: t.clone() for name, t in load_native(model)[0].state_dict().items()}
+    description = (model / "config.json").read_text()
+    whole = {path: read_checkpoint(path) for path in (run / "checkpoints").iterdir()}
+
+    def read(file: Path) -> None:
+        """Reads the file as the commands do, and compares what is read."""
+        if file.suffix == ".ckpt":
+            assert equal(read_checkpoint(file), whole[file])  # padding between members
+            open_weights(file)
+            return
+        network, info = load_native(model)
+        for name, value in network.state_dict().items():
+            assert torch.equal(value, expected[name]), name
+        for name in ("classes", "preprocess"):
+            same = getattr(info, name) == json.loads(description)[name]
+            assert same or any(name in note for note in info.notes)
+        assert info.extra == json.loads(description)["extra"]
+
+    for file in (*whole, *sorted(model.iterdir())):
+        content = file.read_bytes()
+        damages = [bytearray(content) for _ in range(40)]
+        for damaged in damages:
+            damaged[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        damages += [content[: draw.randrange(len(content))] for _ in range(5)]
+        damages += [content + tail for tail in (b"x", bytes(50))]
+        for damaged in damages:
+            file.write_bytes(damaged)
+            try:
+                read(file)
+            except UserError as error:
+                assert "\n" not in str(error)
+        file.write_bytes(content)
+
+
+def test_a_full_disk_leaves_the_checkpoints_whole(
+    run: Path, vit: Vit, command: tuple[str, ...]
+) -> None:
+    """A limit on the size of a file stands for the disk; 40 kB are too few for a checkpoint."""
+    folder = unfinished(run) / "checkpoints"
+    before = contents(folder)
+
+    def limited() -> int:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+        sys.stderr = open("err.txt", "w")
+        status = main([*command, "--run_dir=whole", "--trainer.max_epochs=9"])
+        sys.stderr.flush()
+        return status
+
+    assert in_child(limited) == 1
+    assert contents(folder) == before
+    last = Path("err.txt").read_text().splitlines()[-1]
+    assert last.startswith("vit: File too large: ") and "Traceback" not in last
+    done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=9")
+    assert done.status == 0, done.err
+
+
+@pytest.mark.parametrize(
+    "damage", [b"nonsense\n1,2\n", b"\xff\xfe\x00step\n", b"step,a\n1,2,3,4\n"]
+)
+def test_damaged_metrics_are_set_aside(
+    damage: bytes, run: Path, vit: Vit, command: tuple[str, ...]
+) -> None:
+    (unfinished(run) / "metrics.csv").write_bytes(damage)
+    assert vit(*command, "--run_dir=whole", "--trainer.max_epochs=9").status == 0
+    assert (run / "metrics.csv.damaged").read_bytes() == damage
+    assert metrics(run)
+
+
+def test_a_run_without_a_configuration_is_named(run: Path, vit: Vit) -> None:
+    (run / "config.yaml").unlink()
+    done = vit("test", run)
+    assert done.status == 2 and "whole is not a run directory" in done.err
+    done = vit("fit", "--run_dir", run)
+    assert done.status == 2 and "no recipe" in done.err
+
+
+def test_the_patience_that_is_typed_counts(vit: Vit, command: tuple[str, ...]) -> None:
+    frozen = ("--model.optimizer={class_path: torch.optim.SGD, init_args: {lr: 0}}",)
+    more = (*frozen, "--run_dir=run", "--trainer.max_epochs=12")
+    done = vit(*command, *more, "--patience=2")
+    assert done.status == 0 and "stopped early: val/acc1" in done.err
+    done = vit(*command, *more, "--patience=5")
+    assert done.status == 0 and "has not improved in 5 validations" in done.err
+    assert len(metrics(Path("run"))) == 3 * 6 + 1
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_split_that_cannot_be_read_costs_its_score_alone(
+    split: str, vit: Vit, command: tuple[str, ...], photos: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "split"
+    for part in ("train", "val", "test"):
+        shutil.copytree(photos, root / part)
+    for path in (root / split).rglob("*.jpg"):
+        path.write_bytes(path.read_bytes()[:200])
+    more = (f"--data.root={root}", "--data.loading.on_error=skip", "--trainer.max_epochs=1")
+    done = vit(*command, *more, "--run_dir=run")
+    assert done.status == 0, done.err
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["finished"] and f"{split}/loss" not in summary["metrics"]
+    assert Path("run/model/config.json").is_file()
+
+
+def test_a_test_image_that_cannot_be_read_costs_nothing_that_was_computed(
+    vit: Vit, command: tuple[str, ...], photos: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "split"
+    for part in ("train", "val", "test"):
+        shutil.copytree(photos, root / part)
+    broken = root / "test/red/00.jpg"
+    content = broken.read_bytes()
+    broken.write_bytes(content[:200])
+    done = vit(*command, f"--data.root={root}", "--run_dir=run")
+    assert done.status == 2 and "00.jpg" in done.err
+    assert Path("run/model/config.json").is_file()
+    broken.write_bytes(content)
+    done = vit(*command, f"--data.root={root}", "--run_dir=run")
+    assert done.status == 0 and "nothing is left to train" in done.err
+    assert "test/acc1" in json.loads(Path("run/summary.json").read_text())["metrics"]

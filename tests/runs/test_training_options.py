@@ -1,0 +1,76 @@
+"""Options of `vit fit` for the images of a step and for the end of a run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.command import TINY, Vit
+
+FIT = ("fit", "-c", "cifar10", *TINY)
+SHORT = ("--trainer.max_epochs=-1", "--trainer.max_steps=2", "--final_split=none")
+
+
+def saved(run: str) -> Any:
+    return torch.load(Path(run, "checkpoints", "last.ckpt"), weights_only=True)
+
+
+def images_of_a_step(run: str) -> int:
+    """Of a run of two steps."""
+    checkpoint = saved(run)
+    data = checkpoint["ImageData"]
+    assert checkpoint["global_step"] == 2
+    return data["consumed_samples"] // 2
+
+
+def test_batch_and_accumulation_follow_from_the_images_of_a_step(vit: Vit, photos: Path) -> None:
+    start = (*FIT, *SHORT, "--data.root", photos, "--data.global_batch=12")
+    done = vit(*start, "--data.batch_size=4", "--run_dir=small")
+    assert done.status == 0, done.err
+    done = vit(*start, "--data.batch_size=null", "--run_dir=whole")
+    assert done.status == 0, done.err
+    assert images_of_a_step("small") == images_of_a_step("whole") == 12
+    config = yaml.safe_load(Path("whole/config.yaml").read_text())
+    assert (config["data"]["global_batch"], config["data"]["batch_size"]) == (12, None)
+    assert vit("test", "whole").status == 0  # its batches have a size of their own
+
+
+def test_what_nobody_says_is_64_images(vit: Vit, photos: Path) -> None:
+    Path("none.yaml").write_text("data: {batch_size: null}\n")
+    options = [option for option in TINY if "batch_size" not in option]
+    command = ("fit", "-c", "cifar10", *options, "-c", "none.yaml", "--trainer.max_steps=1")
+    assert vit(*command, "--data.root", photos, "--run_dir=run").status == 0
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["data"]["batch_size"] == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--data.global_batch=12"], ["global_batch=12", "batch_size=8", "null"]),
+        (["--data.global_batch=0"], ["global_batch=0"]),
+        (["--patience=0"], ["patience", "0"]),
+        (["--patience=3", "--data.splits.val_fraction=0"], ["patience=3 needs validation images"]),
+        (["--patience=3", "--trainer.limit_val_batches=0"], ["patience=3 needs validation images"]),
+    ],
+)
+def test_a_contradiction_is_one_line(
+    options: list[str], parts: list[str], vit: Vit, photos: Path
+) -> None:
+    done = vit(*FIT, *SHORT, "--data.root", photos, *options)
+    assert done.status == 2
+    last = done.err.splitlines()[-1]
+    assert all(part in last for part in parts)
+    assert "Traceback" not in done.err and not Path("runs").exists()
+
+
+def test_a_run_without_progress_ends_early(vit: Vit, photos: Path) -> None:
+    still = ("--model.optimizer.lr=0", "--model.optimizer.adamw_lr=0", "--trainer.max_epochs=9")
+    done = vit(*FIT, *still, "--data.root", photos, "--patience=2", "--run_dir=run")
+    assert done.status == 0, done.err
+    assert "stopped early: val/acc1 has not improved in 2 validations" in done.err
+    assert saved("run")["epoch"] + 1 == 3  # the first sets the score
+    assert Path("run/summary.json").is_file()
+    done = vit(*FIT, *still[:2], "--trainer.max_epochs=2", "--data.root", photos, "--patience=9")
+    assert done.status == 0 and "stopped early" not in done.err

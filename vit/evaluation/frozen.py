@@ -1,0 +1,141 @@
+"""A model that is only looked at, the images that it is shown, and a data set to try it on."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vit.checkpoints.pretrained import load_pretrained
+from vit.checkpoints.report import print_report
+from vit.console import note, say
+from vit.data.module import ImageData, InputFormat
+from vit.data.options import Loading, Splitting
+from vit.data.preprocess import Preprocess, channels_of
+from vit.data.sources import SplitName
+from vit.errors import UserError
+from vit.evaluation.features import Extractor, Features, Layer
+from vit.models.zoo import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How images are brought to the model; None: as it was trained."""
+
+    image_size: tuple[int, int] | None = None
+    resize: Literal["crop", "squash"] | None = None
+    crop_fraction: float | None = None
+    batch_size: int = 64
+    num_workers: int | None = None
+    on_error: Literal["error", "skip"] = "error"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A model with its preprocessing, and what computes its features."""
+
+    model: Model
+    classes: list[str] | None
+    preprocess: Preprocess
+    extractor: Extractor
+    reading: Reading
+
+    @classmethod
+    def load(
+        cls,
+        weights: str,
+        layer: Layer,
+        reading: Reading,
+        *,
+        precision: Any = "float32",
+        device: str = "cpu",
+        cache: Path | None = None,
+    ) -> "Frozen":
+        """The model in `weights`; the other arguments as for Extractor."""
+        model, report = load_pretrained(weights, image_size=reading.image_size)
+        print_report(report)
+        if report.preprocess is not None:
+            preprocess = Preprocess.from_dict(report.preprocess)
+        else:
+            preprocess = InputFormat().preprocess(model.config.size, channels_of(model.config))
+            note("the file does not say how images are prepared: [-1, 1]")
+        changes = {"resize": reading.resize, "crop_fraction": reading.crop_fraction}
+        preprocess = replace(preprocess, **{k: v for k, v in changes.items() if v is not None})
+        extractor = Extractor(model, layer, precision=precision, device=device, cache=cache)
+        return cls(model, report.classes, preprocess, extractor, reading)
+
+    @property
+    def solver_device(self) -> str:
+        """Where float64 is computed; Apple's GPUs do not have it."""
+        device = self.extractor.device
+        return "cpu" if device.startswith("mps") else device
+
+    def images(self, *, val_fraction: float = 0.1, **source: Any) -> ImageData:
+        """Images of a source (arguments of ImageData), prepared as the model wants them."""
+        reading = self.reading
+        data = ImageData(
+            **source,
+            channels=self.preprocess.channels,
+            image_size=self.preprocess.image_size,
+            batch_size=reading.batch_size,
+            splits=Splitting(val_fraction=val_fraction),
+            loading=Loading(num_workers=reading.num_workers, on_error=reading.on_error),
+        )
+        data.preprocess = self.preprocess
+        return data
+
+    def about(self) -> dict[str, Any]:
+        """For the result: how the model was used."""
+        return {
+            "image_size": list(self.preprocess.image_size),
+            "precision": self.extractor.precision,
+            "features": self.extractor.layer,
+        }
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A frozen model, and a data set to try its features on."""
+
+    frozen: Frozen
+    data: ImageData
+    name: str
+    split: SplitName
+    """Where accuracy is measured: test, or val where there is no test."""
+
+    @classmethod
+    def open(cls, frozen: Frozen, name: str, **source: Any) -> "Bench":
+        """With images of a source (arguments of ImageData), of whose train none is held out."""
+        data = frozen.images(val_fraction=0.0, **source)
+        splits = data.splits
+        for text in splits.notes:
+            note(text)
+        if splits.multilabel:
+            raise UserError(f"{name} has several labels per image; one is needed here")
+        if splits.test is None and splits.val is None:
+            raise UserError(
+                f"{name} has neither test nor val images, and too few to cut some from train; add "
+                "images or a test folder"
+            )
+        split: SplitName = "val" if splits.test is None else "test"
+        say(f"{name}: {data.summary()}; measured on {split}")
+        return cls(frozen, data, name, split)
+
+    def features(self, split: SplitName) -> Features:
+        """Features of a split; says whether they came from the cache."""
+        features = self.frozen.extractor(self.data, split)
+        how = "from the cache" if features.cached else f"computed in {features.seconds:.1f} s"
+        count, width = features.values.shape
+        left_out = len(self.data.image_set(split)) - count
+        skipped = f", {left_out} unreadable images left out" if left_out else ""
+        say(f"{split}: {count:,} images, {width} features, {how}{skipped}")
+        return features
+
+    def about(self, train: int, test: int) -> dict[str, Any]:
+        """For the result: what was measured on what."""
+        return {
+            **self.frozen.about(),
+            "data": self.name,
+            "classes": self.data.num_classes,
+            "train_images": train,
+            "split": self.split,
+            "test_images": test,
+        }

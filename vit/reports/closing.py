@@ -1,0 +1,72 @@
+"""What `vit fit` ends with on the terminal: the result, where it is, and what to do next."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from vit.reports.pretraining import pretraining_headline
+from vit.reports.results import Predictions
+
+
+def headline(split: str, metrics: Mapping[str, float], predictions: Predictions | None) -> str:
+    """The score a person asks for first."""
+    if split == "none":
+        return "not scored (--final_split none)"
+    if not metrics:
+        return f"{split} not scored"
+    if predictions is None:
+        return pretraining_headline(split, metrics)
+    n = len(predictions.indices)
+    if f"{split}/acc1" in metrics:
+        right = int((predictions.top_classes[:, 0] == predictions.labels).sum())
+        return f"{split} accuracy  {right / n:.4f}  ({right:,} of {n:,} images)"
+    return f"{split} mAP  {metrics[f'{split}/map']:.4f}  ({n:,} images)"
+
+
+def closing(
+    folder: Path,
+    result: str,
+    *,
+    longer: str,
+    labelled: bool,
+    root: str | None,
+    example: Path | None,
+) -> str:
+    """The result, the run directory, and the next three commands.
+
+    Args:
+        folder: The run directory.
+        result: Its headline.
+        longer: The option that lets the run train on.
+        labelled: Whether the run has classes.
+        root: Where the user's images are, if they are the user's.
+        example: One of the user's pictures, where they are files.
+    """
+    run = shlex.quote(str(folder))
+    again = (f"vit test {run}", "score it again")
+    on = (f"vit fit --run_dir {run} {longer}", "train on")
+    if not (folder / "checkpoints").exists() and root is not None:  # nothing was trained
+        command = f"vit fit -c finetune --data.root {shlex.quote(root)} --model.pretrained {run}"
+        on = (command, "fine-tune all of it")
+    if not labelled:
+        command = f"vit fit -c RECIPE --data.root LABELLED --model.pretrained {run}"
+        following = [(command, "fine-tune it"), again, on]
+    elif example is not None:
+        here = Path.cwd()
+        picture = example.relative_to(here) if example.is_relative_to(here) else example
+        command = f"vit classify {run} {shlex.quote(str(picture))}"
+        following = [(command, "name what is on a picture"), again, on]
+    else:
+        own = ("vit fit -c finetune --data.root my_photos/", "your own photos, a folder per class")
+        following = [again, own, ("vit recipes", "what else there is to train")]
+    width = min(max(len(command) for command, _ in following), 70)
+    contents = ("report.html", "model/", "checkpoints/", "metrics.csv")
+    present = [name for name in contents if (folder / name).exists()]
+    lines = [
+        "",
+        result,
+        f"run directory  {folder}  ({', '.join(present)})",
+        "next:",
+        *(f"  {command:{width}}  # {why}" for command, why in following),
+    ]
+    return "\n".join(lines)

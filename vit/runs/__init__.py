@@ -1,0 +1,1 @@
+"""The life of a run: its options, directory, training, evaluation and results."""

@@ -1,0 +1,337 @@
+"""A run directory: new or resumed, and written by one process alone.
+
+The first process of a run decides, locks and writes; `vit.runs.processes` hands its decision to the
+others.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from vit.checkpoints.archives import BEST, LAST, read_checkpoint
+from vit.console import is_first_process, note
+from vit.errors import UserError, some_of
+from vit.runs.options import Options, flat
+from vit.runs.processes import HANDED_DOWN, decided_by_first
+from vit.writing import is_temporary, remove_orphans, write_text
+from vit.yaml_reader import read_options
+
+LOCK, CONFIG, SUMMARY = ".lock", "config.yaml", "summary.json"
+HEADER = "# vit: the resolved options of a run\n"
+"""First line of our config.yaml, by which a run directory is known."""
+LIMITS = {
+    "final_split",
+    "patience",
+    "trainer.max_epochs",
+    "trainer.max_steps",
+    "trainer.max_time",
+    "trainer.min_epochs",
+    "trainer.min_steps",
+}
+"""Options that continue a finished run."""
+
+
+@dataclass
+class RunDirectory:
+    """Where a run is written, and what it resumes from; the same in all its processes."""
+
+    folder: Path
+    checkpoint: Path | None = None
+    """The .ckpt file to resume from; None for a new run."""
+    step: int | None = None
+    """Optimizer steps taken at the checkpoint."""
+    finished: bool = False
+    """Whether the run has ended and the command asks for nothing more."""
+    saved: dict[str, Any] | None = None
+    """Content of the checkpoint without the values of tensors, in the first process."""
+    closing: str = ""
+    """What to print at the end."""
+    begun: bool = False
+
+    @classmethod
+    @contextmanager
+    def open(cls, options: Options) -> Iterator["RunDirectory"]:
+        """The directory that --run_dir, --resume or the recipe's name means, locked until the end.
+
+        UserError where another process writes to it, where it holds something else, or where its
+        run has other options of a kind that cannot change.
+        """
+        first = _First()
+        try:
+            decision = decided_by_first(lambda: first.decide(options))
+            os.environ[HANDED_DOWN] = json.dumps(decision)
+            places = {k: decision[k] and Path(decision[k]) for k in ("folder", "checkpoint")}
+            yield cls(**{**decision, **places}, saved=first.saved)
+        finally:
+            os.environ.pop(HANDED_DOWN, None)
+            first.leave()
+
+    def begin(self, options: Options) -> None:
+        """Writes config.yaml, and into an earlier summary that the run is unfinished; once."""
+        if self.begun or not is_first_process():
+            return
+        self.begun = True
+        if (self.folder / SUMMARY).is_file():
+            write_summary(self.folder, {**read_summary(self.folder), "finished": False})
+        write_text(self.folder / CONFIG, HEADER + options.recorded_text())
+
+
+def is_run(folder: Path) -> bool:
+    """Whether the folder holds a run of ours."""
+    try:
+        with (folder / CONFIG).open(encoding="utf-8", errors="replace") as file:
+            return file.readline() == HEADER
+    except OSError:
+        return False
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoint files of a run, the one to resume from first."""
+    return [path for name in (LAST, BEST) if (path := run / "checkpoints" / name).is_file()]
+
+
+def find_checkpoint(run: Path) -> Path:
+    """The best checkpoint of an unfinished run, or its last. UserError where there is none."""
+    files = checkpoints(run)
+    if not files:
+        raise UserError(f"{run} has no checkpoint yet: the run stopped before it saved one")
+    return files[-1]
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """Content of a run's summary.json; empty if there is none, or if it is damaged."""
+    try:
+        content = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write_summary(run: Path, content: dict[str, Any]) -> None:
+    """Writes summary.json; a file name that is not Unicode becomes JSON's own escape for it."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(run / SUMMARY, text, errors="backslashreplace")
+
+
+def recorded_options(run: Path) -> dict[str, Any]:
+    """Content of a run's config.yaml; empty if there is none."""
+    return read_options(run / CONFIG) if is_run(run) else {}
+
+
+def differences(options: Options, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Option -> (value in a config.yaml, value now), where they differ."""
+    then, now = dict(flat(before)), dict(flat(options.recorded()))
+    names = [*now, *(name for name in then if name not in now)]
+    return {n: (then.get(n), now.get(n)) for n in names if then.get(n) != now.get(n)}
+
+
+def run_name(options: Options) -> str:
+    """The last recipe's name, or the name of the data where a recipe has none of its own."""
+    data = options.config.data
+    if data.root is not None and data.dataset is None:
+        path = Path(data.root).expanduser().resolve()
+        return (path.name if path.is_dir() else path.stem) or "run"
+    if options.recipe is not None:
+        path = Path(options.recipe)
+        return path.stem if path.is_file() else options.recipe.replace("/", "_")
+    return data.dataset or "run"
+
+
+@dataclass
+class _First:
+    """The first process of a run, which holds the lock."""
+
+    lock: FileLock | None = None
+    made: list[Path] = field(default_factory=list)
+    """Folders that did not exist before, the innermost first."""
+    saved: dict[str, Any] | None = None
+    scratch: Path | None = None
+    """Directory of a fast_dev_run, which keeps nothing."""
+
+    def decide(self, options: Options) -> dict[str, Any]:
+        """Arguments of RunDirectory, in JSON types."""
+        run_dir, resume = options.config.run_dir, options.config.resume
+        if options.config.trainer.fast_dev_run:
+            self.scratch = Path(mkdtemp(prefix="vit_"))
+            return {"folder": str(self.scratch), "checkpoint": None}
+        if resume in ("auto", "never") and run_dir is None:
+            return {"folder": str(self._numbered(options)), "checkpoint": None}
+        source, file = _source(resume, run_dir)
+        folder = source if run_dir is None else Path(run_dir).expanduser()
+        _check_free(folder)
+        self._take(folder)
+        finished = read_summary(source).get("finished") is True
+        files = [file] if file is not None else checkpoints(source)
+        if resume == "never" and (files or finished):
+            raise UserError(f"{folder} already holds a run; choose another --run_dir")
+        decision = {"folder": str(folder), "checkpoint": None}
+        if resume == "never" or not (files or finished):
+            return decision
+        before = recorded_options(source)
+        differing = differences(options, before) if before else {}
+        if finished and source == folder:
+            if not differing:
+                return {**decision, "finished": True}
+            if not (files and differing.keys() <= LIMITS):
+                raise UserError(
+                    f"{folder} holds a finished run with other options: {_listed(differing)}; "
+                    f"give the options of that run, or choose another --run_dir"
+                )
+        checkpoint, self.saved = _whole(files)
+        step = self.saved["global_step"]
+        _check_options(source, differing)
+        note(f"resuming {folder} at step {step:,} from {checkpoint}")
+        return {**decision, "checkpoint": str(checkpoint), "step": step}
+
+    def _numbered(self, options: Options) -> Path:
+        """runs/NAME, NAME-2, ...: the first that is free. Notes an unfinished run before it."""
+        earlier: list[Path] = []
+        name = run_name(options)
+        while True:
+            number = len(earlier) + 1
+            folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+            if not folder.exists() or _is_free(folder):
+                with suppress(_Locked):
+                    self._take(folder)
+                    if _is_free(folder):  # no other run has come and gone
+                        break
+                    self.leave()
+            earlier.append(folder)
+        for other in reversed(earlier):
+            unfinished = checkpoints(other) and read_summary(other).get("finished") is not True
+            if unfinished and not differences(options, recorded_options(other)):
+                note(
+                    f"{other} is an unfinished run with these options; vit fit --run_dir "
+                    f"{shlex.quote(str(other))} continues it"
+                )
+                break
+        return folder
+
+    def _take(self, folder: Path) -> None:
+        """Makes the folder and locks it. UserError where that is impossible."""
+        self.made = [place for place in (folder, *folder.parents) if not place.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder / LOCK, timeout=0)
+            lock.acquire()
+        except Timeout as error:
+            owner = " on ".join((folder / LOCK).read_text(errors="replace").split()[:2])
+            raise _Locked(
+                f"run directory {folder} is being written to by process {owner}; choose another "
+                "--run_dir, or wait until it has ended"
+            ) from error
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise UserError(f"--run_dir {folder} cannot be written to: {reason}") from error
+        self.lock = lock
+        owner = f"{os.getpid()}\n{socket.gethostname()}\n"
+        if not (folder / LOCK).read_text(errors="replace").startswith(owner):  # a soft lock's does
+            (folder / LOCK).write_text(owner)
+        for place in (folder, folder / "checkpoints", folder / "model"):
+            remove_orphans(place)
+
+    def leave(self) -> None:
+        """Releases the lock, and removes what a start has made that wrote nothing."""
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        if self.lock is None:
+            return
+        folder = Path(self.lock.lock_file).parent
+        if _is_free(folder):
+            (folder / LOCK).unlink(missing_ok=True)
+            with suppress(OSError):  # somebody else has put something there
+                for place in self.made:
+                    place.rmdir()
+        self.lock.release()
+        self.lock = None
+
+
+class _Locked(UserError):
+    """Another process writes to the directory."""
+
+
+def _is_free(folder: Path) -> bool:
+    return folder.is_dir() and all(n == LOCK or is_temporary(n) for n in os.listdir(folder))
+
+
+def _check_free(folder: Path) -> None:
+    """UserError for a place that is neither free nor a run of ours."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"run_dir={folder} is a file; choose another --run_dir")
+    names = os.listdir(folder) if folder.is_dir() else []
+    names = sorted(n for n in names if n not in (LOCK, "log.txt") and not is_temporary(n))
+    if names and not is_run(folder):
+        raise UserError(
+            f"run_dir={folder} is not empty and holds no run ({some_of(names, 3)}); choose another "
+            "--run_dir"
+        )
+
+
+def _source(resume: str, run_dir: str | None) -> tuple[Path, Path | None]:
+    """Directory of the run to resume, and its checkpoint where a file was named."""
+    if resume in ("auto", "never"):
+        assert run_dir is not None
+        return Path(run_dir).expanduser(), None
+    place = Path(resume).expanduser()
+    if checkpoints(place) or read_summary(place):
+        return place, None
+    if place.is_file() and place.suffix == ".ckpt":
+        inside = place.resolve().parent
+        return (inside.parent if inside.name == "checkpoints" else inside), place
+    raise UserError(
+        f"--resume {resume} is neither a run with a checkpoint nor a .ckpt file; weights to start "
+        "from go to --model.pretrained"
+    )
+
+
+def _check_options(source: Path, differing: dict[str, tuple[Any, Any]]) -> None:
+    """Notes options that have changed. UserError for those that cannot change."""
+    fixed = {
+        name: values
+        for name, values in differing.items()
+        if name in ("task", "seed_everything", "model.optimizer", "model.optimizer.class_path")
+        or name.startswith("model.learning.")
+    }
+    if fixed:
+        raise UserError(
+            f"{source} cannot be resumed with other values of {_listed(fixed)}; give those of the "
+            f"run, or start a new one from its weights: --model.pretrained {source}"
+        )
+    optimizer = {n: v for n, v in differing.items() if n.startswith("model.optimizer.")}
+    others = {n: v for n, v in differing.items() if n not in optimizer}
+    if others:
+        note(f"options that differ from {source / CONFIG}: {_listed(others)}")
+    for name, (before, now) in optimizer.items():
+        note(f"{name}={now} has no effect: the checkpoint keeps {before}")
+
+
+def _listed(differing: dict[str, tuple[Any, Any]]) -> str:
+    parts = (f"{name} (was {before}, is {now})" for name, (before, now) in differing.items())
+    return some_of(parts, 8)
+
+
+def _whole(files: list[Path]) -> tuple[Path, dict[str, Any]]:
+    """The first undamaged checkpoint, and its content without tensor values."""
+    faults: list[str] = []
+    for path in files:
+        try:
+            saved = read_checkpoint(path, "meta")
+        except UserError as error:
+            faults.append(str(error))
+            continue
+        for fault in faults:
+            note(fault)
+        return path, saved
+    siblings = [p for p in files[0].parent.glob("*.ckpt") if p not in files]
+    others = f"resume from {some_of(map(str, siblings), 3)}" if siblings else "start a new run"
+    raise UserError(f"{'; '.join(faults)}; {others}")

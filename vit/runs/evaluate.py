@@ -1,0 +1,137 @@
+"""A run scored again: its data section, its weights, and a Trainer; nothing else of it is used.
+
+A run directory may come from somebody else: nothing that it names is imported.
+"""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentError, Namespace
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningArgumentParser
+
+from vit.checkpoints.archives import read_checkpoint
+from vit.checkpoints.pretrained import inspect_pretrained
+from vit.console import note
+from vit.data.module import ImageData
+from vit.data.sources import SplitName
+from vit.errors import UserError
+from vit.reports.results import Predictions
+from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
+from vit.runs.options import PARSER, TASKS, Module, explained, facts_of
+from vit.runs.processes import ChildrenAlive, check_launched, ending_together
+from vit.runs.scoring import score
+from vit.runs.trainer import (
+    SET_HERE,
+    build_trainer,
+    check_arguments,
+    limit_threads_of,
+    quiet_lightning,
+)
+from vit.training.callbacks import RunProgress, StopTogether
+
+# Recorded arguments of the Trainer that say where and how exactly a model is evaluated.
+TRAINER = (
+    "accelerator",
+    "benchmark",
+    "deterministic",
+    "devices",
+    "limit_test_batches",
+    "limit_val_batches",
+    "num_nodes",
+    "precision",
+)
+
+
+@dataclass
+class Evaluation:
+    """A run on one of its splits, or on other images."""
+
+    data: ImageData
+    model: Module
+    metrics: dict[str, float]
+    predictions: Predictions | None
+    """None without labels, or where no image could be read."""
+
+
+def evaluate(
+    run: Path, split: SplitName, args: list[str], *, predicting: bool = False
+) -> Evaluation:
+    """Scores the best weights of a run; every process calls it.
+
+    Args:
+        run: A run directory, finished or not.
+        split: Of the run's data, or of data.root.
+        args: Options of the data and the Trainer that replace those of the run.
+        predicting: Whether the predictions are wanted; UserError for a run without labels.
+    """
+    quiet_lightning()
+    if not is_run(run):
+        raise UserError(f"{run} is not a run directory: it has no config.yaml of a run")
+    recorded = recorded_options(run)
+    module_class = TASKS[recorded["task"]]
+    if predicting and not module_class.labelled:
+        raise UserError(
+            f"{run} was trained without labels and names no classes; fit a head to it first: "
+            f"vit fit -c probe --data.root LABELLED --model.pretrained {shlex.quote(str(run))}"
+        )
+    built = _options(recorded, args)
+    weights = run / "model"
+    if not (weights / "config.json").is_file():
+        weights = find_checkpoint(run)  # an unfinished run
+    info = inspect_pretrained(str(weights))
+    data = ImageData(**built.data).read_as(labelled=module_class.labelled)
+    if any(arg.startswith("--data.root") for arg in args):
+        # Other images: labelled by the run's classes, however many of them are there.
+        data.read_as(
+            labelled=module_class.labelled,
+            classes=info.classes or [],
+            multilabel=info.extra.get("multilabel", False),
+        )
+    elif split != "train":
+        before = read_summary(run).get("splits", {}).get(split)
+        if before not in (None, data.digests.get(split)):
+            note(
+                f"the images of {split} are not those of when the run was made; images that it was "
+                "trained on may be among them"
+            )
+    data.image_set(split)  # an error before anything runs
+    model = module_class.for_scoring(
+        str(weights),
+        facts_of(data),
+        recorded["model"],
+        lambda: read_checkpoint(find_checkpoint(run))["state_dict"],
+    )
+    alive = ChildrenAlive()
+    bar = [] if built.trainer.enable_progress_bar is False else [RunProgress()]
+    trainer = build_trainer(
+        **vars(built.trainer),
+        logger=False,
+        callbacks=[alive, *bar, *model.guards(), StopTogether()],
+    )
+    check_launched(trainer)
+    limit_threads_of(trainer, model, data)
+    with ending_together(trainer, alive):
+        metrics, predictions = score(trainer, model, data, split)
+    return Evaluation(data, model, metrics, predictions)
+
+
+def _options(recorded: Mapping[str, Any], args: list[str]) -> Namespace:
+    """Arguments of ImageData and of the Trainer: recorded ones, and `args` over them."""
+    parser = LightningArgumentParser(prog="vit test", **PARSER)
+    unused = SET_HERE | {"callbacks", "logger", "plugins"}
+    settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False}
+    parser.add_class_arguments(Trainer, "trainer", skip=set(unused), **settings)
+    parser.add_class_arguments(ImageData, "data", **settings)
+    trainer = {k: v for k, v in recorded["trainer"].items() if k in TRAINER}
+    sections = {"data": {**recorded["data"], "global_batch": None}, "trainer": trainer}
+    sections["trainer"]["enable_model_summary"] = False
+    try:
+        config = parser.parse_args(args, namespace=parser.parse_object(sections))
+        check_arguments(config.trainer)
+        return parser.instantiate(config)
+    except (ArgumentError, TypeError, KeyError, ValueError) as error:
+        raise explained(parser, args, error) from error

@@ -1,0 +1,191 @@
+"""The end of a run: the best weights scored once; model/, the report and summary.json written."""
+
+import math
+import os
+import shlex
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+
+from vit.checkpoints.archives import read_checkpoint
+from vit.checkpoints.native import save_native
+from vit.console import is_first_process
+from vit.data.module import ImageData
+from vit.hardware import hardware, peak_memory, versions
+from vit.inspection.glance import glances
+from vit.reports.closing import closing, headline
+from vit.reports.pretraining import Examples, write_pretraining
+from vit.reports.results import write_results
+from vit.runs.directory import RunDirectory, write_summary
+from vit.runs.options import Module, Options
+from vit.runs.scoring import finite, score, thresholds_of
+from vit.training.budget import batches_per_epoch, time_limit
+from vit.training.callbacks import FineTuneBySize
+from vit.training.lora import merge_lora
+from vit.training.saving import BestCheckpoint
+
+
+@dataclass
+class Cost:
+    """What a training takes from now on."""
+
+    started: float = field(default_factory=time.monotonic)
+    cpu: float = field(default_factory=lambda: sum(os.times()[:4]))
+
+    def so_far(self, trainer: Trainer) -> dict[str, float]:
+        """Seconds, CPU seconds of this process and its ended workers, and the most memory held."""
+        peak = peak_memory(trainer.strategy.root_device)
+        memory = {} if peak is None else {"peak_memory_gb": round(peak / 2**30, 2)}
+        return {
+            "train_seconds": round(time.monotonic() - self.started, 2),
+            "train_cpu_seconds": round(sum(os.times()[:4]) - self.cpu, 2),
+            **memory,
+        }
+
+
+def finish(
+    run: RunDirectory,
+    options: Options,
+    trainer: Trainer,
+    model: Module,
+    data: ImageData,
+    cost: Cost,
+) -> None:
+    """Scores the best weights once and writes what a run leaves; every process calls it.
+
+    model/ is written before the scoring, so that an image that cannot be read then costs nothing
+    that was computed.
+    """
+    summary = _summary(options, trainer, model, data, cost)
+    summary["resumed_at"] = run.step
+    merge_lora(model.model)  # what is scored is what is written
+    if is_first_process():
+        _write_model(run, options, model, data, summary)
+    split: str = summary["split"]
+    predictions, metrics = None, {}
+    if split != "none":
+        metrics, predictions = score(trainer, model, data, split)
+    if not is_first_process():
+        return
+    summary["metrics"] |= metrics
+    _write_model(run, options, model, data, summary)
+    write_summary(run.folder, summary)
+    if predictions is not None:
+        write_results(
+            run.folder,
+            split=split,
+            classes=data.classes,
+            predictions=predictions,
+            thresholds=thresholds_of(model),
+            open_image=partial(data.open_image, split),  # pyright: ignore[reportArgumentType]
+            look=glances(model.model, data.preprocess),
+        )
+    if not model.labelled:
+        examples = model.examples(data, split) if metrics else None
+        pictures = None if examples is None else Examples(**examples)
+        write_pretraining(run.folder, split, pictures)
+    write_summary(run.folder, {**summary, "finished": True})
+    first = data.splits.train.items[0]
+    run.closing = closing(
+        run.folder,
+        headline(split, metrics, predictions),
+        longer=limit_option(trainer),
+        labelled=data.labelled,
+        root=data.root,
+        example=Path(first) if isinstance(first, str | Path) else None,
+    )
+
+
+def _summary(
+    options: Options, trainer: Trainer, model: Module, data: ImageData, cost: Cost
+) -> dict[str, Any]:
+    """Content of summary.json before the final score; loads the best weights."""
+    trained = sum(p.numel() for p in model.model.parameters() if p.requires_grad)
+    best = load_best(trainer, model)
+    splits = {"test": ["test", "val"], "val": ["val"], "none": []}[options.config.final_split]
+    split = next((name for name in splits if name in data.digests), "none")
+    epoch = (batches_per_epoch(trainer) or 1) * data.batch_size * trainer.world_size
+    return {
+        "finished": False,
+        "command": shlex.join(["vit", "fit", *options.typed]),
+        "metrics": finite(best.pop("metrics")),  # of these weights, not of the last ones
+        "split": split,
+        "images": {s: len(data.splits.get(s) or ()) for s in ("train", "val", "test")},
+        "splits": data.digests,
+        **cost.so_far(trainer),
+        "images_seen": data.consumed_samples,
+        "steps": trainer.global_step,
+        "epochs": math.ceil(data.consumed_samples / epoch),
+        "trained_parameters": trained,
+        "parameters": sum(p.numel() for p in model.model.parameters()),
+        "model": model.model.config.to_dict(),
+        "checkpoint": best,
+        "classes": data.classes,
+        "precision": trainer.precision,
+        "processes": trainer.world_size,
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+
+
+def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
+    """Loads the best checkpoint's weights into the model and describes them.
+
+    Where a callback has chosen the weights, they are in the model already.
+    """
+    for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(callback, FineTuneBySize):
+            words = "an average of the first and the last step's"
+            return {"file": None, "weights": words, "metrics": {}, "by_size": callback.chosen}
+    best = next((c for c in trainer.checkpoint_callbacks if isinstance(c, BestCheckpoint)), None)
+    if best is None or not best.best_model_path:
+        return {"file": None, "weights": "last step", "metrics": {}}
+    path = Path(best.best_model_path)
+    file = read_checkpoint(path)
+    model.load_state_dict(file["state_dict"])
+    if "thresholds" in file["vit"]["extra"]:
+        model.thresholds = file["vit"]["extra"]["thresholds"]
+    score = best.best_model_score
+    return {
+        "file": f"checkpoints/{path.name}",
+        "weights": file["vit"]["weights"],
+        "monitor": best.monitor,
+        "score": None if score is None else float(score),
+        "epoch": int(file["epoch"]),
+        "step": file["global_step"],
+        "metrics": file["vit"]["metrics"],
+    }
+
+
+def _write_model(
+    run: RunDirectory,
+    options: Options,
+    model: Module,
+    data: ImageData,
+    summary: dict[str, Any],
+) -> None:
+    save_native(
+        run.folder / "model",
+        model.model,
+        classes=model.classes,
+        preprocess=data.preprocess.to_dict(),
+        extra={
+            **model.extra(),
+            "recipe": options.recorded(),
+            "metrics": summary["metrics"],
+            "checkpoint": summary["checkpoint"],
+        },
+    )
+
+
+def limit_option(trainer: Trainer) -> str:
+    """The option to raise for a longer run: the limit that ended this one."""
+    if 0 < trainer.max_steps <= trainer.global_step:
+        return "--trainer.max_steps N"
+    if time_limit(trainer) is not None and trainer.current_epoch != trainer.max_epochs:
+        return "--trainer.max_time DD:HH:MM:SS"
+    return "--trainer.max_epochs N"

@@ -1,0 +1,59 @@
+"""first_batch.png: what the model sees at its first step, images and labels."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from vit.console import is_first_process
+from vit.errors import some_of
+from vit.writing import write_bytes
+
+FILE = "first_batch.png"
+MOST = 25
+"""Images that are shown."""
+_MOST_LABELS = 4
+
+
+class FirstBatch(Callback):
+    """Draws the first batch of the first process before its step, augmented, mixed and labelled.
+
+    A run that is continued keeps its picture.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__()
+        self._run_dir = run_dir
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if not is_first_process() or trainer.global_step or batch_idx:
+            return
+        from vit.reports.figures import labelled_images
+
+        data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        images, targets = batch[0], batch[1]
+        if pl_module.mixing:
+            draws = pl_module.next_draws(len(images))
+            images, targets = pl_module.mixing(images, targets, data.num_classes, draws)
+        shown = [data.preprocess.picture(image) for image in images[:MOST].detach().float().cpu()]
+        captions = [_caption(t, data.classes, data.multilabel) for t in targets[:MOST].cpu()]
+        title = f"The first training batch: {len(shown)} of {len(images)} images"
+        png = BytesIO()
+        labelled_images(shown, captions, title).save(png, "PNG", compress_level=3)
+        write_bytes(self._run_dir / FILE, png.getvalue())
+
+
+def _caption(target: Tensor, classes: list[str], multilabel: bool) -> str:
+    """The class of an index, or the classes of shares `k`, the largest first."""
+    if target.dim() == 0:
+        return classes[int(target)]
+    values, order = target.float().sort(descending=True, stable=True)
+    own = [(classes[int(k)], float(v)) for k, v in zip(order, values, strict=True) if v > 0]
+    mixed = any(share < 1 for _, share in own)
+    words = [f"{name} {share:.2f}" if mixed else name for name, share in own]
+    return some_of(words, _MOST_LABELS) or ("no label" if multilabel else "")

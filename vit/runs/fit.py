@@ -1,0 +1,125 @@
+"""A whole training in one function."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
+
+from vit.console import note, say
+from vit.data.class_counts import class_counts
+from vit.data.module import ImageData
+from vit.runs.batch import ChooseBatch, naming_a_smaller_batch
+from vit.runs.continuing import check_continues
+from vit.runs.directory import RunDirectory, checkpoints
+from vit.runs.finish import Cost, finish, limit_option
+from vit.runs.first_batch import FirstBatch
+from vit.runs.options import Module, Options
+from vit.runs.processes import ChildrenAlive, SameOptions, check_launched, ending_together
+from vit.runs.trainer import build_trainer, limit_threads_of
+from vit.signals import Stopped
+from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether
+from vit.training.csv_log import MetricsCsv
+from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
+
+FEW_IMAGES = 20_000
+"""Below this, training from random weights deserves a word of warning."""
+
+
+def fit(options: Options) -> RunDirectory:
+    """Trains by the options, or resumes, and scores the best weights once.
+
+    All processes of the run call it. UserError for a mistake; Stopped after a signal, when all that
+    can be resumed is saved.
+    """
+    with RunDirectory.open(options) as run:
+        if run.finished:
+            run.closing = f"{run.folder} is finished; raise --trainer.max_epochs to train on"
+            return run
+        data = options.build_data()
+        model = options.build_model(data)
+        recipe, alive = options.listed("callbacks"), ChildrenAlive()
+        bar = options.shows_progress and not any(isinstance(c, ProgressBar) for c in recipe)
+        by_size = any(isinstance(c, FineTuneBySize) for c in recipe)
+        best = data.splits.val is not None and not by_size
+        folder, save_every = run.folder / "checkpoints", options.config.save_every
+        trainer = build_trainer(
+            **options.trainer,
+            default_root_dir=str(run.folder),
+            logger=[MetricsCsv(run.folder, run.step), *options.loggers(run.folder)],
+            plugins=[AtomicCheckpointIO(), *options.listed("plugins")],
+            callbacks=[  # in the order in which they act
+                SameOptions(options, data),
+                *([ChooseBatch(options.config)] if options.chooses_batch else []),
+                alive,
+                *recipe,
+                *options.early_stopping(data, model.monitor),
+                *([RunProgress()] if bar else []),
+                *model.guards(),  # count samples, stop at NaN, count every image once
+                LambdaCallback(on_train_start=lambda *_: run.begin(options)),
+                *([FirstBatch(run.folder)] if data.labelled else []),
+                StopTogether(),
+                *([BestCheckpoint(folder, model.monitor)] if best else []),
+                LastCheckpoint(folder, save_every),
+            ],
+        )
+        check_launched(trainer)
+        data.share_batch(trainer)
+        limit_threads_of(trainer, model, data)
+        check_continues(run, model, data, trainer)
+        _announce(run, model, data)
+        cost = Cost()
+        with ending_together(trainer, alive), naming_a_smaller_batch(trainer, data), _saying(run):
+            trainer.fit(model, data, ckpt_path=run.checkpoint and str(run.checkpoint))
+            _say_why_it_ended(run, trainer)
+            if options.config.trainer.fast_dev_run:
+                run.closing = "training and validation went through; nothing was kept"
+                return run
+            run.begin(options)  # also where nothing was left to train
+            finish(run, options, trainer, model, data, cost)
+    return run
+
+
+@contextmanager
+def _saying(run: RunDirectory) -> Iterator[None]:
+    """After a signal says how the run is continued."""
+    try:
+        yield
+    except Stopped as stop:
+        stop.announced = True
+        text = "stopped before the first step: there was nothing to save"
+        if checkpoints(run.folder):
+            text = f"stopped; vit fit --run_dir {shlex.quote(str(run.folder))} continues"
+        say(text)
+        raise
+
+
+def _say_why_it_ended(run: RunDirectory, trainer: Trainer) -> None:
+    for callback in trainer.early_stopping_callbacks:
+        if callback.wait_count >= callback.patience:
+            say(
+                f"stopped early: {callback.monitor} has not improved in {callback.patience} "
+                "validations"
+            )
+    if trainer.global_step == run.step:
+        note(f"nothing is left to train at step {run.step}; raise {limit_option(trainer)}")
+
+
+def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
+    for text in data.splits.notes:
+        note(text)
+    say(data.summary())
+    if data.labelled:
+        say(class_counts(data.classes, data.class_counts))
+    if model.load_report is not None:
+        say("\n".join(model.load_report.lines()))
+    elif data.labelled and data.root is not None and len(data.splits.train) < FEW_IMAGES:
+        note(
+            "random initial weights; on so few images pretrained ones (--model.pretrained NAME; "
+            "`vit models --weights` lists them) score far higher"
+        )
+    total = sum(p.numel() for p in model.model.parameters())
+    trained = sum(p.numel() for p in model.model.parameters() if p.requires_grad)
+    share = "" if trained == total else f", {trained:,} of them trained"
+    say(f"{total / 1e6:.1f} million parameters{share}; run directory {run.folder}")

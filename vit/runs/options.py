@@ -1,0 +1,357 @@
+"""The options of a run: recipes and typed arguments, and what is built from them.
+
+LightningCLI parses and checks them by the types of three constructors: vit.ImageData, the module of
+the task, and Lightning's Trainer. Nothing is built before `build_data`, `build_model` and
+`build_callbacks` are called.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+import jsonargparse
+import yaml
+from jsonargparse import ArgumentError, Namespace
+from jsonargparse.typing import NonNegativeFloat, PositiveInt, restricted_number_type
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+
+from vit.checkpoints.pretrained import inspect_pretrained
+from vit.console import say
+from vit.data.module import ImageData
+from vit.errors import MESSAGE, UserError, did_you_mean, shorten, user_error_in
+from vit.hardware import default_precision
+from vit.recipes import find_recipe
+from vit.runs.batch import settle_batch
+from vit.runs.loggers import logger_arguments, place_loggers
+from vit.runs.trainer import SET_HERE, check_arguments, quiet_lightning
+from vit.training.callbacks import Patience
+from vit.training.classifier import ImageClassifier
+from vit.training.facts import DataFacts, Labels
+from vit.training.fitting import NetworkTraining
+from vit.training.masked_patches import MaskedPatchPrediction
+from vit.yaml_reader import load_yaml, read_options, refuse_repeated_keys
+
+Module = NetworkTraining[Any, Any]
+
+TASKS: dict[str, type[Module]] = {
+    "classification": ImageClassifier,
+    "masked_patches": MaskedPatchPrediction,
+}
+"""What is trained, by the name that a recipe gives it."""
+
+_parse_value = jsonargparse.get_loader("yaml")
+
+
+def _load_value(text: str) -> Any:
+    refuse_repeated_keys(text)
+    return _parse_value(text)
+
+
+# Under a name of its own, so that other parsers stay as they are.
+jsonargparse.set_loader("vit_yaml", _load_value, (yaml.YAMLError,))
+PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False, "parser_mode": "vit_yaml"}
+"""Arguments of every parser of options."""
+Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
+
+
+class Options(LightningCLI):
+    """Parsed options. `config` is what config.yaml will hold; UserError for what cannot be."""
+
+    def __init__(self, args: list[str]) -> None:
+        quiet_lightning()
+        self.typed = args
+        first, rest = _known_first(args)
+        self.recipe = first.config[-1] if first.config else None
+        self._run_config = _config_of_run(first)
+        files = [find_recipe(name) for name in first.config]
+        if not files and self._run_config is not None:
+            files = [self._run_config]
+        if not files and not any(arg == "--help" or arg.startswith("--print_c") for arg in rest):
+            where = f" and no run at {place}" if (place := first.resume or first.run_dir) else ""
+            raise UserError(f"no recipe{where}: give -c RECIPE; `vit recipes` lists them")
+        self.recipes = [read_options(path) for path in files]
+        self.module_class = TASKS[_task(first.task, self.recipes)]
+        self.args = [
+            *(f"--config={path}" for path in files),
+            *(f"--{k}={v}" for k, v in vars(first).items() if isinstance(v, str) and k != "logger"),
+            *(logger_arguments(first.logger) if first.logger else ()),
+            *rest,
+        ]
+        # Reading attribute docstrings takes jsonargparse half a second; only --help-all asks.
+        helps = "--help" in args
+        jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=helps)
+        try:
+            super().__init__(
+                self.module_class,
+                ImageData,
+                run=False,
+                args=self.args,
+                save_config_callback=None,
+                load_from_checkpoint_support=False,
+                auto_configure_optimizers=False,  # model.optimizer and model.schedule are the ones
+                parser_kwargs={"prog": "vit fit", **PARSER},
+                trainer_defaults={
+                    "num_sanity_val_steps": 0,
+                    "enable_model_summary": False,
+                    "log_every_n_steps": 10,
+                },
+            )
+        except (ArgumentError, TypeError, KeyError, ValueError, ImportError) as error:
+            raise explained(self.parser, self.args, error, self.module_class) from error
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--seed_everything", type=Seed, default=0, help="Seed of all draws.")
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        # Not built by the parser: each waits for what comes before it.
+        settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False}
+        for kind, name, skipped in (
+            (Trainer, "trainer", SET_HERE),
+            (self.module_class, "model", {"facts"}),
+            (ImageData, "data", set()),
+        ):
+            parser.add_class_arguments(kind, name, skip=set(skipped), sub_configs=True, **settings)
+        parser.set_defaults({f"trainer.{k}": v for k, v in self.trainer_defaults.items()})
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        for name, (kind, default, text) in RUN_OPTIONS.items():
+            parser.add_argument(f"--{name}", type=kind, default=default, help=text)
+        parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        self.config = parser.parse_args(self.args)  # LightningCLI's own warns about sys.argv
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config
+        check_arguments(config.trainer)
+        if config.model.pretrained is not None:
+            config.model.pretrained = os.path.expanduser(config.model.pretrained)
+            _fill_from_pretrained(config)
+        if config.trainer.precision is None:
+            precision, reason = default_precision(config.trainer.accelerator or "auto")
+            say(f"precision {precision}: {reason} (--trainer.precision)")
+            config.trainer.precision = precision
+        self.chooses_batch = settle_batch(config, self.recipes, self._run_config)
+
+    def instantiate_classes(self) -> None:
+        """Builds the values of the options, so that wrong ones are found before data is read."""
+        self._built = self.parser.instantiate(self.config)
+
+    def build_data(self) -> ImageData:
+        """Data module; its images are found at first use."""
+        return ImageData(**self._built.data).read_as(labelled=self.module_class.labelled)
+
+    def build_model(self, data: ImageData) -> Module:
+        """Module with the classes, the image size and the preprocessing of the data."""
+        module_class: Any = self.module_class  # each has arguments of its own
+        return module_class(**self._built.model, facts=facts_of(data))
+
+    @property
+    def trainer(self) -> dict[str, Any]:
+        """Arguments of the Trainer, but for those that a run adds to."""
+        added = ("callbacks", "logger", "plugins")
+        return {k: v for k, v in vars(self._built.trainer).items() if k not in added}
+
+    def listed(self, name: Literal["callbacks", "plugins"]) -> list[Any]:
+        """What the recipe lists under trainer.`name`."""
+        return _as_list(self._built.trainer.get(name))
+
+    def loggers(self, folder: Path) -> list[Any]:
+        """Loggers of the recipe; those that were given by name write into the folder."""
+        config = self.config.clone()
+        place_loggers(config, folder)
+        return _as_list(self.parser.instantiate(config).trainer.logger)
+
+    def early_stopping(self, data: ImageData, monitor: str) -> list[Patience]:
+        """The callback of --patience. UserError where there is nothing to monitor."""
+        patience = self.config.patience
+        if patience is None:
+            return []
+        if data.splits.val is None or self.config.trainer.limit_val_batches == 0:
+            raise UserError(
+                f"patience={patience} needs validation images, which this run does not have; leave "
+                "it out, or raise --data.splits.val_fraction"
+            )
+        mode = "min" if "loss" in monitor else "max"
+        return [Patience(monitor, patience=int(patience), mode=mode)]
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether a progress line is wanted."""
+        return self.config.trainer.enable_progress_bar is not False
+
+    def recorded_text(self) -> str:
+        """The configuration as YAML, without what belongs to one start, with absolute paths."""
+        config = self.config.clone()
+        config.pop("config", None)
+        config.run_dir, config.resume = None, "auto"
+        places = [(config.data, "root"), (config.model, "pretrained")]
+        loss = config.model.get("loss")
+        if loss is not None and loss.get("distillation") is not None:
+            places.append((loss.distillation, "teacher"))
+        for group, name in places:
+            place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
+            if place and os.path.exists(place):  # not a name or the address of a hub
+                group[name] = place  # so that the run can be scored from any directory
+        return self.parser.dump(config, skip_unset=False)
+
+    def recorded(self) -> dict[str, Any]:
+        """What config.yaml holds, in JSON types."""
+        return load_yaml(self.recorded_text(), "the options")
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [] if value in (None, True, False) else value if isinstance(value, list) else [value]
+
+
+def facts_of(data: ImageData) -> DataFacts:
+    """What a module takes from its data."""
+    facts = DataFacts(
+        image_size=data.image_size, channels=data.channels, preprocess=data.preprocess.to_dict()
+    )
+    if data.labelled:
+        # Held-out images come without a train split; an evaluation does not weigh classes.
+        counts = data.class_counts if len(data.splits.train) else [1] * data.num_classes
+        facts.num_classes = data.num_classes
+        facts.labels = Labels(names=data.classes, counts=counts, multilabel=data.multilabel)
+    return facts
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every option in nested mappings."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _known_first(args: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Options without which the others cannot be parsed, and the other arguments."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-c", "--config", action="append", default=[])
+    parser.add_argument("--trainer.logger", dest="logger")
+    for name in ("task", "run_dir", "resume"):
+        parser.add_argument(f"--{name}")
+    try:
+        return parser.parse_known_args(args)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from error
+
+
+def _config_of_run(first: argparse.Namespace) -> Path | None:
+    """config.yaml of the run that --run_dir or --resume names."""
+    place = first.run_dir if first.resume in (None, "auto") else first.resume
+    path = Path(place or ".").expanduser()
+    run = path if path.is_dir() else path.parent.parent  # RUN/checkpoints/last.ckpt
+    return run / "config.yaml" if place and (run / "config.yaml").is_file() else None
+
+
+def _task(typed: str | None, recipes: list[dict[str, Any]]) -> str:
+    """The task that the arguments or the recipes name; it decides which options there are."""
+    named = [typed] if typed is not None else [r["task"] for r in recipes if "task" in r]
+    task = str(named[-1]) if named else "classification"
+    if task not in TASKS:
+        raise UserError(f"unknown task {task!r}{did_you_mean(task, TASKS)}; choose {[*TASKS]}")
+    return task
+
+
+# Options that are neither the model's, the data's nor the Trainer's: name -> (type, default, help).
+RUN_OPTIONS: dict[str, tuple[Any, Any, str]] = {
+    "task": (
+        str,
+        "classification",
+        "What is trained: classification, or masked_patches, which needs no labels.",
+    ),
+    "run_dir": (
+        str | None,
+        None,
+        "Where the run goes; by default runs/ and the name of the recipe or of data.root.",
+    ),
+    "resume": (
+        str,
+        "auto",
+        "auto: the run in --run_dir, if any; never: a new run; PATH: that run or checkpoint.",
+    ),
+    "save_every": (
+        NonNegativeFloat | None,  # pyright: ignore[reportOperatorIssue]
+        None,
+        "Seconds between two saves of last.ckpt. By default 60 at ends of epochs, 900 within one.",
+    ),
+    "final_split": (
+        Literal["test", "val", "none"],
+        "test",
+        "Images that the finished run is scored on; val where a set has no test images.",
+    ),
+    "patience": (
+        PositiveInt | None,  # pyright: ignore[reportOperatorIssue]
+        None,
+        "Validations without a better score (val/acc1, val/map or val/loss) that end the run.",
+    ),
+}
+
+
+def _fill_from_pretrained(config: Namespace) -> None:
+    """Lets the weights decide image size and normalisation where the user has not."""
+    # What the file does not record, the user's changes to the architecture may say.
+    info = inspect_pretrained(config.model.pretrained, **(config.model.architecture or {}))
+    preprocess = info.preprocess or {}
+    if config.data.channels is None:
+        config.data.channels = preprocess.get("channels")
+        if config.data.channels is None and info.config.in_channels != 3:
+            config.data.channels = info.config.in_channels
+    elif len(preprocess.get("mean", ())) != config.data.channels:
+        preprocess = {k: v for k, v in preprocess.items() if k not in ("mean", "std")}
+    for group, names in (
+        (config.data, ("image_size",)),
+        (config.data.inputs, ("resize", "crop_fraction", "interpolation", "mean", "std")),
+    ):
+        for name in names:
+            if name in preprocess and group[name] is None:
+                value = preprocess[name]
+                group[name] = tuple(value) if isinstance(value, list) else value
+
+
+def _options_of(kind: type, prefix: str) -> Iterator[str]:
+    """Dotted names of the arguments of a constructor, and of those that are dataclasses."""
+    for name, hint in get_type_hints(kind.__init__).items():
+        if name in ("return", "facts"):
+            continue
+        yield f"{prefix}{name}"
+        for option in (hint, *get_args(hint)):
+            if is_dataclass(option) and isinstance(option, type):
+                yield from _options_of(option, f"{prefix}{name}.")
+
+
+def _names(args: list[str]) -> list[str]:
+    """Dotted names of the options that are typed, and of those in the recipes."""
+    names = [arg[2:].partition("=")[0] for arg in args if arg.startswith("--")]
+    for arg in args:
+        if arg.startswith("--config="):
+            names += [name for name, _ in flat(read_options(Path(arg.partition("=")[2])))]
+    return [name.removesuffix("+") for name in names if "." in name]
+
+
+def explained(
+    parser: LightningArgumentParser, args: list[str], error: BaseException, *modules: type[Module]
+) -> UserError:
+    """One line for a bad option; for an unknown one, the nearest. Re-raises other errors."""
+    mistake = user_error_in(error)
+    if mistake is not None:
+        return mistake
+    if isinstance(error, ValueError):  # from a constructor, inside the parser's
+        return UserError(shorten(" ".join(str(error.__cause__ or error).split()), MESSAGE))
+    if not isinstance(error, ArgumentError | ModuleNotFoundError):
+        raise error
+    known = {*parser.get_defaults().keys()}.union(*(_options_of(m, "model.") for m in modules))
+    sections = {name.rpartition(".")[0] for name in known}
+    for name in _names(args):
+        parents = {name[:i] for i, letter in enumerate(name) if letter == "."}
+        # Below an option that is no section are the arguments of a class, or a mapping.
+        if name not in known | sections and not parents & (known - sections):
+            return UserError(f"there is no option {name}{did_you_mean(name, known)}")
+    return UserError(shorten(" ".join(str(error).split()), MESSAGE))

@@ -1,0 +1,202 @@
+"""The processes of a run: what the first one decides for all, and how they end together.
+
+torchrun, or srun, starts all of them at once; without a launcher Lightning starts the others from
+the first one, inside Trainer.fit.
+"""
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from vit.console import is_first_process
+from vit.data.module import ImageData
+from vit.errors import UserError, some_of
+from vit.runs.options import Options, flat
+from vit.signals import deferred
+from vit.training.lightning_internals import take_children
+
+HANDED_DOWN = "VIT_RUN"
+"""Environment variable with the first process's decision, for processes that Lightning starts."""
+JOIN = timedelta(minutes=30)
+"""How long a process waits for the decision of the first one."""
+GRACE_SECONDS = 30.0
+"""How long a process may take to save and end, after the first one has."""
+SHELLS = ("bash", "interactive")
+"""Names of SLURM jobs in which somebody types commands; Lightning starts processes there itself."""
+
+_LOST_CONNECTION = re.compile(r"gloo|NCCL|connection (closed|reset)|timed? ?out", re.IGNORECASE)
+
+
+class ProcessLost(ConnectionError):
+    """Another process of the run has ended; status 1, in one line."""
+
+
+def launched() -> tuple[str, int, int] | None:
+    """(launcher, processes, processes of this machine) where a launcher has started several."""
+    environment = os.environ
+    if HANDED_DOWN in environment and not is_first_process():
+        return None
+    if "TORCHELASTIC_RUN_ID" in environment or {"RANK", "WORLD_SIZE"} <= environment.keys():
+        started = int(environment["WORLD_SIZE"])
+        local = int(environment.get("LOCAL_WORLD_SIZE", started))
+        return ("torchrun", started, local) if started > 1 else None
+    if "SLURM_PROCID" in environment and environment.get("SLURM_JOB_NAME") not in SHELLS:
+        started = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
+        local = started // int(environment.get("SLURM_STEP_NUM_NODES", "1"))
+        return ("srun", started, local) if started > 1 else None
+    return None
+
+
+def decided_by_first(decide: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The decision, JSON values, that the first process makes and the others receive.
+
+    A UserError of the first process is raised in all of them.
+    """
+    if HANDED_DOWN in os.environ and not is_first_process():
+        return json.loads(os.environ[HANDED_DOWN])
+    several = launched()
+    if several is None:
+        return decide()
+    launcher, processes, _ = several
+    with deferred(several=True):  # a signal waits until the others have got the decision
+        rank, store = _rendezvous(launcher, processes)
+        if rank:
+            decision = json.loads(store.get("vit"))
+            store.set(f"vit{rank}", "")
+            if "refused" in decision:
+                raise UserError(decision["refused"])
+            return decision
+        try:
+            decision = decide()
+        except UserError as error:
+            store.set("vit", json.dumps({"refused": str(error)}))
+            raise
+        store.set("vit", json.dumps(decision))
+        store.wait([f"vit{other}" for other in range(1, processes)], JOIN)
+        return decision
+
+
+def _rendezvous(launcher: str, processes: int) -> tuple[int, Any]:
+    """Rank of this process, and a store that all processes of the run share."""
+    if launcher == "srun":
+        environment = SLURMEnvironment()
+        rank, address = environment.global_rank(), environment.main_address
+        port = environment.main_port
+    else:
+        rank, address = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
+        port = int(os.environ["MASTER_PORT"])
+    url = f"tcp://{address}:{port}?rank={rank}&world_size={processes}"
+    meeting = dist.rendezvous(url, timeout=JOIN)  # pyright: ignore[reportPrivateImportUsage]
+    store, _, _ = next(meeting)
+    return rank, store
+
+
+def check_launched(trainer: Trainer) -> None:
+    """UserError where a launcher has started more processes than the run has.
+
+    Lightning would let each of them train alone, all on the same images.
+    """
+    several = launched()
+    if several is not None and trainer.world_size == 1:
+        launcher, started, local = several
+        nodes = "" if local == started else f" --trainer.num_nodes {started // local}"
+        raise UserError(
+            f"{launcher} has started {started} processes, and this run has one: add "
+            f"--trainer.devices {local}{nodes} --trainer.strategy ddp"
+        )
+
+
+class SameOptions(Callback):
+    """UserError where processes of a run have other options or images than the first one."""
+
+    def __init__(self, options: Options, data: ImageData) -> None:
+        self._options, self._data = options, data
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if trainer.world_size == 1 or stage != "fit":
+            return
+        options = dict(flat({**self._options.recorded(), "images": self._data.digests}))
+        every: list[Any] = [None] * trainer.world_size
+        dist.all_gather_object(every, options)
+        for rank, others in enumerate(every):
+            names = options.keys() | others.keys()
+            differing = [n for n in sorted(names) if options.get(n) != others.get(n)]
+            if differing:
+                name, mine = differing[0], trainer.global_rank
+                values = f"{name} is {others.get(name)} and {options.get(name)}"
+                raise UserError(
+                    f"rank {rank} and rank {mine} differ in {some_of(differing, 5)} ({values}); "
+                    "give all processes the same command and the same images"
+                )
+
+
+class ChildrenAlive(Callback):
+    """Ends the run when a process that Lightning has started from this one has ended."""
+
+    def __init__(self) -> None:
+        self.children: list[subprocess.Popen[bytes]] = []
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.children += take_children(trainer)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        for child in self.children:
+            if child.poll() is not None:
+                raise ProcessLost(f"process {child.pid} of the run ended ({_status(child)})")
+
+
+@contextmanager
+def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Iterator[None]:
+    """Work of all processes of a trainer: in the end none is left behind.
+
+    Raises ProcessLost, one line, where the work fails because another process has ended.
+    """
+    with deferred(several=True) if trainer.world_size > 1 else nullcontext():
+        try:
+            yield
+        except BaseException as error:
+            alive.children += take_children(trainer)
+            ended = [child for child in alive.children if child.poll() not in (None, 0)]
+            _end(alive.children)
+            lost = isinstance(error, RuntimeError | ConnectionError) and not isinstance(
+                error, UserError | ProcessLost
+            )
+            if trainer.world_size > 1 and lost and _LOST_CONNECTION.search(str(error)):
+                why = f": process {ended[0].pid} ended ({_status(ended[0])})" if ended else ""
+                raise ProcessLost(
+                    f"rank {trainer.global_rank} has lost another process of the run at step "
+                    f"{trainer.global_step}{why}"
+                ) from error
+            raise
+        _end(alive.children)
+        failed = [child for child in alive.children if child.returncode]
+        if failed:
+            raise ProcessLost(f"process {failed[0].pid} of the run ended ({_status(failed[0])})")
+
+
+def _status(child: subprocess.Popen[bytes]) -> str:
+    code = child.returncode
+    return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+
+def _end(children: list[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + GRACE_SECONDS
+    for child in children:
+        try:
+            child.wait(max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            child.kill()  # it waits for this process
+            child.wait()

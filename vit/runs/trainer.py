@@ -1,0 +1,92 @@
+"""Lightning's Trainer: which of its arguments a run takes, and its errors in one line."""
+
+import logging
+import warnings
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.warnings import disable_possible_user_warnings
+from lightning.pytorch import Trainer
+
+from vit.errors import MESSAGE, UserError, shorten
+from vit.hardware import limit_threads
+
+# Arguments that a run sets itself.
+SET_HERE = {
+    "barebones",
+    "default_root_dir",
+    "enable_checkpointing",
+    "model_registry",
+    "overfit_batches",
+    "use_distributed_sampler",
+}
+# Argument -> (smallest value, further values that mean no limit). The Trainer takes smaller ones
+# without a word, and then does nothing or something else.
+LEAST = {
+    "accumulate_grad_batches": (1, ()),
+    "check_val_every_n_epoch": (1, ()),
+    "gradient_clip_val": (0, ()),
+    "limit_train_batches": (1e-9, ()),
+    "log_every_n_steps": (0, ()),
+    "max_epochs": (1, (-1,)),
+    "val_check_interval": (1e-9, ()),
+}
+# These copy a started process; the command is started once for each process instead.
+COPYING = ("ddp_spawn", "ddp_fork", "ddp_notebook", "xla")
+
+
+def build_trainer(**arguments: Any) -> Trainer:
+    """A Trainer that leaves sampling and the place of checkpoints to the run.
+
+    UserError for what it refuses, such as a device that is not there.
+    """
+    try:
+        return Trainer(use_distributed_sampler=False, **arguments)
+    except UserError:
+        raise
+    except (MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError) as error:
+        raise UserError(f"trainer: {shorten(' '.join(str(error).split()), MESSAGE)}") from error
+
+
+def limit_threads_of(trainer: Trainer, model: Any, data: Any) -> None:
+    """Uses one CPU thread for a small model, in training and in evaluations of a run alike."""
+    if trainer.strategy.root_device.type == "cpu":
+        params = sum(p.numel() for p in model.model.parameters())
+        height, width = data.image_size
+        limit_threads(params, height * width // model.model.patch_size**2, data.batch_size)
+
+
+def check_arguments(trainer: Namespace) -> None:
+    """UserError for values that the Trainer takes without a word and that cannot be meant."""
+    for name, (least, unlimited) in LEAST.items():
+        value = trainer[name]
+        if isinstance(value, int | float) and value < least and value not in unlimited:
+            rule = "above 0" if 0 < least < 1 else f"at least {least}"
+            raise UserError(f"trainer.{name}={value} must be {rule}")
+    if str(trainer.strategy).startswith(COPYING):
+        raise UserError(
+            f"trainer.strategy={trainer.strategy} copies the started process, which is not "
+            "supported; choose ddp"
+        )
+
+
+def quiet_lightning() -> None:
+    """Drops Lightning's adverts, and lines that ask for what this package does already."""
+    disable_possible_user_warnings()
+    for pattern in (
+        ".*Total length of `list` across ranks is zero.*",
+        ".*Checkpoint directory .* exists and is not empty.*",
+        ".*was called before the ``update`` method.*",
+        ".*WeightAveraging callback with a model that overrides the configure_model.*",
+        ".*`isinstance\\(treespec, LeafSpec\\)` is deprecated.*",
+        ".*Detected call of `lr_scheduler.step\\(\\)` before `optimizer.step.*",
+    ):
+        warnings.filterwarnings("ignore", message=pattern)
+    # LightningCLI 2.6 still calls what jsonargparse 4.49 renamed.
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module="lightning.pytorch.cli")
+    for name in ("pytorch", "fabric", "pytorch.utilities.rank_zero", "fabric.utilities.rank_zero"):
+        logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
+    # These speak only where --trainer.enable_model_summary or --trainer.profiler asks for it.
+    for name in ("callbacks.model_summary", "profilers.profiler"):
+        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
