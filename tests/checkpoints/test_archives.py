@@ -89,14 +89,13 @@ def test_an_entry_that_torch_does_not_check_is_checked(
             check_archive(checkpoint)
 
 
-def test_a_folder_bit_hides_a_tensor_from_torch_and_from_zipfile(checkpoint: Path) -> None:
+def test_a_folder_bit_that_zipfile_does_not_see_is_damage(checkpoint: Path) -> None:
     content = checkpoint.read_bytes()
     names = [info.filename for info in zipfile.ZipFile(checkpoint).infolist()]
     at = members(checkpoint)[next(i for i, n in enumerate(names) if n.endswith("data/0"))]
     checkpoint.write_bytes(content[: at + 38] + b"\x10" + content[at + 39 :])
     assert zipfile.ZipFile(checkpoint).testzip() is None
-    read = torch.load(checkpoint, weights_only=True)
-    assert not torch.equal(read["state_dict"]["weight"], CONTENT["state_dict"]["weight"])
+    torch.load(checkpoint, weights_only=True)  # without an error; the values are never read
     assert refused(checkpoint)
 
 

@@ -228,6 +228,24 @@ def test_a_path_is_resumed_in_a_new_directory(
     missing = vit(*command, "--resume=no.ckpt")
     assert missing.status == 2 and "no.ckpt" in missing.err
     assert vit("fit", "--resume", run).status == 0
+    before = contents(run), contents(Path("other"))
+    occupied = vit(*command, "--run_dir=other", "--resume", run, "--trainer.max_epochs=10")
+    assert occupied.status == 2 and "other already holds a run" in occupied.err
+    options = (longer, "--data.augment.flip=false")  # one run, spelled in two ways
+    spelled = vit(*command, "--run_dir=whole", "--resume", run.resolve(), *options)
+    assert spelled.status == 2 and "data.augment.flip" in spelled.err
+    assert (contents(run), contents(Path("other"))) == before
+
+
+def test_what_the_checkpoint_keeps_is_recorded(
+    run: Path, vit: Vit, command: tuple[str, ...]
+) -> None:
+    config = (unfinished(run) / "config.yaml").read_text()
+    done = vit(*command, "--run_dir=whole", "--model.optimizer.lr=0.5")
+    assert done.status == 0 and "lr=0.5 has no effect" in done.err
+    assert (run / "config.yaml").read_text() == config
+    fewer = vit(*command, "--run_dir=whole", "--trainer.max_epochs=2")
+    assert fewer.status == 2 and "max_epochs=2" in fewer.err
 
 
 @pytest.mark.parametrize("validates", [True, False])
@@ -368,8 +386,11 @@ def test_the_patience_that_is_typed_counts(vit: Vit, command: tuple[str, ...]) -
     more = (*frozen, "--run_dir=run", "--trainer.max_epochs=12")
     done = vit(*command, *more, "--patience=2")
     assert done.status == 0 and "stopped early: val/acc1" in done.err
+    unfinished(Path("run"))  # killed after the stop
+    done = vit(*command, *more, "--patience=2")
+    assert done.status == 0 and len(metrics(Path("run"))) == 3 * 3 + 1
     done = vit(*command, *more, "--patience=5")
-    assert done.status == 0 and "has not improved in 5 validations" in done.err
+    assert done.status == 0 and "not improved in 5 validations" in done.err
     assert len(metrics(Path("run"))) == 3 * 6 + 1
 
 

@@ -29,14 +29,8 @@ from vit.yaml_reader import read_options
 LOCK, CONFIG, SUMMARY = ".lock", "config.yaml", "summary.json"
 HEADER = "# vit: the resolved options of a run\n"
 """First line of our config.yaml, by which a run directory is known."""
-LIMITS = {
-    "final_split",
-    "patience",
-    "trainer.max_epochs",
-    "trainer.max_steps",
-    "trainer.max_time",
-    "trainer.min_epochs",
-    "trainer.min_steps",
+LIMITS = {"final_split", "patience"} | {
+    f"trainer.{name}" for name in ("max_epochs", "max_steps", "max_time", "min_epochs", "min_steps")
 }
 """Options that continue a finished run."""
 
@@ -70,6 +64,8 @@ class RunDirectory:
         try:
             decision = decided_by_first(lambda: first.decide(options))
             os.environ[HANDED_DOWN] = json.dumps(decision)
+            for name, value in decision.pop("kept", {}).items():
+                options.config[name] = value  # so that config.yaml says what is used
             places = {k: decision[k] and Path(decision[k]) for k in ("folder", "checkpoint")}
             yield cls(**{**decision, **places}, saved=first.saved)
         finally:
@@ -168,8 +164,12 @@ class _First:
             return {"folder": str(self._numbered(options)), "checkpoint": None}
         source, file = _source(resume, run_dir)
         folder = source if run_dir is None else Path(run_dir).expanduser()
+        if folder.resolve() == source.resolve():
+            source = folder
         _check_free(folder)
         self._take(folder)
+        if source != folder and not _is_free(folder):
+            raise UserError(f"{folder} already holds a run; choose an empty --run_dir")
         finished = read_summary(source).get("finished") is True
         files = [file] if file is not None else checkpoints(source)
         if resume == "never" and (files or finished):
@@ -189,9 +189,9 @@ class _First:
                 )
         checkpoint, self.saved = _whole(files)
         step = self.saved["global_step"]
-        _check_options(source, differing)
+        kept = _check_options(source, differing)
         note(f"resuming {folder} at step {step:,} from {checkpoint}")
-        return {**decision, "checkpoint": str(checkpoint), "step": step}
+        return {**decision, "checkpoint": str(checkpoint), "step": step, "kept": kept}
 
     def _numbered(self, options: Options) -> Path:
         """runs/NAME, NAME-2, ...: the first that is free. Notes an unfinished run before it."""
@@ -294,8 +294,11 @@ def _source(resume: str, run_dir: str | None) -> tuple[Path, Path | None]:
     )
 
 
-def _check_options(source: Path, differing: dict[str, tuple[Any, Any]]) -> None:
-    """Notes options that have changed. UserError for those that cannot change."""
+def _check_options(source: Path, differing: dict[str, tuple[Any, Any]]) -> dict[str, Any]:
+    """Options that the checkpoint keeps, with their values. Notes those that have changed.
+
+    UserError for those that cannot change.
+    """
     fixed = {
         name: values
         for name, values in differing.items()
@@ -313,6 +316,7 @@ def _check_options(source: Path, differing: dict[str, tuple[Any, Any]]) -> None:
         note(f"options that differ from {source / CONFIG}: {_listed(others)}")
     for name, (before, now) in optimizer.items():
         note(f"{name}={now} has no effect: the checkpoint keeps {before}")
+    return {name: before for name, (before, _) in optimizer.items()}
 
 
 def _listed(differing: dict[str, tuple[Any, Any]]) -> str:

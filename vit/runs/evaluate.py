@@ -21,7 +21,7 @@ from vit.data.sources import SplitName
 from vit.errors import UserError
 from vit.reports.results import Predictions
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
-from vit.runs.options import PARSER, TASKS, Module, explained, facts_of
+from vit.runs.options import PARSER, TASKS, Module, explained
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together
 from vit.runs.scoring import score
 from vit.runs.trainer import (
@@ -32,6 +32,7 @@ from vit.runs.trainer import (
     quiet_lightning,
 )
 from vit.training.callbacks import RunProgress, StopTogether
+from vit.training.facts import DataFacts
 
 # Recorded arguments of the Trainer that say where and how exactly a model is evaluated.
 TRAINER = (
@@ -101,7 +102,7 @@ def evaluate(
     data.image_set(split)  # an error before anything runs
     model = module_class.for_scoring(
         str(weights),
-        facts_of(data),
+        DataFacts.of(data),
         recorded["model"],
         lambda: read_checkpoint(find_checkpoint(run))["state_dict"],
     )

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
 
@@ -17,7 +18,7 @@ from vit.runs.finish import Cost, finish, limit_option
 from vit.runs.first_batch import FirstBatch
 from vit.runs.options import Module, Options
 from vit.runs.processes import ChildrenAlive, SameOptions, check_launched, ending_together
-from vit.runs.trainer import build_trainer, limit_threads_of
+from vit.runs.trainer import build_trainer, in_one_line, limit_threads_of
 from vit.signals import Stopped
 from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether
 from vit.training.csv_log import MetricsCsv
@@ -35,7 +36,9 @@ def fit(options: Options) -> RunDirectory:
     """
     with RunDirectory.open(options) as run:
         if run.finished:
-            run.closing = f"{run.folder} is finished; raise --trainer.max_epochs to train on"
+            run.closing = (
+                f"{run.folder} is finished; to train on, raise its limit in epochs or steps"
+            )
             return run
         data = options.build_data()
         model = options.build_model(data)
@@ -71,7 +74,8 @@ def fit(options: Options) -> RunDirectory:
         _announce(run, model, data)
         cost = Cost()
         with ending_together(trainer, alive), naming_a_smaller_batch(trainer, data), _saying(run):
-            trainer.fit(model, data, ckpt_path=run.checkpoint and str(run.checkpoint))
+            with in_one_line(MisconfigurationException):  # such as fewer epochs than are trained
+                trainer.fit(model, data, ckpt_path=run.checkpoint and str(run.checkpoint))
             _say_why_it_ended(run, trainer)
             if options.config.trainer.fast_dev_run:
                 run.closing = "training and validation went through; nothing was kept"
@@ -96,12 +100,9 @@ def _saying(run: RunDirectory) -> Iterator[None]:
 
 
 def _say_why_it_ended(run: RunDirectory, trainer: Trainer) -> None:
-    for callback in trainer.early_stopping_callbacks:
-        if callback.wait_count >= callback.patience:
-            say(
-                f"stopped early: {callback.monitor} has not improved in {callback.patience} "
-                "validations"
-            )
+    for stop in trainer.early_stopping_callbacks:
+        if stop.wait_count >= stop.patience:
+            say(f"stopped early: {stop.monitor} not improved in {stop.patience} validations")
     if trainer.global_step == run.step:
         note(f"nothing is left to train at step {run.step}; raise {limit_option(trainer)}")
 

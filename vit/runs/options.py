@@ -30,7 +30,7 @@ from vit.runs.loggers import logger_arguments, place_loggers
 from vit.runs.trainer import SET_HERE, check_arguments, quiet_lightning
 from vit.training.callbacks import Patience
 from vit.training.classifier import ImageClassifier
-from vit.training.facts import DataFacts, Labels
+from vit.training.facts import DataFacts
 from vit.training.fitting import NetworkTraining
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.yaml_reader import load_yaml, read_options, refuse_repeated_keys
@@ -148,7 +148,7 @@ class Options(LightningCLI):
     def build_model(self, data: ImageData) -> Module:
         """Module with the classes, the image size and the preprocessing of the data."""
         module_class: Any = self.module_class  # each has arguments of its own
-        return module_class(**self._built.model, facts=facts_of(data))
+        return module_class(**self._built.model, facts=DataFacts.of(data))
 
     @property
     def trainer(self) -> dict[str, Any]:
@@ -206,19 +206,6 @@ class Options(LightningCLI):
 
 def _as_list(value: Any) -> list[Any]:
     return [] if value in (None, True, False) else value if isinstance(value, list) else [value]
-
-
-def facts_of(data: ImageData) -> DataFacts:
-    """What a module takes from its data."""
-    facts = DataFacts(
-        image_size=data.image_size, channels=data.channels, preprocess=data.preprocess.to_dict()
-    )
-    if data.labelled:
-        # Held-out images come without a train split; an evaluation does not weigh classes.
-        counts = data.class_counts if len(data.splits.train) else [1] * data.num_classes
-        facts.num_classes = data.num_classes
-        facts.labels = Labels(names=data.classes, counts=counts, multilabel=data.multilabel)
-    return facts
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -32,8 +32,6 @@ JOIN = timedelta(minutes=30)
 """How long a process waits for the decision of the first one."""
 GRACE_SECONDS = 30.0
 """How long a process may take to save and end, after the first one has."""
-SHELLS = ("bash", "interactive")
-"""Names of SLURM jobs in which somebody types commands; Lightning starts processes there itself."""
 
 _LOST_CONNECTION = re.compile(r"gloo|NCCL|connection (closed|reset)|timed? ?out", re.IGNORECASE)
 
@@ -51,7 +49,8 @@ def launched() -> tuple[str, int, int] | None:
         started = int(environment["WORLD_SIZE"])
         local = int(environment.get("LOCAL_WORLD_SIZE", started))
         return ("torchrun", started, local) if started > 1 else None
-    if "SLURM_PROCID" in environment and environment.get("SLURM_JOB_NAME") not in SHELLS:
+    shell = environment.get("SLURM_JOB_NAME") in ("bash", "interactive")  # Lightning launches there
+    if "SLURM_PROCID" in environment and not shell:
         started = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
         local = started // int(environment.get("SLURM_STEP_NUM_NODES", "1"))
         return ("srun", started, local) if started > 1 else None

@@ -2,6 +2,8 @@
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from jsonargparse import Namespace
@@ -41,11 +43,18 @@ def build_trainer(**arguments: Any) -> Trainer:
 
     UserError for what it refuses, such as a device that is not there.
     """
-    try:
+    with in_one_line(MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError):
         return Trainer(use_distributed_sampler=False, **arguments)
+
+
+@contextmanager
+def in_one_line(*kinds: type[Exception]) -> Iterator[None]:
+    """Turns the Trainer's errors about its arguments into a UserError."""
+    try:
+        yield
     except UserError:
         raise
-    except (MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError) as error:
+    except kinds as error:
         raise UserError(f"trainer: {shorten(' '.join(str(error).split()), MESSAGE)}") from error
 
 

@@ -1,7 +1,7 @@
 """What a model has from its data. Shapes: h w pixels, k classes."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(kw_only=True)
@@ -30,3 +30,16 @@ class DataFacts:
     preprocess: dict[str, Any] | None = None
     """Evaluation preprocessing in plain types, stored with the model. Without its mean and std,
     masked patch prediction takes images to be in [0, 1]."""
+
+    @classmethod
+    def of(cls, data: Any) -> Self:
+        """Facts of a data module."""
+        facts = cls(
+            image_size=data.image_size, channels=data.channels, preprocess=data.preprocess.to_dict()
+        )
+        if data.labelled:
+            # Held-out images come without a train split; an evaluation does not weigh classes.
+            counts = data.class_counts if len(data.splits.train) else [1] * data.num_classes
+            facts.num_classes = data.num_classes
+            facts.labels = Labels(names=data.classes, counts=counts, multilabel=data.multilabel)
+        return facts

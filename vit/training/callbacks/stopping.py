@@ -49,6 +49,9 @@ class StopTogether(Callback):
             self._agree()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for callback in trainer.early_stopping_callbacks:
+            if callback.wait_count and callback.wait_count >= callback.patience:
+                trainer.should_stop = True  # resumed after its stop, which no checkpoint holds
         self._listen(several=trainer.world_size > 1)
         self._agree()
 
