@@ -23,8 +23,8 @@ sys.path.insert(0, str(HERE))
 from cells import run_cell  # noqa: E402
 from collect import row  # noqa: E402
 
-from vit.compute.flops import counted  # noqa: E402
-from vit.models.zoo import build_model, config_from_dict  # noqa: E402
+from vit.compute.flops import work  # noqa: E402
+from vit.models.zoo import config_from_dict  # noqa: E402
 
 MODELS = ("vit", "bit", "hybrid")
 RECIPE = "cifar10/equal_flops_{}"
@@ -32,8 +32,7 @@ RECIPE = "cifar10/equal_flops_{}"
 
 def forward_flops(config: dict[str, Any]) -> int:
     """FLOPs of one image, for a model configuration from summary.json."""
-    model = config_from_dict(config)
-    return counted(build_model(model), model.size).flops
+    return work(config_from_dict(config)).flops
 
 
 def measured(name: str, runs: list[Path], summaries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -35,10 +35,11 @@ from collect import document, results_file, write
 from models import peak
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim import AdamW
 
 from vit.compute.flops import work
 from vit.compute.memory import activations
-from vit.compute.steps import inference, stepping, training
+from vit.compute.steps import inference, training
 from vit.compute.timing import Call, finisher, in_turns
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model, model_config
@@ -171,11 +172,11 @@ def optimizers(bench: Bench) -> Rows:
         network = build_model(config).to(bench.device)
         if name == "Muon":
             groups = param_groups(network.named_parameters(), depth=config.depth)
-            step = stepping(network, MuonWithAdamW(groups), bench.precision)
-            calls[name] = partial(step, images)
+            optimizer = MuonWithAdamW(groups)
         else:
             fused = True if name == "fused AdamW" else None
-            calls[name] = partial(training(network, bench.precision, fused=fused), images)
+            optimizer = AdamW(network.parameters(), lr=1e-6, fused=fused)
+        calls[name] = partial(training(network, bench.precision, optimizer), images)
     return [
         {"optimizer": name, "batch_size": len(images), **found}
         for name, found in bench.time(calls).items()

@@ -40,9 +40,10 @@ from collect import document, results_file, write
 from model_peers import BUILDERS, CIFAR, Setting, configuration, fill, settings
 from model_verdicts import mean_ratio, text, verdicts
 from torch import Tensor, nn
+from torch.optim import AdamW
 
+from vit.compute.bench import Limit, limit
 from vit.compute.flops import work
-from vit.compute.limits import Limit, limit, products
 from vit.compute.steps import training
 from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
 from vit.console import Meter
@@ -116,8 +117,8 @@ def prepare(job: Job, setting: Setting) -> Call:
                 return run(images)
 
         return infer
-    fused = True if setting.fused_optimizer else None  # None is the default of AdamW
-    step = training(compiled(model.train(), setting), setting.precision, fused=fused)
+    plain = None if setting.fused_optimizer else AdamW(model.parameters(), lr=1e-6)
+    step = training(compiled(model.train(), setting), setting.precision, plain)
 
     def train() -> object:
         with setting.attention():
@@ -148,7 +149,7 @@ def measure(job: Job) -> list[dict[str, Any]]:
     others = [name for name in names if name != base]
     exact, together = reference(job), job.together
     limits = {
-        precision: limit(products(job.config, job.batch, job.device), dtype, job.device)
+        precision: limit(job.config, job.batch, dtype, job.device)
         for precision, dtype in DTYPES.items()
         if precision in job.precisions
     }
@@ -174,7 +175,6 @@ def measure(job: Job) -> list[dict[str, Any]]:
                 clock=job.clock,
                 finish=finisher(job.device),
                 meter=meter,
-                name=title,
             )
         for name in group[1 if rows else 0 :]:
             rows.append(row(job, names[name], times, base, limits))
@@ -218,7 +218,7 @@ def row(
         "ratio_max": max(ratios),
         "ratios": ratios,
         "limit_flops_per_second": limits[precision].flops / products_.median,
-        "utilisation": limits[precision].share(each, elapsed, products_),
+        "utilisation": each / limits[precision].flops * elapsed.faster_than(products_),
         "rounds": job.rounds,
     }
 

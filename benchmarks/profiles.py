@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 from collect import document, results_file, write
 from model_peers import CIFAR, configuration
+from torch.optim import AdamW
 from torch.profiler import ProfilerActivity, profile
 
 from vit.compute.steps import training
@@ -61,7 +62,7 @@ def step(name: str, batch: int, precision: str, before: bool) -> Call:
     torch.manual_seed(0)
     model = build_model(config)
     images = torch.randn(batch, 3, *config.size)
-    train = training(model, precision, fused=None if before else True)
+    train = training(model, precision, AdamW(model.parameters(), lr=1e-6) if before else None)
 
     def call() -> object:
         with mock.patch.object(attention, "PRODUCT_TOKENS", 0 if before else PRODUCT_TOKENS):

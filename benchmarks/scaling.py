@@ -89,7 +89,6 @@ def measure_axis(
             clock="cpu" if device.type == "cpu" else "wall",
             finish=finisher(device),
             meter=meter,
-            name=f"{NAMES[axis]}: ",
         )
     rows = []
     for way in ways:

@@ -19,11 +19,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_850),
     "data": (set(), 5_280),
-    "reports": (set(), 2_210),
-    "checkpoints": ({"models"}, 5_800),
+    "reports": (set(), 2_130),
+    "checkpoints": ({"models"}, 5_680),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
-    "compute": ({"data", "models", "checkpoints"}, 2_690),
+    "compute": ({"data", "models", "checkpoints"}, 1_400),
     "inference": ({"data", "models", "checkpoints"}, 260),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
     "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_280),

@@ -49,8 +49,8 @@ def test_several_models_share_the_rounds_and_one_table(vit: Vit) -> None:
     lines = done.out.splitlines()
     assert lines[0].startswith("2 models in turns, inference, on ")
     assert lines[2].split()[:3] == ["model", "precision", "batch"]
-    assert [line.split(",")[0] for line in lines[3:7]] == [m for m in models for _ in range(2)]
-    assert len({len(line) for line in lines[2:7]}) == 1
+    assert [line.split(",")[0] for line in lines[4:8]] == [m for m in models for _ in range(2)]
+    assert len({len(line) for line in lines[4:8]}) == 1
     assert done.out.count("best here: fp32 with batches of") == 2
 
 

@@ -11,18 +11,21 @@ import pytest
 from PIL import Image
 
 from tests.command import Vit
-from tests.compute.test_machine import machine
 from vit import console
-from vit.compute.comparison import Comparison, training_rows
-from vit.compute.cost import DEVICES
-from vit.compute.machine import Machine
-from vit.compute.memory import GIB
-from vit.compute.table6 import TABLE6
+from vit.compute.comparison import training_rows
+from vit.compute.table6 import AVERAGE, TABLE6
+from vit.compute.trainings import Comparison
 from vit.models.config import ViTConfig
 
 TINY = ViTConfig(
     image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=1, num_classes=3
 )
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine the meter would write lines."""
+    monkeypatch.setattr(console, "PATIENCE", inf)
 
 
 def rows(vit: Vit, *args: object) -> list[dict[str, Any]]:
@@ -42,15 +45,14 @@ def a_run(folder: Path, *, accuracy: float | None = 0.875, **recipe: Any) -> Pat
     return folder
 
 
-def test_the_answer_needs_no_torch() -> None:
+def test_help_needs_no_torch() -> None:
     code = (
-        "import sys; from vit.cli.main import main; status = main(sys.argv[1:]);"
-        "sys.exit(status or str({'torch', 'numpy', 'matplotlib'} & set(sys.modules) or ''))"
+        "import sys; from vit.cli.main import main\n"
+        "try: main(['compare', '--help'])\n"
+        "except SystemExit: sys.exit(str({'torch', 'numpy'} & set(sys.modules) or ''))"
     )
-    for args in (["vit_b16", "bit_r50x1", "--device", "h100"], ["--recipe", "jft"], ["--help"]):
-        command = [sys.executable, "-c", code, "compare", *args]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.stderr.strip() == ""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.strip() == "" and "--recipe" in done.stdout
 
 
 def test_models_are_found_by_every_spelling(vit: Vit) -> None:
@@ -99,9 +101,8 @@ def test_all_rows_of_table_6_come_in_order(vit: Vit) -> None:
         assert row["exaflops"] == pytest.approx(row["training_flops"] * row["images"] / 1e18)
         assert row["images"] == point.epochs * 303e6
         assert {"params", "flops"} <= set(row)
-        assert 0.96 < row["ratio_without_padding"] < 1.02
-    text = vit("compare", "--recipe", "jft").out
-    assert "859 is not half of its 1668" in text and "XLA" in text
+        assert 0.97 <= row["ratio"] < 1.0363
+    assert "docs/compute.md" in vit("compare", "--recipe", "jft").out
 
 
 def test_rows_are_chosen_by_model(vit: Vit) -> None:
@@ -149,14 +150,15 @@ def test_a_recipe_of_steps_counts_its_processes(vit: Vit, tmp_path: Path) -> Non
 
 
 def test_days_and_price_follow_from_the_device(vit: Vit) -> None:
-    args = ("--recipe", "jft", "vit_h14", "--device", "h100", "--utilisation", "0.5")
+    args = ("--recipe", "jft", "vit_h14", "--device", "H100", "--utilisation", "0.5")
     [row] = rows(vit, *args, "--price-per-hour", "2.5")
     days = row["exaflops"] * 1e18 / (0.5 * 989.4e12) / 86_400
     assert row["device_days"] == pytest.approx(days)
     assert row["cost"] == pytest.approx(days * 24 * 2.5)
     [assumed] = rows(vit, *args[:-2])
     assert assumed["device_days"] == pytest.approx(days * 0.5 / 0.4) and "cost" not in assumed
-    assert "peak 989.4 TFLOP/s of dense bf16 (H100 data sheet, SXM)" in vit("compare", *args).out
+    text = " ".join(vit("compare", *args).out.split())
+    assert "50% (--utilisation) of its peak 989.4 TFLOP/s of dense bf16 (H100 data sheet" in text
 
 
 # Runs and figures
@@ -207,60 +209,7 @@ def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
         assert axes.get_ylabel().startswith(label)
     values = [y for line in axes.lines for y in line.get_ydata()]
     assert 87.5 in values and len(values) == 19
-    assert TABLE6[0].average in values
-
-
-# Measuring
-
-
-def test_speed_is_measured_in_turns_and_drawn(vit: Vit, tmp_path: Path) -> None:
-    args = ("compare", "vit_ti16", "--image-size", "16", "32", "--measure", "--batch-size", "2",
-            "--repetitions", "2", "--precision", "fp32")  # fmt: skip
-    done = vit(*args, "--json", "--figure", tmp_path / "speed.png")
-    found = json.loads(done.out)
-    for row in found:
-        rate = row["training_images_per_second"]
-        assert rate["n"] == 2 and rate["min"] <= rate["median"] <= rate["max"]
-        assert row["inference_images_per_second"]["median"] > rate["median"]
-        assert row["flops_per_second"] == pytest.approx(row["training_flops"] * rate["median"])
-        assert row["batch_size"] == 2 and row["precision"] == "fp32"
-        assert row["measured_activation_bytes"] == pytest.approx(row["activation_bytes"], rel=0.01)
-    assert Image.open(tmp_path / "speed.png").size[0] > 1000
-
-
-def test_a_recipe_takes_the_days_that_this_machine_would(
-    vit: Vit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(console, "PATIENCE", inf)  # or a slow machine gets lines on stderr
-    args = ("--recipe", "quickstart", "--measure", "--batch-size", "4", "--repetitions", "1")
-    [row] = rows(vit, *args, "--price-per-hour", "1")
-    seconds = row["images"] / row["training_images_per_second"]["median"]
-    assert row["device_days"] == pytest.approx(seconds / 86_400)
-    assert row["cost"] == pytest.approx(seconds / 3600)
-
-
-def test_what_does_not_fit_is_refused_before_it_starts(
-    vit: Vit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("vit.compute.machine.available_memory", lambda _: int(0.6 * GIB))
-    done = vit("compare", "vit_h14", "--measure", "--batch-size", "64")
-    assert done.status == 2 and done.err.count("\n") == 1
-    assert "vit_h14 at 224x224 pixels and --batch-size 64 needs about" in done.err
-    done = vit("compare", "vit_ti16", "vit_s32", "vit_s16", "--measure", "--batch-size", "1")
-    assert done.status == 2 and "the 3 models together need about" in done.err
-
-
-def test_a_machines_share_of_its_peak_carries_over_to_another(
-    vit: Vit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = machine(known=DEVICES["a100"], batch_size=2)
-    monkeypatch.setattr(Machine, "here", classmethod(lambda cls, *options: known))
-    monkeypatch.setattr(console, "PATIENCE", inf)
-    [row] = rows(vit, "--recipe", "quickstart", "--measure", "--device", "h100")
-    assert row["device"] == "h100"
-    used = row["training_flops"] * row["training_images_per_second"]["median"] / 312e12
-    assert row["utilisation"] == pytest.approx(used)
-    assert row["device_days"] == pytest.approx(row["exaflops"] * 1e18 / (used * 989.4e12) / 86_400)
+    assert TABLE6[0].score(AVERAGE) in values
 
 
 # Mistakes
@@ -275,7 +224,7 @@ def test_a_machines_share_of_its_peak_carries_over_to_another(
         ("vit_b16 --image-size 225", "vit_b16: image_size=225x225 is not a multiple of patch_size"),
         ("vit_b16 --image-size 3x4x5", "--image-size: 3x4x5 is no number of pixels"),
         ("--image-size 224 vit_b16", "--image-size: vit_b16 is no number of pixels"),
-        ("vit_b16 --precision fp8", "unknown precision 'fp8'"),
+        ("vit_b16 --precision fp8", "fp8"),
         ("vit_b16 --classes 0", "0 is not a whole number of at least 1"),
         ("vit_b16 --memory none", "none is not a number above 0"),
         ("vit_b16 --device h101", "unknown device 'h101'; did you mean 'h100'?"),
@@ -287,9 +236,8 @@ def test_a_machines_share_of_its_peak_carries_over_to_another(
         ("--recipe cifar10 --utilisation 1.5", "1.5 is not a share in (0, 1]"),
         ("--recipe cifar10 --utilisation 0.5", "--utilisation needs --device"),
         ("--recipe cifar10 --memory 8", "--memory needs models, not a --recipe or --runs"),
-        ("--recipe cifar10 --device h100 --measure --utilisation 0.5", "exclude each other"),
         ("--recipe cifar10 --price-per-hour 2", "--price-per-hour needs"),
-        ("vit_b16 --batch-size 8", "--batch-size needs --measure"),
+        ("--recipe cifar10 --precision fp32", "--precision needs models"),
         ("vit_b16 --epochs 8", "--epochs needs --recipe"),
         ("--recipe jft --processes 8", "--processes needs a --recipe of `vit fit`"),
         ("--runs nowhere", "nowhere is not the directory of a finished run"),
@@ -305,14 +253,6 @@ def test_a_mistake_is_one_line(vit: Vit, args: str, message: str) -> None:
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith("vit: ") and done.err.count("\n") == 1
     assert message in done.err
-
-
-def test_a_gpu_of_unknown_peak_says_so_before_it_measures(
-    vit: Vit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Machine, "measure", lambda *options: pytest.fail("measured"))
-    done = vit("compare", "--recipe", "cifar10", "--device", "h100", "--measure")
-    assert done.status == 2 and "--device with --measure needs the peak of this machine" in done.err
 
 
 def test_a_run_without_accuracy_cannot_be_drawn(vit: Vit, tmp_path: Path) -> None:

@@ -25,11 +25,6 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert not torch.is_inference_mode_enabled()
 
 
-def test_rates_are_the_middle_round_with_its_reach() -> None:
-    times = Times((4.0, 1.0, 2.0))
-    assert times.per_second(4) == {"median": 2.0, "min": 1.0, "max": 4.0, "n": 3}
-
-
 def test_ratios_have_a_value_per_round() -> None:
     assert Times((1.0, 2.0)).ratios(Times((2.0, 6.0))) == [2.0, 3.0]
 

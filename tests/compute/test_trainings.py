@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from vit.compute.trainings import UNNAMED, Length, recipe_trainings
+from vit.compute.trainings import UNNAMED, Comparison, recipe_trainings
 from vit.errors import UserError
 from vit.models.zoo import model_config
 from vit.recipes import list_recipes
 
 
 @pytest.mark.parametrize("name", list_recipes())
-def test_every_shipped_recipe_is_counted_or_reports_what_is_missing(name: str) -> None:
+def test_every_shipped_recipe_has_a_length_or_reports_what_is_missing(name: str) -> None:
     try:
-        [training], _ = recipe_trainings(name, [], None, None, Length())
+        [training], _ = recipe_trainings(Comparison(recipe=name))
     except UserError as error:
         assert str(error).startswith(f"recipe {name!r}")
-        [training], _ = recipe_trainings(name, ["vit_s16"], None, None, Length(images=1e6))
-    assert training.flops > 0
+        [training], _ = recipe_trainings(Comparison(recipe=name, models=["vit_s16"], images=1e6))
+    assert training.images > 0
 
 
 def test_a_recipe_without_a_name_trains_what_vit_fit_trains() -> None:
@@ -45,5 +45,5 @@ def test_images_seen_follow_from_the_batch(
         f"data: {{dataset: digits, image_size: 16, {data}}}\ntrainer: {{{trainer}}}\n"
         "model: {name: vit_ti16}\n"
     )
-    [training], _ = recipe_trainings(str(recipe), [], None, None, Length())
+    [training], _ = recipe_trainings(Comparison(recipe=str(recipe)))
     assert training.images == images

@@ -1,18 +1,12 @@
-"""The two figures of many models."""
+"""The figure of many models."""
 
 import warnings
 from itertools import combinations
 
 import pytest
 
-from vit.reports.drawing import DARK, LIGHT, png
-from vit.reports.scaling import (
-    ScalingPoint,
-    SpeedCurve,
-    accuracy_against_compute,
-    plain,
-    speed_against_size,
-)
+from vit.reports.drawing import png
+from vit.reports.scaling import ScalingPoint, accuracy_against_compute, plain
 
 FAMILIES = ("ViT", "ResNet", "hybrid")
 
@@ -74,26 +68,3 @@ def test_labels_cover_neither_each_other_nor_a_point(spread):
 
 def test_powers_of_ten_are_written_out():
     assert [plain(x) for x in (1e-8, 0.01, 1, 50, 10_000)] == ["1e-08", "0.01", "1", "50", "10,000"]
-
-
-@pytest.mark.parametrize("theme", [LIGHT, DARK])
-def test_a_model_is_a_curve_with_the_reach_of_its_repetitions(theme):
-    curves = [
-        SpeedCurve(label=f"model {i}", sizes=[96, 224], inference=[(90 + i, 80, 99), (30, 29, 33)],
-                   training=[(30, 28, 31), (9, 8, 10)])
-        for i in range(7)
-    ]  # fmt: skip
-    figure = speed_against_size(curves, "2 cores of a toy", theme)
-    left, right = figure.axes
-    assert (left.get_title(loc="left"), right.get_title(loc="left")) == (
-        "Inference",
-        "Training step",
-    )
-    assert len(left.containers) == len(right.containers) == 7
-    line, _, bars = left.containers[2]
-    assert list(line.get_ydata()) == [92, 30]
-    assert [list(ends[:, 1]) for ends in bars[0].get_segments()] == [[80, 99], [29, 33]]
-    assert [tick.get_text() for tick in left.get_xticklabels()] == ["96", "224"]
-    looks = {(c[0].get_color(), c[0].get_marker()) for c in left.containers}
-    assert len(looks) == 7
-    assert quiet(figure)

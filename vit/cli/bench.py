@@ -48,21 +48,13 @@ def parser() -> OneLineParser:
 def run(args: list[str]) -> int:
     """Prints a table of rates, or JSON."""
     options = parser().parse_intermixed_args(args)
-    from vit.compute.bench import Bench
+    from vit.compute.bench import bench
     from vit.compute.tables import bench_table
 
-    bench = Bench(
-        models=options.models or ["vit_b16"],
-        image_size=options.image_size,
-        device=options.device,
-        what="training" if options.train else "inference",
-        batch_sizes=tuple(options.batch_size),
-        precisions=tuple(options.precision),
-        compile=options.compile,
-        rounds=options.rounds,
-    )
-    reports = bench.run()
-    if options.json:
+    chosen = vars(options)
+    as_json, models = chosen.pop("json"), chosen.pop("models")
+    reports = bench(models or ["vit_b16"], **chosen)
+    if as_json:
         print(json.dumps(reports[0] if len(reports) == 1 else reports, indent=2))
     else:
         print(bench_table(reports))

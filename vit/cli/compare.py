@@ -1,4 +1,4 @@
-"""`vit compare`: what models cost, in operations, memory, time, and for a whole training."""
+"""`vit compare`: what models cost, in operations and memory, and for a whole training."""
 
 import argparse
 import json
@@ -17,11 +17,9 @@ EPILOG = f"""\
 examples:
   vit compare vit_b16 vit_l16 bit_r50x1 r50_vit_b16 torchvision/resnet50
   vit compare vit_b16 --image-size 224 384 --device h100       the largest batch in its memory
-  vit compare vit_s16 bit_r50x1 --measure                      images per second on this machine
   vit compare --recipe jft                                     the paper's Table 6 beside ours
   vit compare --recipe imagenet1k/vit_b16 --device h100 --utilisation 0.4 --price-per-hour 2.5
   vit compare --recipe jft --runs runs/* --figure compute.png  your runs in the paper's Figure 5
-  vit compare vit_b16 bit_r50x1 --image-size 96 160 224 --measure --figure speed.png
 
 devices: {" ".join(DEVICES)}"""
 
@@ -31,8 +29,8 @@ def parser() -> OneLineParser:
     """The options of `vit compare`."""
     command = OneLineParser(
         prog="vit compare",
-        description="What models cost: parameters, operations, memory, images per second; and for "
-        "a recipe the operations, days and price of a whole training.",
+        description="What models cost: parameters, operations and memory; and for a recipe the "
+        "operations, days and price of a whole training. `vit bench` measures speed.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -42,17 +40,9 @@ def parser() -> OneLineParser:
     add("--image-size", nargs="+", type=pixels, metavar="N", default=[],
         help="pixels, such as 224, or 192x256 (height first); several are compared")
     add("--classes", type=whole_number, metavar="K", help="outputs of the head (default 1000)")
-    add("--precision", metavar="P",
-        help="bf16 (mixed; default) or fp32; with --measure by default what `vit fit` takes here")
-    add("--count", action="store_true",
-        help="count operations with PyTorch's own counter too (seconds per model)")
+    add("--precision", choices=("bf16", "fp32"), help="of training: bf16 (mixed; default) or fp32")
     add("--memory", type=number, metavar="GIB",
-        help="for the largest batch; by default that of --device or of the measured machine")
-    add = command.add_argument_group("measuring").add_argument
-    add("--measure", action="store_true", help="images per second on this machine's GPU or CPU")
-    add("--batch-size", type=whole_number, metavar="N",
-        help="images per step (default 8 on CPUs, else 64)")
-    add("--repetitions", type=whole_number, metavar="N", help="of each measurement (default 5)")
+        help="for the largest batch; by default that of --device")
     add = command.add_argument_group("whole trainings").add_argument
     add("--recipe", metavar="NAME",
         help="jft (the paper's Table 6), a recipe of `vit fit`, or a file")
@@ -60,15 +50,15 @@ def parser() -> OneLineParser:
     add("--epochs", type=number, metavar="N", help="instead of the recipe's")
     add("--processes", type=whole_number, metavar="N",
         help="that share the batch of a recipe whose length is in steps (default 1)")
-    add("--device", metavar="NAME", help="an accelerator, for days, price and memory (list below)")
+    add("--device", type=str.lower, metavar="NAME",
+        help="an accelerator, for days, price and memory (list below)")
     add("--utilisation", type=share, metavar="SHARE",
-        help=f"share of its peak that is reached (default {UTILISATION}); --measure measures it")
+        help=f"share of its peak that is reached (default {UTILISATION})")
     add("--price-per-hour", type=number, metavar="X", help="of one device, in your currency")
     add("--runs", nargs="+", metavar="RUN", default=[], help="finished runs of `vit fit`")
     add = command.add_argument_group("output").add_argument
     add("--figure", type=Path, metavar="FILE.png",
-        help="draws accuracy against compute (--recipe jft, --runs), or else speed against image "
-        "size (--measure with several sizes)")
+        help="draws accuracy against compute (--recipe jft, --runs)")
     add("--accuracy", choices=[*ACCURACIES, AVERAGE], help="of the paper's points in the figure")
     add("--json", action="store_true", help="print a list of objects")
     return command
@@ -82,10 +72,12 @@ def run(args: list[str]) -> int:
     if options.figure is not None:
         _check_figure(options)
 
-    from vit.compute.comparison import Comparison, model_rows, training_rows
+    from vit.compute.comparison import model_rows, training_rows
     from vit.compute.tables import model_table, training_table
+    from vit.compute.trainings import Comparison
 
-    comparison = Comparison(**{f.name: getattr(options, f.name) for f in fields(Comparison)})
+    given = {f.name: getattr(options, f.name) for f in fields(Comparison)}
+    comparison = Comparison(**{name: value for name, value in given.items() if value is not None})
     if options.recipe is None and not options.runs:
         rows, notes = model_rows(comparison)
         text = model_table(rows)
@@ -112,42 +104,28 @@ def _check(options: argparse.Namespace) -> None:
     if options.models and options.runs and options.recipe is None:
         raise UserError("--runs beside models needs a --recipe that says how long those train")
     dependent = (
-        ("batch_size", options.measure, "--measure"),
-        ("repetitions", options.measure, "--measure"),
         ("images", options.recipe, "--recipe"),
         ("epochs", options.recipe, "--recipe"),
         ("processes", options.recipe not in (None, "jft"), "a --recipe of `vit fit`"),
         ("utilisation", options.device and whole, "--device and a --recipe or --runs"),
-        ("price_per_hour", whole and (options.device or options.measure),
-         "a --recipe or --runs, with --device or --measure"),
+        ("price_per_hour", options.device and whole, "--device and a --recipe or --runs"),
         ("accuracy", options.figure, "--figure"),
         ("memory", not whole, "models, not a --recipe or --runs"),
-        ("count", not whole, "models, not a --recipe or --runs"),
-        ("measure", options.models or options.recipe, "models or a --recipe"),
-        ("precision", not whole or options.measure, "--measure, or models without a --recipe"),
+        ("precision", not whole, "models, not a --recipe or --runs"),
         ("image_size", options.recipe or not whole, "models or a --recipe"),
         ("classes", options.recipe or not whole, "models or a --recipe"),
     )  # fmt: skip
     for name, met, needed in dependent:
         if getattr(options, name) and not met:
             raise UserError(f"--{name.replace('_', '-')} needs {needed}")
-    if options.measure and options.utilisation:
-        raise UserError("--utilisation and --measure exclude each other: measured, it is known")
     if options.recipe and len(options.image_size) > 1:
         raise UserError(f"--image-size: a recipe has one, not {len(options.image_size)}")
 
 
 def _check_figure(options: argparse.Namespace) -> None:
     """UserError, before anything is computed, where there is nothing to draw or no way to write."""
-    compute = options.recipe == "jft" or options.runs
-    speed = options.measure and not options.recipe and len(options.image_size) > 1
-    if not compute and not speed:
-        raise UserError(
-            "--figure draws accuracy against compute, with --recipe jft or --runs, or speed "
-            "against image size, with --measure and two or more sizes after --image-size"
-        )
-    if speed and options.accuracy:
-        raise UserError("--accuracy is for the figure of --recipe jft or --runs")
+    if options.recipe != "jft" and not options.runs:
+        raise UserError("--figure draws accuracy against compute, with --recipe jft or --runs")
     if options.figure.suffix.lower() != ".png":
         raise UserError(f"--figure {options.figure} must end in .png")
     if not options.figure.expanduser().absolute().parent.is_dir():
@@ -157,13 +135,10 @@ def _check_figure(options: argparse.Namespace) -> None:
 def _draw(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     from vit.compute.table6 import TABLE6, column_of, column_title
     from vit.reports.drawing import png
-    from vit.reports.scaling import compute_figure, speed_figure
+    from vit.reports.scaling import compute_figure
 
-    if options.recipe == "jft" or options.runs:
-        scored = [row for row in rows if row.get("accuracy") is not None]
-        column = options.accuracy or column_of(row["dataset"] for row in scored)
-        figure = compute_figure(rows, TABLE6, column, column_title(column))
-    else:
-        figure = speed_figure(rows)
+    scored = [row for row in rows if row.get("accuracy") is not None]
+    column = options.accuracy or column_of(row["dataset"] for row in scored)
+    figure = compute_figure(rows, TABLE6, column, column_title(column))
     options.figure.expanduser().write_bytes(png(figure))
     say(f"figure: {options.figure}")

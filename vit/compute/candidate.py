@@ -1,22 +1,34 @@
-"""A model to compare: ours, with formulas, or torchvision's, with counted operations."""
+"""A model to compare: ours or torchvision's."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from vit.compute.baselines import build_baseline, is_baseline, native_size
-from vit.compute.flops import Work, counted, sized, work
-from vit.compute.memory import Activations, TrainingMemory, activations, counted_activations
-from vit.errors import UserError
+import torch
+from torch import nn
+from torchvision import models
+
+from vit.checkpoints.pretrained import inspect_pretrained
+from vit.checkpoints.published import means_weights, named
+from vit.compute.flops import Work, counted, work
+from vit.compute.memory import Activations, activations, counted_activations
+from vit.errors import UserError, did_you_mean
 from vit.models.config import ResNetConfig
-from vit.models.zoo import ZOO, ModelConfig, build_model, canonical_name, model_config
+from vit.models.zoo import (
+    ZOO,
+    ModelConfig,
+    build_model,
+    canonical_name,
+    config_from_dict,
+    model_config,
+)
 
-if TYPE_CHECKING:
-    from torch import nn
+PREFIX = "torchvision/"
+SEVERAL_OUTPUTS = ("googlenet", "inception_v3")
+"""torchvision's networks that need special losses for training."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Candidate:
     """A model at one image size."""
 
@@ -32,7 +44,7 @@ class Candidate:
         """Channels of its images."""
         return 3 if self.config is None else self.config.in_channels
 
-    def build(self) -> "nn.Module":
+    def build(self) -> nn.Module:
         """The model with fresh weights, on the default device."""
         if self.config is None:
             return build_baseline(self.name, self.image_size, self.num_classes)
@@ -40,44 +52,74 @@ class Candidate:
 
     @cached_property
     def work(self) -> Work:
-        """Cost per image, by formula if there is one, otherwise by PyTorch's counter."""
-        return self.counted if self.config is None else work(self.config)
+        """Cost per image."""
+        if self.config is not None:
+            return work(self.config)
+        return counted(self._empty(), self.image_size)
 
     @cached_property
-    def counted(self) -> Work:
-        """Cost per image by PyTorch's counter."""
-        return counted(self._empty(), self.image_size, self.channels)
+    def probe(self) -> Work:
+        """Cost per image of a model whose head alone is trained, on a frozen backbone."""
+        network = self._empty().requires_grad_(False)
+        for layer in getattr(network, "head_layers", []):  # torchvision's have none
+            layer.requires_grad_(True)
+        return counted(network, self.image_size, self.channels)
 
-    def memory(self, precision: str, *, checkpointing: bool = False) -> TrainingMemory | None:
+    def activations(self, precision: str, *, checkpointing: bool = False) -> Activations | None:
         """Memory of a training step. None if the model does not support checkpointing."""
-        kept: Activations
         if self.config is not None:
-            kept = activations(self.config, precision, checkpointing=checkpointing)
-        elif checkpointing:
+            return activations(self.config, precision, checkpointing=checkpointing)
+        if checkpointing:
             return None
-        else:
-            kept = counted_activations(self._empty(), self.image_size, precision)
-        return TrainingMemory(params=self.work.params, precision=precision, activations=kept)
+        return counted_activations(self._empty(), self.image_size, precision)
 
-    def _empty(self) -> "nn.Module":
-        import torch
-
+    def _empty(self) -> nn.Module:
         with torch.device("meta"):
             return self.build()
 
 
-def candidate(
-    name: str, image_size: tuple[int, int] | None = None, num_classes: int | None = None
-) -> Candidate:
-    """A named model, by default at its own size and with 1000 classes.
+def is_baseline(name: str) -> bool:
+    """Whether the name starts with torchvision/."""
+    return name.lower().startswith(PREFIX)
 
-    UserError for an unknown name or a size that the patch size does not divide.
-    """
-    if is_baseline(name):
-        size = native_size(name) if image_size is None else image_size
-        classes = 1000 if num_classes is None else num_classes
-        return Candidate(name=name.lower(), config=None, image_size=size, num_classes=classes)
-    return from_config(canonical_name(name), model_config(name), image_size, num_classes)
+
+def baseline_name(name: str) -> str:
+    """The name without its prefix. UserError for an unknown one."""
+    names = set(models.list_models(module=models)) - set(SEVERAL_OUTPUTS)
+    short = name[len(PREFIX) :].lower()
+    if short not in names:
+        full = [PREFIX + n for n in sorted(names)]
+        hint = did_you_mean(name, full) or "; such as torchvision/resnet50, torchvision/vit_b_16"
+        raise UserError(f"unknown model {name!r}{hint}")
+    return short
+
+
+def native_size(name: str) -> tuple[int, int]:
+    """(height, width) at which a baseline was published, in pixels."""
+    short = baseline_name(name)
+    published = next(iter(models.get_model_weights(short)), None)
+    side = 224 if published is None else published.transforms.keywords["crop_size"]
+    return side, side
+
+
+def build_baseline(name: str, image_size: tuple[int, int], num_classes: int = 1000) -> nn.Module:
+    """A torchvision classifier with fresh weights, for images of (height, width) pixels."""
+    short = baseline_name(name)
+    options = {"weights": None, "num_classes": num_classes}
+    if short.startswith("maxvit"):
+        options["input_size"] = image_size
+    if short.startswith("vit_"):
+        _check_square(name, image_size, 14 if short.endswith("14") else int(short[-2:]))
+        options["image_size"] = image_size[0]
+    return models.get_model_builder(short)(**options)
+
+
+def _check_square(name: str, image_size: tuple[int, int], patch_size: int) -> None:
+    height, width = image_size
+    if height != width or height % patch_size:
+        raise UserError(
+            f"{name} takes square images of a multiple of {patch_size} pixels, not {height}x{width}"
+        )
 
 
 def from_config(
@@ -87,13 +129,13 @@ def from_config(
     num_classes: int | None = None,
 ) -> Candidate:
     """A model of this package, from its configuration."""
+    changes = {"image_size": image_size, "num_classes": num_classes}
+    changes = {field: value for field, value in changes.items() if value is not None}
     try:
-        config = sized(config, image_size, num_classes)
+        config = config_from_dict({**config.to_dict(), **changes})
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
-    return Candidate(
-        name=name, config=config, image_size=config.size, num_classes=config.num_classes
-    )
+    return Candidate(name, config, config.size, config.num_classes)
 
 
 def find_model(
@@ -101,34 +143,35 @@ def find_model(
 ) -> Candidate:
     """A model by name, or the one in a run, a directory or a file of weights, or at an address.
 
-    For published weights (NAME.TAG) the table is enough: nothing is downloaded.
+    By default it has its own size and classes. For published weights (NAME.TAG) the table is
+    enough: nothing is downloaded. UserError for an unknown name or a size that the patch size does
+    not divide.
     """
-    if "://" not in name and not Path(name).expanduser().exists():
-        from vit.checkpoints.published import means_weights, named
+    if "://" in name or Path(name).expanduser().exists():
+        place = name if "://" in name else str(Path(name).expanduser())
+        return from_config(name, inspect_pretrained(place).config, size, num_classes)
+    if is_baseline(name):
+        size = size or native_size(name)
+        return Candidate(name.lower(), None, size, num_classes or 1000)
+    row = named(name) if means_weights(name) else None
+    if row is not None:
+        config = model_config(row.architecture)
+        return from_config(row.name, config, size or row.size, num_classes or row.outputs)
+    return from_config(canonical_name(name), model_config(name), size, num_classes)
 
-        row = named(name) if means_weights(name) and not is_baseline(name) else None
-        if row is None:
-            return candidate(name, size, num_classes)
-        classes = row.outputs if num_classes is None else num_classes
-        return from_config(row.name, model_config(row.architecture), size or row.size, classes)
-    from vit.checkpoints.pretrained import inspect_pretrained
 
-    config = inspect_pretrained(str(Path(name).expanduser()) if "://" not in name else name).config
-    return from_config(name, config, size, num_classes)
-
-
-SHAPE = ("width", "depth", "mlp_dim", "num_heads", "patch_size", "stem_depths")
-RESNET_SHAPE = ("depths", "width_factor")
+SHAPE = ("width", "depth", "mlp_dim", "num_heads", "patch_size", "stem_depths", "depths",
+         "width_factor")  # fmt: skip
 
 
 def describe(config: ModelConfig) -> str:
     """Name of an architecture, or its sizes: 'vit 128x6 /4' is width 128, depth 6, patch 4."""
-    shape = RESNET_SHAPE if isinstance(config, ResNetConfig) else SHAPE
+
+    def shape(config: ModelConfig) -> list[object]:
+        return [getattr(config, name, None) for name in SHAPE]
+
     for name, entry in ZOO.items():
-        named = entry.config
-        if isinstance(named, type(config)) and all(
-            getattr(named, field) == getattr(config, field) for field in shape
-        ):
+        if shape(entry.config) == shape(config):
             return name
     if isinstance(config, ResNetConfig):
         return f"bit {'-'.join(map(str, config.depths))} x{config.width_factor}"

@@ -1,23 +1,21 @@
-"""Multiply-adds of a model and its training step: by formula, and by PyTorch's own counter.
+"""Operations of a model and of its training step, by PyTorch's own counter.
 
-Both count matrix products (including the two in attention) and convolutions, not norms, softmax,
+Matrix products (including the two in attention) and convolutions are counted, not norms, softmax,
 activations or weight standardisation. One multiply-add is two floating-point operations (FLOPs).
-The count of attention does not depend on the kernel.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vit.compute.convolutional import resnet_units
-from vit.compute.transformer import transformer_units
-from vit.compute.units import PRECISIONS, Unit
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from vit.checkpoints.building import build_empty
 from vit.errors import UserError
-from vit.models.config import ResNetConfig
-from vit.models.zoo import ModelConfig, config_from_dict
-
-if TYPE_CHECKING:
-    from torch import nn
+from vit.models.zoo import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,73 +24,29 @@ class Work:
 
     params: int
     """Number of parameters."""
-    macs: int
-    """Multiply-adds of the forward pass."""
-    training_macs: int
-    """Multiply-adds of forward and backward pass: three times `macs`, minus the gradient of the
-    pixels, which autograd does not compute."""
-    probe_macs: int = 0
-    """Multiply-adds of a training step of the head on a frozen backbone."""
-    training_macs_inside: int = 0
-    """`training_macs` without multiplications by padding, which XLA's cost analysis does not count
-    (xla/service/hlo_cost_analysis.cc, GetConvolutionFlops)."""
-
-    @property
-    def flops(self) -> int:
-        """Operations of the forward pass."""
-        return 2 * self.macs
-
-    @property
-    def training_flops(self) -> int:
-        """Operations of forward and backward pass."""
-        return 2 * self.training_macs
+    flops: int
+    """Of the forward pass."""
+    training_flops: int
+    """Of forward and backward pass, without the gradient of the pixels, which autograd does not
+    compute."""
 
 
-def sized(
-    config: ModelConfig, image_size: tuple[int, int] | None, num_classes: int | None = None
-) -> ModelConfig:
-    """The configuration with another image size (height, width) or number of classes."""
-    changes = {"image_size": image_size, "num_classes": num_classes}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    return config_from_dict({**config.to_dict(), **changes})
-
-
-def units(config: ModelConfig, precision: str = "fp32") -> list[Unit]:
-    """Units of a model in forward order, for images of `config.size`."""
-    kept = PRECISIONS[precision]
-    if isinstance(config, ResNetConfig):
-        return resnet_units(config, kept)
-    return transformer_units(config, kept)
-
-
+@cache
 def work(config: ModelConfig) -> Work:
-    """Operations by closed formula, for images of `config.size`."""
-    parts = units(config)
-    macs = sum(unit.macs for unit in parts)
-    padding = sum(unit.padding_macs * (2 if unit.reads_pixels else 3) for unit in parts)
-    training = sum(unit.training_macs for unit in parts)
-    return Work(
-        params=sum(unit.params for unit in parts),
-        macs=macs,
-        training_macs=training,
-        probe_macs=macs + sum(unit.classifier_macs for unit in parts),
-        training_macs_inside=training - padding,
-    )
+    """Operations of a model of this package, for images of `config.size`."""
+    return counted(build_empty(config), config.size, config.in_channels)
 
 
-def counted(model: "nn.Module", image_size: tuple[int, int], channels: int = 3) -> Work:
+def counted(model: nn.Module, image_size: tuple[int, int], channels: int = 3) -> Work:
     """Operations for one image of (height, width) pixels by `torch.utils.flop_counter`.
 
-    Moves the model to the meta device, where nothing is computed and weights are lost. The
-    backward pass of grouped convolutions is counted by `grouped_backward` instead.
+    Moves the model to the meta device, where nothing is computed and weights are lost. Frozen
+    parameters cost no gradient.
     """
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
     model.to("meta").eval()
     images = torch.empty(1, channels, *image_size, device="meta")
-    formulas = {torch.ops.aten.convolution_backward: grouped_backward}
-    with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
+    rules = {torch.ops.aten.convolution_backward: convolution_backward}
+    with FlopCounterMode(display=False, custom_mapping=rules) as counter:
         try:
             logits = model(images)
         except RuntimeError as error:  # raised by torchvision's networks if the image is too small
@@ -100,17 +54,14 @@ def counted(model: "nn.Module", image_size: tuple[int, int], channels: int = 3) 
             reason = str(error).splitlines()[0]
             raise UserError(f"images of {size} do not fit this model: {reason}") from error
         forward = counter.get_total_flops()
-        logits.sum().backward()
+        if logits.requires_grad:
+            logits.sum().backward()
         training = counter.get_total_flops()
-    return Work(
-        params=sum(p.numel() for p in model.parameters()),
-        macs=forward // 2,
-        training_macs=training // 2,
-        probe_macs=forward // 2,  # and the gradient of the head's weights, a thousandth of that
-    )
+    params = sum(p.numel() for p in model.parameters())
+    return Work(params=params, flops=forward, training_flops=training)
 
 
-def grouped_backward(gradient: Any, images: Any, weight: Any, *rest: Any, **_: Any) -> int:
+def convolution_backward(gradient: Any, images: Any, weight: Any, *rest: Any, **_: Any) -> int:
     """Operations of a convolution's backward pass, from the shapes that FlopCounterMode passes.
 
     One forward pass each for the gradients of input and weight. PyTorch 2.15 ignores the groups in

@@ -55,19 +55,14 @@ class Point:
         return f"{name}, {self.epochs} ep." if twice else name
 
     def score(self, name: str) -> float:
-        """Accuracy on one of ACCURACIES, or their AVERAGE, in per cent."""
-        if name == AVERAGE:
-            return self.average
-        return self.accuracy[list(ACCURACIES).index(name)]
+        """Accuracy on one of ACCURACIES, in per cent.
 
-    @property
-    def average(self) -> float:
-        """Mean of ImageNet, CIFAR-10, CIFAR-100, Pets and Flowers, in per cent.
-
-        The five sets in Figure 5; ReaL has ImageNet's images with other labels.
+        Or their AVERAGE over the five sets in Figure 5; ReaL has ImageNet's images with other
+        labels.
         """
-        rest = [self.score(name) for name in ACCURACIES if name != "real"]
-        return sum(rest) / len(rest)
+        if name == AVERAGE:
+            return sum(self.score(other) for other in ACCURACIES if other != "real") / 5
+        return self.accuracy[list(ACCURACIES).index(name)]
 
 
 # fmt: off

@@ -3,25 +3,22 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+LEFT = ("model", "training", "precision")
+"""Columns of text."""
 Row = dict[str, Any]
 Cell = Callable[[Row], str | None]
 
 
 def model_table(rows: Sequence[Row]) -> str:
-    """Models at image sizes, followed by their measurements, if any."""
-    named: list[tuple[str, str, Cell]] = [
-        ("model", "", lambda row: row["model"]),
-        ("image", "px", _pixels),
-    ]
-    costs = _table(
+    """Models at image sizes."""
+    return _table(
         [
-            *named,
+            ("model", "", lambda row: row["model"]),
+            ("image", "px", _pixels),
             ("params", "M", lambda row: amount(row["params"] / 1e6)),
             ("multiply-adds", "G/image", lambda row: amount(row["macs"] / 1e9)),
             ("forward", "GFLOP/image", lambda row: amount(row["flops"] / 1e9)),
             ("training step", "GFLOP/image", lambda row: amount(row["training_flops"] / 1e9)),
-            ("counter: forward", "GFLOP/image", _scaled("counted_flops", 1e9)),
-            ("training step", "GFLOP/image", _scaled("counted_training_flops", 1e9)),
             ("activations", "MiB/image", _scaled("activation_bytes", 2**20)),
             ("checkpointed", "MiB/image", _scaled("activation_bytes_checkpointing", 2**20)),
             ("largest batch", "images", _whole("largest_batch")),
@@ -29,14 +26,6 @@ def model_table(rows: Sequence[Row]) -> str:
         ],
         rows,
     )
-    if not any("measured_on" in row for row in rows):
-        return costs
-    measured: list[tuple[str, str, Cell]] = [
-        ("activations", "MiB/image", _scaled("measured_activation_bytes", 2**20)),
-        ("peak", "GiB", _scaled("measured_peak_bytes", 2**30)),
-        ("largest batch", "images", _whole("largest_batch_found")),
-    ]
-    return costs + "\n\nmeasured\n" + _table([*named, *_MEASURED, *measured], rows)
 
 
 def training_table(rows: Sequence[Row]) -> str:
@@ -53,11 +42,9 @@ def training_table(rows: Sequence[Row]) -> str:
             ("images", "M", lambda r: None if "paper_name" in r else amount(r["images"] / 1e6)),
             ("compute", "exaFLOPs", lambda r: amount(r["exaflops"])),
             ("paper", "exaFLOPs", _whole("paper_exaflops")),
-            ("ours/paper", "", _ratio("ratio")),
-            ("without padding", "exaFLOPs", _scaled("exaflops_without_padding", 1)),
-            ("ours/paper", "", _ratio("ratio_without_padding")),
-            ("accuracy", "%", _accuracy),
-            *_MEASURED,
+            ("ours/paper", "", lambda r: f"{r['ratio']:.3f}" if "ratio" in r else None),
+            ("accuracy", "%", _scaled("accuracy", 1)),
+            ("of", "", lambda r: r.get("split") or None),
             ("time", "device-days", _scaled("device_days", 1)),
             ("price", "", _scaled("cost", 1)),
         ],
@@ -91,39 +78,6 @@ def _whole(key: str) -> Cell:
     return lambda row: None if row.get(key) is None else f"{row[key]:,}"
 
 
-def _ratio(key: str) -> Cell:
-    return lambda row: None if row.get(key) is None else f"{row[key]:.3f}"
-
-
-def _accuracy(row: Row) -> str | None:
-    if row.get("accuracy") is None:
-        return None
-    return f"{row['accuracy']:.2f} {row['split']}"
-
-
-def _rate(key: str) -> Cell:
-    def cell(row: Row) -> str | None:
-        if key not in row:
-            return None
-        rate = row[key]
-        spread = (rate["max"] - rate["min"]) / 2 / rate["median"]
-        return f"{amount(rate['median'])} ±{100 * spread:.0f}%"
-
-    return cell
-
-
-def _used(row: Row) -> str | None:
-    return None if row.get("utilisation") is None else f"{100 * row['utilisation']:.0f}"
-
-
-_MEASURED: list[tuple[str, str, Cell]] = [
-    ("inference", "images/s", _rate("inference_images_per_second")),
-    ("training", "images/s", _rate("training_images_per_second")),
-    ("speed", "TFLOP/s", _scaled("flops_per_second", 1e12)),
-    ("of peak", "%", _used),
-]
-
-
 def _table(columns: Sequence[tuple[str, str, Cell]], rows: Sequence[Row]) -> str:
     """Aligned columns: text left, numbers right. Columns without values are dropped."""
     filled = []
@@ -135,7 +89,7 @@ def _table(columns: Sequence[tuple[str, str, Cell]], rows: Sequence[Row]) -> str
     lines = []
     for i in range(len(rows) + 2):
         cells = [
-            column[i].ljust(width) if column[0] in ("model", "training") else column[i].rjust(width)
+            column[i].ljust(width) if column[0] in LEFT else column[i].rjust(width)
             for column, width in zip(filled, widths, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
@@ -149,39 +103,41 @@ def bench_table(reports: Sequence[Row]) -> str:
     if machine == "cpu":
         count, facts = first["threads"], first["hardware"]
         machine = f"{count} thread{'s' if count > 1 else ''}, {facts['cores']} cores {facts['cpu']}"
-    names = [_sized_name(report) for report in reports]
-    width = max(map(len, names)) + 2 if several else 0
+    names = [f"{report['model']}, {_pixels(report)} pixels" for report in reports]
     subject = f"{len(reports)} models in turns" if several else names[0]
-    lines = [
-        f"{subject}, {first['what']}, on {machine}",
-        "",
-        f"{'model' if several else '':{width}}{'precision':28} {'batch':>5} {'images/s':>10} "
-        f"{'ms/batch':>10} {'±':>5} {'of limit':>9}",
+    rows = [
+        {"name": name, **row}
+        for name, report in zip(names, reports, strict=True)
+        for row in report["rows"]
     ]
-    for name, report in zip(names, reports, strict=True):
-        for row in report["rows"]:
-            way = row["precision"] + (f", compiled ({row['compile']})" if row["compile"] else "")
-            lines.append(
-                f"{name if several else '':{width}}{way:28} {row['batch_size']:5} "
-                f"{row['images_per_second']:10.2f} {row['milliseconds_per_batch']:10.1f} "
-                f"{row['spread']:5.0%} {row['utilisation']:9.0%}"
-            )
+    table = _table(
+        [
+            ("model", "", lambda row: row["name"] if several else None),
+            ("precision", "", _way),
+            ("batch", "images", _whole("batch_size")),
+            ("rate", "images/s", lambda row: f"{row['images_per_second']:.2f}"),
+            ("batch", "ms", lambda row: f"{row['milliseconds_per_batch']:.1f}"),
+            ("spread", "±", lambda row: f"{row['spread']:.0%}"),
+            ("of limit", "", lambda row: f"{row['utilisation']:.0%}"),
+        ],
+        rows,
+    )
+    lines = [f"{subject}, {first['what']}, on {machine}", "", table]
     for name, report in zip(names, reports, strict=True):
         lines += ["", *([f"{name}:"] if several else []), *_bench_advice(report)]
     return "\n".join(lines)
 
 
-def _sized_name(report: Row) -> str:
-    return f"{report['model']}, {'x'.join(map(str, report['image_size']))} pixels"
+def _way(row: Row) -> str:
+    return row["precision"] + (f" compiled ({row['compile']})" if row["compile"] else "")
 
 
 def _bench_advice(report: Row) -> list[str]:
     """The peaks of a model, its best precision and batch, and `vit fit`'s options for them."""
     limits, best = report["limit_flops_per_second"].items(), report["suggestion"]
-    name = best["precision"] + (f" compiled ({best['compile']})" if best["compile"] else "")
     lines = [
         "limit, GFLOP/s: " + ", ".join(f"{name} {value / 1e9:,.0f}" for name, value in limits),
-        f"best here: {name} with batches of {best['batch_size']}, "
+        f"best here: {_way(best)} with batches of {best['batch_size']}, "
         f"{best['images_per_second']:.2f} images/s",
     ]
     if report["what"] == "training step":

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
+
+import torch
 
 from vit.console import Meter
-
-if TYPE_CHECKING:
-    import torch
 
 Clock = Literal["wall", "cpu"]
 """Wall-clock time, or CPU time of all threads of this process, which a busy machine does not change
@@ -41,11 +40,6 @@ class Times:
         """Half the range of the rounds, relative to the median."""
         return (max(self.values) - min(self.values)) / 2 / self.median
 
-    def per_second(self, count: int) -> dict[str, float | int]:
-        """`count` things per second, as median, min and max of n rounds: plain JSON types."""
-        rates = [count / seconds for seconds in self.values]
-        return {"median": median(rates), "min": min(rates), "max": max(rates), "n": len(rates)}
-
     def ratios(self, other: "Times") -> list[float]:
         """Speed relative to `other`, per round."""
         return [b / a for a, b in zip(self.values, other.values, strict=True)]
@@ -68,12 +62,11 @@ def in_turns(
     shortest: float = SHORTEST,
     finish: Call = lambda: None,
     meter: Meter | None = None,
-    name: str = "",
 ) -> dict[Key, Times]:
     """Times of all calls, alternating for `rounds` rounds after a warm-up round.
 
     `finish` waits for asynchronous work of a device; see `finisher`. With `shortest` 0 a turn is
-    one call, also in the warm-up. `name` is a prefix of the meter's text.
+    one call, also in the warm-up.
     """
     now = time.perf_counter if clock == "wall" else time.process_time
 
@@ -87,7 +80,7 @@ def in_turns(
 
     def show(text: str, key: Key) -> None:
         if meter is not None:
-            meter.show(f"{name}{text}: {key}")
+            meter.show(f"{text}: {key}")
 
     def advance() -> None:
         if meter is not None:
@@ -108,8 +101,6 @@ def in_turns(
     return {key: Times(tuple(seconds)) for key, seconds in values.items()}
 
 
-def finisher(device: "torch.device") -> Call:
+def finisher(device: torch.device) -> Call:
     """A function that waits for the device; a no-op on a CPU."""
-    import torch
-
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None

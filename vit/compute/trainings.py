@@ -1,23 +1,15 @@
-"""Trainings with a known cost: the paper's Table 6, recipes, and finished runs."""
+"""What is compared, and trainings with a known cost: Table 6, recipes, and finished runs."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vit.compute.baselines import is_baseline
-from vit.compute.candidate import (
-    RESNET_SHAPE,
-    SHAPE,
-    Candidate,
-    candidate,
-    describe,
-    find_model,
-    from_config,
-)
-from vit.compute.cost import Training
+from vit.compute.candidate import Candidate, describe, find_model, from_config, is_baseline
 from vit.compute.table6 import JFT_IMAGES, JFT_SIZE, TABLE6, Point
+from vit.data.batches import DEFAULT_BATCH, batches_per_epoch, divided
+from vit.data.catalog import CATALOG
 from vit.errors import UserError
 from vit.fine_tuning import steps_for
 from vit.models.zoo import canonical_name, config_from_dict, model_config
@@ -25,85 +17,100 @@ from vit.reading import regular_file
 from vit.recipes import find_recipe
 from vit.yaml_reader import read_options
 
-if TYPE_CHECKING:
-    from vit.data.catalog import Dataset
-
-Size = tuple[int, int]
-
-
 UNNAMED = "vit_ti16"
 """Model of `vit fit` if a recipe names none."""
-BATCH = 64
-"""Batch size if a recipe names none."""
 EXAMPLE_IMAGES = 1_000
 """Training images where the length of a recipe follows from them and nothing says how many."""
 
 
-@dataclass(frozen=True)
-class Length:
-    """Length of the training, given by the user; None takes the recipe's."""
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The options of `vit compare`, which says what they mean."""
 
+    models: Sequence[str] = ()
+    image_size: Sequence[tuple[int, int]] = ()
+    """(height, width) in pixels; every model is compared at each."""
+    classes: int | None = None
+    precision: str = "bf16"
+    memory: float | None = None
+    recipe: str | None = None
     images: float | None = None
-    """Training images per epoch."""
     epochs: float | None = None
     processes: int | None = None
+    device: str | None = None
+    utilisation: float | None = None
+    price_per_hour: float | None = None
+    runs: Sequence[str] = ()
 
 
-def jft_trainings(
-    models: Sequence[str], images: float | None, epochs: float | None, num_classes: int | None
-) -> list[tuple[Training, Point | None]]:
-    """Rows of Table 6, of all or some models, each with its point if it is in the paper.
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A model and the number of its training images."""
+
+    model: Candidate
+    images: float
+    """Images seen in total: epochs times images per epoch."""
+    epochs: float | None = None
+    """None if the length is given in steps or images."""
+    frozen: bool = False
+    """Whether only the head is trained, on a frozen backbone."""
+    point: Point | None = None
+    """Its row of the paper's Table 6, if it has one."""
+
+    @property
+    def flops(self) -> float:
+        """Operations of the whole training."""
+        work = self.model.probe if self.frozen else self.model.work
+        return self.images * work.training_flops
+
+
+def jft_trainings(options: Comparison) -> tuple[list[Training], list[str]]:
+    """Rows of Table 6, of all or some models, each with its point if it is in the paper; and notes.
 
     A model that is not in the table needs `epochs`, which then replaces the table's for all.
     """
-    names = [name if is_baseline(name) else canonical_name(name) for name in models]
-    seen = float(JFT_IMAGES if images is None else images)
+    if options.image_size:
+        raise UserError("--image-size: the models of --recipe jft are trained at 224 pixels")
+    names = [name if is_baseline(name) else canonical_name(name) for name in options.models]
+    seen = float(options.images or JFT_IMAGES)
+    notes = [f"JFT-300M: {seen / 1e6:g} million images per epoch, {JFT_SIZE} pixels."]
+    if options.epochs is not None:
+        chosen = names or dict.fromkeys(point.model for point in TABLE6)
+        plan = [(name, options.epochs, None) for name in chosen]
+    else:
+        for name in names:
+            if not any(point.model == name for point in TABLE6):
+                raise UserError(f"{name} is not in Table 6 of the paper: say how long, --epochs N")
+        points = [p for n in names for p in TABLE6 if p.model == n] if names else TABLE6
+        plan = [(point.model, point.epochs, point) for point in points]
+        notes.append("docs/compute.md explains every difference from the paper.")
+    trainings = []
+    for name, epochs, point in plan:
+        model = find_model(name, (JFT_SIZE, JFT_SIZE), options.classes)
+        trainings.append(Training(model=model, images=epochs * seen, epochs=epochs, point=point))
+    return trainings, notes
 
-    def training(name: str, epochs: float) -> Training:
-        model = candidate(name, (JFT_SIZE, JFT_SIZE), num_classes)
-        return Training(model=model, images=epochs * seen, epochs=epochs)
 
-    if epochs is not None:
-        chosen = names or list(dict.fromkeys(point.model for point in TABLE6))
-        return [(training(name, epochs), None) for name in chosen]
-    for name in names:
-        if not any(point.model == name for point in TABLE6):
-            raise UserError(f"{name} is not in Table 6 of the paper: say how long, --epochs N")
-    points = [p for p in TABLE6 if not names] + [p for n in names for p in TABLE6 if p.model == n]
-    return [(training(point.model, point.epochs), point) for point in points]
-
-
-def recipe_trainings(
-    recipe: str,
-    models: Sequence[str],
-    size: Size | None,
-    num_classes: int | None,
-    length: Length,
-) -> tuple[list[Training], list[str]]:
+def recipe_trainings(options: Comparison) -> tuple[list[Training], list[str]]:
     """The training of a recipe, or of the named models by that recipe; and notes."""
-    options = read_recipe(recipe)
-    data, model, trainer = (_group(recipe, options, name) for name in ("data", "model", "trainer"))
-    dataset = _dataset(data)
+    recipe = str(options.recipe)
+    content = read_options(find_recipe(recipe))
+    data, model, trainer = (_group(recipe, content, name) for name in ("data", "model", "trainer"))
+    dataset, num_classes = CATALOG.get(str(data.get("dataset"))), options.classes
     if num_classes is None and dataset is not None:
         num_classes = dataset.num_classes
-    if size is None:
-        side = data.get("image_size", 224)
-        size = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
-    seen, passes, notes = _images_seen(recipe, data, trainer, length)
-    task = options.get("task", "classification")
+    side = options.image_size[0] if options.image_size else data.get("image_size", 224)
+    size = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
+    images, epochs, notes = _images_seen(options, data, trainer)
+    task = content.get("task", "classification")
     if task != "classification":
         notes.append(f"Counted as if the task were classification, not {task}.")
-    if models:
-        compared = [find_model(name, size, num_classes) for name in models]
+    if options.models:
+        compared = [find_model(name, size, num_classes) for name in options.models]
     else:
         compared = [_recipe_model(recipe, model, size, num_classes)]
-    frozen = _frozen(model)
-    return [Training(model=m, images=seen, epochs=passes, frozen=frozen) for m in compared], notes
-
-
-def read_recipe(name: str) -> dict[str, Any]:
-    """A recipe's options. UserError if it is not YAML with options."""
-    return read_options(find_recipe(name))
+    shared: dict[str, Any] = {"images": images, "epochs": epochs, "frozen": _frozen(model)}
+    return [Training(model=each, **shared) for each in compared], notes
 
 
 def _group(recipe: str, options: dict[str, Any], name: str) -> dict[str, Any]:
@@ -115,12 +122,12 @@ def _group(recipe: str, options: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _recipe_model(
-    recipe: str, model: dict[str, Any], size: Size, num_classes: int | None
+    recipe: str, model: dict[str, Any], size: tuple[int, int], num_classes: int | None
 ) -> Candidate:
     name, changes = model.get("name"), model.get("architecture") or {}
     if model.get("pretrained"):
         return find_model(str(model["pretrained"]), size, num_classes)
-    if name is None and not {*SHAPE, *RESNET_SHAPE} & set(changes):
+    if name is None and not changes:
         raise UserError(
             f"recipe {recipe!r} leaves the model to you: name it too, as in "
             f"`vit compare vit_s16 --recipe {recipe}`"
@@ -130,33 +137,31 @@ def _recipe_model(
 
 
 def _images_seen(
-    recipe: str, data: dict[str, Any], trainer: dict[str, Any], length: Length
+    options: Comparison, data: dict[str, Any], trainer: dict[str, Any]
 ) -> tuple[float, float | None, list[str]]:
     """(total images seen, epochs or None, notes), from the recipe's limit of epochs or steps."""
-    processes = length.processes
+    recipe, processes = options.recipe, options.processes
     if processes is None:
         processes = _whole(trainer.get("num_nodes"), 1) * _whole(trainer.get("devices"), 1)
     accumulated = _whole(trainer.get("accumulate_grad_batches"), 1)
-    whole = data.get("global_batch")  # of a step; the batch or the accumulation follows from it
-    own = _whole(data.get("batch_size"), 0)  # auto divides global_batch, or another recipe's batch
-    batch = (own or BATCH) * processes
-    if whole and not own:
-        batch = whole // accumulated
+    batch, step = _whole(data.get("batch_size"), 0), data.get("global_batch")
+    if step:
+        divided(step, batch or None, processes, accumulated)  # a UserError where `vit fit` has one
+    else:
+        step = (batch or DEFAULT_BATCH) * processes * accumulated
     # The user's epochs replace the recipe's steps.
-    steps = _whole(trainer.get("max_steps"), 0) if length.epochs is None else 0
-    step = whole or batch * accumulated
-    epochs = length.epochs or _whole(trainer.get("max_epochs"), 0)
+    steps = 0 if options.epochs else _whole(trainer.get("max_steps"), 0)
+    epochs = options.epochs or _whole(trainer.get("max_epochs"), 0)
     if not epochs and not steps and _by_size(trainer):
-        images = EXAMPLE_IMAGES if length.images is None else length.images
+        images = options.images or EXAMPLE_IMAGES
         steps = steps_for(round(images), step)
         return steps * step, None, [f"{steps:,} steps, for {images:,.0f} images (--images)."]
     if not epochs and not steps:
         raise UserError(f"recipe {recipe!r} does not say how long it trains: add --epochs N")
     seen = float("inf")
     if epochs:
-        images = _train_images(recipe, data) if length.images is None else length.images
-        # An epoch skips the images after the last full batch (vit/data/sampler.py).
-        seen = epochs * max(1, images // batch) * batch
+        images = int(options.images or _train_images(str(recipe), data))
+        seen = epochs * batches_per_epoch(images, step) * step
     if steps and steps * step <= seen:
         who = "one process" if processes == 1 else f"{processes} processes"
         return steps * step, None, [f"{steps:,} steps of {step:,} images, {who} (--processes)."]
@@ -174,14 +179,8 @@ def _frozen(model: dict[str, Any]) -> bool:
     return bool((model.get("learning") or {}).get("freeze_backbone"))
 
 
-def _dataset(data: dict[str, Any]) -> "Dataset | None":
-    from vit.data.catalog import CATALOG  # heavy: imports numpy
-
-    return CATALOG.get(str(data.get("dataset")))
-
-
-def _train_images(recipe: str, data: dict[str, Any]) -> float:
-    dataset = _dataset(data)
+def _train_images(recipe: str, data: dict[str, Any]) -> int:
+    dataset = CATALOG.get(str(data.get("dataset")))
     if dataset is None:
         name = data.get("dataset")
         of = f"the dataset {name!r}" if name else "its data"
@@ -199,23 +198,12 @@ def _whole(value: Any, otherwise: int) -> int:
     return value if isinstance(value, int) and value > 0 else otherwise
 
 
-@dataclass(frozen=True)
-class Run:
-    """A finished run of the user."""
+def read_run(path: str) -> tuple[Training, dict[str, Any]]:
+    """The training of a run directory, and the fields of its row.
 
-    name: str
-    training: Training
-    accuracy: float | None
-    """Top-1 in per cent, on test if there is one, otherwise on val; None without top-1."""
-    split: str
-    dataset: str | None
-    """Name of its data set, if any."""
-    pretrained: bool
-    """Whether it started from weights whose compute is not included."""
-
-
-def read_run(path: str) -> Run:
-    """Reads a run directory. UserError if it has no finished run."""
+    Accuracy is top-1 in per cent, on test if there is one, otherwise on val. UserError if the
+    directory has no finished run.
+    """
     folder = Path(path).expanduser()
     try:
         summary = json.loads(regular_file(folder / "summary.json").read_text(encoding="utf-8"))
@@ -233,15 +221,12 @@ def read_run(path: str) -> Run:
         recipe = extra.get("recipe") or {}
     model, data = recipe.get("model") or {}, recipe.get("data") or {}
     split = next((s for s in ("test", "val") if f"{s}/acc1" in metrics), "")
-    return Run(
-        name=folder.resolve().name,
-        training=Training(
-            model=from_config(describe(config), config),
-            images=images,
-            frozen=_frozen(model),
-        ),
-        accuracy=100 * metrics[f"{split}/acc1"] if split else None,
-        split=split,
-        dataset=data.get("dataset"),
-        pretrained=model.get("pretrained") is not None,
-    )
+    fields = {
+        "run": folder.resolve().name,
+        "accuracy": 100 * metrics[f"{split}/acc1"] if split else None,
+        "split": split,
+        "dataset": data.get("dataset"),
+        "pretrained": model.get("pretrained") is not None,
+    }
+    candidate = from_config(describe(config), config)
+    return Training(model=candidate, images=images, frozen=_frozen(model)), fields

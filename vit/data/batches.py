@@ -8,6 +8,14 @@ from vit.errors import UserError
 BatchSize = int | Literal["auto"] | None
 """data.batch_size: auto is the largest that fits, which `vit fit` chooses before the first step."""
 
+DEFAULT_BATCH = 64
+"""Images in a batch of one process, where nothing says how many."""
+
+
+def batches_per_epoch(num_samples: int, global_batch: int) -> int:
+    """Full global batches in an epoch; at least one, for which a smaller set is repeated."""
+    return max(1, num_samples // global_batch)
+
 
 def asked_sizes(batch_size: BatchSize, global_batch: int | None) -> int | None:
     """Images in a batch of one process, where a number asks for them; UserError below 1."""

@@ -14,7 +14,13 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from vit.console import say
-from vit.data.batches import BatchSize, asked_sizes, divided
+from vit.data.batches import (
+    DEFAULT_BATCH,
+    BatchSize,
+    asked_sizes,
+    batches_per_epoch,
+    divided,
+)
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.find import Known, find_splits
@@ -23,7 +29,7 @@ from vit.data.memory import Decoded, in_memory
 from vit.data.options import Loading, Sampling, Splitting, both_sides
 from vit.data.preprocess import InputFormat, Preprocess
 from vit.data.raster import rgb
-from vit.data.sampler import EvalSampler, TrainBatchSampler, balancing, batches_per_epoch
+from vit.data.sampler import EvalSampler, TrainBatchSampler, balancing
 from vit.data.sources import EVALUATION_ORDER, ImageSet, PathList, SplitName, Splits
 from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
@@ -36,8 +42,6 @@ _INPUTS = InputFormat()
 _SAMPLING = Sampling()
 _SPLITTING = Splitting()
 _LOADING = Loading()
-DEFAULT_BATCH = 64
-"""Images in a batch of one process, where nothing says how many."""
 
 
 class ImageData(LightningDataModule):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from vit.data.batches import batches_per_epoch
 from vit.errors import UserError
 from vit.seeds import places, sample_seed
 
@@ -21,11 +22,6 @@ class Progress(Protocol):
 
     consumed_samples: int
     """Training samples consumed so far, on all ranks together, epochs before included."""
-
-
-def batches_per_epoch(num_samples: int, global_batch: int) -> int:
-    """Full global batches in an epoch; at least one, for which a smaller set is repeated."""
-    return max(1, num_samples // global_batch)
 
 
 def balancing(labels: np.ndarray) -> Tensor:

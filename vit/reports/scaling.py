@@ -1,9 +1,7 @@
-"""Figures of many models: accuracy against training compute, speed against image size."""
+"""The figure of many models: accuracy against training compute."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
-from math import sqrt
 from typing import Any, Protocol
 
 from matplotlib.axes import Axes
@@ -119,55 +117,6 @@ def plain(value: float) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpeedCurve:
-    """Images per second by image size: (median, slowest, fastest) of the repetitions."""
-
-    label: str
-    sizes: Sequence[int]
-    """Side in pixels; for other shapes, the side of a square of equal area."""
-    inference: Sequence[tuple[float, float, float]]
-    training: Sequence[tuple[float, float, float]]
-
-
-def speed_against_size(curves: Sequence[SpeedCurve], title: str, theme: Theme = LIGHT) -> Figure:
-    """Figure 12 of the ViT paper for this machine: inference left, training right.
-
-    `title` names the machine. Bars reach from the slowest to the fastest repetition.
-    """
-    figure = new_figure(8.2, 3.9, theme)
-    left, right = figure.subplots(1, 2, sharey=True)
-    sizes = sorted({size for curve in curves for size in curve.sizes})
-    for axes, name in ((left, "Inference"), (right, "Training step")):
-        style_axes(axes, theme)
-        axes.set_title(name, loc="left", color=theme.ink, fontsize=10, fontweight="bold")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticks(sizes, labels=[str(size) for size in sizes])
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-        label_axes(axes, theme, x="image size, pixels", y="images/s" if axes is left else "")
-        looks = cycle(
-            (colour, marker, line)
-            for line, marker in (("-", "o"), ((0, (4, 2)), "s"), ((0, (1, 1.5)), "D"))
-            for colour in (theme.first, theme.second, theme.third)
-        )
-        for curve, (colour, marker, line) in zip(curves, looks, strict=False):
-            rates = curve.inference if axes is left else curve.training
-            middle = [rate[0] for rate in rates]
-            reach = [[m - rate[1] for m, rate in zip(middle, rates, strict=True)],
-                     [rate[2] - m for m, rate in zip(middle, rates, strict=True)]]  # fmt: skip
-            axes.errorbar(
-                curve.sizes, middle, reach, color=colour, marker=marker, linestyle=line,
-                markersize=4, linewidth=1.6, elinewidth=1, label=shorten(curve.label, 28),
-            )  # fmt: skip
-    right.legend(frameon=False, fontsize=8.5, labelcolor=theme.ink)
-    figure.supxlabel(title, color=theme.muted, fontsize=8)
-    return figure
-
-
 class Published(Protocol):
     """A published training, such as a row of Table 6 of the ViT paper."""
 
@@ -211,30 +160,3 @@ def compute_figure(
     single = datasets.pop() if len(datasets) == 1 else None
     label = "your runs" + (f" ({single})" if single else "")
     return accuracy_against_compute(points, f"{title} top-1 after transfer", label)
-
-
-def speed_figure(rows: Sequence[Row]) -> Figure:
-    """Images per second by image size, one curve per model."""
-    curves = []
-    for name in dict.fromkeys(row["model"] for row in rows):
-        by_size = sorted((r for r in rows if r["model"] == name), key=_side)
-        curves.append(
-            SpeedCurve(
-                label=name,
-                sizes=[_side(row) for row in by_size],
-                inference=[_reach(row["inference_images_per_second"]) for row in by_size],
-                training=[_reach(row["training_images_per_second"]) for row in by_size],
-            )
-        )
-    first = rows[0]
-    where = f"{first['measured_on']}, {first['precision']}, batch {first['batch_size']}"
-    return speed_against_size(curves, where)
-
-
-def _side(row: Row) -> int:
-    height, width = row["image_size"]
-    return round(sqrt(height * width))
-
-
-def _reach(rate: dict[str, float]) -> tuple[float, float, float]:
-    return rate["median"], rate["min"], rate["max"]

@@ -15,8 +15,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from vit.console import say
-from vit.data.batches import batch_sizes
-from vit.data.module import DEFAULT_BATCH, ImageData
+from vit.data.batches import DEFAULT_BATCH, batch_sizes
+from vit.data.module import ImageData
 from vit.errors import UserError
 from vit.hardware import computes_on_cpu
 from vit.yaml_reader import read_options
