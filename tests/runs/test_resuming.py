@@ -215,6 +215,15 @@ def test_a_new_run_names_the_one_that_could_go_on(
     assert "unfinished" not in vit(*command, "--seed_everything=5").err
 
 
+def test_a_run_without_validation_images_has_none_to_score(
+    vit: Vit, command: tuple[str, ...]
+) -> None:
+    options = ("--data.splits.val_fraction=0", "--trainer.max_epochs=1", "--run_dir=run")
+    assert vit(*command, *options).status == 0
+    done = vit("validate", "run")
+    assert done.status == 2 and "val" in done.err and "Error" not in done.err
+
+
 def test_a_path_is_resumed_in_a_new_directory(
     run: Path, vit: Vit, command: tuple[str, ...]
 ) -> None:
@@ -254,10 +263,12 @@ def test_a_resume_from_best_takes_every_step_once(
 ) -> None:
     (unfinished(run) / "checkpoints/last.ckpt").unlink()
     more = () if validates else ("--trainer.limit_val_batches=0", "--final_split=none")
+    step = read_checkpoint(run / "checkpoints/best.ckpt")["global_step"]
     done = vit(*command, "--run_dir=whole", "--trainer.max_epochs=9", *more)
     assert done.status == 0, done.err
     assert [int(row["step"]) for row in metrics(run)] == list(range(27 + validates))
     assert read_checkpoint(run / "checkpoints/last.ckpt")["global_step"] == 27
+    assert json.loads((run / "summary.json").read_text())["resumed_at"] == step
 
 
 def flip(file: Path, draw: random.Random) -> None:
