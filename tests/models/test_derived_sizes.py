@@ -97,7 +97,7 @@ def test_a_built_network_has_the_sizes_that_its_configuration_states(
     assert stem_map.shape[1] == config.stem_channels
     assert pooled.shape[1] == config.pooled_width
     assert model.pre_logits(pooled).shape[1] == config.num_features
-    assert len(model.head_layers) == config.num_logit_layers
+    assert len(model.head_layers) == 1 + config.distillation_token
     mlp: Any = model.blocks[0].get_submodule("mlp")
     halves = 2 if config.activation == "swiglu" else 1
     assert mlp.fc1.out_features == halves * mlp.fc2.in_features == config.mlp_hidden_width
@@ -160,4 +160,4 @@ def test_tokens_slots_and_gates_are_those_of_timms_variants(
     assert twin.pos_embed.shape[1] == config.num_positions
     assert twin.blocks[0].mlp.fc1.out_features == config.mlp_hidden_width
     heads = [getattr(twin, n) for n in ("head", "head_dist") if hasattr(twin, n)]
-    assert len(heads) == config.num_logit_layers
+    assert len(heads) == 1 + config.distillation_token

@@ -85,7 +85,8 @@ def download(
                     return target
         except (URLError, HTTPException, ConnectionError, TimeoutError, ssl.SSLError) as error:
             reason = str(error).strip("<>").splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"{name} cannot be fetched from {url} ({reason}); {remedy}") from error
+            place = "" if name == url else f" from {url}"
+            raise UserError(f"{name} cannot be fetched{place} ({reason}); {remedy}") from error
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{name} cannot be kept in {target.parent}: {reason}") from error

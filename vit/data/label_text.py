@@ -12,9 +12,6 @@ OTHER_SEPARATORS = (";", ",", "/")
 """What other programs write between the labels of one image: part of a class name unless
 `label_separator` says otherwise."""
 
-MAX_SHOWN = 100
-"""Characters of a label in a message."""
-
 _NEARLY_ALL, _MOST = 0.9, 0.75
 """Share of labels with such a separator, or of those with a part in common, that gets a note."""
 

@@ -298,11 +298,6 @@ class ViTConfig:
         return 2 * self.width if self.pool == "cls_gap" else self.width
 
     @property
-    def num_logit_layers(self) -> int:
-        """Number of heads: two for distilled models, one per token."""
-        return 1 + int(self.distillation_token)
-
-    @property
     def _num_slot_tokens(self) -> int:
         return int(self.class_token) + int(self.distillation_token)
 

@@ -170,9 +170,8 @@ def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Iterator[None]:
             alive.children += take_children(trainer)
             ended = [child for child in alive.children if child.poll() not in (None, 0)]
             _end(alive.children)
-            lost = isinstance(error, RuntimeError | ConnectionError) and not isinstance(
-                error, UserError | ProcessLost
-            )
+            kind = isinstance(error, RuntimeError | ConnectionError)
+            lost = kind and not isinstance(error, ProcessLost)
             if trainer.world_size > 1 and lost and _LOST_CONNECTION.search(str(error)):
                 why = f": process {ended[0].pid} ended ({_status(ended[0])})" if ended else ""
                 raise ProcessLost(
