@@ -44,11 +44,11 @@ from vit.data.loaders import make_loader
 from vit.data.module import ImageData, InputFormat
 from vit.data.options import Loading, Splitting
 from vit.data.photo import Photo, scale_of
-from vit.data.preprocess import Preprocess, to_tensor
 from vit.data.sampler import TrainBatchSampler
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform, inception_box
 from vit.hardware import hardware, versions
+from vit.preprocessing import Preprocess, to_tensor
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 AREA = (0.08, 1.0)

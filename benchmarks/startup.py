@@ -77,7 +77,7 @@ def prepare(folder: Path) -> None:
     from vit.checkpoints.native import save_native
     from vit.checkpoints.pretrained import create_model
     from vit.checkpoints.writing import write_safetensors
-    from vit.data.preprocess import Preprocess
+    from vit.preprocessing import Preprocess
 
     model = create_model("vit_ti16")
     torch.nn.init.normal_(model.head.weight)  # one of zeros names nothing

@@ -18,7 +18,7 @@ from vit.checkpoints.native import save_native
 from vit.checkpoints.publish import push_to_hub
 from vit.checkpoints.report import LoadReport
 from vit.cli.main import COMMANDS, main
-from vit.data.preprocess import Preprocess
+from vit.preprocessing import Preprocess
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}

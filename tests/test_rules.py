@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_850),
-    "data": (set(), 5_280),
+    "data": (set(), 4_980),
     "reports": (set(), 2_130),
     "checkpoints": ({"models"}, 5_680),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
@@ -34,7 +34,7 @@ ROOMS: dict[str, tuple[set[str], int]] = {
 ROOMS["runs"] = (set(ROOMS), 2_000)
 ROOMS["cli"] = (set(ROOMS), 1_900)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_400}
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_650}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit
 that needs it, with the reason in the message."""
 # One-page modules in vit/, which every room may import.
@@ -45,6 +45,7 @@ ONE_PAGE = {
     "errors",
     "fine_tuning",  # shared by training and the cost of a recipe
     "hardware",
+    "preprocessing",
     "logistic",  # shared by the head before fine-tuning and the probe
     "ranking",
     "reading",

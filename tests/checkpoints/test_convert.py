@@ -24,10 +24,10 @@ from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.cli.convert import run
 from vit.cli.main import main
-from vit.data.preprocess import Preprocess
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
+from vit.preprocessing import Preprocess
 
 SIZES: dict[str, Any] = {
     "image_size": 32,

@@ -21,10 +21,10 @@ from vit.checkpoints import described, native
 from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.cli.main import main
-from vit.data.preprocess import Preprocess
 from vit.errors import UserError
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import ModelConfig, build_model
+from vit.preprocessing import Preprocess
 
 TINY = ViTConfig(
     image_size=(16, 24), patch_size=8, width=32, depth=2, mlp_dim=40, num_heads=4, num_classes=3

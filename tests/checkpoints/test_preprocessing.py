@@ -17,9 +17,9 @@ from vit.checkpoints.convert import convert
 from vit.checkpoints.native import save_native
 from vit.checkpoints.preprocessing import Inexpressible, from_huggingface, from_timm
 from vit.checkpoints.published import Published, table
-from vit.data.preprocess import Preprocess
 from vit.errors import UserError
 from vit.inference.transforms import ImageTransform
+from vit.preprocessing import Preprocess
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (50, 70, 3)).astype(np.uint8)
 SIDE = {"height": 32, "width": 32}

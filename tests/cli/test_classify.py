@@ -9,7 +9,7 @@ import torch
 import vit as package
 from tests.command import Vit
 from vit.checkpoints.native import save_native
-from vit.data.preprocess import Preprocess
+from vit.preprocessing import Preprocess
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_classify_answers_alike_for_a_directory_of_another_library(
     library: str, vit: Vit, tmp_path: Path, photos: Path
 ) -> None:
     from vit.checkpoints.native import save_native
-    from vit.data.preprocess import Preprocess
+    from vit.preprocessing import Preprocess
 
     model = scatter(package.create_model("vit_b16", **SMALL, image_size=32, activation="gelu"))
     preprocess = Preprocess(image_size=(32, 32), crop_fraction=1.0).to_dict()

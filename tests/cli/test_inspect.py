@@ -16,8 +16,8 @@ from tests.command import Vit
 from tests.models.small_models import small_bit, small_hybrid, small_vit
 from vit import inspection
 from vit.checkpoints.native import save_native
-from vit.data.preprocess import Preprocess
 from vit.inspection.subject import load_subject, open_photo
+from vit.preprocessing import Preprocess
 
 NAMES = ["cat", "dog", "owl", "cow", "hen", "pig", "ram"]
 

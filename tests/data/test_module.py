@@ -14,9 +14,9 @@ from torch import Tensor
 from tests.grouped import image_data
 from vit.data.module import ImageData, InputFormat, Sampling
 from vit.data.options import Loading, Splitting
-from vit.data.preprocess import Preprocess
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
+from vit.preprocessing import Preprocess
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 PLAIN = TrainTransform(crop="none", flip=False)

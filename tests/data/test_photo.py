@@ -11,8 +11,8 @@ from PIL import Image
 from vit.data import photo as photo_module
 from vit.data.decode import ImageError, open_image
 from vit.data.photo import Photo
-from vit.data.preprocess import Interpolation, pillow_filter, resize_to_cover, to_tensor
 from vit.data.transforms import TrainTransform, inception_box
+from vit.preprocessing import Interpolation, pillow_filter, resize_to_cover, to_tensor
 
 
 def scene(height, width, seed=0):

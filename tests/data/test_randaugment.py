@@ -10,7 +10,6 @@ import torch
 from PIL import Image, ImageEnhance
 
 from vit.data import randaugment as module
-from vit.data.preprocess import to_tensor
 from vit.data.randaugment import (
     GRAY,
     TF_OPERATIONS,
@@ -20,6 +19,7 @@ from vit.data.randaugment import (
     randaugment_timm,
 )
 from vit.data.transforms import TrainTransform
+from vit.preprocessing import to_tensor
 
 NEAREST = Surroundings(GRAY, Image.Resampling.NEAREST)
 MEAN = (0.485, 0.456, 0.406)

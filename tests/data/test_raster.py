@@ -12,15 +12,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.data.decode import ImageError
+from vit.data.decode import ImageError, open_image
 from vit.data.module import ImageData
-from vit.data.options import Loading
-from vit.data.preprocess import InputFormat, Preprocess, center_crop, resize_to_cover
+from vit.data.options import InputFormat, Loading
 from vit.data.raster import open_raster, picture
 from vit.data.sources import ImageSet, PathList
 from vit.data.statistics import channel_statistics, with_statistics
 from vit.data.transforms import TrainTransform, pad_crop
 from vit.errors import UserError
+from vit.preprocessing import Preprocess, center_crop, resize_to_cover
 
 RANDOM = np.random.default_rng(0)
 
@@ -159,7 +159,7 @@ def test_evaluation_is_that_of_pillows_float_images(
         std=(1.0,) * 5,
         channels=5,
     )
-    found = preprocess(preprocess.open(values))
+    found = preprocess(open_raster(values, 5))
     for plane, own in zip(found.numpy(), values.transpose(2, 0, 1), strict=True):
         image = Image.fromarray(np.ascontiguousarray(own))
         size = tuple(round(side / preprocess.crop_fraction) for side in (24, 30))
@@ -176,8 +176,8 @@ def test_gray_of_8_bits_is_prepared_as_its_rgb_picture_is() -> None:
     values = some("uint8", 50, 40)
     gray = Preprocess(image_size=(24, 24), mean=(0.4,), std=(0.2,), channels=1)
     rgb = Preprocess(image_size=(24, 24), mean=(0.4,) * 3, std=(0.2,) * 3)
-    ours = gray.normalize(gray(gray.open(Image.fromarray(values)))[None])
-    theirs = rgb.normalize(rgb(rgb.open(values))[None])
+    ours = gray.normalize(gray(open_raster(values, 1))[None])
+    theirs = rgb.normalize(rgb(open_image(values))[None])
     # Pillow rounds to whole values after each of two passes.
     torch.testing.assert_close(ours, theirs[:, :1], atol=1.1 / 255 / 0.2, rtol=0)
 

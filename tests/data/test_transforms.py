@@ -12,9 +12,9 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
-from vit.data.preprocess import to_tensor
 from vit.data.transforms import TrainTransform, erase, inception_box
 from vit.errors import UserError
+from vit.preprocessing import to_tensor
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.data.preprocess import Preprocess
 from vit.data.transforms import TrainTransform
 from vit.data.windows import Windows, evaluation_windows, key_bits, planar
+from vit.preprocessing import Preprocess
 
 KEYS = np.array([(e, i, r) for e in range(3) for i in range(40) for r in range(2)])
 

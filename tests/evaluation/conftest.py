@@ -11,9 +11,9 @@ from PIL import Image
 
 from tests.grouped import image_data
 from vit.data.module import ImageData
-from vit.data.preprocess import Preprocess
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
+from vit.preprocessing import Preprocess
 
 SIZES = {"train": (9, 8, 7), "test": (4, 3, 5)}
 

@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 
 from vit.data.decode import open_image
-from vit.data.preprocess import Preprocess
 from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
 from vit.evaluation import features as features_module
 from vit.evaluation.features import Extractor, images_digest
+from vit.preprocessing import Preprocess
 
 
 def by_hand(model, photos: Path, split: str, layer: str) -> tuple[np.ndarray, list[int]]:

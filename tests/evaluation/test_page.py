@@ -7,8 +7,8 @@ import torch
 
 from tests.test_docs import PAGES, blocks, files, run
 from vit.checkpoints.native import save_native
-from vit.data.preprocess import Preprocess
 from vit.models.zoo import build_model, model_config
+from vit.preprocessing import Preprocess
 
 __all__ = ["files"]  # a fixture
 

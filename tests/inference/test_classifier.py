@@ -16,8 +16,8 @@ from vit.checkpoints.convert import convert
 from vit.checkpoints.formats import FORMATS
 from vit.checkpoints.native import save_native
 from vit.checkpoints.preprocessing import IMAGENET_MEAN, IMAGENET_STD
-from vit.data.preprocess import Preprocess
 from vit.errors import UserError
+from vit.preprocessing import Preprocess
 
 CLASSES = ["cat", "dog", "hen"]
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from tests.models.small_models import small_bit, small_hybrid, small_vit
-from vit.data.preprocess import InputFormat
+from vit.data.options import InputFormat
 from vit.inspection import grad_cam, rollout
 from vit.inspection.figures import overlay
 from vit.inspection.glance import glances

@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 import vit as package
 from tests.command import Vit
 from vit.checkpoints.native import save_native
-from vit.data.preprocess import Preprocess
 from vit.evaluation.linear_probe import STRENGTHS
+from vit.preprocessing import Preprocess
 
 ARCHITECTURE = {"patch_size": 8, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
 OPTIONS = ("--data.batch_size=8", "--data.loading.num_workers=0", "--trainer.precision=32-true")

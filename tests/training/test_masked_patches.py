@@ -120,7 +120,7 @@ def test_uncorrupted_patches_have_no_loss(make: Make) -> None:
 
 def test_targets_are_of_the_pixels_and_not_of_the_normalised_values(make: Make) -> None:
     """Labels must differ between patches and images: constant ones can be had without learning."""
-    from vit.data.preprocess import Preprocess
+    from vit.preprocessing import Preprocess
 
     pixels = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
     cut = Preprocess(

@@ -114,7 +114,7 @@ def test_a_mean_at_the_border_of_two_colours_is_exact() -> None:
     [((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))],
 )
 def test_the_normalisation_is_undone_to_the_bit(mean: tuple, std: tuple) -> None:
-    from vit.data.preprocess import Preprocess
+    from vit.preprocessing import Preprocess
 
     values = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, 3, 16, 16)
     images = Preprocess(image_size=(16, 16), mean=mean, std=std, crop_fraction=1.0).normalize(

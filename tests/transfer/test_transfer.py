@@ -37,9 +37,9 @@ def pretrained(vit: Vit) -> Path:
 def small_model() -> Path:
     """A model directory with patches of 8 pixels, and the recipe small.yaml."""
     from vit.checkpoints.native import save_native
-    from vit.data.preprocess import Preprocess
     from vit.models.config import ViTConfig
     from vit.models.zoo import build_model
+    from vit.preprocessing import Preprocess
 
     config = ViTConfig(
         image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=1, num_classes=5

@@ -72,13 +72,13 @@ def _answers(
 
     With --on_error skip such pictures are added to `skipped` instead.
     """
-    from vit.data.decode import ImageError
+    from vit.data.decode import ImageError, open_input
 
     for start in range(0, len(paths), BATCH):
         opened, problem = [], None
         for path in paths[start : start + BATCH]:
             try:
-                opened.append((path, classifier.preprocess.open(path)))
+                opened.append((path, open_input(path, classifier.preprocess.channels)))
             except ImageError as error:
                 if options.on_error == "error":
                     problem = error

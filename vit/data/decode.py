@@ -96,6 +96,18 @@ def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Im
     return _from_array(source)
 
 
+def open_input(source: Any, channels: int | None) -> Any:
+    """An image as Preprocess takes it: RGB, or float32 `c h w` if `channels` is given.
+
+    `source` is a path, a file's bytes, a PIL image or an array. Raises ImageError.
+    """
+    if channels is None:
+        return open_image(source)
+    from vit.data.raster import open_raster  # NumPy is loaded for these images only
+
+    return open_raster(source, channels)
+
+
 def _read(open_stream: Callable[[], _Stream], name: str) -> Image.Image:
     head = b""
     try:

@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.dataset import ImageDataset, collate
+from vit.data.decode import open_input
 from vit.data.memory import Decoded
 from vit.data.photo import Photo
-from vit.data.preprocess import Preprocess
 from vit.data.sources import ImageSet
 from vit.data.transforms import TrainTransform
 from vit.data.windows import Windows, evaluation_windows
+from vit.preprocessing import Preprocess
 
 MAX_WORKERS = 8
 """More rarely pay: each takes memory, and a GPU is fed by eight cores or by none."""
@@ -53,6 +54,7 @@ def make_dataset(
     `in_memory`: asked for the images, opened, by what is cut from them.
     """
     rgb, size = preprocess.channels is None, preprocess.image_size
+    reader = partial(open_input, channels=preprocess.channels)
     transform: Callable[[Any], Tensor] = preprocess
     windows = evaluation_windows(preprocess)
     if augment is not None:
@@ -63,10 +65,10 @@ def make_dataset(
         transform,
         seed=seed,
         on_error=on_error,
-        opener=Photo if rgb else preprocess.open,
+        opener=Photo if rgb else reader,
         windows=windows if rgb else None,
         decoded=in_memory(windows) if rgb else None,
-        reader=preprocess.open,
+        reader=reader,
     )
 
 

@@ -26,8 +26,7 @@ from vit.data.dataset import Batch, ImageDataset
 from vit.data.find import Known, find_splits
 from vit.data.loaders import choose_num_workers, make_dataset, make_loader, on_cuda
 from vit.data.memory import Decoded, in_memory
-from vit.data.options import Loading, Sampling, Splitting, both_sides
-from vit.data.preprocess import InputFormat, Preprocess
+from vit.data.options import InputFormat, Loading, Sampling, Splitting, both_sides
 from vit.data.raster import rgb
 from vit.data.sampler import EvalSampler, TrainBatchSampler, balancing
 from vit.data.sources import EVALUATION_ORDER, ImageSet, PathList, SplitName, Splits
@@ -35,6 +34,7 @@ from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
 from vit.data.windows import Windows
 from vit.errors import UserError
+from vit.preprocessing import Preprocess
 
 # As constants, because a default that is called in the signature would be made once all the same.
 _TRAIN_TRANSFORM = TrainTransform()

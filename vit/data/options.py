@@ -1,16 +1,56 @@
 """Groups among the arguments of ImageData; each checks its own."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
 
 from vit.data.memory import Cache
-from vit.data.preprocess import check_choice
-from vit.data.raster import MAX_CHANNELS
 from vit.errors import BELOW_ONE, NOT_NEGATIVE, Range, UserError, check_range
+from vit.preprocessing import HALF, MAX_CHANNELS, Interpolation, Preprocess, Resize, check_choice
 
 MAX_WORKERS = 1024
 """More would be started until the memory ends."""
 CHANNELS = Range(low=1, high=MAX_CHANNELS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFormat:
+    """Preprocessing of evaluation images, and the normalisation of all.
+
+    What is not given is that of the pretrained weights, or else the default named.
+    """
+
+    resize: Resize | None = None
+    """crop (default) keeps the aspect ratio and cuts off what sticks out; squash stretches."""
+
+    crop_fraction: float | None = None
+    """Side of the centre crop over the resized side, in (0, 1]; 0.875 (default) is 256 to 224."""
+
+    interpolation: Interpolation | None = None
+    """Filter of the resize at evaluation: bilinear (default) or bicubic."""
+
+    mean: tuple[float, ...] | None = None
+    """Subtracted from red, green and blue in [0, 1]; 0.5 by default. One number per channel where
+    data.channels is given; the default is then that of the training images."""
+
+    std: tuple[float, ...] | None = None
+    """Divides red, green and blue after that; 0.5 by default, or that of the training images."""
+
+    def known(self, image_size: tuple[int, int], channels: int | None) -> Preprocess | None:
+        """The complete preprocessing; None with `channels`, whose mean and std depend on train.
+
+        Raises UserError for an impossible value.
+        """
+        if channels is None:
+            return self.preprocess(image_size)
+        replace(self, mean=None, std=None).preprocess(image_size, channels)
+        return None
+
+    def preprocess(self, image_size: tuple[int, int], channels: int | None = None) -> Preprocess:
+        """The complete preprocessing for (height, width), and for `channels` that are not RGB."""
+        half = HALF[:1] * (channels or 3)
+        values: dict[str, Any] = {"mean": half, "std": half}
+        values |= {name: value for name, value in asdict(self).items() if value is not None}
+        return Preprocess(image_size=image_size, channels=channels, **values)
 
 
 @dataclass(frozen=True, kw_only=True)

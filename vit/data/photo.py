@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vit.data.borrow import borrowed
 from vit.data.decode import MAX_PIXELS, open_image
-from vit.data.preprocess import (
+from vit.preprocessing import (
     Interpolation,
     cover_size,
     interleaved,
@@ -83,7 +83,7 @@ class Photo:
         return _resized(part, (first_row, first_column, rows, columns), size, interpolation)
 
     def cover(self, size: tuple[int, int], interpolation: Interpolation) -> Image.Image:
-        """The whole image by `vit.data.preprocess.resize_to_cover`."""
+        """The whole image by `vit.preprocessing.resize_to_cover`."""
         if not is_strip(self.height, self.width):
             height, width = cover_size(self.height, self.width, size)
             scale = scale_of(self.height, self.width, (height, width))

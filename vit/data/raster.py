@@ -21,16 +21,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from PIL.ExifTags import Base
 from torch import Tensor
 
 from vit.data.decode import MAX_PIXELS, TRANSPOSE, ImageError, open_image, printable_path
 from vit.errors import MESSAGE, shorten
+from vit.preprocessing import Preprocess
 from vit.reading import special
-
-MAX_CHANNELS = 16
 
 _NUMPY, _PNG = b"\x93NUMPY", b"\x89PNG\r\n\x1a\n"
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -66,34 +64,28 @@ def open_raster(source: Any, channels: int) -> Tensor:
     return torch.from_numpy(floats / scale if scale != 1 else floats.copy())
 
 
-def picture(raster: Tensor) -> Image.Image:
+def picture(raster: Tensor, *, stretch: bool = True) -> Image.Image:
     """An RGB image to look at: three channels as red, green and blue, else the first as gray.
 
-    The darkest value becomes black and the brightest white.
+    With `stretch` the darkest value becomes black and the brightest white; else 0 and 1 do.
     """
     shown = raster[:3] if len(raster) >= 3 else raster[:1].expand(3, -1, -1)
-    low, high = shown.amin(), shown.amax()
-    pixels = (shown - low) / (high - low).clamp(min=1e-12) * 255
+    if stretch:
+        low, high = shown.amin(), shown.amax()
+        shown = (shown - low) / (high - low).clamp(min=1e-12)
+    pixels = shown.clamp(0, 1) * 255
     return Image.fromarray(pixels.round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
+
+
+def model_input(normalized: Tensor, preprocess: Preprocess) -> Image.Image:
+    """An RGB image to look at of float32 `c h w` from `Preprocess.normalize`, on the CPU."""
+    values = preprocess.denormalize(normalized)
+    return picture(values, stretch=preprocess.channels is not None)
 
 
 def rgb(image: Tensor | Image.Image) -> Image.Image:
     """An RGB image itself, and the `picture` of another one."""
     return picture(image) if isinstance(image, Tensor) else image
-
-
-def resized(raster: Tensor, size: tuple[int, int], interpolation: str) -> Tensor:
-    """`c h w` at (height, width), antialiased: Pillow's filters, in float32."""
-    if tuple(raster.shape[1:]) == size:
-        return raster
-    return F.interpolate(raster[None], size, mode=interpolation, antialias=True)[0]
-
-
-def window(raster: Tensor, top: int, left: int, size: tuple[int, int]) -> Tensor:
-    """The part of `size` (height, width) from `top` and `left` on, with zeros outside."""
-    height, width = raster.shape[1:]
-    right, bottom = left + size[1] - width, top + size[0] - height
-    return F.pad(raster, (-left, right, -top, bottom)).contiguous()
 
 
 def _values(source: Any, channels: int) -> tuple[str, np.ndarray]:

@@ -16,7 +16,7 @@ import numpy as np
 from vit.cache import cache_directory
 from vit.console import Meter, note, say
 from vit.data.decode import ImageError
-from vit.data.preprocess import InputFormat
+from vit.data.options import InputFormat
 from vit.data.raster import open_raster
 from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError, some_of

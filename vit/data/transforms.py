@@ -21,18 +21,19 @@ from PIL import Image, ImageFilter, ImageOps
 from torch import Tensor
 
 from vit.data.photo import Photo
-from vit.data.preprocess import (
-    Interpolation,
-    center_crop,
-    center_window,
-    check_choice,
-    cover,
-    pillow_filter,
-    to_tensor,
-)
 from vit.data.randaugment import MAX_MAGNITUDE, Variant, randaugment
 from vit.data.windows import Windows
 from vit.errors import NOT_NEGATIVE, UserError, check_range
+from vit.preprocessing import (
+    Interpolation,
+    center_crop,
+    check_choice,
+    pillow_filter,
+    resize,
+    resize_to_cover,
+    to_tensor,
+    window,
+)
 
 Crop = Literal["inception", "pad", "simple", "resize_random", "none"]
 
@@ -224,24 +225,23 @@ class TrainTransform:
 
     def _cropped_raster(self, image: Tensor, size: tuple[int, int]) -> Tensor:
         """The same crops of float32 `c h w`, by the same draws."""
-        from vit.data.raster import resized, window
-
         self.check_channels()
         if self.crop == "inception":
             rows, columns = image.shape[1:]
             top, left, height, width = inception_box(rows, columns, self.crop_area)
             part = image[:, top : top + height, left : left + width]
-            return resized(part, size, self.interpolation).contiguous()
+            return resize(part, size, self.interpolation).contiguous()
         border = 0
         if self.crop == "resize_random":
             assert self.resize_size is not None
             self.check_size(size)
             square = (self.resize_size, self.resize_size)
-            image = (resized if self.resize_squash else cover)(image, square, self.interpolation)
+            fit = resize if self.resize_squash else resize_to_cover
+            image = fit(image, square, self.interpolation)
         else:
-            image = cover(image, size, self.interpolation)
+            image = resize_to_cover(image, size, self.interpolation)
         if self.crop == "none":
-            return center_window(image, size)
+            return center_crop(image, size)
         if self.crop == "pad":
             border = self.crop_padding
         if self.crop == "simple":

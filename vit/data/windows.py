@@ -14,12 +14,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.data.preprocess import (
+from vit.preprocessing import (
     Interpolation,
     Preprocess,
     cover_size,
     is_strip,
-    pillow_filter,
+    resize,
     resize_to_cover,
 )
 
@@ -74,12 +74,8 @@ class Windows:
 
     def resize(self, image: Image.Image) -> Image.Image:
         """What comes before the window."""
-        if not self.squash:
-            return resize_to_cover(image, self.resized, self.interpolation)
-        height, width = self.resized
-        if image.size == (width, height):
-            return image
-        return image.resize((width, height), pillow_filter(self.interpolation))
+        fit = resize if self.squash else resize_to_cover
+        return fit(image, self.resized, self.interpolation)
 
     def fits(self, height: int, width: int) -> bool:
         """Whether images of this size are resized to what they are."""
@@ -147,10 +143,9 @@ def _scaled(bits: np.ndarray, width: int, choices: int) -> np.ndarray:
 
 def evaluation_windows(preprocess: Preprocess) -> Windows:
     """The windows that `preprocess` cuts."""
-    height, width = (round(side / preprocess.crop_fraction) for side in preprocess.image_size)
     return Windows(
         size=preprocess.image_size,
-        resized=(height, width),
+        resized=preprocess.resized,
         squash=preprocess.resize == "squash",
         interpolation=preprocess.interpolation,
     )

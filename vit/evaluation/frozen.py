@@ -7,13 +7,13 @@ from typing import Any, Literal
 from vit.checkpoints.pretrained import load_pretrained
 from vit.checkpoints.report import print_report
 from vit.console import note, say
-from vit.data.module import ImageData, InputFormat
+from vit.data.module import ImageData
 from vit.data.options import Loading, Splitting
-from vit.data.preprocess import Preprocess, channels_of
 from vit.data.sources import SplitName
 from vit.errors import UserError
 from vit.evaluation.features import Extractor, Features, Layer
 from vit.models.zoo import Model
+from vit.preprocessing import Preprocess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Frozen:
         if report.preprocess is not None:
             preprocess = Preprocess.from_dict(report.preprocess)
         else:
-            preprocess = InputFormat().preprocess(model.config.size, channels_of(model.config))
+            preprocess = Preprocess.for_model(model.config)
             note("the file does not say how images are prepared: [-1, 1]")
         changes = {"resize": reading.resize, "crop_fraction": reading.crop_fraction}
         preprocess = replace(preprocess, **{k: v for k, v in changes.items() if v is not None})

@@ -22,10 +22,11 @@ from vit.checkpoints.native import load_native
 from vit.checkpoints.native import matches as is_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.console import note
-from vit.data.preprocess import Preprocess
+from vit.data.decode import open_input
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
+from vit.preprocessing import Preprocess
 from vit.reading import irregular
 
 _EVEN = 0.5
@@ -71,7 +72,8 @@ class Classifier:
 
         UserError where the outputs are not finite.
         """
-        batch = torch.stack([self.preprocess(self.preprocess.open(image)) for image in images])
+        opened = (open_input(image, self.preprocess.channels) for image in images)
+        batch = torch.stack([self.preprocess(image) for image in opened])
         parameter = next(self.model.parameters())
         batch = self.preprocess.normalize(batch.to(parameter.device)).to(parameter.dtype)
         with torch.inference_mode():

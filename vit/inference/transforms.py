@@ -5,9 +5,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vit.data.preprocess import InputFormat, Preprocess, channels_of
+from vit.data.decode import open_input
 from vit.errors import UserError
 from vit.inference.classifier import Classifier
+from vit.preprocessing import Preprocess
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,14 @@ class ImageTransform:
     preprocess: Preprocess
 
     def __call__(self, image: Any) -> Tensor:
-        pixels = self.preprocess(self.preprocess.open(image))
+        pixels = self.preprocess(open_input(image, self.preprocess.channels))
         return self.preprocess.normalize(pixels[None])[0]
 
 
 def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
     """The evaluation preprocessing of a model from `vit.create_model` or `vit.load`.
 
-    `changes`: overrides of fields of `vit.data.preprocess.Preprocess`, such as `crop_fraction=1.0`.
+    `changes`: overrides of fields of `vit.preprocessing.Preprocess`, such as `crop_fraction=1.0`.
     A model with fresh weights has the defaults of training from scratch: a centre crop of 0.875,
     and mean and standard deviation 0.5. Raises UserError if the weights do not record their
     normalisation and `mean` and `std` are not given.
@@ -43,9 +44,5 @@ def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
                 "these weights do not record their normalisation: give mean and std, such as "
                 "vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
             )
-        preprocess = (
-            Preprocess.from_dict(recorded)
-            if recorded
-            else InputFormat().preprocess(config.size, channels_of(config))
-        )
+        preprocess = Preprocess.from_dict(recorded) if recorded else Preprocess.for_model(config)
     return ImageTransform(Preprocess.from_dict({**preprocess.to_dict(), **changes}))

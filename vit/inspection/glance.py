@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from PIL import Image
 
-from vit.data.preprocess import Preprocess
 from vit.inspection.capture import has_attention
 from vit.inspection.figures import overlay
 from vit.inspection.gradients import grad_cam
 from vit.inspection.maps import rollout
 from vit.models.zoo import Model
+from vit.preprocessing import Preprocess
 from vit.reports.results import Look
 
 SECONDS = 1.5

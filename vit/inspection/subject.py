@@ -12,10 +12,10 @@ from vit.checkpoints.pretrained import load_pretrained
 from vit.checkpoints.report import print_report
 from vit.console import note
 from vit.data.decode import open_image
-from vit.data.preprocess import InputFormat, Preprocess
 from vit.errors import UserError, did_you_mean
 from vit.inspection.capture import has_attention
 from vit.models.zoo import Model
+from vit.preprocessing import Preprocess
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subj
     if report.preprocess is not None:
         preprocess = Preprocess.from_dict(report.preprocess)
     else:
-        preprocess = InputFormat().preprocess(config.size)
+        preprocess = Preprocess.for_model(config)
         note("the file does not say how images are prepared: [-1, 1]")
     if image_size is not None:
         preprocess = replace(preprocess, image_size=image_size)

@@ -33,6 +33,7 @@ class FirstBatch(Callback):
     ) -> None:
         if not is_first_process() or trainer.global_step or batch_idx:
             return
+        from vit.data.raster import model_input
         from vit.reports.figures import labelled_images
 
         data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
@@ -40,7 +41,7 @@ class FirstBatch(Callback):
         if pl_module.mixing:
             draws = pl_module.next_draws(len(images))
             images, targets = pl_module.mixing(images, targets, data.num_classes, draws)
-        shown = [data.preprocess.picture(image) for image in images[:MOST].detach().float().cpu()]
+        shown = [model_input(i, data.preprocess) for i in images[:MOST].detach().float().cpu()]
         captions = [_caption(t, data.classes, data.multilabel) for t in targets[:MOST].cpu()]
         title = f"The first training batch: {len(shown)} of {len(images)} images"
         png = BytesIO()

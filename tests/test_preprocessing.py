@@ -13,15 +13,15 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
-from vit.data.preprocess import (
+from vit.data.options import InputFormat
+from vit.errors import UserError
+from vit.preprocessing import (
     MAX_ASPECT,
-    InputFormat,
     Preprocess,
     center_crop,
     resize_to_cover,
     to_tensor,
 )
-from vit.errors import UserError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILTERS = {
@@ -227,7 +227,7 @@ def test_dict_survives_json():
         ({"image_size": [8, 8], "crop_fraction": 87.5}, "crop_fraction"),
         ({"image_size": [8, 8], "crop_fraction": "0.9"}, "crop_fraction"),
         ({"image_size": [8, 8], "mean": [0.5]}, "mean=.* three numbers: red, green and blue"),
-        ({"image_size": [8, 8], "std": [0.5, 0.0, 0.5]}, "std=.* three numbers above 0"),
+        ({"image_size": [8, 8], "std": [0.5, 0.0, 0.5]}, "std=.* 3 numbers above 0"),
     ],
 )
 def test_impossible_value_is_a_user_error(values, message):
@@ -245,7 +245,7 @@ def test_only_torch_and_pillow_are_needed(tmp_path):
         "import torch\n"
         "warnings.simplefilter('error')\n"
         "from vit.data.decode import open_image\n"
-        "from vit.data.preprocess import Preprocess\n"
+        "from vit.preprocessing import Preprocess\n"
         "preprocess = Preprocess(image_size=(28, 28), crop_fraction=0.875)\n"
         f"image = preprocess(open_image({str(path)!r}))\n"
         "print(image.long().sum().item(), preprocess.normalize(image[None]).shape)"

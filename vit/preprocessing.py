@@ -1,0 +1,268 @@
+"""What happens to an image between its file and the model: resize, centre crop, normalise.
+
+The fields of `Preprocess` are those of config.json, of weight files and of `vit.transforms`. An
+image is an RGB image of Pillow, or a float32 tensor `c h w` where channels are not RGB; both take
+the same steps. Shapes: b batch, c channels, h w pixels.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeVar, get_args
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from vit.errors import UserError, did_you_mean, shorten
+
+Size = tuple[int, int]
+"""Height and width in pixels."""
+Resize = Literal["crop", "squash"]
+Interpolation = Literal["bilinear", "bicubic"]
+"""Pillow's filters, antialiased."""
+Picture = TypeVar("Picture", Image.Image, Tensor)
+
+HALF = (0.5, 0.5, 0.5)
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CROP_FRACTION = 0.875
+"""Side of the centre crop over the resized side, if neither recipe nor weights state it."""
+MAX_CHANNELS = 16
+MAX_ASPECT = 100
+"""Only the middle of longer strips is used: one of 1 x 20,000 pixels, its shorter side resized to
+256, would take five gigabytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocess:
+    """The preprocessing of a model at evaluation and in use.
+
+    `resize="crop"` on a square is torchvision's Resize(int) and CenterCrop, to the bit; on other
+    shapes the image is resized until it covers them. `resize="squash"` is the evaluation of the
+    ViT paper's code (vit_jax/input_pipeline.py), which does not keep the aspect ratio.
+    """
+
+    image_size: Size
+    """Height and width that the model sees, in pixels."""
+
+    resize: Resize = "crop"
+    """crop keeps the aspect ratio and cuts off what sticks out; squash stretches the image."""
+
+    crop_fraction: float = CROP_FRACTION
+    """Side of the centre crop over the resized side, in (0, 1]: the image is first resized to
+    round(image_size / crop_fraction). 0.875 is ImageNet's 256 to 224; 1 loses the least."""
+
+    interpolation: Interpolation = "bilinear"
+    """Filter of the resize: bilinear or bicubic."""
+
+    mean: tuple[float, ...] = HALF
+    """Subtracted from red, green and blue in [0, 1]. 0.5 with std 0.5 maps to [-1, 1] as in the
+    paper's code."""
+
+    std: tuple[float, ...] = HALF
+    """Divides red, green and blue after the mean is subtracted."""
+
+    channels: int | None = None
+    """Channels of the images, whose values are then those of the file (vit/data/raster.py); mean
+    and std have as many numbers. None: every image becomes RGB of 8 bits."""
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a value that is of a wrong type or out of range."""
+        check_choice("resize", self.resize, get_args(Resize))
+        check_choice("interpolation", self.interpolation, get_args(Interpolation))
+        if not _numbers(self.image_size, 2, int) or min(self.image_size) < 1:
+            raise _invalid("image_size", self.image_size, "(height, width) in pixels")
+        if not _numbers((self.crop_fraction,), 1) or not 0 < self.crop_fraction <= 1:
+            raise _invalid("crop_fraction", self.crop_fraction, "in (0, 1]")
+        count, meaning = 3, "three numbers: red, green and blue"
+        if self.channels is not None:
+            if not _numbers((self.channels,), 1, int) or not 1 <= self.channels <= MAX_CHANNELS:
+                raise _invalid("channels", self.channels, f"from 1 to {MAX_CHANNELS}")
+            count, meaning = self.channels, f"{self.channels} numbers, one per channel"
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if not _numbers(values, count):
+                raise _invalid(name, values, meaning)
+        if min(self.std) <= 0:
+            raise _invalid("std", self.std, f"{count} numbers above 0")
+
+    @property
+    def resized(self) -> Size:
+        """Height and width before the centre crop."""
+        height, width = (round(side / self.crop_fraction) for side in self.image_size)
+        return height, width
+
+    def __call__(self, image: Image.Image | Tensor) -> Tensor:
+        """RGB image -> uint8 `c h w`; float32 `c h w` -> the same."""
+        if isinstance(image, Tensor):
+            return self._cut(image)
+        return to_tensor(self._cut(image))
+
+    def _cut(self, image: Picture) -> Picture:
+        fit = resize if self.resize == "squash" else resize_to_cover
+        return center_crop(fit(image, self.resized, self.interpolation), self.image_size)
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """uint8 `b c h w`, or float32 where `channels` are given -> float32 on the same device.
+
+        The only place where pixels are normalised. The steps and their order are torchvision's
+        ToTensor and Normalize, so the result equals theirs to the bit.
+        """
+        count, kind = self.channels or 3, torch.uint8 if self.channels is None else torch.float32
+        if images.dtype != kind or images.ndim != 4 or images.shape[1] != count:
+            received = f"{images.dtype} of shape {tuple(images.shape)}"
+            wanted = f"{str(kind).removeprefix('torch.')} images of shape (b, {count}, h, w)"
+            raise ValueError(f"normalize takes {wanted}, not {received}")
+        mean, std = (_per_channel(values, images.device) for values in (self.mean, self.std))
+        if self.channels is not None:
+            return images.sub(mean).div_(std)
+        return images.to(torch.float32).div_(255).sub_(mean).div_(std).contiguous()
+
+    def denormalize(self, images: Tensor) -> Tensor:
+        """The inverse of `normalize` for float32 `c h w`: values in [0, 1] of RGB images."""
+        mean, std = (_per_channel(values, images.device) for values in (self.mean, self.std))
+        return images * std + mean
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values, for the model's config.json."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+            if name != "channels" or value is not None
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Preprocess":
+        """The inverse of `to_dict`. Raises UserError for a missing, unknown or impossible value."""
+        names = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in names:
+                hint = did_you_mean(name, names) or f"; the known ones are {', '.join(names)}"
+                raise UserError(f"preprocessing has no field {shorten(name)!r}{hint}")
+        if "image_size" not in values:
+            raise UserError("preprocessing has no image_size; give [height, width] in pixels")
+        decoded: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**decoded)
+
+    @classmethod
+    def for_model(cls, config: Any) -> "Preprocess":
+        """The defaults for the `size` and `in_channels` of a model's configuration."""
+        count = config.in_channels
+        half = HALF[:1] * count
+        return cls(
+            image_size=config.size, mean=half, std=half, channels=None if count == 3 else count
+        )
+
+
+def resize(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
+    """The image at `size`, antialiased: Pillow's filters, which torch computes in float32 too."""
+    if size_of(image) == size:
+        return image
+    if isinstance(image, Tensor):
+        return F.interpolate(image[None], size, mode=interpolation, antialias=True)[0]
+    return image.resize((size[1], size[0]), pillow_filter(interpolation))
+
+
+def resize_to_cover(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
+    """Resize to the smallest image of the same aspect ratio that covers `size`.
+
+    For a square `size` this is torchvision's Resize(int), with the same rounding of the longer
+    side. See `MAX_ASPECT` for strips.
+    """
+    height, width = size_of(image)
+    if is_strip(height, width):
+        limit = MAX_ASPECT * min(height, width)
+        height, width = min(height, limit), min(width, limit)
+        image = center_crop(image, (height, width))
+    return resize(image, cover_size(height, width, size), interpolation)
+
+
+def center_crop(image: Picture, size: Size) -> Picture:
+    """Cut `size` from the middle; if the image is smaller, add black around it.
+
+    torchvision's CenterCrop, with its rounding: half a pixel goes to the even offset when it
+    cuts, and to the right and bottom when it pads.
+    """
+    top, left = (
+        round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
+        for side, crop in zip(size_of(image), size, strict=True)
+    )
+    return window(image, top, left, size)
+
+
+def window(image: Picture, top: int, left: int, size: Size) -> Picture:
+    """The part of `size` from row `top` and column `left`, black (0) outside the image."""
+    height, width = size_of(image)
+    if (top, left, *size) == (0, 0, height, width):
+        return image
+    bottom, right = top + size[0], left + size[1]
+    if isinstance(image, Tensor):
+        return F.pad(image, (-left, right - width, -top, bottom - height)).contiguous()
+    return image.crop((left, top, right, bottom))
+
+
+def size_of(image: Image.Image | Tensor) -> Size:
+    """Height and width of an image, or of `c h w`."""
+    if isinstance(image, Tensor):
+        return image.shape[1], image.shape[2]
+    return image.height, image.width
+
+
+def cover_size(height: int, width: int, size: Size) -> Size:
+    """The size to which `resize_to_cover` resizes an image that is not a strip."""
+    if width * size[0] <= height * size[1]:
+        return int(size[1] * height / width), size[1]
+    return size[0], int(size[0] * width / height)
+
+
+def is_strip(height: int, width: int) -> bool:
+    """An image of which only the middle is used, by `MAX_ASPECT`."""
+    return max(height, width) > MAX_ASPECT * min(height, width)
+
+
+def to_tensor(image: Image.Image) -> Tensor:
+    """RGB image -> uint8 `c h w`, in memory of its own."""
+    return interleaved(image).permute(2, 0, 1).contiguous()
+
+
+def interleaved(image: Image.Image) -> Tensor:
+    """RGB image -> uint8 `h w c`, in memory of its own."""
+    if image.mode != "RGB":
+        raise ValueError(f"image of mode {image.mode}: open it with vit.data.decode.open_image")
+    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)  # writable: no warning
+    return pixels.view(image.height, image.width, 3)
+
+
+def pillow_filter(interpolation: Interpolation) -> Image.Resampling:
+    """Pillow's constant for the name of a filter."""
+    return Image.Resampling[interpolation.upper()]
+
+
+def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise UserError unless `value` of the named field is one of `choices`."""
+    if value not in choices:
+        hint = did_you_mean(str(value), choices) or f"; choose {' | '.join(choices)}"
+        raise UserError(f"{field}={shorten(value)!r} is unknown{hint}")
+
+
+def _invalid(field: str, value: Any, meaning: str) -> UserError:
+    return UserError(f"{field}={shorten(value)} must be {meaning}")
+
+
+def _numbers(values: Any, count: int, kind: type = float) -> bool:
+    """A tuple of `count` finite numbers; float takes integers too."""
+    kinds = (int, float) if kind is float else kind
+    return (
+        isinstance(values, tuple)
+        and len(values) == count
+        and all(isinstance(value, kinds) and not isinstance(value, bool) for value in values)
+        and all(math.isfinite(value) for value in values)
+    )
+
+
+def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    # Filled in place: a copy from the host would make it wait for the device at every batch.
+    return torch.stack([torch.full((1, 1), value, device=device) for value in values])  # c 1 1
