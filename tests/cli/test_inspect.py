@@ -144,7 +144,7 @@ def test_without_images_the_parameters_are_drawn(vit: Vit, tmp_path: Path) -> No
         (("--class", "7"), "the model knows no such class of its 7"),
         (("--image-size", 4), "images of 4x4 pixels are smaller than a patch of 8"),
         (("--image-size", 30), "do not divide into patches of 8; give --image-size 24x24"),
-        (("--image-size", "x"), "is no number of pixels"),
+        (("--image-size", "x"), "is not a size in pixels"),
         (("--out", "file"), "--out file is a file; give a folder"),
         (("--out", "file/below"), "cannot make this folder"),
         (("--device", "nonsense"), "--device nonsense cannot be used"),

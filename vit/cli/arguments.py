@@ -1,4 +1,4 @@
-"""What the commands share: their parser, types of arguments, pictures and folders."""
+"""The commands' parser, argument types, and lists of image files."""
 
 import argparse
 from collections.abc import Iterable, Iterator
@@ -24,10 +24,7 @@ def pixels(text: str) -> tuple[int, int]:
     """'224' or '192x256' (height first) as (height, width)."""
     sides = text.lower().split("x")
     if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
-        raise argparse.ArgumentTypeError(
-            f"{text} is no number of pixels such as 224, or 192x256 (height first); models go "
-            "before it"
-        )
+        raise argparse.ArgumentTypeError(f"{text} is not a size in pixels, such as 224 or 192x256")
     return int(sides[0]), int(sides[-1])
 
 
@@ -58,16 +55,16 @@ def share(text: str) -> float:
 
 @contextmanager
 def chosen_device(name: str | None) -> Iterator[str]:
-    """The device of --device, by default the GPU where there is one.
+    """The device of --device, by default a GPU if there is one.
 
-    UserError if what is done with it inside fails because torch cannot use it.
+    UserError if torch cannot use it.
     """
     import torch
 
     device = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         yield device
-    except (RuntimeError, AssertionError) as error:  # torch's ways to say that it has none
+    except (RuntimeError, AssertionError) as error:  # torch raises either for a missing device
         reason = str(error).splitlines()[0]
         raise UserError(f"--device {device} cannot be used: {reason}") from error
 
@@ -75,7 +72,7 @@ def chosen_device(name: str | None) -> Iterator[str]:
 def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[Path]:
     """The files named, and the pictures in the folders named, in order.
 
-    `arrays`: whether .npy files are pictures, too.
+    `arrays`: .npy files count as images too.
     """
     from vit.data.scan import image_extensions
 

@@ -1,4 +1,4 @@
-"""`vit classify`: names for pictures."""
+"""`vit classify`: the most probable classes of images."""
 
 import argparse
 import json
@@ -18,9 +18,9 @@ BATCH = 32
 
 
 def run(args: list[str]) -> int:
-    """Prints the most probable classes of every picture, and its labels if it may have several."""
+    """Prints the most probable classes of every image, and its labels if it may have several."""
     parser = OneLineParser(
-        prog="vit classify", description="Names what is on pictures, with a trained model."
+        prog="vit classify", description="Classifies images with a trained model."
     )
     parser.add_argument("model", help="a run, a directory or file of weights, a name or an address")
     parser.add_argument("images", nargs="+", help="pictures, or folders of them")
@@ -33,7 +33,7 @@ def run(args: list[str]) -> int:
     options = parser.parse_args(args)
     if options.top < 1:
         raise UserError(f"--top {options.top} must be at least 1")
-    paths = list(pictures(options.images, arrays=True))  # before a model is loaded for nothing
+    paths = list(pictures(options.images, arrays=True))  # before the model is loaded
 
     from vit.inference.classifier import load
 
@@ -42,7 +42,7 @@ def run(args: list[str]) -> int:
         classifier.to(device)
     arrays = any(path.suffix.lower() == ".npy" for path in paths)
     if arrays and classifier.preprocess.channels is None:
-        paths = list(pictures(options.images))  # folders without them
+        paths = list(pictures(options.images))  # without .npy files
     rows: list[dict[str, Any]] = []
     skipped: list[ImageError] = []
     try:
@@ -54,7 +54,7 @@ def run(args: list[str]) -> int:
                     print(f"  labels: {', '.join(row['labels']) or 'none'}")
                 for answer in row["top"]:
                     print(f"  {answer['probability']:6.1%}  {answer['class']}")
-    finally:  # a picture that cannot be read does not cost the answers before it
+    finally:  # also if an unreadable image ends the command
         if options.json:
             print(json.dumps(rows, indent=2, ensure_ascii=False))
     if skipped:

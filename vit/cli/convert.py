@@ -1,4 +1,4 @@
-"""`vit convert`: weights from any known layout to another, or the difference between two files."""
+"""`vit convert`: converts weights between formats, or compares two files."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from vit.cli.arguments import OneLineParser
 from vit.console import note
 from vit.errors import UserError, did_you_mean
 
-HELP = "translate weights between formats, or compare two files"
+HELP = "convert weights between formats, or compare two files"
 
 EPILOG = """\
 examples:
@@ -81,7 +81,7 @@ def _written() -> str:
 
 
 def _fields(assignments: list[str]) -> dict[str, Any]:
-    """Values of the fields by name: JSON where they are that, else text."""
+    """Values of the fields by name: parsed as JSON, else text."""
     from dataclasses import fields
 
     from vit.models.config import ResNetConfig, ViTConfig
@@ -106,7 +106,7 @@ def _fields(assignments: list[str]) -> dict[str, Any]:
 def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
     if given.compare:
         if given.overwrite:
-            raise UserError("--compare writes nothing, so --overwrite has no meaning with it")
+            raise UserError("--overwrite needs --to; --compare writes nothing")
         return _compare(given.source, given.destination, options, given.json)
     options["overwrite"] = given.overwrite
     return _convert(given.source, given.destination, given.to, options, given.json)

@@ -1,4 +1,4 @@
-"""`vit download`: published weights into the cache, or into a folder for another machine."""
+"""`vit download`: fetches published weights into the cache or another folder."""
 
 import argparse
 from pathlib import Path
@@ -11,12 +11,12 @@ examples:
   vit download dinov2_s14                      what `vit fit -c finetune` starts from
   vit download vit_s16.augreg_in21k --to usb/  for a machine without a network
 
-A folder filled by --to has the layout of the cache: copy what is in it to ~/.cache/vit on the other
-machine, or set VIT_CACHE to it. `vit models --weights` lists the names."""
+A folder filled by --to has the layout of the cache: on the other machine, copy its content to
+~/.cache/vit, or set VIT_CACHE to it. `vit models --weights` lists the names."""
 
 
 def run(args: list[str]) -> int:
-    """Fetches every name and prints where its file is."""
+    """Fetches every name and prints the paths."""
     parser = OneLineParser(
         prog="vit download",
         description="Fetches published weights by name.",
@@ -29,7 +29,7 @@ def run(args: list[str]) -> int:
     from vit.checkpoints.hub import fetch_published
     from vit.checkpoints.published import find
 
-    rows = [find(name) for name in options.names]  # a typing error before the first download
+    rows = [find(name) for name in options.names]  # before the first download
     folder = None
     if options.to is not None:
         folder = writable(Path(options.to).expanduser(), "--to")

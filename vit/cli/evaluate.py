@@ -22,14 +22,14 @@ and the options of `vit fit` for data and Trainer, such as --data.batch_size or 
 
 
 def validate(args: list[str]) -> int:
-    """Scores a run on its validation images."""
-    parser = _parser("validate", "Scores a run on its validation images.", "val")
+    """Evaluates a run on its validation images."""
+    parser = _parser("validate", "Evaluates a run on its validation images.", "val")
     return _run(parser, args)
 
 
 def test(args: list[str]) -> int:
-    """Scores a run on its test images."""
-    parser = _parser("test", "Scores a run on its test images.", "test")
+    """Evaluates a run on its test images."""
+    parser = _parser("test", "Evaluates a run on its test images.", "test")
     return _run(parser, args)
 
 

@@ -11,7 +11,7 @@ on test; mean and standard deviation over several draws. As big_vision's fewshot
 
 
 def run(args: list[str]) -> int:
-    """Prints one row for each number of images per class."""
+    """Prints one row per number of images per class."""
     parser = bench_parser("fewshot", DESCRIPTION)
     parser.add_argument(
         "--shots", type=int, nargs="+", metavar="N", help="images per class (default 1 5 10 25)"

@@ -1,11 +1,11 @@
-"""`vit fit`: train by a recipe, score the best weights once, write all into one directory."""
+"""`vit fit`: trains by a recipe, evaluates the best weights once, writes one run directory."""
 
 from vit.console import is_first_process, say
 
 HELP = """\
 usage: vit fit -c RECIPE [-c MORE] [OPTIONS]
 
-Trains a model by a recipe (`vit recipes` lists them), then scores the best weights on the test
+Trains a model by a recipe (`vit recipes` lists them), then evaluates the best weights on the test
 images. Everything goes into one directory under runs/: checkpoints, metrics, pictures, report.html
 and model/, which `vit classify` and vit.load read. Later -c files and options win.
 
@@ -17,7 +17,7 @@ most used options:
   --data.global_batch N        images per step of all processes; batch_size and accumulation follow
   --data.loading.on_error skip
                                leave out unreadable images, and count them, instead of stopping
-  --data.label_separator ";"   what stands between several labels in a CSV; "|" does by itself
+  --data.label_separator ";"   separator of several labels in a CSV; "|" is the default
   --data.channels N            images that are not RGB: gray, 16 bits, .npy, up to 16 channels
   --data.sampling.balanced true
                                draw rare classes as often as common ones

@@ -1,4 +1,4 @@
-"""What the commands on frozen features share: their options, and how these open a model."""
+"""Options of the commands on frozen features, and opening the model and data that they name."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_model_arguments(parser: OneLineParser) -> None:
-    """MODEL, how images are brought to it, and where its features are kept."""
+    """Adds MODEL and the options for images, computation and the cache."""
     parser.add_argument("model", help="a run, a model directory, a weights file or a hub address")
     images = parser.add_argument_group("images (default: as the model was trained)")
     images.add_argument(
@@ -48,7 +48,7 @@ def add_model_arguments(parser: OneLineParser) -> None:
         metavar="DIR",
         help="where features are kept (default features in the cache folder)",
     )
-    machine.add_argument("--no-cache", action="store_true", help="compute them, and keep nothing")
+    machine.add_argument("--no-cache", action="store_true", help="neither read nor write the cache")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -71,7 +71,7 @@ def bench_parser(command: str, description: str) -> OneLineParser:
 
 
 def usual(numbers: tuple[int, ...], most: int, reason: str) -> list[int]:
-    """Those of the usual numbers up to `most`, at least 1; notes which are left out."""
+    """The usual numbers up to `most`, at least 1; a note names those left out."""
     fitting = [number for number in numbers if number <= most]
     if len(fitting) < len(numbers):
         left_out = ", ".join(str(number) for number in numbers if number > most)
@@ -80,7 +80,7 @@ def usual(numbers: tuple[int, ...], most: int, reason: str) -> list[int]:
 
 
 def weights_of(model: str) -> str:
-    """The best checkpoint of a run that has not ended; else what was given."""
+    """The best checkpoint of an unfinished run; else `model` itself."""
     folder = Path(model).expanduser()
     if (folder / "config.yaml").is_file() and not (folder / "model" / "config.json").is_file():
         from vit.runs.directory import find_checkpoint  # heavy: imports lightning
@@ -90,7 +90,7 @@ def weights_of(model: str) -> str:
 
 
 def load_frozen(options: Namespace, layer: "Layer") -> "Frozen":
-    """MODEL with its weights and its preprocessing, which options may change."""
+    """MODEL with its weights, and its preprocessing changed by the options."""
     from vit.cache import cache_directory
     from vit.evaluation.frozen import Frozen, Reading
 

@@ -1,4 +1,4 @@
-"""`vit imagenet`: a model with ImageNet's 1000 classes on its val, ReaL, V2, A and R."""
+"""`vit imagenet`: evaluates a model with ImageNet's 1000 classes on val, ReaL, V2, A and R."""
 
 import json
 from argparse import Namespace
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from vit.evaluation.imagenet_variants import Score
 
 DESCRIPTION = """\
-Scores a model with ImageNet's 1000 classes on any of its test sets. ImageNet-A and -R have 200 of
-the classes, and only the logits of these count, as in their authors' code. Folders of val, A and R
-are named by WordNet id; which logit an id has is known from val's 1000 folders, from the class
-names of the model where those are ids, or from --classes."""
+Evaluates a model with ImageNet's 1000 classes on ImageNet's test sets. ImageNet-A and -R have 200
+of the classes, and only the logits of these count, as in their authors' code. Folders of val, A and
+R are named by WordNet id; the logit of an id follows from val's 1000 folders, from the model's
+class names if they are ids, or from --classes."""
 
 
 def run(args: list[str]) -> int:
-    """Prints one row per set."""
+    """Prints one row per test set."""
     parser = OneLineParser(
         prog="vit imagenet",
         description=DESCRIPTION,
@@ -67,7 +67,9 @@ def run(args: list[str]) -> int:
 
 def _check(options: Namespace) -> None:
     if all(folder is None for folder in (options.val, options.v2, options.a, options.r)):
-        raise UserError("nothing to score: give --val (with --real if you like), --v2, --a or --r")
+        raise UserError(
+            "nothing to evaluate: give --val (with --real if you like), --v2, --a or --r"
+        )
     for name in ("real", "temperature"):
         if getattr(options, name) and options.val is None:
             raise UserError(f"--{name} needs --val, whose images it is for")
@@ -85,7 +87,7 @@ class _Set:
 
 
 def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
-    """What was measured and how, and the rows of the table."""
+    """Description of the measurement, and the rows of the table."""
     from vit.evaluation import imagenet_variants as variants
     from vit.evaluation.calibration import fit_temperature, temperature_without_minimum
 
@@ -99,7 +101,7 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
         )
     scores: list[Score] = []
     temperature = None
-    for images in _sets(options, frozen, real):  # all of them found before one is computed
+    for images in _sets(options, frozen, real):  # checks all folders first
         features = frozen.extractor(images.data, "test")
         logits, labels = features.values, features.labels
         say(f"{images.name}: {len(labels):,} images")
@@ -115,8 +117,8 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
             reason = temperature_without_minimum(logits, labels)
             if reason is not None:
                 note(
-                    f"the temperature of val, {temperature:.3g}, is where the search stopped and "
-                    f"no minimum: {reason}"
+                    f"the temperature of val, {temperature:.3g}, is a bound of the search, not a "
+                    f"minimum: {reason}"
                 )
     return {"model": options.model, **frozen.about(), "temperature": temperature}, scores
 
@@ -141,9 +143,9 @@ def _sets(options: Namespace, frozen: "Frozen", real: list[list[int]] | None) ->
         data = images("val", variants.class_folders(options.val)[0], ids)
         labels = None
         if real is not None:
-            own = variants.real_labels(real, data.image_set("test").names, options.real)
+            real_of_image = variants.real_labels(real, data.image_set("test").names, options.real)
             logit_of = {number: at for at, number in enumerate(numbers)}
-            labels = [[logit_of[k] for k in several] for several in own]
+            labels = [[logit_of[k] for k in several] for several in real_of_image]
         sets.append(_Set("val", data, real=labels))
     if options.v2 is not None:
         sets.append(_Set("V2", images("V2", options.v2, names)))
@@ -157,9 +159,9 @@ def _sets(options: Namespace, frozen: "Frozen", real: list[list[int]] | None) ->
 
 
 def _logit_order(options: Namespace, frozen: "Frozen") -> list[str] | None:
-    """The WordNet id of each logit; None where V2 alone is asked for and it is not known.
+    """The WordNet id of each logit; None if it is unknown and only V2 is evaluated.
 
-    The model's own class names say it if they are ids. Else the logits are taken to be in
+    The model's class names are used if they are ids. Else the logits are assumed to be in
     ImageNet's order, as those of all published weights are.
     """
     from vit.evaluation import imagenet_variants as variants
@@ -178,12 +180,12 @@ def _logit_order(options: Namespace, frozen: "Frozen") -> list[str] | None:
             return ids
         raise UserError(
             f"{place} has {len(ids)} folders named by WordNet id, not {variants.NUM_CLASSES}, so "
-            "which logit an id has is not known; add --classes with LOC_synset_mapping.txt or "
+            "the logits of the ids are unknown; add --classes with LOC_synset_mapping.txt or "
             "imagenet_class_index.json"
         )
     if options.a is None and options.r is None:
         return None
     raise UserError(
-        "which logit a WordNet id has is not known: add --val with its 1000 folders, or --classes "
+        "the logits of the WordNet ids are unknown: add --val with its 1000 folders, or --classes "
         "with LOC_synset_mapping.txt or imagenet_class_index.json"
     )

@@ -1,4 +1,4 @@
-"""`vit inspect`: what a model looks at, as figures and a page."""
+"""`vit inspect`: attention maps, rollout, Grad-CAM and filters as figures and a page."""
 
 from pathlib import Path
 
@@ -12,16 +12,16 @@ from vit.writing import writable
 EPILOG = """\
 examples:
   vit inspect dinov2_s14 photo.jpg                     figures and inspection.html in inspection/
-  vit inspect runs/my_photos photos/ --class cat       what speaks for a class
+  vit inspect runs/my_photos photos/ --class cat       evidence for one class
   vit inspect vit_b16.augreg_in21k photo.jpg --image-size 192x256 --layers 0 5 11
   vit inspect MODEL                                    filters and position embeddings alone"""
 
 
 def run(args: list[str]) -> int:
-    """Writes the figures and the page, and prints their names."""
+    """Writes the figures and the page, and prints their paths."""
     parser = OneLineParser(
         prog="vit inspect",
-        description="Shows what a model looks at, as figures and a page.",
+        description="Writes attention maps, rollout, Grad-CAM and filters as figures and a page.",
         epilog=EPILOG,
     )
     parser.add_argument("model", help="a run, a directory or file of weights, a name or an address")

@@ -5,12 +5,12 @@ import json
 from vit.cli.frozen import bench_parser, open_bench, usual
 
 DESCRIPTION = """\
-Names each test image by a vote of the training images whose features are most similar to its own,
+Classifies each test image by the votes of the training images with the most similar features,
 weighted by exp(similarity / temperature). As DINOv2's kNN, in float64."""
 
 
 def run(args: list[str]) -> int:
-    """Prints one row for each number of neighbours."""
+    """Prints one row per number of neighbours."""
     parser = bench_parser("knn", DESCRIPTION)
     parser.add_argument(
         "--k", type=int, nargs="+", metavar="N", help="neighbours (default 10 20 100 200)"

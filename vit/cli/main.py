@@ -1,4 +1,4 @@
-"""The `vit` command: finds the subcommand, imports it, and turns mistakes into one line.
+"""The `vit` command: imports the subcommand, runs it and reports errors in one line.
 
 Nothing heavy is imported here, so that `vit --help` answers at once.
 """
@@ -20,40 +20,40 @@ from vit.hardware import keep_memory, sleep_when_waiting
 # name -> (module:function, what it does). The function takes the arguments and returns the status.
 COMMANDS = {
     "fit": ("vit.cli.fit:run", "train or fine-tune a model by a recipe"),
-    "validate": ("vit.cli.evaluate:validate", "score a run on its validation images"),
-    "test": ("vit.cli.evaluate:test", "score a run on its test images"),
+    "validate": ("vit.cli.evaluate:validate", "evaluate a run on its validation images"),
+    "test": ("vit.cli.evaluate:test", "evaluate a run on its test images"),
     "predict": (
         "vit.cli.evaluate:predict",
-        "write a run's answers for a whole split to a CSV file",
+        "write predictions for a split to CSV",
     ),
     "transfer": (
         "vit.cli.transfer:run",
-        "fine-tune to several data sets as the paper does; a table",
+        "fine-tune on several data sets with the paper's protocol",
     ),
     "fewshot": ("vit.cli.fewshot:run", "accuracy of frozen features with a few images per class"),
-    "knn": ("vit.cli.knn:run", "accuracy of nearest neighbours among frozen features"),
+    "knn": ("vit.cli.knn:run", "k-nearest-neighbour accuracy of frozen features"),
     "probe": ("vit.cli.probe:run", "accuracy of logistic regression on frozen features"),
-    "imagenet": ("vit.cli.imagenet:run", "score a model on ImageNet's val, ReaL, V2, A and R"),
-    "classify": ("vit.cli.classify:run", "name what is on pictures, with a trained model"),
+    "imagenet": ("vit.cli.imagenet:run", "evaluate a model on ImageNet val, ReaL, V2, A and R"),
+    "classify": ("vit.cli.classify:run", "classify images with a trained model"),
     "inspect": (
         "vit.cli.inspect:run",
-        "what a model looks at: attention, rollout, Grad-CAM, filters",
+        "attention maps, rollout, Grad-CAM and filters of a model",
     ),
-    "recipes": ("vit.cli.recipes:run", "list the recipes that `-c` finds by name"),
-    "models": ("vit.cli.models:run", "list the models that have a name, and published weights"),
+    "recipes": ("vit.cli.recipes:run", "list the shipped recipes"),
+    "models": ("vit.cli.models:run", "list architectures and published weights"),
     "compare": (
         "vit.cli.compare:run",
-        "what models cost: operations, memory, speed, whole trainings",
+        "operations, memory and training cost of models",
     ),
-    "bench": ("vit.cli.bench:run", "images per second on this machine, and how near to its limit"),
+    "bench": ("vit.cli.bench:run", "images per second, and the share of this machine's peak"),
     "download": (
         "vit.cli.download:run",
-        "fetch published weights by name, for offline machines too",
+        "fetch published weights",
     ),
-    "convert": ("vit.cli.convert:run", "translate weights between formats, or compare two files"),
+    "convert": ("vit.cli.convert:run", "convert weights between formats, or compare two files"),
 }
 
-# What people who come from other packages type, and what they mean.
+# Names of other packages' commands -> ours.
 SYNONYMS = {
     "train": ("fit",),
     "training": ("fit",),
@@ -85,9 +85,9 @@ examples:
   vit fit -c quickstart                            train on handwritten digits, under two minutes
   vit fit -c finetune --data.root my_photos/       your pictures: one folder per class
   vit classify runs/my_photos photo.jpg            top five classes with probabilities
-  vit test runs/my_photos                          score it on the images kept aside
+  vit test runs/my_photos                          evaluate it on the held-out test images
 
-`vit COMMAND --help` tells more about one command."""
+`vit COMMAND --help` shows the options of a command."""
 
 
 def usage() -> str:
@@ -108,8 +108,8 @@ def suggestion(name: str) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit status.
 
-    0: done. 2: a mistake of the user's, in one line. 130, 143 and 138: ended by SIGINT, SIGTERM and
-    SIGUSR1. 1: anything else, such as a full disk.
+    0: done. 2: a user error. 130, 143 and 138: ended by SIGINT, SIGTERM and SIGUSR1. 1: anything
+    else, such as a full disk.
     """
     args = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack the letters of a file name
@@ -148,19 +148,19 @@ def _status(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         print("vit: stopped", file=sys.stderr)
         return 130
-    if not isinstance(error, Exception):  # a parser's SystemExit has said what there is to say
+    if not isinstance(error, Exception):  # a parser's SystemExit, which is reported already
         raise error
     mistake = user_error_in(error)
     if mistake is not None:
         print(f"vit: {mistake}", file=sys.stderr)
         return 2
     if isinstance(error, BrokenPipeError):
-        # The reader, such as `head`, has seen enough; Python would complain once more at exit.
+        # The reader, such as `head`, has closed the pipe; Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if isinstance(error, OSError) and (error.strerror or isinstance(error, ConnectionError)):
         where = "" if error.filename is None else f": {error.filename}"
-        # A full disk, a lost share; another process of a run that has ended.
+        # A full disk, a lost share, or a lost process of the run.
         print(f"vit: {error.strerror or error}{where}", file=sys.stderr)
         return 1
     print(f"vit: {report(error)}", file=sys.stderr)
@@ -168,9 +168,9 @@ def _status(error: BaseException) -> int:
 
 
 def entry() -> NoReturn:
-    """The process of `vit`: runs one command, and ends without Python's own clearing up.
+    """Runs one command as the process `vit`, and ends it without Python's clean-up.
 
-    That takes seconds once torch and Lightning are imported, and minutes on a busy machine.
+    The clean-up takes seconds once torch and Lightning are imported.
     """
     try:
         status = main()
@@ -183,6 +183,6 @@ def entry() -> NoReturn:
             thread.join()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # its reader has gone
+        with suppress(OSError, ValueError):  # the reader has closed it
             stream.flush()
     os._exit(status)

@@ -1,4 +1,4 @@
-"""`vit models`: the table of named models, and that of published weights."""
+"""`vit models`: architectures and published weights by name."""
 
 import argparse
 import json
@@ -17,22 +17,24 @@ examples:
 
 
 def run(args: list[str]) -> int:
-    """Prints name, parameters, sizes and source of every model that matches, or of its weights."""
+    """Prints name, parameters, sizes and source of every match."""
     parser = OneLineParser(
         prog="vit models",
-        description="Lists the models that have a name, or published weights.",
+        description="Lists architectures, or published weights.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("pattern", nargs="?", default="*", help="such as 'vit_b*'")
     parser.add_argument("--weights", action="store_true", help="list published weights by name")
-    parser.add_argument("--licence", metavar="L", help="only weights under it, such as apache-2.0")
+    parser.add_argument(
+        "--licence", metavar="L", help="only weights under this licence, such as apache-2.0"
+    )
     parser.add_argument("--json", action="store_true", help="print a list of objects")
     options = parser.parse_args(args)
     if options.weights:
         return _weights(options)
     if options.licence is not None:
-        raise UserError("--licence is about weights; add --weights")
+        raise UserError("--licence needs --weights")
     rows = [
         {
             "name": name,
@@ -57,7 +59,9 @@ def _weights(options: argparse.Namespace) -> int:
     licences = {row.licence for row in table().values()}
     wanted = options.licence and options.licence.lower()
     if wanted is not None and wanted not in licences:
-        raise UserError(f"--licence {options.licence}: there are {', '.join(sorted(licences))}")
+        raise UserError(
+            f"--licence {options.licence} has no weights; choose {' | '.join(sorted(licences))}"
+        )
     rows = [
         row
         for name, row in table().items()
@@ -85,8 +89,8 @@ def _weights(options: argparse.Namespace) -> int:
             f"{row.licence + ' (gated)' * row.gated:22} {row.source}"
         )
     print(
-        "\ngated: the licence has terms of its own, to be accepted first; a download names them."
-        "\n~: from the number of parameters. top-1: on ImageNet, of models without outputs by a "
-        "linear\nclassifier on their features. --json names the page of each value."
+        "\ngated: the terms of the licence must be accepted first; a download shows where."
+        "\n~: from the number of parameters. top-1: on ImageNet; for models without outputs, of a "
+        "linear\nclassifier on their features. --json names the source of each value."
     )
     return 0

@@ -6,12 +6,12 @@ from vit.cli.frozen import bench_parser, open_bench
 from vit.console import note
 
 DESCRIPTION = """\
-Fits a logistic regression to the features of all training images and scores it on test, once. Its
-strength C is chosen before on val, or on a tenth of train. As DINOv2's, in float64."""
+Fits a logistic regression to the features of all training images and evaluates it on test, once.
+Its inverse regularisation C is chosen on val, or on a tenth of train. As DINOv2's, in float64."""
 
 
 def run(args: list[str]) -> int:
-    """Prints the test accuracy, and the accuracy of each C on the images that chose it."""
+    """Prints the test accuracy, and the accuracy of each C on the validation images."""
     parser = bench_parser("probe", DESCRIPTION)
     parser.add_argument(
         "--num-c",
@@ -24,7 +24,7 @@ def run(args: list[str]) -> int:
     from vit.evaluation.probe import HELD_OUT, NUM_C, c_values, probe_accuracy
 
     num_c = NUM_C if options.num_c is None else options.num_c
-    c_values(num_c)  # an error before anything is computed
+    c_values(num_c)  # a bad value ends it before anything is computed
     bench = open_bench(options, "pre_logits")
     train, test = bench.features("train"), bench.features(bench.split)
     val = None
@@ -40,7 +40,7 @@ def run(args: list[str]) -> int:
     )
     chosen_on = f"{HELD_OUT:.0%} of train" if val is None else "val"
     if not result.converged:
-        note("the last fit stopped before its minimum")
+        note("the last fit did not converge")
     if options.json:
         seen = len(train.labels) + (0 if val is None else len(val.labels))
         document = {

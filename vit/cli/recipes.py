@@ -17,7 +17,7 @@ def run(args: list[str]) -> int:
     parser = OneLineParser(
         prog="vit recipes", description="Lists the shipped recipes; with a name, prints that one."
     )
-    parser.add_argument("name", nargs="?", help="a recipe to print, to start your own from")
+    parser.add_argument("name", nargs="?", help="a recipe to print, as a start for your own")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
     options = parser.parse_args(args)
     if options.name:
@@ -29,5 +29,5 @@ def run(args: list[str]) -> int:
     else:
         width = max(len(row["name"]) for row in rows)
         print("\n".join(f"{row['name']:{width}}  {row['title']}" for row in rows))
-        print("\nvit fit -c NAME trains by one; vit recipes NAME prints it.")
+        print("\nvit fit -c NAME trains with a recipe; vit recipes NAME prints it.")
     return 0

@@ -1,4 +1,4 @@
-"""An internal error: one line, and a file with the traceback."""
+"""Reports an internal error in one line, and writes its traceback to a file."""
 
 import os
 import time
