@@ -11,6 +11,7 @@ bitwise those of the run left alone, and what the damage came to.
 
 import argparse
 import hashlib
+import io
 import json
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,25 +30,24 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from harness import RESULTS, hardware, save, versions
 
-import vit.training.saving
+import vit
 from vit.checkpoints.archives import read_checkpoint
 from vit.checkpoints.files import open_weights
-from vit.checkpoints.native import load_native
 from vit.cli.main import main as vit_main
 from vit.errors import UserError
-from vit.hardware import hardware, versions
-from vit.training.classifier import ImageClassifier
 
 PLACES = {"elsewhere": 0, "save": 1, "validation": 2}
+SIZES = "{patch_size: 4, width: 32, depth: 2, mlp_dim: 64, num_heads: 2, drop_path: 0.1}"
 
 
-def command(folder: str, steps: int) -> list[str]:
-    """Saves at every end of an epoch, which has 20 steps."""
+def command(folder: str, steps: int, batch: str = "--data.batch_size=64", seed: int = 0) -> Any:
+    """A small model on the digits, which saves at every end of an epoch of some 20 steps."""
     return [
         "fit", "-c", "quickstart", "--run_dir", folder, f"--trainer.max_steps={steps}",
-        "--model.architecture={patch_size: 4, width: 32, depth: 2, mlp_dim: 64, num_heads: 2}",
-        "--trainer.max_epochs=-1", "--save_every=0", "--data.batch_size=64",
+        f"--model.architecture={SIZES}", f"--seed_everything={seed}", *batch.split(),
+        "--trainer.max_epochs=-1", "--save_every=0", "--trainer.check_val_every_n_epoch=1",
         "--trainer.precision=32-true", "--trainer.accelerator=cpu", "--data.loading.num_workers=0",
     ]  # fmt: skip
 
@@ -73,15 +74,21 @@ def start(args: list[str], where: Any) -> Any:
         with open("log.txt", "a") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        shown(vit.training.saving.AtomicCheckpointIO, "save_checkpoint", 1, where)
-        shown(torch, "save", 1, where, pause=0.01)
-        shown(os, "fsync", 1, where, pause=0.01)
-        shown(ImageClassifier, "validation_step", 2, where)
+        for owner, name in ((torch, "save"), (os, "fsync"), (os, "replace")):
+            shown(owner, name, 1, where, pause=0.01)
+        shown(vit.ImageClassifier, "validation_step", 2, where)
         os._exit(vit_main(args))
 
     process = multiprocessing.get_context("fork").Process(target=work)
     process.start()
     return process
+
+
+def ended(process: Any) -> None:
+    """Waits for the process; SystemExit if it has failed."""
+    process.join()
+    if process.exitcode:
+        raise SystemExit(f"exit status {process.exitcode}: {Path('log.txt').read_text()[-2000:]}")
 
 
 def kill(args: list[str], place: str, draw: random.Random, longest: float) -> str | None:
@@ -99,9 +106,7 @@ def kill(args: list[str], place: str, draw: random.Random, longest: float) -> st
             process.join()
             return at if process.exitcode == -signal.SIGKILL else None
         time.sleep(0.0005)
-    process.join()
-    if process.exitcode:
-        raise SystemExit(f"exit status {process.exitcode}: {Path('log.txt').read_text()[-2000:]}")
+    ended(process)
     return None
 
 
@@ -152,19 +157,25 @@ def equal(a: Any, b: Any) -> bool:
     return a == b
 
 
+def answers(model: Path) -> tuple[Any, str]:
+    """Weights, class names and preprocessing of a model directory, and what loading it prints."""
+    with redirect_stderr(io.StringIO()) as printed:
+        loaded = vit.load(model)
+    state = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
+    return [state, loaded.classes, str(loaded.preprocess)], printed.getvalue()
+
+
 def damages(run: Path, draw: random.Random) -> dict[str, dict[str, int]]:
     """What damage to each file of a run comes to."""
-    network, info = load_native(run / "model")
-    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    whole, _ = answers(run / "model")
 
-    def checkpoint(file: Path, whole: dict[str, Any]) -> bool:
+    def checkpoint(file: Path, content: dict[str, Any]) -> bool:
         open_weights(file)
-        return equal(read_checkpoint(file), whole)
+        return equal(read_checkpoint(file), content)
 
     def model() -> bool:
-        again, other = load_native(run / "model")
-        same = all(torch.equal(state[name], t) for name, t in again.state_dict().items())
-        return same and (other == info or bool(other.notes))
+        again, printed = answers(run / "model")
+        return equal(again[0], whole[0]) and (equal(again, whole) or bool(printed))
 
     counts = {}
     for name in ("last.ckpt", "best.ckpt"):
@@ -180,16 +191,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/chaos.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "chaos.json")
     options = parser.parse_args()
     out, draw = options.out.absolute(), random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         began = time.monotonic()
-        alone = start(command("alone", options.steps), multiprocessing.Value("i", 0))
-        alone.join()
-        if alone.exitcode:
-            raise SystemExit(Path("log.txt").read_text()[-2000:])
+        ended(start(command("alone", options.steps), multiprocessing.Value("i", 0)))
         seconds = time.monotonic() - began
         expected = results(Path("alone"))
         killed: list[str] = []
@@ -203,13 +211,12 @@ def main() -> int:
             if at is None:
                 break
             killed.append(at)
-        finished = start(args, multiprocessing.Value("i", 0))
-        finished.join()
+        ended(start(args, multiprocessing.Value("i", 0)))
         actual = results(Path("killed"))
         record = {
             "steps": options.steps,
             "killed": dict(Counter(killed)),
-            "exit_status": finished.exitcode,
+            "exit_status": 0,
             "bitwise_equal": {name: actual[name] == expected[name] for name in expected},
             "hidden_files_left": sorted(p.name for p in Path("killed").rglob(".*")),
             "damage": damages(Path("killed"), draw),
@@ -217,7 +224,8 @@ def main() -> int:
             "versions": versions(),
             "hardware": hardware(),
         }
-    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        os.chdir("/")
+    save(record, out)
     print(json.dumps(record, indent=1))
     harmless = all(set(count) <= {"reported", "harmless"} for count in record["damage"].values())
     return 0 if all(record["bitwise_equal"].values()) and harmless else 1

@@ -22,38 +22,29 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
+from chaos import SIZES, command, equal
+from harness import RESULTS, hardware, save, versions
 
 from vit.checkpoints.archives import read_checkpoint
 from vit.errors import UserError
-from vit.hardware import hardware, versions
 
 VIT = [sys.executable, "-m", "vit"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--rdzv-backend=c10d"]
-SIZES = "{patch_size: 4, width: 32, depth: 2, mlp_dim: 64, num_heads: 2, drop_path: 0.1}"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1"]
+TORCHRUN += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+BATCH = (
+    "--data.batch_size=null --data.global_batch=64 --final_split=none --trainer.log_every_n_steps=1"
+)
 DEADLINE = 900
 """Seconds, for a machine in use; a run that waits longer counts as hanging."""
-
-
-def command(folder: str, steps: int, seed: int = 0) -> list[str]:
-    """22 steps per epoch, each with a validation and a save."""
-    return [
-        "fit", "-c", "quickstart", "--run_dir", folder, f"--model.architecture={SIZES}",
-        "--data.batch_size=null", "--data.global_batch=64", f"--trainer.max_steps={steps}",
-        "--trainer.max_epochs=-1", "--trainer.check_val_every_n_epoch=1", "--save_every=0",
-        "--trainer.accelerator=cpu", "--trainer.precision=32-true", "--final_split=none",
-        "--trainer.log_every_n_steps=1", f"--seed_everything={seed}",
-    ]  # fmt: skip
 
 
 class Launch:
     """A command in one process, or by torchrun in several."""
 
     def __init__(self, args: list[str], processes: int, name: str) -> None:
-        several = [*TORCHRUN, "--rdzv-endpoint=localhost:0", f"--nproc-per-node={processes}"]
         prefix = VIT
         if processes > 1:
-            prefix = [*several, "-m", "vit"]
+            prefix = [*TORCHRUN, f"--nproc-per-node={processes}", "-m", "vit"]
             args = [*args, f"--trainer.devices={processes}", "--trainer.strategy=ddp"]
         self.log = Path(f"{name}.log").open("w+")
         self.process = subprocess.Popen([*prefix, *args], stdout=self.log, stderr=self.log)
@@ -61,8 +52,9 @@ class Launch:
 
     def rank(self, number: int) -> int:
         """Process id of a rank."""
+        started = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         while self.processes > 1 and self.process.poll() is None:
-            for pid in children(self.process.pid):
+            for pid in map(int, started.read_text().split()):
                 with suppress(OSError):  # it has ended
                     environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                     if f"RANK={number}".encode() in environment:
@@ -82,11 +74,6 @@ class Launch:
         lines = [line for line in text.splitlines() if line.startswith(("vit: ", "stopped"))]
         ours = "/vit/" in text and 'File "' in text  # torchrun prints a traceback of its own
         return status, [*lines, *(["Traceback"] if ours else [])]
-
-
-def children(pid: int) -> list[int]:
-    """Process ids."""
-    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def losses(folder: str) -> dict[int, float]:
@@ -111,20 +98,15 @@ def wait_for_save(launch: Launch, folder: str, saves: int = 1) -> None:
         time.sleep(0.05)
 
 
-def weights(folder: str) -> dict[str, torch.Tensor]:
-    """Of the last checkpoint."""
-    return torch.load(f"{folder}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
-
-
-def equal(folder: str, other: str) -> bool:
+def same_weights(folder: str, other: str) -> bool:
     """Whether the last weights are bitwise those of another run."""
-    a, b = weights(folder), weights(other)
-    return all(torch.equal(value, b[name]) for name, value in a.items())
+    files = (Path(name, "checkpoints/last.ckpt") for name in (folder, other))
+    return equal(*(read_checkpoint(file)["state_dict"] for file in files))
 
 
 def interrupted(folder: str, steps: int, number: signal.Signals, rank: int) -> dict[str, Any]:
     """Two processes; one gets a signal in the middle; the same command continues."""
-    args = command(folder, steps)
+    args = command(folder, steps, BATCH)
     launch = Launch(args, 2, f"{folder}-1")
     pid = launch.rank(rank)
     wait_for_save(launch, folder)
@@ -142,7 +124,7 @@ def interrupted(folder: str, steps: int, number: signal.Signals, rank: int) -> d
 
 def changed(folder: str, steps: int) -> dict[str, Any]:
     """Two processes, then one, then four."""
-    args, ends = command(folder, steps), []
+    args, ends = command(folder, steps, BATCH), []
     for processes in (2, 1):
         launch = Launch(args, processes, f"{folder}-{processes}")
         pid = launch.rank(0)
@@ -162,7 +144,7 @@ def full_disk(steps: int) -> dict[str, Any] | str:
         return "left out: mounting a tmpfs takes root"
     try:
         wide = SIZES.replace("32", "160").replace("64", "480")
-        args = [a.replace(SIZES, wide) for a in command("disk/run", steps)]
+        args = [a.replace(SIZES, wide) for a in command("disk/run", steps, BATCH)]
         launch = Launch(args, 1, "disk-1")
         wait_for_save(launch, "disk/run", 2)
         ballast = disk / "ballast"
@@ -171,12 +153,12 @@ def full_disk(steps: int) -> dict[str, Any] | str:
                 file.write(bytes(1 << 16))
                 file.flush()
         status, lines = launch.end()
-        kept = {p.name: _whole(p) for p in sorted((disk / "run/checkpoints").glob("*.ckpt"))}
+        whole = {p.name: _whole(p) for p in sorted((disk / "run/checkpoints").glob("*.ckpt"))}
         refused, reason = Launch(args, 1, "disk-2").end()
         ballast.unlink(missing_ok=True)
         again, _ = Launch(args, 1, "disk-3").end()
         return {
-            "exit_status": status, "lines": lines, "checkpoints_whole": kept,
+            "exit_status": status, "lines": lines, "checkpoints_whole": whole,
             "next_start_on_the_full_disk": {"exit_status": refused, "lines": reason},
             "exit_status_with_space_again": again,
         }  # fmt: skip
@@ -202,9 +184,7 @@ def main() -> int:
     """Exit status 0 if nothing was lost, hung or was silent."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=66)
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results/chaos_processes.json"
-    )
+    parser.add_argument("--out", type=Path, default=RESULTS / "chaos_processes.json")
     options = parser.parse_args()
     out, steps = options.out.absolute(), options.steps
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -212,9 +192,11 @@ def main() -> int:
         os.chdir(folder)
         began = time.monotonic()
         disk = pool.submit(full_disk, steps)
-        alone = pool.submit(lambda: Launch(command("alone", steps), 2, "alone").end()[0])
+        alone = pool.submit(lambda: Launch(command("alone", steps, BATCH), 2, "alone").end()[0])
         singles = [
-            pool.submit(lambda s=s: Launch(command(f"seed{s}", steps, s), 1, f"seed{s}").end()[0])
+            pool.submit(
+                lambda s=s: Launch(command(f"seed{s}", steps, BATCH, s), 1, f"seed{s}").end()[0]
+            )
             for s in range(3)
         ]
         kill = pool.submit(interrupted, "killed", steps, signal.SIGKILL, 1)
@@ -227,8 +209,14 @@ def main() -> int:
         far = statistics.mean(abs(moved[step] - curves[0][step]) for step in moved)
         record = {
             "steps": steps,
-            "one_process_killed": {**kill.result(), "bitwise_equal": equal("killed", "alone")},
-            "one_process_stopped": {**term.result(), "bitwise_equal": equal("stopped", "alone")},
+            "one_process_killed": {
+                **kill.result(),
+                "bitwise_equal": same_weights("killed", "alone"),
+            },
+            "one_process_stopped": {
+                **term.result(),
+                "bitwise_equal": same_weights("stopped", "alone"),
+            },
             "number_changed": {
                 **change.result(),
                 "validation_losses": {"one_process": curves[0], "changed": moved},
@@ -241,7 +229,7 @@ def main() -> int:
             "hardware": hardware(),
         }
         os.chdir("/")
-    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    save(record, out)
     print(json.dumps(record, indent=1))
     fine = (
         record["one_process_killed"]["bitwise_equal"],

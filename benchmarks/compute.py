@@ -10,10 +10,11 @@ All named models are counted at full depth, which takes a few minutes.
 import json
 import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
+from harness import save
+from pages import RESULTS, ROOT, filled, generate, load, table
 
 from vit.checkpoints.building import build_empty
 from vit.compute.comparison import model_rows, training_rows
@@ -26,9 +27,6 @@ from vit.models.zoo import ZOO, model_config
 from vit.reports.drawing import png
 from vit.reports.scaling import compute_figure
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "compute_table6.json"
-XLA = ROOT / "benchmarks" / "results" / "compute_xla.json"
 PAGE = ROOT / "docs" / "compute.md"
 FIGURE = ROOT / "docs" / "compute.png"
 MISPRINT = next(point for point in TABLE6 if point.exaflops == 859)
@@ -54,10 +52,10 @@ def padding_flops(name: str) -> int:
     XLA's cost analysis does not count them (xla/service/hlo_cost_analysis.cc,
     GetConvolutionFlops).
     """
-    model, found = build_empty(model_config(name)), 0
+    model, padded = build_empty(model_config(name)), 0
 
     def count(conv: StdConv2d, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
-        nonlocal found
+        nonlocal padded
         kernel, stride = conv.kernel_size[0], conv.stride[0]
         whole = inside = conv.in_channels * conv.out_channels
         for size, out in zip(inputs[0].shape[-2:], output.shape[-2:], strict=True):
@@ -66,13 +64,13 @@ def padding_flops(name: str) -> int:
             whole *= out * kernel
             inside *= sum(min(start + kernel, size) - max(start, 0) for start in starts)
         # The pixels have no gradient.
-        found += 2 * (whole - inside) * (2 if conv.in_channels == 3 else 3)
+        padded += 2 * (whole - inside) * (2 if conv.in_channels == 3 else 3)
 
     for module in model.modules():
         if isinstance(module, StdConv2d):
             module.register_forward_hook(count)  # pyright: ignore[reportArgumentType]
     model(torch.empty(1, 3, JFT_SIZE, JFT_SIZE, device="meta"))
-    return found
+    return padded
 
 
 def saved_by_early_stride(point: Point) -> float:
@@ -125,13 +123,10 @@ def span(ratios: list[float], family: str) -> str:
 
 def table6(rows: Rows, xla: list[float]) -> str:
     """The paper's table with our counts."""
+    head = "model|epochs|parameters, M|forward, GFLOP/image|ours, exaFLOPs|paper|ours/paper"
+    head += "|without padding/paper|XLA/paper"
     lines = [
-        "| model | epochs | parameters, M | forward, GFLOP/image | ours, exaFLOPs | paper "
-        "| ours/paper | without padding/paper | XLA/paper |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row, counted in zip(rows, xla, strict=True):
-        cells = (
+        (
             row["paper_name"],
             f"{row['epochs']:g}",
             amount(row["params"] / 1e6),
@@ -142,28 +137,24 @@ def table6(rows: Rows, xla: list[float]) -> str:
             f"{row['ratio_without_padding']:.3f}",
             f"{counted / row['paper_exaflops']:.3f}",
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        for row, counted in zip(rows, xla, strict=True)
+    ]
+    return table(head.split("|"), lines)
 
 
 def explanations(hypotheses: dict[str, list[float]]) -> str:
     """Deviation from the paper by counting method."""
-    lines = ["| counted | ViT, % | hybrids, % | ResNets, % |", "|---|---|---|---|"]
-    for name, ratios in hypotheses.items():
-        cells = (name, *(span(ratios, family) for family in ("ViT", "hybrid", "ResNet")))
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    families = ("ViT", "hybrid", "ResNet")
+    lines = [(name, *(span(each, f) for f in families)) for name, each in hypotheses.items()]
+    return table(("counted", "ViT, %", "hybrids, %", "ResNets, %"), lines)
 
 
 def models(rows: Rows) -> str:
     """Cost of every named model at 224 pixels."""
+    head = "model|parameters, M|multiply-adds, G|training step, GFLOP|activations, MiB"
+    head += "|checkpointed, MiB|largest batch in 80 GiB|checkpointed"
     lines = [
-        "| model | parameters, M | multiply-adds, G | training step, GFLOP | activations, MiB "
-        "| checkpointed, MiB | largest batch in 80 GiB | checkpointed |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        cells = (
+        (
             f"`{row['model']}`",
             amount(row["params"] / 1e6),
             amount(row["macs"] / 1e9),
@@ -173,17 +164,9 @@ def models(rows: Rows) -> str:
             f"{row['largest_batch']:,}",
             f"{row['largest_batch_checkpointing']:,}",
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def filled(page: str, tables: dict[str, str]) -> str:
-    """The page with new tables between their markers."""
-    for name, text in tables.items():
-        start, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, rest = page.split(start)
-        page = f"{before}{start}\n{text}\n{end}{rest.split(end)[1]}"
-    return page
+        for row in rows
+    ]
+    return table(head.split("|"), lines)
 
 
 def counted(xla: list[float]) -> dict[str, Any]:
@@ -206,22 +189,20 @@ def unchanged(document: dict[str, Any]) -> bool:
 
 
 def main() -> int:
-    check, xla = "--check" in sys.argv, json.loads(XLA.read_text())["exaflops"]
-    document = json.loads(RESULTS.read_text()) if check else counted(xla)
+    check, xla = "--check" in sys.argv, load("compute_xla")["exaflops"]
+    document = load("compute_table6") if check else counted(xla)
     rows = document["rows"]
-    tables = {
-        "table6": table6(rows, xla),
-        "explanations": explanations(document["hypotheses"]),
-        "models": models(document["models"]),
-    }
-    page = filled(PAGE.read_text(encoding="utf-8"), tables)
+    page = filled(
+        PAGE,
+        table6=table6(rows, xla),
+        explanations=explanations(document["hypotheses"]),
+        models=models(document["models"]),
+    )
     if check:
-        same = page == PAGE.read_text(encoding="utf-8") and FIGURE.is_file()
-        return int(not same or not unchanged(document))
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
-    PAGE.write_text(page, encoding="utf-8")
+        return int(generate(PAGE, page) or not FIGURE.is_file() or not unchanged(document))
+    save(document, RESULTS / "compute_table6.json")
     FIGURE.write_bytes(png(compute_figure(rows, TABLE6, "imagenet", column_title("imagenet"))))
-    return 0
+    return generate(PAGE, page)
 
 
 if __name__ == "__main__":

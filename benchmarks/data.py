@@ -1,7 +1,7 @@
 """Images per second and core from files to normalised batches, compared with torchvision.
 
     python benchmarks/data.py PHOTOS --make-sizes sizes      # sizes/500, sizes/760, sizes/2000
-    python benchmarks/data.py sizes/500 sizes/760 sizes/2000 --cifar cifar10/train --out FILE.json
+    python benchmarks/data.py sizes/500 sizes/760 sizes/2000 --cifar cifar10/train --results FILE
 
 Each folder has one folder per class. One process, one thread, CPU time, a DataLoader without
 workers. The variants alternate in every round, and ratios are computed within a round. The first
@@ -10,7 +10,7 @@ crops:
 
 - torchvision: ImageFolder, RandomResizedCrop, flip, ToTensor, Normalize on Pillow images
 - torchvision v2: the same on the tensors of decode_image, as its documentation recommends
-- vit: ImageDataset and its loader, uint8 batches, normalised by Preprocess
+- vit: the loader of ImageData, uint8 batches, normalised afterwards
 
 Evaluation pixels are compared with torchvision's, training crops with Pillow's crop and resize of
 the whole image. The last line of output is one JSON document.
@@ -18,37 +18,26 @@ the whole image. The last line of output is one JSON document.
 
 import argparse
 import itertools
-import json
 import statistics
-import time
+import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from PIL import Image
+from harness import Call, arguments, document, publish, take_turns, write_manifest
+from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
+from torchvision.transforms.functional import pil_to_tensor
 
-from vit.compute.timing import Call, in_turns, num_turns
-from vit.console import Meter
-from vit.data.dataset import ImageDataset
-from vit.data.decode import open_image
-from vit.data.loaders import make_loader
-from vit.data.module import ImageData, InputFormat
-from vit.data.options import Loading, Splitting
+import vit
 from vit.data.photo import Photo, scale_of
-from vit.data.sampler import TrainBatchSampler
-from vit.data.sources import ImageSet, PathList
-from vit.data.transforms import TrainTransform, inception_box
-from vit.hardware import hardware, versions
-from vit.preprocessing import Preprocess, to_tensor
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 AREA = (0.08, 1.0)
@@ -61,39 +50,33 @@ Variants = dict[str, Callable[[], int]]
 
 def main() -> None:
     """Measures according to the arguments, prints and writes the results."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "folders", nargs="+", help="folders of photos, each with one folder per class"
-    )
+    parser = arguments(__doc__, rounds=5)
+    parser.add_argument("folders", nargs="+", help="folders of photos, in folders of classes")
     parser.add_argument("--make-sizes", metavar="DIR", help="write test folders there and exit")
-    parser.add_argument(
-        "--cifar", metavar="DIR", help="folder of small images of one size, one folder per class"
-    )
+    parser.add_argument("--cifar", metavar="DIR", help="small images of one size, likewise")
     parser.add_argument("--images", type=int, default=160, help="maximum number from each folder")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds")
-    parser.add_argument("--out", help="file for the JSON document")
     args = parser.parse_args()
+    if args.quick:
+        args.images, args.rounds = min(args.images, 8), 2
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", "The image decoding", DeprecationWarning)  # decode_image
     if args.make_sizes:
         make_sizes(Path(args.folders[0]), Path(args.make_sizes))
         return
-    photos = {Path(folder).name: photo_results(folder, args) for folder in args.folders}
-    document = {
-        "what": "data",
-        "date": time.strftime("%Y-%m-%d"),
+    facts: dict[str, Any] = {
         "unit": "images per second of CPU time, one thread; ratios to torchvision within a round",
-        "settings": {"image_size": SIZE, "batch_size": BATCH, "area": AREA, "rounds": args.repeats},
-        "hardware": hardware(),
-        "versions": versions(),
-        "photos": photos,
+        "settings": {"image_size": SIZE, "batch_size": BATCH, "area": AREA, "rounds": args.rounds},
+        "photos": {Path(folder).name: photo_results(folder, args) for folder in args.folders},
     }
     if args.cifar:
-        document["small_images_in_memory"] = cifar_results(args.cifar, args)
-    text = json.dumps(document)
-    if args.out:
-        Path(args.out).write_text(text + "\n")
-    print(text)
+        facts["small_images_in_memory"] = cifar_results(args.cifar, args)
+    publish(document("data", [], **facts), args, None)
+
+
+def open_image(path: Path | str) -> Image.Image:
+    """The whole image, decoded by Pillow, upright and RGB."""
+    with Image.open(path) as image:
+        return ImageOps.exif_transpose(image).convert("RGB")
 
 
 def make_sizes(source: Path, target: Path) -> None:
@@ -127,8 +110,7 @@ def measure(variants: Variants, rounds: int) -> dict[str, Any]:
         return call
 
     calls = {name: seeded(name, run) for name, run in variants.items()}
-    with Meter("passes", num_turns(len(calls), rounds), "turns") as meter:
-        times = in_turns(calls, rounds=rounds, clock="cpu", shortest=0, meter=meter)
+    times = take_turns("passes", calls, rounds, shortest=0)
     base = next(iter(times.values()))
     # Variants may process different numbers of images.
     first = next(iter(counts.values()))
@@ -150,60 +132,86 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in numbers.items()}
 
 
-def consume(loader: Iterable[Any], normalize: Callable[[Tensor], Tensor] | None = None) -> int:
-    """Iterates once over the batches. Returns the number of images."""
+def consume(loader: Iterable[Any], data: vit.ImageData | None = None) -> int:
+    """Iterates once over the batches, which `data` normalises. Returns the number of images."""
     count = 0
     for images, *_ in loader:
-        count += len(images if normalize is None else normalize(images))
+        count += len(images if data is None else data.preprocess.normalize(images))
+    return count
+
+
+def image_data(root: Path | str, pixels: int, batch: int, workers: int = 0, **more: Any) -> Any:
+    """An ImageData of these images, all of which are for training, as `vit fit` builds it."""
+    options = {
+        "data.image_size": pixels,
+        "data.batch_size": batch,
+        "data.inputs.mean": MEAN,
+        "data.inputs.std": STD,
+        "data.splits.val_fraction": 0,
+        "data.splits.test_fraction": 0,
+        "data.loading.num_workers": workers,
+        **more,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder) / "recipe.yaml"
+        recipe.write_text("model: {name: vit_ti16}\n")
+        return vit.from_recipe(recipe, data=root, **options)[1]
+
+
+def training_pass(data: Any) -> int:
+    """One epoch of training images; the next one has other crops."""
+    count = consume(data.train_dataloader(), data)
+    data.consumed_samples += count
     return count
 
 
 def photo_results(folder: str, args: argparse.Namespace) -> dict[str, Any]:
     """Rates and pixel differences on one folder of photos."""
-    classic = ImageFolder(folder, transforms.Compose(classic_steps(crop())))
+    crop = transforms.RandomResizedCrop(SIZE, scale=AREA)
+    middle = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])
+    classic = ImageFolder(folder, transforms.Compose(classic_steps(crop)))
     modern = ImageFolder(folder, modern_steps(), loader=read_tensor)
+    standard = ImageFolder(folder, transforms.Compose(classic_steps(middle)))
     chosen = list(range(0, len(classic), max(1, len(classic) // args.images)))[: args.images]
-    paths = [classic.samples[index][0] for index in chosen]
-    sides = [Photo(path) for path in paths]
-    height, width = (statistics.median(getattr(s, k) for s in sides) for k in ("height", "width"))
+    paths = [Path(classic.samples[index][0]) for index in chosen]
+    height, width = (statistics.median(s) for s in zip(*(sides(p) for p in paths), strict=True))
     print(f"{folder}: {len(paths)} images, median {height:.0f} x {width:.0f} pixels", flush=True)
-
-    preprocess = Preprocess(image_size=SIZE, crop_fraction=0.875, mean=MEAN, std=STD)
-    evaluation = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])
-    standard = ImageFolder(folder, transforms.Compose(classic_steps(evaluation)))
+    with tempfile.TemporaryDirectory() as name:
+        manifest = Path(name) / "images.csv"
+        labels = itertools.cycle("ab")  # which no rate depends on
+        write_manifest([(path, next(labels), "train") for path in paths], manifest)
+        options = {"data.augment.crop_area": AREA, "data.inputs.crop_fraction": 0.875}
+        data = image_data(manifest, SIZE[0], min(BATCH, len(paths)), **options)
+        training = {
+            "torchvision": lambda: consume(DataLoader(Subset(classic, chosen), BATCH)),
+            "torchvision v2": lambda: consume(DataLoader(Subset(modern, chosen), BATCH)),
+            "vit": lambda: training_pass(data),
+        }
+        evaluation = {
+            "torchvision evaluation": lambda: consume(DataLoader(Subset(standard, chosen), BATCH)),
+            "vit evaluation": lambda: consume(data.evaluation_loader("train"), data),
+        }
+        rates = measure(training, args.rounds), measure(evaluation, args.rounds)
+        ours = torch.cat([images for images, *_ in data.evaluation_loader("train")])
+        order = torch.cat([batch[2] for batch in data.evaluation_loader("train")]).tolist()
     return {
         "images": len(paths),
         "median_height": height,
         "median_width": width,
-        "training": measure(
-            {
-                "torchvision": lambda: consume(DataLoader(Subset(classic, chosen), BATCH)),
-                "torchvision v2": lambda: consume(DataLoader(Subset(modern, chosen), BATCH)),
-                "vit": lambda: consume(training_loader(paths), preprocess.normalize),
-            },
-            args.repeats,
-        ),
-        "evaluation": measure(
-            {
-                "torchvision evaluation": lambda: consume(
-                    DataLoader(Subset(standard, chosen), BATCH)
-                ),
-                "vit evaluation": lambda: consume(
-                    evaluation_loader(paths, preprocess), preprocess.normalize
-                ),
-            },
-            args.repeats,
-        ),
+        "training": rates[0],
+        "evaluation": rates[1],
         "evaluation_pixels": differences(
-            (preprocess(open_image(path)), to_tensor(evaluation(open_image(path))))
-            for path in paths
+            (image, pil_to_tensor(middle(open_image(paths[index]))))
+            for index, image in zip(order, ours, strict=True)
         ),
         "training_pixels": crop_differences(paths),
     }
 
 
-def crop() -> Any:
-    return transforms.RandomResizedCrop(SIZE, scale=AREA)
+def sides(path: Path) -> tuple[int, int]:
+    """Height and width of a file's image."""
+    with Image.open(path) as image:
+        return image.height, image.width
 
 
 def classic_steps(crop: Any) -> list[Any]:
@@ -226,36 +234,6 @@ def read_tensor(path: str) -> Tensor:
     return decode_image(path, mode=ImageReadMode.RGB)
 
 
-def image_set(paths: list[str]) -> ImageSet:
-    names = PathList(paths)
-    return ImageSet(names, torch.zeros(len(paths), dtype=torch.int64).numpy(), names)
-
-
-def training_loader(paths: list[str], num_workers: int = 0) -> Iterator[Any]:
-    """The full batches of a randomly drawn epoch, so that each call has other crops."""
-    transform = TrainTransform(crop_area=AREA)
-    epoch = int(torch.randint(1000, (1,)))
-    dataset = ImageDataset(
-        image_set(paths), lambda photo: transform(photo, SIZE, mean=MEAN, std=STD), opener=Photo
-    )
-    progress: Any = SimpleNamespace(consumed_samples=0)
-    sampler = TrainBatchSampler(
-        len(paths), min(BATCH, len(paths)), seed=0, rank=0, world_size=1, progress=progress
-    )
-    progress.consumed_samples = epoch * sampler.samples_per_epoch
-    loader = make_loader(
-        dataset, num_workers=num_workers, image_size=SIZE, pin_memory=False, batch_sampler=sampler
-    )
-    return iter(loader)
-
-
-def evaluation_loader(paths: list[str], preprocess: Preprocess) -> Iterator[Any]:
-    dataset = ImageDataset(image_set(paths), preprocess)
-    return iter(
-        make_loader(dataset, num_workers=0, image_size=SIZE, pin_memory=False, batch_size=BATCH)
-    )
-
-
 def differences(pairs: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
     """Peak signal-to-noise ratio in dB (100 where equal) and largest difference of uint8 images."""
     ratios, largest = [], 0
@@ -266,16 +244,17 @@ def differences(pairs: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
     return {"images": len(ratios), "psnr": spread(ratios), "largest_difference": largest}
 
 
-def crop_differences(paths: list[str]) -> dict[str, Any]:
+def crop_differences(paths: list[Path]) -> dict[str, Any]:
     """Training crops against Pillow's crop and resize of the whole image, by decoding scale."""
     pairs: dict[str, list[tuple[Tensor, Tensor]]] = {}
     torch.manual_seed(0)
     for path in paths:
-        photo, image = Photo(path), open_image(path)
-        top, left, height, width = inception_box(image.height, image.width, AREA)
-        ours = photo.crop((top, left, height, width), SIZE, "bilinear")
+        image = open_image(path)
+        box = transforms.RandomResizedCrop.get_params(image, list(AREA), [3 / 4, 4 / 3])
+        top, left, height, width = box
+        ours = Photo(str(path)).crop(box, SIZE, "bilinear")
         part = image.crop((left, top, left + width, top + height))
-        theirs = to_tensor(part.resize(SIZE, Image.Resampling.BILINEAR))
+        theirs = pil_to_tensor(part.resize(SIZE, Image.Resampling.BILINEAR))
         scale = scale_of(height, width, SIZE)
         pairs.setdefault(f"decoded at 1/{scale}", []).append((ours, theirs))
     return {scale: differences(images) for scale, images in sorted(pairs.items())}
@@ -283,36 +262,21 @@ def crop_differences(paths: list[str]) -> dict[str, Any]:
 
 def cifar_results(folder: str, args: argparse.Namespace) -> dict[str, Any]:
     """Small images: ImageFolder against batches cropped in memory, with pad crop and flip."""
-    side = open_image(ImageFolder(folder).samples[0][0]).height
+    side, _ = sides(Path(ImageFolder(folder).samples[0][0]))
     padded = transforms.RandomCrop(side, padding=4)
     files = ImageFolder(folder, transforms.Compose(classic_steps(padded)))
     chosen = torch.randperm(len(files))[: 16 * args.images].tolist()
-    data = ImageData(
-        root=folder,
-        image_size=side,
-        batch_size=CIFAR_BATCH,
-        augment=TrainTransform(crop="pad", crop_padding=4),
-        inputs=InputFormat(crop_fraction=1.0, mean=MEAN, std=STD),
-        splits=Splitting(val_fraction=0, test_fraction=0),
-        loading=Loading(num_workers=0),
-    )
-    start = time.process_time()
-    loader = data.train_dataloader()
-    decoding = time.process_time() - start
-    print(f"{folder}: {len(files):,} images; decoded in {decoding:.2f} CPU seconds", flush=True)
-    evaluation = data.evaluation_loader("train")
-    return {
-        "images": len(files),
-        "decoding_cpu_seconds": float(f"{decoding:.4g}"),
-        "training": measure(
-            {
-                "torchvision": lambda: consume(DataLoader(Subset(files, chosen), CIFAR_BATCH)),
-                "vit": lambda: consume(loader, data.preprocess.normalize),
-                "vit, no augmentation": lambda: consume(evaluation, data.preprocess.normalize),
-            },
-            args.repeats,
-        ),
+    options = {"data.augment.crop": "pad", "data.augment.crop_padding": 4}
+    options |= {"data.inputs.crop_fraction": 1.0, "data.loading.cache": "ram"}
+    batch = min(CIFAR_BATCH, len(files))
+    data = image_data(folder, side, batch, **options, **{"model.architecture.patch_size": side})
+    loader, evaluation = data.train_dataloader(), data.evaluation_loader("train")  # decoded here
+    variants = {
+        "torchvision": lambda: consume(DataLoader(Subset(files, chosen), CIFAR_BATCH)),
+        "vit": lambda: consume(loader, data),
+        "vit, no augmentation": lambda: consume(evaluation, data),
     }
+    return {"images": len(files), "training": measure(variants, args.rounds)}
 
 
 if __name__ == "__main__":

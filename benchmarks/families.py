@@ -1,6 +1,6 @@
 """Which families of ViTs load, and whether each has the logits of its own library.
 
-    python benchmarks/families.py [--only WORD] [--no-page]
+    python benchmarks/families.py [--only WORD] [--rows FILE]
 
 Models of timm and transformers are built at depth 1 or 2 with random values in every parameter and
 buffer, saved as their library saves them and as a bare state dict, and loaded by `vit`. Each must
@@ -11,7 +11,6 @@ docs/families.md; the last line of output counts the outcomes.
 import argparse
 import gc
 import json
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,22 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(Path(__file__).parent))
-
-from family_cases import (  # noqa: E402, F401
+from family_cases import (  # noqa: F401
     Case,
     timm_arguments,
     timm_cases,
     timm_names,
     transformers_cases,
 )
+from pages import RESULTS, ROOT, generate, table
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from vit.checkpoints.pretrained import load_pretrained  # noqa: E402
-from vit.errors import UserError  # noqa: E402
+import vit
+from vit.errors import UserError
 
 EQUAL = 1e-5
 """Largest relative difference in double precision. Some tokens and their positions are added in
@@ -64,6 +60,26 @@ class Row:
     sentence: str = ""
     """Why it was refused."""
     notes: str = ""
+
+
+HEAD = """\
+# Families
+
+Which models of timm and transformers load, and how far their logits differ from their own
+library's. Each is built at depth 1 or 2 with random values in every parameter and buffer, saved as
+its library saves it ("library") and as a bare state dict ("bare"), and loaded by
+`vit.create_model(pretrained=...)`.
+
+- **equal**, with the largest difference of the logits, relative to the largest logit, in float64.
+  It is below 1e-5; in narrow models, redrawing any parameter changes the logits by more than 5e-3.
+- **refused**: no model is built, and one line gives the reason. `FILE` stands for the file. If the
+  line names an option, such as `num_heads=...`, the file loads with that option.
+- **assumed**: a bare state dict of a model with non-default arguments that change the logits but no
+  tensor. Loading it reports the assumption; the library's own directory, with its config.json, is
+  refused or equal.
+
+`timm` is {timm}, with one model per set of build arguments. A row without arguments is the entry
+itself."""
 
 
 class NoInit(TorchFunctionMode):
@@ -172,14 +188,15 @@ def _loaded(case: Case, path: Path, layout: str) -> tuple[Row, nn.Module | None]
         answer="refused",
     )
     try:
-        ours, report = load_pretrained(path)
+        reports: list[Any] = []
+        ours = vit.create_model(pretrained=path, report=reports.append)
     except UserError as error:
         row.sentence = str(error).replace(str(path), "FILE").replace(str(path.parent), "DIR")
         return row, None
     except Exception as error:
         row.answer, row.sentence = type(error).__name__, str(error)[:200]
         return row, None
-    row.notes = "; ".join(report.notes)
+    row.notes = "; ".join(reports[0].notes)
     return row, ours
 
 
@@ -202,11 +219,11 @@ def least_moved(model: nn.Module, images: Tensor) -> float:
     least = float("inf")
     generator = torch.Generator().manual_seed(2)
     for members in kinds.values():
-        kept = [parameter.clone() for _, parameter in members]
+        originals = [parameter.clone() for _, parameter in members]
         for name, parameter in members:
             _draw(name, parameter, generator)
         least = min(least, _difference(model(images), before))
-        for (_, parameter), values in zip(members, kept, strict=True):
+        for (_, parameter), values in zip(members, originals, strict=True):
             parameter.copy_(values)
     return least
 
@@ -224,6 +241,44 @@ def run(only: str, say: Callable[[str], None]) -> list[Row]:
             say(f"{row.model:42} {row.layout:18} {row.answer:9} {number}{moved}{row.sentence}")
         gc.collect()
     return rows
+
+
+def page(document: dict[str, Any]) -> str:
+    """docs/families.md: counts, then one table per library."""
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    by_library: dict[str, list[dict[str, Any]]] = {}
+    for row in document["rows"]:
+        by_library.setdefault(row["library"], []).append(row)
+    counts = []
+    for library, rows in by_library.items():
+        for layout in ("library", "bare"):
+            chosen = (row["answer"] for row in rows if row["layout"].split(",")[0] == layout)
+            count = Counter(chosen)
+            answers = (count[answer] for answer in ("equal", "refused", "assumed"))
+            counts.append((library, layout, *answers))
+    parts = [
+        HEAD.format(timm=f"timm {document['versions']['timm']}"),
+        f"\nGenerated by benchmarks/families.py on {document['date']}; versions: {versions}.\n",
+        table(("library", "layout", "equal", "refused", "assumed"), counts),
+    ]
+    for library, rows in by_library.items():
+        parts += [f"\n## {library}\n", table(("model", "layout", "answer"), outcomes(rows))]
+    return "\n".join([*parts, ""])
+
+
+def outcomes(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """One line per model and outcome; layouts with the same outcome share it."""
+    shared: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        arguments = ", ".join(f"{k}={v}" for k, v in row["arguments"].items())
+        model = row["model"] + (f" ({arguments})" if arguments else "")
+        answer = f"refused: {row['sentence']}"
+        if row["difference"] is not None:
+            answer = f"{row['answer']}, {row['difference']:.1e}"
+        layouts = shared.setdefault((model, answer.replace("|", "\\|")), [])
+        if row["layout"] not in layouts:
+            layouts.append(row["layout"])
+    return [(model, "; ".join(layouts), answer) for (model, answer), layouts in shared.items()]
 
 
 def main() -> None:
@@ -249,10 +304,8 @@ def main() -> None:
     if args.rows:
         args.rows.write_text(text)
     elif not args.only:
-        from family_page import page
-
-        (ROOT / "benchmarks" / "results" / "families.json").write_text(text)
-        (ROOT / "docs" / "families.md").write_text(page(document), encoding="utf-8")
+        (RESULTS / "families.json").write_text(text)
+        generate(ROOT / "docs" / "families.md", page(document))
     print(json.dumps(Counter(row.answer for row in rows)))
 
 

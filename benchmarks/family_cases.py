@@ -163,73 +163,50 @@ def _family(members: list[tuple[str, dict[str, Any]]]) -> str:
 
 _SMALL = {"embed_dim": 96, "num_heads": 2, "img_size": 32, "patch_size": 8}
 _WITHOUT = {"class_token": False, "global_pool": "avg"}
+_TI = "vit_tiny_patch16_224"
+_SWITCHED_ON = (
+    "pre_norm qk_norm scale_attn_norm scale_mlp_norm dynamic_img_size dynamic_img_pad"
+).split()
+_SWITCHED_OFF = ("final_norm", "qkv_bias", "proj_bias")
 # Label, architecture, arguments, and whether these change the logits but no tensor.
 VARIATIONS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("narrow, own heads", "vit_base_patch16_224", {**_SMALL}, True),
     ("heads at a known width", "vit_base_patch16_224", {"num_heads": 4}, True),
     ("width without heads", "vit_base_patch16_224", {"embed_dim": 384}, True),
-    ("pool avg", "vit_tiny_patch16_224", {"global_pool": "avg"}, False),
-    ("pool max", "vit_tiny_patch16_224", {"global_pool": "max"}, True),
-    ("pool avgmax", "vit_tiny_patch16_224", {"global_pool": "avgmax"}, True),
-    ("pool map", "vit_tiny_patch16_224", {"global_pool": "map"}, False),
-    ("pool prr", "vit_tiny_patch16_224", {"global_pool": "prr"}, True),
-    ("no pool", "vit_tiny_patch16_224", {"global_pool": ""}, True),
-    ("pool avg, fc_norm=False", "vit_tiny_patch16_224", {**_WITHOUT, "fc_norm": False}, False),
-    (
-        "class token, pool avg, fc_norm=False",
-        "vit_tiny_patch16_224",
-        {"global_pool": "avg", "fc_norm": False},
-        True,
-    ),
-    ("pool token, fc_norm=True", "vit_tiny_patch16_224", {"fc_norm": True}, True),
-    ("class token pooled", "vit_tiny_patch16_224", {**_WITHOUT, "class_token": True}, False),
-    (
-        "pool_include_prefix",
-        "vit_tiny_patch16_224",
-        {"global_pool": "avg", "pool_include_prefix": True},
-        True,
-    ),
-    (
-        "pool_include_prefix without a prefix",
-        "vit_tiny_patch16_224",
-        {**_WITHOUT, "pool_include_prefix": True},
-        False,
-    ),
-    ("no class token", "vit_tiny_patch16_224", dict(_WITHOUT), False),
-    ("no_embed_class", "vit_tiny_patch16_224", {"no_embed_class": True}, False),
-    ("registers", "vit_tiny_patch16_224", {"reg_tokens": 4, "no_embed_class": True}, False),
-    ("registers with positions", "vit_tiny_patch16_224", {"reg_tokens": 3}, False),
-    ("no positions", "vit_tiny_patch16_224", {"pos_embed": "none"}, False),
-    (
-        "no positions, no class token",
-        "vit_tiny_patch16_224",
-        {"pos_embed": "none", **_WITHOUT},
-        False,
-    ),
-    ("pre_norm", "vit_tiny_patch16_224", {"pre_norm": True}, False),
-    ("final_norm=False", "vit_tiny_patch16_224", {"final_norm": False}, False),
-    ("qk_norm", "vit_tiny_patch16_224", {"qk_norm": True}, False),
-    ("qkv_bias=False", "vit_tiny_patch16_224", {"qkv_bias": False}, False),
-    ("proj_bias=False", "vit_tiny_patch16_224", {"proj_bias": False}, False),
-    ("scale_attn_norm", "vit_tiny_patch16_224", {"scale_attn_norm": True}, False),
-    ("scale_mlp_norm", "vit_tiny_patch16_224", {"scale_mlp_norm": True}, False),
-    ("init_values", "vit_tiny_patch16_224", {"init_values": 1e-4}, False),
-    ("dynamic_img_size", "vit_tiny_patch16_224", {"dynamic_img_size": True}, False),
-    ("dynamic_img_pad", "vit_tiny_patch16_224", {"dynamic_img_pad": True}, False),
-    ("act_layer gelu", "vit_tiny_patch16_224", {"act_layer": "gelu"}, False),
-    ("act_layer gelu_tanh", "vit_tiny_patch16_224", {"act_layer": "gelu_tanh"}, True),
-    ("act_layer quick_gelu", "vit_tiny_patch16_224", {"act_layer": "quick_gelu"}, True),
-    ("act_layer relu", "vit_tiny_patch16_224", {"act_layer": "relu"}, True),
-    ("act_layer silu", "vit_tiny_patch16_224", {"act_layer": "silu"}, True),
-    ("norm_layer layernorm", "vit_tiny_patch16_224", {"norm_layer": "layernorm"}, False),
-    ("norm_layer rmsnorm", "vit_tiny_patch16_224", {"norm_layer": "rmsnorm"}, False),
-    ("embed_norm_layer", "vit_tiny_patch16_224", {"embed_norm_layer": "layernorm"}, False),
-    ("attn_layer diff", "vit_tiny_patch16_224", {"attn_layer": "diff"}, False),
-    ("in_chans 1", "vit_tiny_patch16_224", {"in_chans": 1}, False),
-    ("img_size", "vit_tiny_patch16_224", {"img_size": (64, 96)}, True),
-    ("num_classes 0", "vit_tiny_patch16_224", {"num_classes": 0}, False),
-    ("drop rates", "vit_tiny_patch16_224", {"drop_rate": 0.1, "drop_path_rate": 0.1}, False),
-    ("weight_init", "vit_tiny_patch16_224", {"weight_init": "jax"}, False),
+    ("pool avg", _TI, {"global_pool": "avg"}, False),
+    ("pool max", _TI, {"global_pool": "max"}, True),
+    ("pool avgmax", _TI, {"global_pool": "avgmax"}, True),
+    ("pool map", _TI, {"global_pool": "map"}, False),
+    ("pool prr", _TI, {"global_pool": "prr"}, True),
+    ("no pool", _TI, {"global_pool": ""}, True),
+    ("pool avg, fc_norm=False", _TI, {**_WITHOUT, "fc_norm": False}, False),
+    ("class token, pool avg, fc_norm=False", _TI, {"global_pool": "avg", "fc_norm": False}, True),
+    ("pool token, fc_norm=True", _TI, {"fc_norm": True}, True),
+    ("class token pooled", _TI, {**_WITHOUT, "class_token": True}, False),
+    ("pool_include_prefix", _TI, {"global_pool": "avg", "pool_include_prefix": True}, True),
+    ("pool_include_prefix without a prefix", _TI, {**_WITHOUT, "pool_include_prefix": True}, False),
+    ("no class token", _TI, dict(_WITHOUT), False),
+    ("no_embed_class", _TI, {"no_embed_class": True}, False),
+    ("registers", _TI, {"reg_tokens": 4, "no_embed_class": True}, False),
+    ("registers with positions", _TI, {"reg_tokens": 3}, False),
+    ("no positions", _TI, {"pos_embed": "none"}, False),
+    ("no positions, no class token", _TI, {"pos_embed": "none", **_WITHOUT}, False),
+    *[(flag, _TI, {flag: True}, False) for flag in _SWITCHED_ON],
+    *[(f"{flag}=False", _TI, {flag: False}, False) for flag in _SWITCHED_OFF],
+    ("init_values", _TI, {"init_values": 1e-4}, False),
+    *[
+        (f"act_layer {act}", _TI, {"act_layer": act}, act != "gelu")
+        for act in "gelu gelu_tanh quick_gelu relu silu".split()
+    ],
+    ("norm_layer layernorm", _TI, {"norm_layer": "layernorm"}, False),
+    ("norm_layer rmsnorm", _TI, {"norm_layer": "rmsnorm"}, False),
+    ("embed_norm_layer", _TI, {"embed_norm_layer": "layernorm"}, False),
+    ("attn_layer diff", _TI, {"attn_layer": "diff"}, False),
+    ("in_chans 1", _TI, {"in_chans": 1}, False),
+    ("img_size", _TI, {"img_size": (64, 96)}, True),
+    ("num_classes 0", _TI, {"num_classes": 0}, False),
+    ("drop rates", _TI, {"drop_rate": 0.1, "drop_path_rate": 0.1}, False),
+    ("weight_init", _TI, {"weight_init": "jax"}, False),
     ("distilled, narrow", "deit_tiny_distilled_patch16_224", {"num_heads": 2}, True),
     ("registers with act", "vit_small_patch14_reg4_dinov2", {"act_layer": "gelu_tanh"}, True),
     ("gate act", "vit_giant_patch14_dinov2", {**_SMALL, "act_layer": "gelu"}, True),
@@ -280,9 +257,9 @@ def _timm_case(
         save_for_hf(peer, str(folder), safe_serialization=True)
 
     def size(peer: nn.Module) -> tuple[int, int]:
-        own = getattr(getattr(peer, "patch_embed", None), "img_size", None)
-        if own is not None:
-            return tuple(own)
+        published = getattr(getattr(peer, "patch_embed", None), "img_size", None)
+        if published is not None:
+            return tuple(published)
         return (64, 64) if "resnetv2" in name else peer.pretrained_cfg["input_size"][1:]
 
     return Case(
@@ -311,7 +288,10 @@ _HF = {
 _MLP = {**_HF, "intermediate_size": 96}
 _CLIP = {**_MLP, "projection_dim": 32}
 _BIT = {"depths": [1, 2, 1], "hidden_sizes": [256, 512, 1024]}
+_POS = {**_MLP, "use_absolute_position_embeddings": True}
 _ViT, _DeiT = "ViTForImageClassification", "DeiTForImageClassification"
+_BEiT, _BiT = "BeitForImageClassification", "BitForImageClassification"
+_Data2Vec = "Data2VecVisionForImageClassification"
 _DINO, _REG = "Dinov2ForImageClassification", "Dinov2WithRegistersForImageClassification"
 # Family, model, configuration. The class of the configuration follows from the model's.
 TRANSFORMERS: list[tuple[str, str, dict[str, Any]]] = [
@@ -353,19 +333,11 @@ TRANSFORMERS: list[tuple[str, str, dict[str, Any]]] = [
     ("dinov3", "DINOv3ViTModel", _MLP),
     ("dinov3, gated", "DINOv3ViTModel", {**_MLP, "use_gated_mlp": True}),
     ("dinov3, bias", "DINOv3ViTModel", {**_MLP, "key_bias": True}),
-    ("beit", "BeitForImageClassification", _MLP),
-    (
-        "beit, absolute positions",
-        "BeitForImageClassification",
-        {**_MLP, "use_absolute_position_embeddings": True},
-    ),
-    ("beit, backbone", "BeitModel", {**_MLP, "use_absolute_position_embeddings": True}),
-    ("data2vec", "Data2VecVisionForImageClassification", _MLP),
-    (
-        "data2vec, absolute positions",
-        "Data2VecVisionForImageClassification",
-        {**_MLP, "use_absolute_position_embeddings": True},
-    ),
+    ("beit", _BEiT, _MLP),
+    ("beit, absolute positions", _BEiT, _POS),
+    ("beit, backbone", "BeitModel", _POS),
+    ("data2vec", _Data2Vec, _MLP),
+    ("data2vec, absolute positions", _Data2Vec, _POS),
     ("siglip", "SiglipVisionModel", _MLP),
     ("siglip2", "Siglip2VisionModel", {**_MLP, "num_patches": 16}),
     ("clip", "CLIPVisionModel", _CLIP),
@@ -392,17 +364,17 @@ TRANSFORMERS: list[tuple[str, str, dict[str, Any]]] = [
         "HieraModel",
         {"embed_dim": 32, "depths": [1, 1], "num_heads": [1, 2], "num_query_pool": 1},
     ),
-    ("bit", "BitForImageClassification", _BIT),
+    ("bit", _BiT, _BIT),
     ("bit, backbone", "BitModel", _BIT),
-    ("bit, bottleneck", "BitForImageClassification", {**_BIT, "layer_type": "bottleneck"}),
-    ("bit, SAME", "BitForImageClassification", {**_BIT, "global_padding": "SAME"}),
-    ("bit, groups", "BitForImageClassification", {**_BIT, "num_groups": 16}),
-    ("bit, act", "BitForImageClassification", {**_BIT, "hidden_act": "silu"}),
-    ("bit, stride", "BitForImageClassification", {**_BIT, "output_stride": 8}),
-    ("bit, dynamic", "BitForImageClassification", {**_BIT, "embedding_dynamic_padding": True}),
-    ("bit, width", "BitForImageClassification", {**_BIT, "width_factor": 2}),
-    ("bit, root", "BitForImageClassification", {**_BIT, "embedding_size": 32}),
-    ("bit, hidden sizes", "BitForImageClassification", {**_BIT, "hidden_sizes": [128, 256, 512]}),
+    ("bit, bottleneck", _BiT, {**_BIT, "layer_type": "bottleneck"}),
+    ("bit, SAME", _BiT, {**_BIT, "global_padding": "SAME"}),
+    ("bit, groups", _BiT, {**_BIT, "num_groups": 16}),
+    ("bit, act", _BiT, {**_BIT, "hidden_act": "silu"}),
+    ("bit, stride", _BiT, {**_BIT, "output_stride": 8}),
+    ("bit, dynamic", _BiT, {**_BIT, "embedding_dynamic_padding": True}),
+    ("bit, width", _BiT, {**_BIT, "width_factor": 2}),
+    ("bit, root", _BiT, {**_BIT, "embedding_size": 32}),
+    ("bit, hidden sizes", _BiT, {**_BIT, "hidden_sizes": [128, 256, 512]}),
 ]
 
 

@@ -9,30 +9,20 @@ same 2,000 test images. The rule of `-c finetune` was found on images of train t
 
 An interrupted command goes on where it was, and finished runs are reused. Writes
 benchmarks/results/few_images.json after every run; the last line of output is that file's path.
+benchmarks/few_images_page.py makes docs/finetuning.md's table of it.
 """
 
 import argparse
 import csv
-import json
 import math
-import shlex
 import shutil
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import RESULTS, finished, mean_and_std, portable, run_fit, save, write_manifest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-from cells import note_options, run_cell, write_manifest  # noqa: E402
-from collect import portable  # noqa: E402
-
-from vit.transfer.cells import finished  # noqa: E402
-
-RESULTS = HERE / "results" / "few_images.json"
 TEST_PER_CLASS = 200
 DRAWN_FROM = 4_000
 """Of the 5,000 training images per class; the rest tuned the rule."""
@@ -46,27 +36,26 @@ ARMS: dict[str, list[str]] = {
     ],
 }
 CELLS = ("20:0", "100:0", "20:1", "100:1", "20:2", "100:2", "5:0", "500:0")
-KEPT = ("train_seconds", "train_cpu_seconds", "steps", "images_seen", "parameters", "precision")
+SHARED = ("steps", "images_seen", "parameters", "trained_parameters", "precision")
 
 
 def draw_images(data: Path, images: int, seed: int, file: Path) -> None:
     """A CSV of `images` training images per class, drawn by `seed`, and the test images."""
-    rows: list[tuple[str, str, str]] = []
+    rows: list[tuple[Path, str, str]] = []
     folders = sorted(path for path in (data / "train").iterdir() if path.is_dir())
     for number, folder in enumerate(folders):
         names = sorted(path.name for path in folder.iterdir())[:DRAWN_FROM]
         order = np.random.default_rng([seed, number]).permutation(len(names))[:images]
-        rows += [(str(folder / names[i]), folder.name, "train") for i in order]
+        rows += [(folder / names[i], folder.name, "train") for i in order]
         test = sorted((data / "test" / folder.name).iterdir())[:TEST_PER_CLASS]
-        rows += [(str(path), folder.name, "test") for path in test]
+        rows += [(path, folder.name, "test") for path in test]
     write_manifest(rows, file)
 
 
 def right(run: Path) -> dict[str, bool]:
     """Test image -> whether the run's first answer is its label."""
     with (run / "predictions.csv").open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    return {row["image"]: row["correct"] == "1" for row in rows}
+        return {row["image"]: row["correct"] == "1" for row in csv.DictReader(stream)}
 
 
 def paired(first: list[dict[str, bool]], second: list[dict[str, bool]]) -> dict[str, float]:
@@ -74,63 +63,62 @@ def paired(first: list[dict[str, bool]], second: list[dict[str, bool]]) -> dict[
 
     The unit is the test image: its differences are averaged over the seeds first.
     """
-    names = sorted(first[0])
     gains = [
         statistics.mean(a[name] - b[name] for a, b in zip(first, second, strict=True))
-        for name in names
+        for name in sorted(first[0])
     ]
     half = 1.96 * statistics.stdev(gains) / math.sqrt(len(gains))
     return {"points": 100 * statistics.mean(gains), "half_interval": 100 * half}
 
 
-def measured(arm: str, manifest: Path, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The summary of one run, made where it is not there yet."""
+def train(arm: str, manifest: Path, options: argparse.Namespace, folder: Path) -> None:
+    """One run, made where it is not there yet."""
     seed = folder.name.rpartition("_")[2]
     arguments = [*ARMS[arm], "--data.root", str(manifest), "--seed_everything", seed]
     if arm != "random":
         arguments += ["--model.pretrained", str(options.weights)]
     arguments += ["--data.image_size", str(options.pixels), "--data.loading.num_workers", "0"]
-    note_options(arguments, folder)
-    summary = run_cell(arguments, folder)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # some 400 MB
-    shutil.rmtree(folder / "model", ignore_errors=True)
-    return summary
+    run_fit(arguments, folder)
+    for name in ("checkpoints", "model"):  # some 400 MB
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def row(images: int, arm: str, folders: list[Path]) -> dict[str, Any]:
+    """The runs of one arm with so many images per class."""
+    summaries = [summary for folder in folders if (summary := finished(folder))]
+    last, answers = summaries[-1], [right(folder) for folder in folders]
+    accuracies = [100 * statistics.mean(answer.values()) for answer in answers]
+    mean, std = mean_and_std(accuracies)
+    result: dict[str, Any] = {
+        "images_per_class": images,
+        "arm": arm,
+        "seeds": [int(folder.name.rpartition("_")[2]) for folder in folders],
+        "accuracies": [round(accuracy, 2) for accuracy in accuracies],
+        "mean": round(mean, 2),
+        "std": None if std is None else round(std, 2),
+        "losses": [round(summary["metrics"]["test/loss"], 4) for summary in summaries],
+        **{name: [s[name] for s in summaries] for name in ("train_seconds", "train_cpu_seconds")},
+        **{name: last[name] for name in SHARED},
+        "command": portable(last["command"]),
+    }
+    probes = [folder.with_name(folder.name.replace(arm, "probe")) for folder in folders]
+    if arm != "probe" and all((probe / "predictions.csv").is_file() for probe in probes):
+        result["against_probe"] = paired(answers, [right(probe) for probe in probes])
+    if "by_size" in last["checkpoint"]:
+        result["by_size"] = last["checkpoint"]["by_size"]
+    return result | {name: last[name] for name in ("hardware", "versions")}
 
 
 def document(runs: Path, pixels: int) -> dict[str, Any]:
     """What is finished, by images per class and arm."""
-    found: dict[tuple[int, str], list[Path]] = {}
+    folders: dict[tuple[int, str], list[Path]] = {}
     for arm in ARMS:
         for folder in sorted(runs.glob(f"{arm}_*_*")):
             if folder.is_dir() and finished(folder) is not None:
-                found.setdefault((int(folder.name.split("_")[1]), arm), []).append(folder)
-    rows, last = [], {}
-    for (images, arm), folders in sorted(found.items()):
-        summaries = [json.loads((f / "summary.json").read_text()) for f in folders]
-        last = summaries[-1]
-        answers = [right(folder) for folder in folders]
-        accuracies = [100 * statistics.mean(answer.values()) for answer in answers]
-        row: dict[str, Any] = {
-            "images_per_class": images,
-            "arm": arm,
-            "seeds": [int(f.name.rpartition("_")[2]) for f in folders],
-            "accuracies": [round(a, 2) for a in accuracies],
-            "mean": round(statistics.mean(accuracies), 2),
-            "std": round(statistics.stdev(accuracies), 2) if len(folders) > 1 else None,
-            "losses": [round(s["metrics"]["test/loss"], 4) for s in summaries],
-            "trained_parameters": last["trained_parameters"],
-            **{name: [s[name] for s in summaries] for name in KEPT[:2]},
-            **{name: last[name] for name in KEPT[2:]},
-            "command": portable(last["command"]),
-        }
-        probes = [folder.with_name(folder.name.replace(arm, "probe")) for folder in folders]
-        if arm != "probe" and all((p / "predictions.csv").is_file() for p in probes):
-            row["against_probe"] = paired(answers, [right(p) for p in probes])
-        if "by_size" in last["checkpoint"]:
-            row["by_size"] = last["checkpoint"]["by_size"]
-        rows.append(row)
-    facts = {name: last.get(name) for name in ("hardware", "versions")}
-    return {"pixels": pixels, "test_images": 10 * TEST_PER_CLASS, "rows": rows, **facts}
+                folders.setdefault((int(folder.name.split("_")[1]), arm), []).append(folder)
+    rows = [row(*key, each) for key, each in sorted(folders.items())]
+    machine = [{name: r.pop(name) for name in ("hardware", "versions")} for r in rows]
+    return {"pixels": pixels, "test_images": 10 * TEST_PER_CLASS, "rows": rows, **machine[-1]}
 
 
 def main() -> None:
@@ -141,17 +129,16 @@ def main() -> None:
     parser.add_argument("--pixels", type=int, default=56)
     parser.add_argument("--cells", nargs="+", default=CELLS, metavar="N:SEED")
     parser.add_argument("--arms", nargs="+", default=["probe", "finetune"], choices=ARMS)
+    parser.add_argument("--results", type=Path, default=RESULTS / "few_images.json")
     options = parser.parse_args()
-    print(shlex.join(sys.argv), file=sys.stderr)
     for cell in options.cells:
         images, seed = map(int, cell.split(":"))
         manifest = options.runs / f"images_{images}_{seed}.csv"
         draw_images(options.data, images, seed, manifest)
         for arm in options.arms:
-            measured(arm, manifest, options, options.runs / f"{arm}_{images}_{seed}")
-            text = json.dumps(document(options.runs, options.pixels), indent=2) + "\n"
-            RESULTS.write_text(text, encoding="utf-8")
-    print(RESULTS)
+            train(arm, manifest, options, options.runs / f"{arm}_{images}_{seed}")
+            save(document(options.runs, options.pixels), options.results)
+    print(options.results)
 
 
 if __name__ == "__main__":

@@ -4,87 +4,64 @@ python benchmarks/few_images_page.py          writes them
 python benchmarks/few_images_page.py --check  exit status 1 if the table is not up to date
 """
 
-import json
+import statistics
 import sys
-from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from pages import ROOT, filled, generate, load, plus_minus, table
 
-from vit.reports.drawing import LIGHT, png
-
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "finetuning.md"
-PICTURE = ROOT / "docs" / "finetuning.png"
-START, END = "<!-- results: begin -->", "<!-- results: end -->"
 NAMES = {
     "random": "random weights",
     "probe": "`-c probe`",
     "finetune": "`-c finetune`",
     "lora": "`-c lora` (rank 16)",
 }
-COLOURS = {
-    "random": LIGHT.muted,
-    "probe": LIGHT.third,
-    "finetune": LIGHT.first,
-    "lora": LIGHT.second,
-}
+HEAD = """\
+CIFAR-10 (JPEG), {pixels} pixels, {test_images:,} test images; a ViT-S/14 (DINOv2,
+tuned for saliency). ± behind an accuracy is the standard deviation over the draws;
+behind a difference, half of the paired 95 % interval over the test images. CPU seconds
+of training, one thread of a shared {hardware[cpu]}.
+"""
 
 
-def read(name: str) -> Any:
-    """Content of a results file, None where it is not there."""
-    file = RESULTS / f"{name}.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+def cells(row: dict[str, Any]) -> tuple[object, ...]:
+    """Accuracy, its gain over the probe, and cost, for images per class and arm."""
+    gain = row.get("against_probe")
+    return (
+        row["images_per_class"],
+        NAMES[row["arm"]],
+        plus_minus(row["mean"], row["std"]),
+        len(row["seeds"]),
+        "" if gain is None else f"{gain['points']:+.1f} ± {gain['half_interval']:.1f}",
+        f"{statistics.mean(row['losses']):.2f}",
+        "head" if row["arm"] == "probe" else f"{row['trained_parameters'] / 1e6:.1f} M",
+        f"{statistics.mean(row['train_cpu_seconds']):.0f}",
+    )
 
 
-def table(content: dict[str, Any]) -> list[str]:
-    """Accuracy, its gain over the probe, and cost, by images per class and arm."""
-    lines = [
-        "| images per class | run | accuracy, % | draws | minus probe, points | loss "
-        "| trained | CPU s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in content["rows"]:
-        spread = "" if row["std"] is None else f" ± {row['std']:.1f}"
-        gain = row.get("against_probe")
-        losses = row["losses"]
-        cells = (
-            row["images_per_class"],
-            NAMES[row["arm"]],
-            f"{row['mean']:.1f}{spread}",
-            len(row["seeds"]),
-            "" if gain is None else f"{gain['points']:+.1f} ± {gain['half_interval']:.1f}",
-            f"{sum(losses) / len(losses):.2f}",
-            "head" if row["arm"] == "probe" else f"{row['trained_parameters'] / 1e6:.1f} M",
-            f"{sum(row['train_cpu_seconds']) / len(losses):.0f}",
-        )
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return lines
-
-
-def peers(rows: list[dict[str, Any]], content: dict[str, Any]) -> list[str]:
-    """Other packages with the CPU time of ours."""
-    lines = [
-        "",
-        "| images per class | fine-tuning | accuracy, % | steps x batch | CPU s |",
-        "|---|---|---|---|---|",
-    ]
+def peers(rows: list[dict[str, Any]], content: dict[str, Any]) -> list[tuple[object, ...]]:
+    """Other packages with the CPU time of ours, below ours."""
+    lines: list[tuple[object, ...]] = []
     for cell in sorted({row["cell"] for row in rows}, key=lambda cell: int(cell.split(":")[0])):
         images, seed = map(int, cell.split(":"))
         for ours in content["rows"]:
-            if ours["images_per_class"] == images and ours["arm"] in ("finetune", "lora"):
-                at = ours["seeds"].index(seed) if seed in ours["seeds"] else None
-                if at is not None:
-                    lines.append(
-                        f"| {images} | {NAMES[ours['arm']]} | {ours['accuracies'][at]:.1f} | "
-                        f"{ours['steps']} x 32 | {ours['train_cpu_seconds'][at]:.0f} |"
-                    )
+            shown = ours["images_per_class"] == images and ours["arm"] in ("finetune", "lora")
+            if shown and seed in ours["seeds"]:
+                at = ours["seeds"].index(seed)
+                accuracy, seconds = ours["accuracies"][at], ours["train_cpu_seconds"][at]
+                steps = f"{ours['steps']} x 32"
+                lines.append(
+                    (images, NAMES[ours["arm"]], f"{accuracy:.1f}", steps, f"{seconds:.0f}")
+                )
         lines += [
-            f"| {images} | {row['package']} {row['version']}, {row['settings']} | "
-            f"{row['accuracy']:.1f} | {row['steps']} x {row['batch']} | "
-            f"{row['train_cpu_seconds']:.0f} |"
+            (
+                images,
+                f"{row['package']} {row['version']}, {row['settings']}",
+                f"{row['accuracy']:.1f}",
+                f"{row['steps']} x {row['batch']}",
+                f"{row['train_cpu_seconds']:.0f}",
+            )
             for row in rows
             if row["cell"] == cell
         ]
@@ -93,66 +70,47 @@ def peers(rows: list[dict[str, Any]], content: dict[str, Any]) -> list[str]:
 
 def text() -> str:
     """Everything between the markers."""
-    content = read("few_images")
-    machine = content["hardware"]
-    lines = [
-        f"CIFAR-10 (JPEG), {content['pixels']} pixels, {content['test_images']:,} test images; a "
-        "ViT-S/14 (DINOv2,",
-        "tuned for saliency). ± behind an accuracy is the standard deviation over the draws;",
-        "behind a difference, half of the paired 95 % interval over the test images. CPU seconds",
-        f"of training, one thread of a shared {machine['cpu']}.",
-        "",
-        *table(content),
-        "",
-        "![accuracy against images per class](finetuning.png)",
-    ]
-    others = read("finetune_peers")
-    if others:
-        lines += peers(others, content)
-    return "\n".join(lines)
+    content = load("few_images")
+    costs = ("minus probe, points", "loss", "trained", "CPU s")
+    head = ("images per class", "run", "accuracy, %", "draws", *costs)
+    others = ("images per class", "fine-tuning", "accuracy, %", "steps x batch", "CPU s")
+    return "\n".join(
+        [
+            HEAD.format(**content),
+            table(head, map(cells, content["rows"])),
+            "\n![accuracy against images per class](finetuning.png)\n",
+            table(others, peers(load("finetune_peers"), content)),
+        ]
+    )
 
 
 def draw() -> None:
     """Accuracy against images per class."""
-    rows = read("few_images")["rows"]
-    figure = Figure(figsize=(6.4, 4.0), dpi=110, facecolor=LIGHT.paper, layout="constrained")
-    FigureCanvasAgg(figure)
+    from vit.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
+
+    rows = load("few_images")["rows"]
+    figure = new_figure(6.4, 4.0, LIGHT)
     axes = figure.add_subplot()
-    for arm, colour in COLOURS.items():
+    style_axes(axes, LIGHT)
+    colours = (LIGHT.muted, LIGHT.third, LIGHT.first, LIGHT.second)
+    for (arm, name), colour in zip(NAMES.items(), colours, strict=True):
         mine = sorted((r for r in rows if r["arm"] == arm), key=lambda r: r["images_per_class"])
+        counts, means = [r["images_per_class"] for r in mine], [r["mean"] for r in mine]
+        deviations = [r["std"] or 0.0 for r in mine]
+        style = {"color": colour, "marker": "o", "capsize": 3}
         if mine:
-            counts = [row["images_per_class"] for row in mine]
-            axes.errorbar(
-                counts,
-                [row["mean"] for row in mine],
-                yerr=[row["std"] or 0.0 for row in mine],
-                color=colour,
-                marker="o",
-                capsize=3,
-                label=NAMES[arm].replace("`", ""),
-            )
+            axes.errorbar(counts, means, deviations, label=name.replace("`", ""), **style)
     axes.set_xscale("log")
     ticks = sorted({row["images_per_class"] for row in rows})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
-    axes.set_xlabel("images per class")
-    axes.set_ylabel("test accuracy, %")
-    axes.grid(color=LIGHT.grid)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
-    PICTURE.write_bytes(png(figure))
-
-
-def main(args: list[str]) -> int:
-    page = PAGE.read_text(encoding="utf-8")
-    before, rest = page.split(START)
-    written = f"{before}{START}\n{text()}\n{END}{rest.split(END)[1]}"
-    if "--check" in args:
-        return int(written != page)
-    PAGE.write_text(written, encoding="utf-8")
-    draw()
-    return 0
+    label_axes(axes, LIGHT, x="images per class", y="test accuracy, %")
+    axes.legend(frameon=False, loc="lower right", labelcolor=LIGHT.ink)
+    (ROOT / "docs" / "finetuning.png").write_bytes(png(figure))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = generate(PAGE, filled(PAGE, results=text()))
+    if "--check" not in sys.argv:
+        draw()
+    raise SystemExit(status)

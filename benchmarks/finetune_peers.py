@@ -34,6 +34,7 @@ import json
 import math
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -45,15 +46,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness import RESULTS, save
 from PIL import Image
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchvision import transforms
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-RESULTS = HERE / "results" / "finetune_peers.json"
 TRIAL_STEPS = 12
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -80,15 +78,16 @@ class Images(torch.utils.data.Dataset[dict[str, Any]]):
             return {"pixel_values": self.transform(image.convert("RGB")), "labels": label}
 
 
+def prepare(*changes: Any) -> Callable[[Any], Any]:
+    """The changes, and then normalised pixels."""
+    pixels = (transforms.ToTensor(), transforms.Normalize(MEAN, STD))
+    return transforms.Compose([*changes, *pixels])
+
+
 def evaluation(pixels: int) -> Callable[[Any], Any]:
     """The whole image, resized, as `vit` scores it."""
-    return transforms.Compose(
-        [
-            transforms.Resize((pixels, pixels), transforms.InterpolationMode.BICUBIC),
-            transforms.ToTensor(),
-            transforms.Normalize(MEAN, STD),
-        ]
-    )
+    bicubic = transforms.InterpolationMode.BICUBIC
+    return prepare(transforms.Resize((pixels, pixels), bicubic))
 
 
 @torch.inference_mode()
@@ -211,11 +210,10 @@ def timm_state(weights: str) -> dict[str, Tensor]:
     """The weights under timm's keys, which are Meta's without the mask token; no head."""
     from safetensors.torch import load_file
 
-    from vit.checkpoints.convert import convert
-
     with tempfile.TemporaryDirectory() as folder:
-        convert(weights, Path(folder) / "timm", "timm")
-        state = load_file(Path(folder) / "timm" / "model.safetensors")
+        convert = [sys.executable, "-m", "vit", "convert", str(weights), f"{folder}/timm"]
+        subprocess.run([*convert, "--to", "timm"], check=True)
+        state = load_file(f"{folder}/timm/model.safetensors")
     return {key: value for key, value in state.items() if not key.startswith("head")}
 
 
@@ -240,31 +238,17 @@ def transformers_defaults(task: Task) -> Trained:
     first: Any = Dinov2ForImageClassification.from_pretrained(
         task.weights, num_labels=len(task.classes)
     )
-    transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(task.pixels),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(MEAN, STD),
-        ]
-    )
+    crop, flip = transforms.RandomResizedCrop(task.pixels), transforms.RandomHorizontalFlip()
+    images = Images(task.train, prepare(crop, flip))
 
     def train(steps: int) -> Any:
         with tempfile.TemporaryDirectory() as folder:
+            quiet: Any = {"save_strategy": "no", "report_to": [], "disable_tqdm": True}
             arguments = TrainingArguments(
-                folder,
-                max_steps=steps,
-                use_cpu=True,
-                save_strategy="no",
-                report_to=[],
-                remove_unused_columns=False,
-                disable_tqdm=True,
-                seed=0,
+                folder, max_steps=steps, use_cpu=True, remove_unused_columns=False, seed=0, **quiet
             )
             model = copy.deepcopy(first)
-            Trainer(
-                model=model, args=arguments, train_dataset=Images(task.train, transform)
-            ).train()
+            Trainer(model=model, args=arguments, train_dataset=images).train()
         return model.eval()
 
     model, steps, spent = train_within(task.budget, train)
@@ -316,21 +300,13 @@ def write_rows(file: Path, rows: list[tuple[Path, int]], classes: list[str]) -> 
         writer.writerows((path.resolve(), classes[label]) for path, label in rows)
 
 
-@dataclass
-class Peer:
-    """A package, what of its settings are used, and the function that trains with them."""
-
-    package: str
-    settings: str
-    train: Callable[[Task], Trained]
-
-
-PEERS = {
-    "timm": Peer("timm", "defaults", timm_defaults),
-    "timm-card": Peer("timm", "settings of a model card", timm_card),
-    "transformers": Peer("transformers", "defaults", transformers_defaults),
-    "lightly_train": Peer("lightly_train", "defaults", lightly_defaults),
+PEERS: dict[str, tuple[str, str, Callable[[Task], Trained]]] = {
+    "timm": ("timm", "defaults", timm_defaults),
+    "timm-card": ("timm", "settings of a model card", timm_card),
+    "transformers": ("transformers", "defaults", transformers_defaults),
+    "lightly_train": ("lightly-train", "defaults", lightly_defaults),
 }
+"""The package, what of its settings are used, and the function that trains with them."""
 
 
 def main() -> None:
@@ -340,38 +316,34 @@ def main() -> None:
     parser.add_argument("--cell", default="20:0", metavar="N:SEED")
     parser.add_argument("--pixels", type=int, default=56)
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--results", type=Path, default=RESULTS / "finetune_peers.json")
     options = parser.parse_args()
-    name = options.cell.replace(":", "_")
-    manifest = options.runs / f"images_{name}.csv"
-    ours = json.loads((options.runs / f"finetune_{name}" / "summary.json").read_text())
+    cell = options.cell.replace(":", "_")
+    manifest = options.runs / f"images_{cell}.csv"
+    ours = json.loads((options.runs / f"finetune_{cell}" / "summary.json").read_text())
     classes, budget = ours["classes"], ours["train_cpu_seconds"]
-    task = Task(
-        options.weights,
-        rows_of(manifest, "train", classes),
-        Images(rows_of(manifest, "test", classes), evaluation(options.pixels)),
-        classes,
-        options.pixels,
-        budget,
-    )
+    train = rows_of(manifest, "train", classes)
+    test = Images(rows_of(manifest, "test", classes), evaluation(options.pixels))
+    task = Task(options.weights, train, test, classes, options.pixels, budget)
     for name in options.peers:
-        peer = PEERS[name]
+        package, settings, train_peer = PEERS[name]
         torch.manual_seed(0)
-        trained = peer.train(task)
+        trained = train_peer(task)
         row = {
             "cell": options.cell,
             "peer": name,
-            "package": peer.package.replace("_", "-"),
-            "version": version(peer.package.replace("_", "-")),
-            "settings": peer.settings,
+            "package": package,
+            "version": version(package),
+            "settings": settings,
             "accuracy": round(trained.accuracy, 2),
             "steps": trained.steps,
             "batch": trained.batch,
             "train_cpu_seconds": round(trained.train_cpu_seconds, 1),
             "budget": budget,
         }
-        rows = json.loads(RESULTS.read_text()) if RESULTS.is_file() else []
+        rows = json.loads(options.results.read_text()) if options.results.is_file() else []
         rows = [r for r in rows if (r["cell"], r["peer"]) != (options.cell, name)] + [row]
-        RESULTS.write_text(json.dumps(rows, indent=2) + "\n")
+        save(rows, options.results)
         print(json.dumps(row), flush=True)
 
 

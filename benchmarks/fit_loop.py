@@ -15,7 +15,6 @@ import importlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,8 +23,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from collect import document, results_file, write
+from harness import (
+    HERE,
+    answer,
+    arguments,
+    document,
+    keep_memory,
+    param_groups,
+    publish,
+    ratio,
+    results_file,
+    span,
+)
 from lightning.pytorch.callbacks import Callback
+
+import vit
 
 ARMS = ("vit fit", "plain loop")
 CASES: dict[str, dict[str, Any]] = {
@@ -58,9 +70,8 @@ class Alternating(Callback):
 
 def options(case: dict[str, Any], folder: Path, steps: int) -> dict[str, Any]:
     """The recipe of both arms."""
-    model: dict[str, Any] = {"name": case["name"]}
-    if case["pixels"] == 32:
-        model["architecture"] = SMALL
+    limits = {"max_steps": steps, "max_epochs": -1}
+    rates = {"lr": 0.001, "fused": True}
     return {
         "data": {
             "root": str(folder),
@@ -71,27 +82,17 @@ def options(case: dict[str, Any], folder: Path, steps: int) -> dict[str, Any]:
             "loading": {"num_workers": 0},
         },
         "model": {
-            **model,
-            "optimizer": {
-                "class_path": "torch.optim.AdamW",
-                "init_args": {"lr": 0.001, "fused": True},
-            },
+            "name": case["name"],
+            "optimizer": {"class_path": "torch.optim.AdamW", "init_args": rates},
+            **({"architecture": SMALL} if case["pixels"] == 32 else {}),
         },
-        "trainer": {
-            "max_steps": steps,
-            "max_epochs": -1,
-            "accelerator": "cpu",
-            "precision": "32-true",
-        },
+        "trainer": {**limits, "accelerator": "cpu", "precision": "32-true"},
         "final_split": "none",
     }
 
 
 def by_turns(recipe: Path, folder: Path) -> dict[str, list[float]]:
     """CPU seconds of the steps of `vit fit`, and of those of the plain loop between them."""
-    import vit
-    from vit.hardware import keep_memory
-
     keep_memory()  # as the command does, and vit.fit does not
     # The class that the command imports, which is not this module where that is __main__.
     alternating = importlib.import_module("fit_loop").Alternating
@@ -102,9 +103,6 @@ def by_turns(recipe: Path, folder: Path) -> dict[str, list[float]]:
 
 def plain_loop(recipe: Path) -> Iterator[None]:
     """Training without end, a step at a time."""
-    import vit
-    from vit.training.optimizers.groups import param_groups
-
     model, data = vit.from_recipe(recipe)
     network: Any = model.model.train()
     groups = param_groups(network.named_parameters(), depth=network.config.depth)
@@ -141,35 +139,22 @@ def make_images(folder: Path, case: dict[str, Any]) -> None:
 def measure(case: dict[str, Any], steps: int, rounds: int) -> dict[str, Any]:
     """Images per CPU second of both arms."""
     rates: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    # `vit fit` imports Alternating from here.
+    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_images(folder / "images", case)
         recipe = folder / "recipe.yaml"
         recipe.write_text(json.dumps(options(case, folder / "images", steps)))
         for turn in range(rounds):
-            command = [sys.executable, __file__, "--recipe", str(recipe)]
-            command += ["--folder", str(folder / f"{turn}")]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            environment["PYTHONPATH"] = os.pathsep.join(
-                [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
-            )
-            done = subprocess.run(command, capture_output=True, text=True, env=environment)
-            if done.returncode:
-                raise SystemExit(done.stderr)
-            for arm, seconds in json.loads(done.stdout.splitlines()[-1]).items():
+            command = [sys.executable, __file__, "--alone", recipe, folder / f"{turn}"]
+            for arm, seconds in answer(command, PYTHONPATH=path).items():
                 mean = statistics.fmean(seconds[WARM:])
                 rates[arm].append(case["batch"] / mean)
-                print(
-                    f"{arm:12} {1e3 * mean:8.2f} ms a step, "
-                    f"median {1e3 * statistics.median(seconds[WARM:]):8.2f}",
-                    flush=True,
-                )
-    ratios = [a / b for a, b in zip(*rates.values(), strict=True)]
+                print(f"{arm:12} {1e3 * mean:8.2f} ms a step", flush=True)
     return {
-        "images_per_cpu_second": {arm: statistics.median(found) for arm, found in rates.items()},
-        "ratio": statistics.median(ratios),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
+        "images_per_cpu_second": {arm: statistics.median(each) for arm, each in rates.items()},
+        **ratio([a / b for a, b in zip(*rates.values(), strict=True)]),
         "steps": steps - WARM,
         "rounds": rounds,
     }
@@ -177,26 +162,20 @@ def measure(case: dict[str, Any], steps: int, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measures, writes the file, prints the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="few steps, one round, no file")
-    parser.add_argument("--recipe", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--alone", type=Path, nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.recipe:
+    if given.alone:
         torch.set_num_threads(1)
-        print(json.dumps(by_turns(given.recipe, given.folder)))
+        print(json.dumps(by_turns(*given.alone)))
         return
     steps, rounds = (WARM + 4, 1) if given.quick else (given.steps, given.rounds)
     rows = []
     for name, case in list(CASES.items())[1 if given.quick else 0 :]:
         rows.append({"case": name, **measure(case, steps, rounds)})
-        ratio = f"{rows[-1]['ratio']:.3f} ({rows[-1]['ratio_min']:.3f}-{rows[-1]['ratio_max']:.3f})"
-        print(f"{name}: vit fit over the plain loop {ratio}")
-    measured = document("fit_loop", rows)
-    write(measured, None if given.quick else results_file("fit_loop"))
-    print(json.dumps(measured))
+        print(f"{name}: vit fit over the plain loop {span(rows[-1])}")
+    publish(document("fit_loop", rows), given, results_file("fit_loop"))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """What a GPU needs to be known of, besides benchmarks/models.py; benchmarks/gpu.sh runs it all.
 
-    python benchmarks/gpu.py PART [--device cpu] [--toy] [--results FILE]
+    python benchmarks/gpu.py PART [--device cpu] [--quick] [--results FILE]
 
 Parts, each within eight minutes on one large GPU:
-- modes: inference of ViT-S/16 and B/16 at batches of 1 to 256, eager, compiled, with CUDA graphs
-  and max-autotune
 - attention: every backend of scaled_dot_product_attention, forward and backward, at 65 to 1025
   tokens, with its error against float64
 - optimizers: a training step with AdamW, fused AdamW and Muon
@@ -12,14 +10,11 @@ Parts, each within eight minutes on one large GPU:
   `vit compare` predicts
 - processes: seconds to start one process with DistributedDataParallel and with FSDP2, and a step
 - feeding: images per second from JPEG files to batches on the device, by number of workers
-- fp8: products of the sizes of ViT-B, L and H in float8, where the hardware has it, and bfloat16
 
-Calls of a part alternate. `--toy` takes the smallest sizes, so that it can be tried anywhere. The
+Calls of a part alternate. `--quick` takes the smallest sizes, so that it can be tried anywhere. The
 last line of output is the JSON.
 """
 
-import argparse
-import json
 import os
 import socket
 import statistics
@@ -31,20 +26,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from collect import document, results_file, write
+from harness import (
+    Call,
+    Rows,
+    arguments,
+    build_model,
+    document,
+    finisher,
+    param_groups,
+    publish,
+    results_file,
+    take_turns,
+    training,
+    work,
+    write_manifest,
+)
+from model_peers import configuration, sized
 from models import peak
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import AdamW
 
-from vit.compute.flops import work
-from vit.compute.memory import activations
-from vit.compute.steps import inference, training
-from vit.compute.timing import Call, finisher, in_turns
-from vit.models.config import ViTConfig
-from vit.models.zoo import build_model, model_config
-
-Rows = list[dict[str, Any]]
+from vit import ViTConfig
 
 
 class Bench:
@@ -57,15 +60,10 @@ class Bench:
     def config(self, name: str) -> ViTConfig:
         """A named ViT, or a tiny one of the same depth class."""
         if self.toy:
-            sizes = {"width": 32, "depth": 2, "mlp_dim": 64, "num_heads": 2, "num_classes": 5}
-            return ViTConfig(image_size=32, patch_size=8, activation="gelu", **sizes)
-        config = model_config(name, activation="gelu")
+            return sized(32, 2, 32, 8, num_heads=2, num_classes=5)
+        config = configuration(name)
         assert isinstance(config, ViTConfig)
         return config
-
-    def sizes(self, *values: int) -> tuple[int, ...]:
-        """Batches or other sizes: the first alone where everything is small."""
-        return values[:1] if self.toy else values
 
     def images(self, config: ViTConfig, batch: int) -> Tensor:
         """A random batch `b c h w`."""
@@ -73,13 +71,8 @@ class Bench:
 
     def time(self, calls: dict[str, Call]) -> dict[str, Any]:
         """Milliseconds per call, median and range over alternating rounds."""
-        times = in_turns(
-            calls,
-            rounds=2 if self.toy else 5,
-            clock="wall" if self.device.type == "cuda" else "cpu",
-            shortest=0.0 if self.toy else 0.2,
-            finish=finisher(self.device),
-        )
+        shortest = 0.0 if self.toy else 0.2
+        times = take_turns("calls", calls, 2 if self.toy else 5, self.device, shortest)
         return {
             name: {
                 "milliseconds": 1e3 * each.median,
@@ -88,37 +81,6 @@ class Bench:
             }
             for name, each in times.items()
         }
-
-
-def modes(bench: Bench) -> Rows:
-    """Inference by batch and mode of torch.compile."""
-    kinds: list[str | None] = [None, "default"]
-    if bench.device.type == "cuda":
-        kinds += ["reduce-overhead", "max-autotune-no-cudagraphs"]
-    rows = []
-    for name in ("vit_s16",) if bench.toy else ("vit_s16", "vit_b16"):
-        config = bench.config(name)
-        networks, seconds = {}, {}
-        for kind in kinds:
-            network = build_model(config).to(bench.device).eval()
-            if bench.precision == "bf16":
-                network = network.bfloat16()
-            networks[kind or "eager"] = network
-            if kind is not None:
-                network.compile(mode=kind, dynamic=False)
-        for batch in bench.sizes(1, 8, 32, 128, 256):
-            images = bench.images(config, batch)
-            calls = {kind: inference(network, images) for kind, network in networks.items()}
-            for kind, call in calls.items():
-                start = time.perf_counter()
-                call()
-                seconds[kind] = time.perf_counter() - start
-            for kind, found in bench.time(calls).items():
-                rate = batch / found["milliseconds"] * 1e3
-                row = {"model": name, "mode": kind, "batch_size": batch, "images_per_second": rate}
-                row["flops_per_second"] = rate * work(config).flops
-                rows.append({**row, "first_call_seconds": seconds[kind], **found})
-    return rows
 
 
 def attention(bench: Bench) -> Rows:
@@ -153,16 +115,15 @@ def attention(bench: Bench) -> Rows:
             errors[backend.name] = ((out - exact).norm() / exact.norm()).item()
             calls[f"{backend.name} forward"] = partial(run, backend, False)
             calls[f"{backend.name} forward and backward"] = partial(run, backend, True)
-        for name, found in bench.time(calls).items():
+        for name, times in bench.time(calls).items():
             backend, what = name.split(" ", 1)
             row = {"tokens": tokens, "batch_size": batch, "backend": backend, "what": what}
-            rows.append({**row, "error": errors[backend], **found})
+            rows.append({**row, "error": errors[backend], **times})
     return rows
 
 
 def optimizers(bench: Bench) -> Rows:
     """Training steps by optimizer."""
-    from vit.training.optimizers.groups import param_groups
     from vit.training.optimizers.muon import MuonWithAdamW
 
     config = bench.config("vit_b16")
@@ -178,13 +139,15 @@ def optimizers(bench: Bench) -> Rows:
             optimizer = AdamW(network.parameters(), lr=1e-6, fused=fused)
         calls[name] = partial(training(network, bench.precision, optimizer), images)
     return [
-        {"optimizer": name, "batch_size": len(images), **found}
-        for name, found in bench.time(calls).items()
+        {"optimizer": name, "batch_size": len(images), **times}
+        for name, times in bench.time(calls).items()
     ]
 
 
 def memory(bench: Bench) -> Rows:
     """Peak memory of training steps, and the prediction for the activations."""
+    from vit.compute.memory import activations
+
     rows = []
     for name in ("vit_b16",) if bench.toy else ("vit_b16", "vit_l16", "vit_h14"):
         config = bench.config(name)
@@ -193,12 +156,12 @@ def memory(bench: Bench) -> Rows:
             network: Any = build_model(config).to(bench.device)
             network.activation_checkpointing = checkpointing
             call = partial(training(network, bench.precision), bench.images(config, batch))
-            found = bench.time({"step": call})["step"]
+            times = bench.time({"step": call})["step"]
             predicted = activations(config, bench.precision, checkpointing=checkpointing)
             row = {"model": name, "batch_size": batch, "checkpointing": checkpointing}
             row |= {"peak_bytes": peak(call, bench.device)}
             row |= {"predicted_bytes_of_activations": predicted.once + batch * predicted.per_image}
-            rows.append({**row, "weights_bytes": 4 * work(config).params, **found})
+            rows.append({**row, "weights_bytes": 4 * work(config).params, **times})
             del network, call
     return rows
 
@@ -225,9 +188,9 @@ def processes(bench: Bench) -> Rows:
             calls[name]()
             seconds[name] = time.perf_counter() - start
         return [
-            {"wrapper": name, "first_step_seconds": seconds[name], **found}
+            {"wrapper": name, "first_step_seconds": seconds[name], **times}
             | {"group_seconds": group_seconds, "batch_size": len(images)}
-            for name, found in bench.time(calls).items()
+            for name, times in bench.time(calls).items()
         ]
     finally:
         torch.distributed.destroy_process_group()
@@ -260,14 +223,17 @@ def feeding(bench: Bench) -> Rows:
         paths = []
         for i in range(count):
             noise = torch.randint(0, 256, (38, 50, 3), dtype=torch.uint8).numpy()
-            paths.append(f"{folder}/{i}.jpg")
-            Image.fromarray(noise).resize((500, 375)).save(paths[-1], quality=90)
+            paths.append((Path(folder, f"{i}.jpg"), "ab"[i % 2], "train"))
+            Image.fromarray(noise).resize((500, 375)).save(paths[-1][0], quality=90)
+        write_manifest(paths * (1 if bench.toy else 8), Path(folder, "images.csv"))
         for workers in (0, 1) if bench.toy else (1, 2, 4, 8, 16):
             rates = []
+            images = data.image_data(f"{folder}/images.csv", 224, min(64, count), workers)
+            loader = images.train_dataloader()
             for _ in range(1 if bench.toy else 3):
                 batches = 0
                 start = time.perf_counter()
-                for images, *_ in data.training_loader(paths * (1 if bench.toy else 8), workers):
+                for images, *_ in loader:
                     images.to(bench.device, non_blocking=True)
                     batches += len(images)
                 finisher(bench.device)()
@@ -276,58 +242,24 @@ def feeding(bench: Bench) -> Rows:
     return rows
 
 
-def fp8(bench: Bench) -> Rows:
-    """Dense products in float8 (one scale per tensor) and bfloat16."""
-    if bench.device.type != "cuda" or torch.cuda.get_device_capability() < (8, 9):
-        return [{"refused": "this device has no units for float8"}]
-    rows = []
-    for width in bench.sizes(768, 1024, 1280):
-        m, d, k = 128 * 197, width, 4 * width
-        x, w = (torch.randn(rows_, d, device=bench.device) for rows_ in (m, k))
-        one = torch.ones((), device=bench.device)
-        x8, w8 = x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn)
-        xb, wb = x.bfloat16(), w.bfloat16()
-        scaled: Callable[..., Tensor] = torch.ops.aten._scaled_mm
-        calls: dict[str, Call] = {
-            "bfloat16": partial(torch.mm, xb, wb.t()),
-            "float8": partial(
-                scaled, x8, w8.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16
-            ),
-        }
-        exact = x[:64].double() @ w.double().t()
-        for name, found in bench.time(calls).items():
-            out: Any = calls[name]()
-            error = ((out[:64].double() - exact).norm() / exact.norm()).item()
-            rate = 2 * m * d * k / found["milliseconds"] * 1e3
-            rows.append({"dtype": name, "width": width, "flops_per_second": rate, "error": error})
-    return rows
-
-
 PARTS: dict[str, Callable[[Bench], Rows]] = {
-    part.__name__: part for part in (modes, attention, optimizers, memory, processes, feeding, fp8)
+    part.__name__: part for part in (attention, optimizers, memory, processes, feeding)
 }
 
 
 def main() -> None:
     """Measures one part, writes its file, prints rows and the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--toy", action="store_true", help="the smallest sizes; no file by default")
-    parser.add_argument("--results", type=Path)
     options = parser.parse_args()
     torch.manual_seed(0)
-    rows = PARTS[options.part](Bench(options.device, options.toy))
+    rows = PARTS[options.part](Bench(options.device, options.quick))
     for row in rows:
-        print(
-            "  ".join(
-                f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()
-            )
-        )
-    measured = document(options.part, rows)
-    standard = None if options.toy else results_file(options.part, options.device)
-    write(measured, options.results or standard)
-    print(json.dumps(measured))
+        cells = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items())
+        print("  ".join(cells))
+    standard = None if options.quick else results_file(options.part, options.device)
+    publish(document(options.part, rows), options, standard)
 
 
 if __name__ == "__main__":

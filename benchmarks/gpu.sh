@@ -49,15 +49,14 @@ models() {
     local size=()
     [ -n "$toy" ] && size=(--quick)
     step "models_$name" "$python" benchmarks/models.py --models "$name" --device "$device" \
-        --no-processes "${size[@]}" "$@"
+        "${size[@]}" "$@"
 }
-part() { step "$1" "$python" benchmarks/gpu.py "$1" --device "$device" ${toy:+--toy}; }
+part() { step "$1" "$python" benchmarks/gpu.py "$1" --device "$device" ${toy:+--quick}; }
 
 models vit_b16
 models vit_s16
 models vit_l16 --what inference training
 models vit_h14 --what inference training
-part modes
 part attention
 part memory
 part optimizers
@@ -65,11 +64,10 @@ if [ -n "${DATA:-}" ]; then
     budget=(--seconds 150 --seeds 1 --arms vit timm_best)
     [ -n "$toy" ] && budget=(--seconds 3 --seeds 1 --arms vit)
     step accuracy "$python" benchmarks/time_to_accuracy.py --data.root "$DATA" \
-        --device "$device" --until 0.90 0.94 "${budget[@]}"
+        --device "$device" "${budget[@]}"
 fi
 part processes
 part feeding
-part fp8
 models bit_r50x1 --what inference training
 models cifar --what inference training
 models vit_ti16 --what inference training

@@ -6,27 +6,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from harness import ModelConfig, build_model, model_config
 from torch import Tensor, nn
 
-from vit.models.config import ResNetConfig, ViTConfig
-from vit.models.zoo import ModelConfig, build_model, model_config
+from vit import ViTConfig
 
 CIFAR = "cifar"
 
 
+def sized(width: int, depth: int, image_size: int, patch_size: int, **more: int) -> ViTConfig:
+    """A ViT with exact GELU, as in the three peers, whose heads have at most 96 channels."""
+    heads = more.pop("num_heads", max(1, width // 64))
+    sizes = {"image_size": image_size, "patch_size": patch_size, "mlp_dim": 4 * width}
+    return ViTConfig(width=width, depth=depth, num_heads=heads, activation="gelu", **sizes, **more)
+
+
 def configuration(name: str) -> ModelConfig:
-    """A named model with exact GELU, as in the three peers; "cifar" is a ViT with 2.7 M."""
+    """A named model with exact GELU; "cifar" is a ViT with 2.7 M."""
     if name == CIFAR:
-        return ViTConfig(
-            image_size=32,
-            patch_size=4,
-            num_classes=10,
-            width=192,
-            depth=6,
-            mlp_dim=768,
-            num_heads=3,
-            activation="gelu",
-        )
+        return sized(192, 6, 32, 4, num_classes=10)
     config = model_config(name)
     return model_config(name, activation="gelu") if isinstance(config, ViTConfig) else config
 
@@ -63,7 +61,7 @@ class Setting:
 def settings(config: ModelConfig, device: str, what: str) -> list[Setting]:
     """All settings to compare; the first is the baseline."""
     libraries = ["timm", "torchvision", "transformers"]
-    if isinstance(config, ResNetConfig):
+    if not isinstance(config, ViTConfig):
         libraries.remove("torchvision")  # has no BiT
     result = [Setting(library, "default") for library in libraries]
     if device == "cpu":
@@ -105,7 +103,7 @@ def build_timm(config: ModelConfig, setting: Setting) -> nn.Module:
     from timm.layers import set_fused_attn
     from timm.models.vision_transformer import VisionTransformer
 
-    if isinstance(config, ResNetConfig):
+    if not isinstance(config, ViTConfig):
         return timm.create_model("resnetv2_50x1_bit", num_classes=config.num_classes)
     set_fused_attn(not setting.explicit_attention)
     try:
@@ -153,7 +151,7 @@ def build_transformers(config: ModelConfig, setting: Setting) -> nn.Module:
     """transformers' model."""
     import transformers
 
-    if isinstance(config, ResNetConfig):
+    if not isinstance(config, ViTConfig):
         return Logits(
             transformers.BitForImageClassification(
                 transformers.BitConfig(num_labels=config.num_classes)

@@ -5,6 +5,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pages import spread
+
 Row = dict[str, Any]
 
 
@@ -85,19 +87,15 @@ def paired(row: Row, other: Row) -> tuple[float, float, float]:
     return statistics.median(ratios), min(ratios), max(ratios)
 
 
-def mean_ratio(found: Iterable[Row], precision: str) -> float:
+def mean_ratio(verdicts: Iterable[Row], precision: str) -> float:
     """Geometric mean of ours over the best peer."""
-    logs = [math.log(row["ratio"][0]) for row in found if row["precision"] == precision]
+    logs = [math.log(row["ratio"][0]) for row in verdicts if row["precision"] == precision]
     return math.exp(statistics.fmean(logs))
 
 
 def text(row: Row) -> str:
     """A row of the printed table."""
-
-    def span(values: tuple[float, float, float]) -> str:
-        return f"{values[0]:.2f} ({values[1]:.2f}-{values[2]:.2f})"
-
     return (
-        f"{row['model']:10} {row['what']:9} {row['precision']}  {span(row['ratio'])} of "
+        f"{row['model']:10} {row['what']:9} {row['precision']}  {spread(*row['ratio'])} of "
         f"{row['peer']}; {row['utilisation']:.0%} of the limit"
     )

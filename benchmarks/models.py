@@ -8,7 +8,7 @@
 
 Every library is measured at its defaults (float32, default attention, torch.optim.AdamW) and at the
 settings that may be its best: on a CPU float32 and bfloat16, each with fused and with explicit
-attention and fused AdamW, without torch.compile (compiling.py measures that); on a GPU
+attention and fused AdamW, without torch.compile (see LOG.md); on a GPU
 bfloat16, fused AdamW and every mode of torch.compile. All use exact GELU; timm's model has our
 weights. All settings alternate with plain matrix products of the model's shapes, which give the
 peak. On a CPU the clock is the CPU time of one thread, which other programs disturb least.
@@ -17,39 +17,43 @@ The fastest of many equal settings is the luckiest one. Therefore on a CPU the b
 library is measured again, in rounds of these alone, and these "finals" are the result. --finals
 repeats them for the settings in the results file.
 
-A second table has one process per row: the cost of a script at the library's defaults, including
-page faults, and its peak memory. Writes benchmarks/results/models_<machine>.json; the last line of
-output is the JSON.
+Writes benchmarks/results/models_<machine>.json; the last line of output is the JSON.
 """
 
 import argparse
 import json
-import resource
-import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
-from collect import document, results_file, write
+from harness import (
+    Call,
+    ModelConfig,
+    Rows,
+    Times,
+    arguments,
+    document,
+    has_bfloat16,
+    in_turns,
+    keep_memory,
+    publish,
+    ratio,
+    results_file,
+    save,
+    span,
+    take_turns,
+    training,
+    work,
+)
 from model_peers import BUILDERS, CIFAR, Setting, configuration, fill, settings
 from model_verdicts import mean_ratio, text, verdicts
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+import vit
 from vit.compute.bench import Limit, limit
-from vit.compute.flops import work
-from vit.compute.steps import training
-from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
-from vit.console import Meter
-from vit.hardware import has_bfloat16, keep_memory, peak_memory
-from vit.models.config import ViTConfig
-from vit.models.zoo import ModelConfig
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BASE = "timm, default"
@@ -60,8 +64,6 @@ ALL = ["vit_ti16", "vit_s16", CIFAR, "vit_b16", "vit_l16", "vit_h14", "bit_r50x1
 SHORTEST = 0.4
 # Seconds of a final, and its least and most rounds.
 FINAL_SECONDS, FINAL_ROUNDS = 60.0, (5, 41)
-# Models whose training step is also measured in separate processes.
-ALONE = ("vit_ti16",)
 # Larger training steps are measured on a CPU only on request.
 LONG_STEP = 2e11
 GPU_BATCH = {"vit_l16": 128, "vit_h14": 64, CIFAR: 2048}
@@ -82,11 +84,6 @@ class Job:
     device: torch.device
     rounds: int
     precisions: tuple[str, ...] = tuple(DTYPES)
-
-    @property
-    def clock(self) -> Any:
-        """CPU time on a CPU, wall-clock time otherwise."""
-        return "cpu" if self.device.type == "cpu" else "wall"
 
     @property
     def images(self) -> Tensor:
@@ -137,9 +134,9 @@ def compiled(model: nn.Module, setting: Setting) -> nn.Module:
     return compile_(model, mode=setting.compile, dynamic=False, isolate_recompiles=True)
 
 
-def measure(job: Job) -> list[dict[str, Any]]:
+def measure(job: Job) -> Rows:
     """One row per setting, measured in groups that all contain the baseline."""
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     names = {
         str(s): s
         for s in settings(job.config, job.device.type, job.what)
@@ -156,43 +153,33 @@ def measure(job: Job) -> list[dict[str, Any]]:
     for start in range(0, len(others), together):
         group = [base, *others[start : start + together]]
         calls: dict[str, Call] = {f"products in {p}": limits[p].call for p in limits}
-        peaks = {}
-        errors = {}
-        title = f"{job.model} {job.what}: "
-        with Meter(title, num_turns(len(group) + len(calls), job.rounds), "turns") as meter:
-            for name in group:
-                meter.show(f"{title}building {name}")
-                before = torch.cuda.memory_allocated() if job.device.type == "cuda" else 0
-                calls[name] = prepare(job, names[name])
-                peaks[name] = peak(calls[name], job.device, before)
-                errors[name] = None
-                if exact is not None and names[name].library in ("timm", "vit"):  # same weights
-                    errors[name] = logit_error(calls[name], exact)
-            times = in_turns(
-                calls,
-                rounds=job.rounds,
-                shortest=SHORTEST,
-                clock=job.clock,
-                finish=finisher(job.device),
-                meter=meter,
-            )
+        peaks, errors = {}, {}
+        for name in group:
+            before = torch.cuda.memory_allocated() if job.device.type == "cuda" else 0
+            calls[name] = prepare(job, names[name])
+            peaks[name] = peak(calls[name], job.device, before)
+            errors[name] = None
+            if exact is not None and names[name].library in ("timm", "vit"):  # same weights
+                errors[name] = logit_error(calls[name], exact)
+        title = f"{job.model} {job.what}"
+        times = take_turns(title, calls, job.rounds, job.device, SHORTEST)
         for name in group[1 if rows else 0 :]:
             rows.append(row(job, names[name], times, base, limits))
             rows[-1] |= {"logit_error": errors[name], "peak_bytes": peaks[name]}
     return rows
 
 
-def final(job: Job, found: dict[str, Any], budget: float) -> dict[str, Any]:
+def final(job: Job, verdict: dict[str, Any], budget: float) -> dict[str, Any]:
     """Ours and each peer's best setting, measured again by themselves for `budget` seconds."""
     names = {str(s): s for s in settings(job.config, job.device.type, job.what)}
-    ours, peers = found["ours"], found["peers"]
+    ours, peers = verdict["ours"], verdict["peers"]
     calls = {name: prepare(job, names[name]) for name in (ours, *peers)}
-    warm = in_turns(calls, rounds=1, shortest=0, clock=job.clock)
+    warm = in_turns(calls, rounds=1, shortest=0, clock="cpu")
     least, most = FINAL_ROUNDS
     seconds = sum(times.median for times in warm.values())
     rounds = max(least, min(most, round(budget / seconds)))
-    times = in_turns(calls, rounds=rounds, shortest=0, clock=job.clock)
-    facts = {key: found[key] for key in ("model", "what", "precision", "ours")}
+    times = in_turns(calls, rounds=rounds, shortest=0, clock="cpu")
+    facts = {key: verdict[key] for key in ("model", "what", "precision", "ours")}
     return facts | {"ratios": {peer: times[ours].ratios(times[peer]) for peer in peers}}
 
 
@@ -213,9 +200,7 @@ def row(
         "precision": precision,
         "images_per_second": job.batch / elapsed.median,
         "spread": elapsed.spread,
-        "ratio": elapsed.faster_than(times[base]),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
+        **ratio(ratios),
         "ratios": ratios,
         "limit_flops_per_second": limits[precision].flops / products_.median,
         "utilisation": each / limits[precision].flops * elapsed.faster_than(products_),
@@ -225,7 +210,7 @@ def row(
 
 def reference(job: Job) -> Tensor | None:
     """float64 logits of timm's model with the common weights; None for slow models."""
-    if job.what != "inference" or not isinstance(job.config, ViTConfig):
+    if job.what != "inference" or not isinstance(job.config, vit.ViTConfig):
         return None
     if work(job.config).flops > 5e10:
         return None
@@ -243,7 +228,7 @@ def logit_error(call: Call, exact: Tensor) -> float:
 
 
 def peak(call: Call, device: torch.device, before: int = 0) -> int | None:
-    """Peak bytes of model and step above `before` on a GPU; for a CPU see `alone`."""
+    """Peak bytes of model and step above `before` on a GPU, None on a CPU."""
     if device.type != "cuda":
         return None
     call()
@@ -254,91 +239,31 @@ def peak(call: Call, device: torch.device, before: int = 0) -> int | None:
     return torch.cuda.max_memory_allocated() - before
 
 
-def alone(job: Job) -> list[dict[str, Any]]:
-    """CPU seconds, page faults and peak memory, each setting in a separate process."""
-    names = [str(s) for s in settings(job.config, "cpu", job.what) if s.library in ("timm", "vit")]
-    cases = [(name, False) for name in names] + [(name, True) for name in names if "vit" in name]
-    samples: dict[tuple[str, bool], list[dict[str, float]]] = {case: [] for case in cases}
-    with Meter(f"{job.model} {job.what}", 3 * len(cases), "processes") as meter:
-        for name, keep in 3 * cases:
-            meter.show(f"{job.model} {job.what} in a separate process: {name}")
-            command = [sys.executable, __file__, "--alone", name, "--models", job.model]
-            command += ["--what", job.what, "--batch-size", str(job.batch)]
-            done = subprocess.run(
-                [*command, *(["--keep-memory"] if keep else [])],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            samples[name, keep].append(json.loads(done.stdout.splitlines()[-1]))
-            meter.advance()
-    first = next(iter(samples.values()))
-    return [
-        {
-            "model": job.model,
-            "what": job.what,
-            "setting": name + (", keeping freed memory" if keep else ""),
-            "images_per_cpu_second": job.batch / statistics.median(r["cpu_seconds"] for r in runs),
-            "ratio": statistics.median(
-                b["cpu_seconds"] / a["cpu_seconds"] for a, b in zip(runs, first, strict=True)
-            ),
-            **{
-                key: statistics.median(r[key] for r in runs)
-                for key in ("page_faults", "peak_bytes", "bytes_before")
-            },
-        }
-        for (name, keep), runs in samples.items()
-    ]
-
-
-def one_process(job: Job, name: str, steps: int = 5) -> dict[str, float]:
-    """The part of `alone` that runs in the separate process; CPU time is user and system time."""
-    setting = next(s for s in settings(job.config, "cpu", job.what) if str(s) == name)
-    before = peak_memory(torch.device("cpu"))
-    call = prepare(job, setting)
-    call()
-    call()
-    seconds, faults = [], []
-    for _ in range(steps):
-        start, old = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        call()
-        seconds.append(time.process_time() - start)
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - old)
-    return {
-        "cpu_seconds": statistics.median(seconds),
-        "page_faults": statistics.median(faults),
-        "peak_bytes": peak_memory(torch.device("cpu")),
-        "bytes_before": before,
-    }
-
-
 def line(row: dict[str, Any]) -> str:
     """A row as text."""
     error = row.get("logit_error")
     return (
         f"{row['model']:10} {row['what']:9} {row['setting']:42} "
-        f"{row['images_per_second']:9.2f}/s  x{row['ratio']:.2f} "
-        f"({row['ratio_min']:.2f}-{row['ratio_max']:.2f})  {row['utilisation']:4.0%}"
+        f"{row['images_per_second']:9.2f}/s  x{span(row)}  {row['utilisation']:4.0%}"
         + (f"  error {error:.1e}" if error is not None else "")
     )
 
 
-def report(rows: list[dict[str, Any]], finals: list[dict[str, Any]]) -> None:
+def report(rows: Rows, finals: Rows) -> None:
     """Prints ours against the best peer, and the means."""
-    found = verdicts(rows, finals)
-    print("\n".join(map(text, found)))
-    for precision in dict.fromkeys(row["precision"] for row in found):
-        print(f"geometric mean over the best peer, {precision}: {mean_ratio(found, precision):.3f}")
+    results = verdicts(rows, finals)
+    print("\n".join(map(text, results)))
+    for precision in dict.fromkeys(row["precision"] for row in results):
+        mean = mean_ratio(results, precision)
+        print(f"geometric mean over the best peer, {precision}: {mean:.3f}")
 
 
-def measure_finals(
-    todo: list[Job], rows: list[dict[str, Any]], budget: float = FINAL_SECONDS
-) -> list[dict[str, Any]]:
+def measure_finals(todo: list[Job], rows: Rows, budget: float = FINAL_SECONDS) -> Rows:
     """The finals of these jobs."""
-    known, finals = {(job.model, job.what): job for job in todo}, []
-    for i, found in enumerate(verdicts(rows)):
-        if (found["model"], found["what"]) in known:
-            finals.append(final(known[found["model"], found["what"]], found, budget))
+    by_name, finals = {(job.model, job.what): job for job in todo}, []
+    for i, verdict in enumerate(verdicts(rows)):
+        if (job := by_name.get((verdict["model"], verdict["what"]))) is not None:
+            finals.append(final(job, verdict, budget))
             print(text(verdicts(rows, finals)[i]), flush=True)
     return finals
 
@@ -352,85 +277,58 @@ def repeat_finals(todo: list[Job], path: Path) -> None:
         if (old["model"], old["what"], old["precision"]) not in again:
             finals.append(old)
     report(measured["rows"], finals)
-    write(measured | {"finals": finals, "finals_date": date.today().isoformat()}, path)
+    save(measured | {"finals": finals, "finals_date": date.today().isoformat()}, path)
 
 
-def arguments() -> argparse.Namespace:
+def parsed() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    add: Callable[..., object] = parser.add_argument
+    parser = arguments(__doc__, rounds=5)
+    add = parser.add_argument
     add("--models", nargs="+", default=ALL, metavar="NAME")
     add("--what", nargs="+", choices=("inference", "training"))
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--batch-size", type=int, help="default: 8 images, fewer of large models; GPUs 256")
     add(
-        "--precisions",
-        nargs="+",
-        choices=tuple(DTYPES),
-        help="default: both, and float32 alone on a CPU that only emulates bfloat16",
+        "--precisions", nargs="+", choices=tuple(DTYPES), help="default: what the CPU has units for"
     )
-    add("--rounds", type=int, default=5, help="default 5; large training steps on a CPU 3")
-    add("--results", type=Path, help="where to write; by default only all models are written")
     add("--finals", action="store_true", help="only the best settings of the results file")
-    add("--no-processes", action="store_true", help="skip the second table")
-    add("--quick", action="store_true", help="one small model, few rounds, no file written")
-    add("--alone", help=argparse.SUPPRESS)
-    add("--keep-memory", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def jobs(options: argparse.Namespace) -> list[Job]:
     """The jobs that the options select."""
     device = torch.device(options.device)
-    names = [CIFAR] if options.quick else options.models
     emulated = device.type == "cpu" and not has_bfloat16()
     precisions = options.precisions or (["fp32"] if emulated else list(DTYPES))
     jobs = []
-    for name in names:
+    for name in [CIFAR] if options.quick else options.models:
         config = configuration(name)
         batch = GPU_BATCH.get(name, 256) if device.type == "cuda" else BATCHES.get(name, 8)
         batch = options.batch_size or (8 if options.quick else batch)
+        flops = work(config).training_flops if device.type == "cpu" else 0
         for what in options.what or ("inference", "training"):
-            long = device.type == "cpu" and work(config).training_flops > LONG_STEP
-            if what == "training" and long and not options.what:
+            if what == "training" and flops > LONG_STEP and not options.what:
                 continue
-            heavy = device.type == "cpu" and work(config).training_flops * batch > LONG_STEP
-            rounds = 2 if options.quick else min(options.rounds, 3 if heavy else options.rounds)
+            rounds = 3 if flops * batch > LONG_STEP else options.rounds
+            rounds = 2 if options.quick else min(options.rounds, rounds)
             jobs.append(Job(name, config, what, batch, device, rounds, tuple(precisions)))
     return jobs
 
 
 def main() -> None:
-    """Measures, writes the file, prints tables and the JSON."""
-    options = arguments()
+    """Measures, prints tables and the JSON, writes the file."""
+    options = parsed()
     torch.set_num_threads(1)
+    keep_memory()
     todo = jobs(options)
-    if options.alone:
-        if options.keep_memory:
-            keep_memory()
-        print(json.dumps(one_process(todo[0], options.alone)))
-        return
-    keep_memory()  # for all settings; the second table shows its effect
+    standard = results_file("models", options.device)
     if options.finals:
-        repeat_finals(todo, options.results or results_file("models", options.device))
+        repeat_finals(todo, options.results or standard)
         return
-    rows: list[dict[str, Any]] = []
-    others: list[dict[str, Any]] = []
+    rows: Rows = []
     for job in todo:
-        new = measure(job)
-        print("\n".join(map(line, new)), flush=True)
-        rows += new
-    small = [j for j in todo if j.what == "training" and j.model in ALONE]
-    for job in [] if options.no_processes or options.device == "cuda" else small:
-        new = alone(job)
-        for r in new:
-            print(
-                f"{r['model']:10} {r['what']:9} {r['setting']:58} "
-                f"{r['images_per_cpu_second']:8.2f}/s  x{r['ratio']:.2f}  "
-                f"{r['page_faults']:7.0f} faults  {r['peak_bytes'] / 2**20:6.0f} MiB",
-                flush=True,
-            )
-        others += new
+        rows += measure(job)
+        print("\n".join(line(row) for row in rows if row["model"] == job.model), flush=True)
     finals = []
     if options.device == "cpu":
         finals = measure_finals(todo, rows, 0.0 if options.quick else FINAL_SECONDS)
@@ -440,14 +338,12 @@ def main() -> None:
     import transformers
 
     device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
-    peers = [timm, torchvision, transformers]
-    facts = {"device": device, "clock": todo[0].clock, "threads": 1}
-    measured = document("models", rows, **facts, finals=finals, alone=others)
+    clock = "cpu" if options.device == "cpu" else "wall"
+    measured = document("models", rows, device=device, clock=clock, threads=1, finals=finals)
+    peers = (timm, torchvision, transformers)
     measured["versions"] |= {peer.__name__: peer.__version__ for peer in peers}
-    whole = set(options.models) >= set(ALL) and not (options.quick or options.what)
-    standard = results_file("models", options.device) if whole else None
-    write(measured, options.results or standard)
-    print(json.dumps(measured))
+    whole = set(options.models) >= set(ALL) and not options.what
+    publish(measured, options, standard if whole else None)
 
 
 if __name__ == "__main__":

@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness import save
+from pages import RESULTS, ROOT, generate, table
 from torch import Tensor, nn
 
-ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "checkpoints"))
 
-from checkpoint_peers import scatter  # noqa: E402
+from checkpoint_peers import scatter
+from safetensors.torch import save_file
 
-from vit.checkpoints.convert import convert  # noqa: E402
-from vit.checkpoints.native import save_native  # noqa: E402
-from vit.checkpoints.pretrained import load_pretrained  # noqa: E402
-from vit.checkpoints.writing import write_safetensors  # noqa: E402
-from vit.models.zoo import build_model, model_config  # noqa: E402
+import vit
+from vit.checkpoints.convert import convert
+from vit.checkpoints.native import save_native
 
 Size = tuple[int, int]
 Answer = Callable[[Tensor], Tensor]
@@ -49,41 +49,31 @@ class Case:
     """The model's native size, and another one if the library supports it."""
 
 
-def _vit(library: str, model: str, native: int, other: Size | None) -> Case:
-    return Case(library, model, ((native, native), *((other,) if other else ())))
+def _cases(library: str, models: str, native: int, *others: Size) -> list[Case]:
+    return [Case(library, model, ((native, native), *others)) for model in models.split()]
 
 
+OTHER, DINO, ODD = (192, 256), (210, 266), (191, 250)
 CASES = [
-    _vit("timm", "vit_tiny_patch16_224", 224, (192, 256)),
-    _vit("timm", "vit_small_patch32_224", 224, (192, 256)),
-    _vit("timm", "vit_base_patch16_224", 224, (192, 256)),
-    _vit("timm", "deit_base_distilled_patch16_224", 224, (192, 256)),
-    _vit("timm", "deit3_base_patch16_224", 224, (192, 256)),
-    _vit("timm", "vit_small_patch14_dinov2", 518, (210, 266)),
-    _vit("timm", "vit_small_patch14_reg4_dinov2", 518, (210, 266)),
-    _vit("timm", "vit_tiny_r_s16_p8_224", 224, (192, 256)),
-    _vit("timm", "vit_small_r26_s32_224", 224, (192, 256)),
-    _vit("timm", "vit_base_r50_s16_224", 224, (192, 256)),
-    _vit("timm", "resnetv2_50x1_bit", 224, (191, 250)),
-    _vit("timm", "resnetv2_101x1_bit", 224, (191, 250)),
-    _vit("torchvision", "vit_b_16", 224, None),
-    _vit("torchvision", "vit_b_32", 224, None),
-    _vit("transformers", "ViTForImageClassification", 224, (192, 256)),
-    _vit("transformers", "DeiTForImageClassificationWithTeacher", 224, (192, 256)),
-    _vit("transformers", "Dinov2ForImageClassification", 224, (210, 266)),
-    _vit("transformers", "Dinov2WithRegistersForImageClassification", 224, (210, 266)),
-    _vit("transformers", "BitForImageClassification", 224, (191, 250)),
-    _vit("NumPy (.npz)", "vit_ti16", 224, (192, 256)),
-    _vit("NumPy (.npz)", "vit_b16", 224, (192, 256)),
-    _vit("NumPy (.npz)", "r_vit_ti16", 224, (192, 256)),
-    _vit("NumPy (.npz)", "r26_vit_s32", 224, (192, 256)),
-    _vit("NumPy (.npz)", "bit_r50x1", 224, (191, 250)),
+    *_cases("timm", "vit_tiny_patch16_224 vit_small_patch32_224 vit_base_patch16_224", 224, OTHER),
+    *_cases("timm", "deit_base_distilled_patch16_224 deit3_base_patch16_224", 224, OTHER),
+    *_cases("timm", "vit_small_patch14_dinov2 vit_small_patch14_reg4_dinov2", 518, DINO),
+    *_cases("timm", "vit_tiny_r_s16_p8_224 vit_small_r26_s32_224", 224, OTHER),
+    *_cases("timm", "vit_base_r50_s16_224", 224, OTHER),
+    *_cases("timm", "resnetv2_50x1_bit resnetv2_101x1_bit", 224, ODD),
+    *_cases("torchvision", "vit_b_16 vit_b_32", 224),
+    *_cases("transformers", "ViTForImageClassification", 224, OTHER),
+    *_cases("transformers", "DeiTForImageClassificationWithTeacher", 224, OTHER),
+    *_cases("transformers", "Dinov2ForImageClassification", 224, DINO),
+    *_cases("transformers", "Dinov2WithRegistersForImageClassification", 224, DINO),
+    *_cases("transformers", "BitForImageClassification", 224, ODD),
+    *_cases("NumPy (.npz)", "vit_ti16 vit_b16 r_vit_ti16 r26_vit_s32", 224, OTHER),
+    *_cases("NumPy (.npz)", "bit_r50x1", 224, ODD),
 ]
 LARGE = [
-    _vit("timm", "vit_large_patch16_224", 224, (192, 256)),
-    _vit("torchvision", "vit_l_16", 224, None),
-    _vit("torchvision", "vit_h_14", 224, None),
-    _vit("NumPy (.npz)", "r50_vit_l32", 224, (192, 256)),
+    *_cases("timm", "vit_large_patch16_224", 224, OTHER),
+    *_cases("torchvision", "vit_l_16 vit_h_14", 224),
+    *_cases("NumPy (.npz)", "r50_vit_l32", 224, OTHER),
 ]
 QUICK = ("vit_tiny_patch16_224", "vit_ti16")
 
@@ -94,7 +84,7 @@ def timm_peer(case: Case, folder: Path) -> tuple[nn.Module, Answer, Path]:
 
     arguments = {} if "resnetv2" in case.model else {"dynamic_img_size": True}
     peer = scatter(timm.create_model(case.model, num_classes=CLASSES, **arguments))
-    write_safetensors(folder / "model.safetensors", peer.state_dict(), {"format": "pt"})
+    save_file(peer.state_dict(), folder / "model.safetensors", {"format": "pt"})
     description = {"pretrained_cfg": {"input_size": [3, *case.sizes[0]]}}
     (folder / "config.json").write_text(json.dumps(description))
     return peer, peer, folder
@@ -135,7 +125,7 @@ def numpy_peer(case: Case, folder: Path) -> tuple[None, Answer, Path]:
     import numpy as np
     import numpy_forward
 
-    model = scatter(build_model(model_config(case.model)))
+    model = scatter(vit.create_model(case.model))
     save_native(folder / "native", model, classes=None, preprocess=None, extra={})
     convert(folder / "native", folder / "model.npz", "google")
     weights = dict(np.load(folder / "model.npz", allow_pickle=False))
@@ -158,14 +148,26 @@ PEERS = {
 }
 
 
+PAGE = """\
+# Parity
+
+Largest difference of the logits between this package and a file's own library, with
+random values in every parameter, on two random images; relative to the largest logit
+if so marked.
+`.npz` is compared with the papers' equations in NumPy, in double precision.
+Every family of timm and transformers, at small depth: [families.md](families.md).
+Generated by benchmarks/parity.py on {date}; versions: {versions}.
+
+{table}"""
+
+
 @torch.no_grad()
 def measure(case: Case) -> list[dict[str, Any]]:
     """Differences at each size; in float32 against NumPy's double precision for .npz."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         peer, answer, path = PEERS[case.library](case, Path(name))
-        ours, _ = load_pretrained(path)
-        ours.eval()
+        ours = vit.create_model(pretrained=path, report=lambda _: None).eval()
         for size in case.sizes:
             images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
             row: dict[str, Any] = {
@@ -194,29 +196,22 @@ def measure(case: Case) -> list[dict[str, Any]]:
 
 def page(document: dict[str, Any]) -> str:
     """docs/parity.md."""
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     lines = [
-        "# Parity",
-        "",
-        "Largest difference of the logits between this package and a file's own library, with",
-        "random values in every parameter, on two random images; relative to the largest logit",
-        "if so marked.",
-        "`.npz` is compared with the papers' equations in NumPy, in double precision.",
-        "Every family of timm and transformers, at small depth: [families.md](families.md).",
-        f"Generated by benchmarks/parity.py on {document['date']}; versions: "
-        + ", ".join(f"{name} {version}" for name, version in document["versions"].items())
-        + ".",
-        "",
-        "| library | model | image | float32, absolute | float32, relative | float64, relative |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in document["rows"]:
-        height, width = row["image_size"]
-        lines.append(
-            f"| {row['library']} | {row['model']} | {height}x{width} "
-            f"| {row['float32_absolute']:.1e} | {row['float32_relative']:.1e} "
-            f"| {row['float64_relative']:.1e} |"
+        (
+            row["library"],
+            row["model"],
+            "x".join(map(str, row["image_size"])),
+            f"{row['float32_absolute']:.1e}",
+            f"{row['float32_relative']:.1e}",
+            f"{row['float64_relative']:.1e}",
         )
-    return "\n".join([*lines, ""])
+        for row in document["rows"]
+    ]
+    exact = ("float32, absolute", "float32, relative", "float64, relative")
+    head = ("library", "model", "image", *exact)
+    text = PAGE.format(date=document["date"], versions=versions, table=table(head, lines))
+    return text + "\n"
 
 
 def main() -> None:
@@ -238,27 +233,17 @@ def main() -> None:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    packages = {
-        "torch": torch,
-        "timm": timm,
-        "torchvision": torchvision,
-        "transformers": transformers,
-        "numpy": numpy,
-    }
+    packages = (torch, timm, torchvision, transformers, numpy)
     document = {
         "what": "parity",
         "date": time.strftime("%Y-%m-%d"),
         "machine": platform.platform(),
-        "versions": {name: module.__version__ for name, module in packages.items()},
+        "versions": {module.__name__: module.__version__ for module in packages},
         "rows": [row for case in cases for row in measure(case)],
     }
     if not (args.quick or args.only):
-        results = ROOT / "benchmarks" / "results"
-        results.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(document, indent=1) + "\n"
-        (results / f"parity_{document['date']}.json").write_text(text)
-        (ROOT / "docs").mkdir(exist_ok=True)
-        (ROOT / "docs" / "parity.md").write_text(page(document), encoding="utf-8")
+        save(document, RESULTS / f"parity_{document['date']}.json")
+        generate(ROOT / "docs" / "parity.md", page(document))
     print(json.dumps(document))
 
 

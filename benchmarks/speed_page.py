@@ -4,18 +4,10 @@ python benchmarks/speed_page.py          writes the page
 python benchmarks/speed_page.py --check  exit status 1 if it is not up to date
 """
 
-import json
-import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from model_verdicts import mean_ratio, verdicts
-
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "speed.md"
-Rows = list[dict[str, Any]]
+from pages import RESULTS, ROOT, generate, load, plus_minus, spread, table
 
 HEAD = """\
 # Speed
@@ -36,43 +28,8 @@ the fastest setting of any peer in the same precision, where the best of each li
 again by themselves, since the fastest of many is partly the luckiest: median of the rounds and its
 95 % interval; *of peak*: the model's multiply-adds per second over those of plain matrix products
 of the same shapes and precision; *error*: of the logits, relative to float64, ours / the peer's.
-All settings keep freed memory between steps, and none is compiled: `torch.compile` gives 0 to 8 %
-on CPUs after about a minute of compiling (`benchmarks/compiling.py`).
-"""
-BFLOAT16 = """\
-In bfloat16 training our attention is computed by matrix products, with scores in float32
-(`vit/models/attention.py`); timm's explicit attention rounds them, which is faster at 197 tokens
-but up to 30 times less exact for large scores. In inference oneDNN's packed weights made ViT-B/16
-1.12 times as fast in bfloat16 on this processor. That is given up, with the choice of kernels by
-measurement that it was a part of: the other gains were 0.97 to 1.09 (`benchmarks/LOG.md`).
-"""
-ALONE = """\
-### In separate processes
-
-The cost of a script with each library, including page faults. "Keeping freed memory", the default
-of the `vit` command, saves requesting zeroed memory from the system in every step.
-"""
-PROFILES = """\
-## Time by operation: {cpu}{features}
-
-    python benchmarks/profiles.py
-
-torch {torch}; {date}. Milliseconds per training step in bfloat16. Before:
-`scaled_dot_product_attention` and default `AdamW`. After: `vit/models/attention.py` and fused
-AdamW. "cifar" is a ViT for 32 x 32 pixels, width 192, depth 6, patch 4.
-"""
-COMPILING = """\
-## torch.compile: {cpu}{features}
-
-    python benchmarks/compiling.py
-
-torch {torch}; {date}; float32, one thread, CPU time. *Cold*: seconds that inductor and the C++
-compiler take for one graph; *again*: the same in another process, with what the first one has kept
-in the cache. *Ratio*: speed of the compiled step over the eager one, median and range over {rounds}
-rounds of alternating turns. *Pays after*: images until the saved time exceeds the time of
-compiling, cold / again. *Error*: of the logits, relative to float64, compiled / eager. A run
-compiles one graph for training and one for evaluation, and another for each where the last batch is
-smaller.
+All settings keep freed memory between steps, which saves 8 to 14 %, and none is compiled:
+`torch.compile` gives 0 to 8 % on CPUs after about a minute of compiling (`benchmarks/LOG.md`).
 """
 THREADS = """\
 ## Threads: {cpu}{features}
@@ -139,141 +96,55 @@ These have not been run on a GPU yet. One command each:
 
     python benchmarks/models.py --device cuda
     python benchmarks/scaling.py --device cuda
-    python benchmarks/time_to_accuracy.py --data.root cifar10/ --device cuda --until 0.90 0.94
+    python benchmarks/time_to_accuracy.py --data.root cifar10/ --device cuda
     vit bench vit_b16 --train --compile default
 """
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
-
-
-def load(name: str) -> dict[str, Any]:
-    """A results file."""
-    return json.loads((RESULTS / name).read_text())
-
-
 def span(row: dict[str, Any]) -> str:
     """A ratio and its range over the rounds."""
-    return f"{row['ratio']:.2f} ({row['ratio_min']:.2f}-{row['ratio_max']:.2f})"
-
-
-def against_peers(document: dict[str, Any]) -> list[str]:
-    """Sections on one machine: ours against the best peer, and the cost of separate processes."""
-    found = verdicts(document["rows"], document.get("finals", ()))
-    facts = {**document["hardware"], **document["versions"], "date": document["date"]}
-    lines = []
-    for r in found:
-        errors = "" if None in r["errors"] else " / ".join(f"{e:.1e}" for e in r["errors"])
-        lines.append(
-            (
-                r["model"],
-                f"{r['what']}, {r['batch_size']}, {r['precision']}",
-                ratio(r["ratio"]),
-                f"{r['ours'].removeprefix('vit, ')} / {r['peer']}",
-                f"{r['utilisation']:.0%}",
-                errors,
-            )
-        )
-    head = ("model", "task, batch", "ratio", "ours / peer", "of peak", "error")
-    means = [
-        f"{precision} {mean_ratio(found, precision):.3f}"
-        for precision in dict.fromkeys(r["precision"] for r in found)
-    ]
-    once = [f"{r['model']} {r['what']}" for r in found if not r["again"]]
-    first = f" Not measured again, median and range instead: {', '.join(once)}." if once else ""
-    return [
-        VERDICTS.format(
-            **{key: facts[key] for key in ("cpu", "cores", "torch", "timm", "date")},
-            memory=facts["memory_gb"],
-            features=facts.get("features", ""),
-        ),
-        table(head, lines),
-        f"Geometric mean of the ratios: {', '.join(means)}.{first} "
-        f"{document.get('note', '')}".strip()
-        + "\n",
-        *([BFLOAT16] if len(means) > 1 else []),
-        *alone(document["alone"]),
-    ]
-
-
-def alone(rows: Rows) -> list[str]:
-    """Section on scripts in processes of their own."""
-    lines = [
-        (
-            r["model"],
-            r["setting"],
-            f"{r['images_per_cpu_second']:.2f}",
-            f"{r['ratio']:.2f}",
-            f"{r['page_faults']:,.0f}",
-            f"{r['peak_bytes'] / 2**20:,.0f}",
-        )
-        for r in rows
-    ]
-    head = ("model", "setting", "images/s", "ratio", "page faults per step", "peak MiB")
-    return [ALONE, table(head, lines)]
-
-
-def ratio(values: Sequence[float]) -> str:
-    """Median and range."""
-    return f"{values[0]:.2f} ({values[1]:.2f}-{values[2]:.2f})"
-
-
-def profiles(document: dict[str, Any]) -> list[str]:
-    """Section on time by kind of operation."""
-    rows: Rows = document["rows"]
-    head = ["", *(f"{r['model']}, batch {r['batch_size']}" for r in rows)]
-    lines = [
-        [
-            part,
-            *(f"{r['parts']['before'][part]:.1f} → {r['parts']['after'][part]:.1f}" for r in rows),
-        ]
-        for part in rows[0]["parts"]["before"]
-    ]
-    whole = [
-        f"{r['milliseconds']['before']:.0f} → {r['milliseconds']['after']:.0f}, "
-        f"{r['ratio']:.2f} times as fast ({r['ratio_min']:.2f}-{r['ratio_max']:.2f})"
-        for r in rows
-    ]
-    return [
-        PROFILES.format(**facts(document)),
-        table(head, [*lines, ["**whole step**, no profiler", *whole]]),
-    ]
+    return spread(row["ratio"], row["ratio_min"], row["ratio_max"])
 
 
 def facts(document: dict[str, Any]) -> dict[str, Any]:
     """What the head of a section says about its machine."""
-    about = {**document["hardware"], **document["versions"], "date": document["date"]}
-    return {name: about[name] for name in ("cpu", "features", "torch", "date")}
+    machine = {"features": "", **document["hardware"]}
+    memory = machine.pop("memory_gb")
+    return {**machine, **document["versions"], "memory": memory, "date": document["date"]}
 
 
-def compiling(document: dict[str, Any]) -> list[str]:
-    """Section on one machine: what torch.compile costs and saves."""
+def models(document: dict[str, Any]) -> list[str]:
+    """Ours against the best peer."""
+    best = verdicts(document["rows"], document.get("finals", ()))
     lines = [
         (
             r["model"],
-            f"{r['what']}, {r['batch_size']}",
-            r["way"],
-            f"{r['cold']:.0f}",
-            f"{r['again']:.0f}",
-            span(r),
-            " / ".join("never" if n is None else f"{n:,.0f}" for n in r["pays_after"]),
-            f"{r['error']['compiled']:.1e} / {r['error']['eager']:.1e}" if "error" in r else "",
+            f"{r['what']}, {r['batch_size']}, {r['precision']}",
+            spread(*r["ratio"]),
+            f"{r['ours'].removeprefix('vit, ')} / {r['peer']}",
+            f"{r['utilisation']:.0%}",
+            "" if None in r["errors"] else " / ".join(f"{e:.1e}" for e in r["errors"]),
         )
-        for r in document["rows"]
+        for r in best
     ]
-    head = ("model", "task, batch", "", "cold, s", "again, s", "ratio", "pays after, images")
-    rounds = document["rows"][0]["rounds"]
+    head = ("model", "task, batch", "ratio", "ours / peer", "of peak", "error")
+    means = [
+        f"{precision} {mean_ratio(best, precision):.3f}"
+        for precision in dict.fromkeys(r["precision"] for r in best)
+    ]
+    once = [f"{r['model']} {r['what']}" for r in best if not r["again"]]
+    first = f" Not measured again, median and range instead: {', '.join(once)}." if once else ""
+    note = f"Geometric mean of the ratios: {', '.join(means)}.{first} {document.get('note', '')}"
     return [
-        COMPILING.format(**facts(document), rounds=rounds),
-        table((*head, "error"), lines),
+        VERDICTS.format(**facts(document)),
+        table(head, lines),
+        "",
+        note.strip() + "\n",
     ]
 
 
 def threads(document: dict[str, Any]) -> list[str]:
-    """Section on one machine: images per second by number of threads."""
+    """Images per second by number of threads."""
     lines = [
         (
             r["model"],
@@ -289,182 +160,133 @@ def threads(document: dict[str, Any]) -> list[str]:
     head = ("model", "task, batch", "GFLOP", "threads", "images/s", "ratio", "others")
     return [
         THREADS.format(**facts(document)),
-        table(head, lines),
-        f"Two processes with the same product: {span(document['processes'])} times the products of "
-        "one; two cores would give 2, two hyperthreads of a core little more than 1.\n",
+        table(head, lines) + "\n",
     ]
 
 
 def fit_loop(document: dict[str, Any]) -> list[str]:
-    """Section on one machine: what Lightning and this package add to a loop."""
+    """What Lightning and this package add to a loop."""
     rows = document["rows"]
     lines = [
         (r["case"], *(f"{v:.2f}" for v in r["images_per_cpu_second"].values()), span(r))
         for r in rows
     ]
     head = ("case", *rows[0]["images_per_cpu_second"], "ratio")
-    title = FIT_LOOP.format(**facts(document), rounds=rows[0]["rounds"], steps=rows[0]["steps"])
-    return [title, table(head, lines)]
-
-
-def data(document: dict[str, Any]) -> list[str]:
-    """Section on image loading."""
-    lines = []
-    for side, photos in document["photos"].items():
-        for what in ("training", "evaluation"):
-            for name, values in photos[what].items():
-                rate, ratio = values["images_per_second"], values["ratio"]
-                lines.append(
-                    (
-                        f"{side} px, {what}",
-                        name.removesuffix(" evaluation"),
-                        f"{rate['median']:,.0f}",
-                        f"{ratio['median']:.2f} ({ratio['min']:.2f}-{ratio['max']:.2f})",
-                    )
-                )
-    for name, values in document["small_images_in_memory"]["training"].items():
-        rate, ratio = values["images_per_second"], values["ratio"]
-        lines.append(
-            (
-                "32 px in memory, crop and flip",
-                name,
-                f"{rate['median']:,.0f}",
-                f"{ratio['median']:.2f} ({ratio['min']:.2f}-{ratio['max']:.2f})",
-            )
-        )
-    pixels = [photos["training_pixels"] for photos in document["photos"].values()]
-    full = min(p["decoded at 1/1"]["psnr"]["median"] for p in pixels if "decoded at 1/1" in p)
-    scaled = min(
-        values["psnr"]["median"]
-        for p in pixels
-        for name, values in p.items()
-        if name != "decoded at 1/1"
-    )
-    head = ("images", "loader", "images/s", "ratio")
-    return [DATA.format(full=full, scaled=scaled), table(head, lines)]
+    rounds = {name: rows[0][name] for name in ("rounds", "steps")}
+    return [FIT_LOOP.format(**facts(document), **rounds), table(head, lines) + "\n"]
 
 
 def startup(document: dict[str, Any]) -> list[str]:
-    """Section on startup."""
-    rows = [
+    """Seconds of short commands."""
+    lines = [
         (
             r["command"],
-            f"{r['cpu_seconds']:.2f} ({r['min']:.2f}-{r['max']:.2f})",
+            spread(r["cpu_seconds"], r["min"], r["max"]),
             f"{r['above_import_torch']:+.2f}",
         )
         for r in document["rows"]
     ]
-    title = STARTUP.format(cpu=document["hardware"]["cpu"])
-    return [title, table(("command", "CPU seconds", "above importing torch"), rows)]
+    head = ("command", "CPU seconds", "above importing torch")
+    return [STARTUP.format(**facts(document)), table(head, lines) + "\n"]
+
+
+def data(document: dict[str, Any]) -> list[str]:
+    """Image loading."""
+    parts = [
+        (f"{side} px, {what}", photos[what])
+        for side, photos in document["photos"].items()
+        for what in ("training", "evaluation")
+    ]
+    small = document["small_images_in_memory"]["training"]
+    lines = [
+        (
+            images,
+            name.removesuffix(" evaluation"),
+            f"{values['images_per_second']['median']:,.0f}",
+            spread(*(values["ratio"][key] for key in ("median", "min", "max"))),
+        )
+        for images, loaders in [*parts, ("32 px in memory, crop and flip", small)]
+        for name, values in loaders.items()
+    ]
+    medians: dict[bool, list[float]] = {True: [], False: []}
+    for photos in document["photos"].values():
+        for scale, values in photos["training_pixels"].items():
+            medians[scale == "decoded at 1/1"].append(values["psnr"]["median"])
+    text = DATA.format(full=min(medians[True]), scaled=min(medians[False]))
+    return [text, table(("images", "loader", "images/s", "ratio"), lines) + "\n"]
 
 
 def scaling(document: dict[str, Any]) -> list[str]:
-    """Section on exponents and processes."""
-    names = {"image_size": "tokens"}
-    axes: dict[tuple[str, str], Rows] = {}
+    """Exponents, and processes."""
+    axes: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for r in document["rows"]:
-        if r["axis"] != "ranks":
-            axes.setdefault((r["axis"], r["way"]), []).append(r)
+        axes.setdefault((r["axis"].replace("image_size", "tokens"), r["way"]), []).append(r)
+    ranks = axes.pop(("ranks", "training bf16"))
     lines = [
         (
-            names.get(axis, axis),
-            way,
+            *key,
             f"{rows[0]['x']} to {rows[-1]['x']}",
-            f"{rows[0]['exponent']:.2f} ({rows[0]['exponent_min']:.2f} to "
-            f"{rows[0]['exponent_max']:.2f})",
+            "{exponent:.2f} ({exponent_min:.2f} to {exponent_max:.2f})".format(**rows[0]),
             f"{rows[0]['exponent_of_operations']:.2f}",
         )
-        for (axis, way), rows in axes.items()
+        for key, rows in axes.items()
     ]
-    ranks = [
+    processes = [
         (r["value"], f"{r['images_per_second']:.1f} ± {r['spread']:.0%}", f"{r['efficiency']:.0%}")
-        for r in document["rows"]
-        if r["axis"] == "ranks"
+        for r in ranks
     ]
     return [
         SCALING,
         table(("axis", "task", "range", "exponent", "of operations"), lines),
-        "Training with DistributedDataParallel, one core per process, wall-clock time, on a "
+        "\nTraining with DistributedDataParallel, one core per process, wall-clock time, on a "
         "machine with other load:\n",
-        table(("processes", "total images/s", "efficiency"), ranks),
+        table(("processes", "total images/s", "efficiency"), processes) + "\n",
     ]
 
 
 def accuracy(document: dict[str, Any]) -> list[str]:
-    """Section on accuracy in a fixed time."""
-    rows = [
+    """Accuracy in a fixed time."""
+    lines = [
         (
             r["label"],
-            f"{100 * r['mean']:.1f}" + ("" if r["std"] is None else f" ± {100 * r['std']:.1f}"),
+            plus_minus(100 * r["mean"], r["std"] and 100 * r["std"]),
             r["n"],
             f"{r['parameters'] / 1e6:.2f}",
-            f"{r['images_seen']:,.0f}",
-            f"{r['seconds']:,.0f}",
-            f"{r['cpu_seconds']:,.0f}",
+            *(f"{r[name]:,.0f}" for name in ("images_seen", "seconds", "cpu_seconds")),
         )
         for r in document["rows"]
     ]
-    head = (
-        "",
-        "test accuracy, %",
-        "seeds",
-        "M parameters",
-        "images seen",
-        "seconds",
-        "CPU seconds",
-    )
+    head = ("test accuracy, %", "seeds", "M parameters", "images seen", "seconds", "CPU seconds")
     count = document["threads"]
     threads = "one thread" if count == 1 else f"{count} threads"
     text = ACCURACY.format(seconds=document["budget_seconds"], threads=threads)
-    return [text, table(head, rows)]
+    return [text, table(("", *head), lines) + "\n"]
 
 
-BY_MACHINE = {
-    "compiling": compiling,
-    "threads": threads,
-    "fit_loop": fit_loop,
-    "startup": startup,
-    "profiles": profiles,
-}
-SECTIONS = {
-    "data_cpu.json": data,
-    "scaling_cpu.json": scaling,
-    "time_to_accuracy_cpu.json": accuracy,
-}
+BY_MACHINE = {"models": models, "threads": threads, "fit_loop": fit_loop, "startup": startup}
+ON_ONE_MACHINE = {"data": data, "scaling": scaling, "time_to_accuracy": accuracy}
 
 
 def page() -> str:
-    """The page; SystemExit if its results are from different machines."""
-    files = {name: load(name) for name in SECTIONS}
-    machines = {
-        (f["hardware"]["cpu"], f["hardware"]["memory_gb"], f["versions"]["torch"])
-        for f in files.values()
-    }
-    if len(machines) > 1:
+    """The page; SystemExit if what it has of one machine is from several."""
+    files = {name: load(f"{name}_cpu") for name in ON_ONE_MACHINE}
+    machines = [facts(f) for f in files.values()]
+    names = {(m["cpu"], m["memory"], m["torch"]) for m in machines}
+    if len(names) > 1:
         raise SystemExit(
-            f"the results are from several machines: {sorted(machines)}; measure again on one"
+            f"the results are from several machines: {sorted(names)}; measure again on one"
         )
-    cpu, memory, torch = machines.pop()
-    cores = max(document["hardware"]["cores"] for document in files.values())
-    parts = [HEAD.format(cpu=cpu, cores=cores, memory=memory, torch=torch)]
-    for path in sorted(RESULTS.glob("models_cpu_*.json")):
-        parts += against_peers(load(path.name))
+    cores = max(machine["cores"] for machine in machines)
+    parts = [HEAD.format(**{**machines[0], "cores": cores})]
     for what, section in BY_MACHINE.items():
         for path in sorted(RESULTS.glob(f"{what}_cpu_*.json")):
-            parts += section(load(path.name))
-    for name, section in SECTIONS.items():
+            parts += section(load(path.stem))
+    for name, section in ON_ONE_MACHINE.items():
         parts += section(files[name])
     if not [*RESULTS.glob("*_cuda.json"), *RESULTS.glob("*_gpu.json")]:
         parts.append(NO_GPU)
     return "\n".join(parts)
 
 
-def main() -> int:
-    if "--check" in sys.argv:
-        return int(page() != PAGE.read_text())
-    PAGE.write_text(page())
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(generate(ROOT / "docs" / "speed.md", page()))

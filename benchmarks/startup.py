@@ -1,6 +1,6 @@
 """CPU seconds of short commands, each in a separate process, measured alternately.
 
-    python benchmarks/startup.py [--runs 5] [--quick]
+    python benchmarks/startup.py [--rounds 5] [--quick]
 
 `vit --help`, `vit fit --help`, `vit classify` of one photo with a ViT-Ti/16 and `vit fit` on 30
 photos up to its first step, compared with importing torch, torchvision and lightning, the help of a
@@ -9,7 +9,6 @@ files, as after an installation. Writes benchmarks/results/startup_<machine>.jso
 output is the JSON.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -19,9 +18,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from collect import document, results_file, write
+from harness import Rows, arguments, document, publish, results_file
 
 LIGHTNING = """
 from lightning.pytorch.cli import LightningCLI
@@ -39,11 +37,10 @@ with torch.inference_mode():
 """
 
 FIRST_STEP = """
-import os, sys
-from vit.cli.main import main
-from vit.training.classifier import ImageClassifier
-ImageClassifier.training_step = lambda *_: os._exit(0)
-sys.exit(main(sys.argv[1:]) or "no step was taken")
+import os, runpy, sys, vit
+vit.ImageClassifier.training_step = lambda *_: os._exit(0)
+runpy.run_module("vit", run_name="__main__")
+sys.exit("no step was taken")
 """
 
 
@@ -57,7 +54,13 @@ def cases(folder: Path) -> dict[str, list[str]]:
         "vit fit --help": [*vit, "fit", "--help"],
         "import torch": [*python, "-c", "import torch"],
         "vit classify, one photo, ViT-Ti/16": [*vit, "classify", str(folder / "model"), photo],
-        "the same with timm": [*python, "-c", TIMM, str(folder / "timm.safetensors"), photo],
+        "the same with timm": [
+            *python,
+            "-c",
+            TIMM,
+            str(folder / "timm" / "model.safetensors"),
+            photo,
+        ],
         "import torchvision": [*python, "-c", "import torchvision"],
         "import lightning": [*python, "-c", "import lightning"],
         "vit fit, up to its first step": [
@@ -73,18 +76,23 @@ def prepare(folder: Path) -> None:
     """A model with random weights, also in timm's layout, and a 500 x 375 photo of noise."""
     import torch
     from PIL import Image
+    from safetensors.torch import save_file
 
-    from vit.checkpoints.native import save_native
-    from vit.checkpoints.pretrained import create_model
-    from vit.checkpoints.writing import write_safetensors
-    from vit.preprocessing import Preprocess
+    import vit
 
-    model = create_model("vit_ti16")
-    torch.nn.init.normal_(model.head.weight)  # one of zeros names nothing
-    preprocess = Preprocess(image_size=(224, 224), crop_fraction=0.875).to_dict()
+    model = vit.create_model("vit_ti16")
+    torch.nn.init.normal_(model.get_submodule("head").weight)  # one of zeros names nothing
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    (folder / "timm").mkdir()
+    save_file(state, folder / "timm" / "model.safetensors", {"format": "pt"})
     classes = [f"class {i}" for i in range(1000)]
-    save_native(folder / "model", model, classes=classes, preprocess=preprocess, extra={})
-    write_safetensors(folder / "timm.safetensors", model.state_dict(), {"format": "pt"})
+    sizes = {"input_size": [3, 224, 224], "crop_pct": 0.875, "interpolation": "bicubic"}
+    sizes |= {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "num_classes": 1000}
+    description = {"architecture": "vit_tiny_patch16_224", "label_names": classes}
+    description |= {"num_classes": 1000, "pretrained_cfg": sizes}
+    (folder / "timm" / "config.json").write_text(json.dumps(description))
+    convert = [sys.executable, "-m", "vit", "convert", folder / "timm", folder / "model"]
+    subprocess.run([*convert, "--to", "native"], check=True, capture_output=True)
     coarse = torch.randint(0, 256, (38, 50, 3), dtype=torch.uint8).numpy()
     photo = Image.fromarray(coarse).resize((500, 375))
     photo.save(folder / "photo.jpg", quality=90)
@@ -109,26 +117,22 @@ def measure(command: list[str]) -> tuple[float, float]:
 
 def main() -> None:
     """Measures alternately, prints a table and the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one run, no file written")
-    options = parser.parse_args()
-    runs = 1 if options.quick else options.runs
+    options = arguments(__doc__, rounds=5).parse_args()
+    rounds = 1 if options.quick else options.rounds
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder)
         commands = cases(folder)
         samples: dict[str, list[tuple[float, float]]] = {case: [] for case in commands}
-        for turn in range(runs + 1):
+        for turn in range(rounds + 1):
             for case, command in commands.items():
                 times = measure(command)
                 if turn:  # the first turn reads the files from disk
                     samples[case].append(times)
-    rows: list[dict[str, Any]] = []
-    torch_seconds = [used for used, _ in samples["import torch"]]
+    rows: Rows = []
     for case, times in samples.items():
-        used = [u for u, _ in times]
-        above = statistics.median(a - b for a, b in zip(used, torch_seconds, strict=True))
+        used = [cpu for cpu, _ in times]
+        above = [cpu - base for cpu, (base, _) in zip(used, samples["import torch"], strict=True)]
         rows.append(
             {
                 "command": case,
@@ -136,14 +140,14 @@ def main() -> None:
                 "min": min(used),
                 "max": max(used),
                 "seconds": statistics.median(passed for _, passed in times),
-                "above_import_torch": above,
+                "above_import_torch": statistics.median(above),
             }
         )
-        print(f"{case:36} {statistics.median(used):6.2f} s CPU  {above:+6.2f} above import torch")
-
-    measured = document("startup", rows, runs=runs)
-    write(measured, None if options.quick else results_file("startup"))
-    print(json.dumps(measured))
+        line = (
+            "{command:36} {cpu_seconds:6.2f} s CPU  {above_import_torch:+6.2f} above import torch"
+        )
+        print(line.format(**rows[-1]))
+    publish(document("startup", rows, runs=rounds), options, results_file("startup"))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ with the fields that time_to_accuracy.py reads from a run of `vit fit`.
 """
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,24 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness import finisher, has_bfloat16, keep_memory, param_groups
 from model_peers import CIFAR, Setting, build_timm, configuration
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vit
-from vit.cache import cache_directory
-from vit.compute.timing import finisher
-from vit.hardware import default_precision, keep_memory
-from vit.training.optimizers.groups import param_groups
-from vit.training.schedules import Schedule
 
 RECIPE = "cifar10"
 SIZE, BATCH, PADDING = 32, 128, 4
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
-RATE, DECAY = 1e-3, 0.05
-# Schedule of timm's arms over fractions of the budget instead of steps: 5 % warm-up.
-COSINE, PARTS = Schedule(decay="cosine", warmup_steps=500), 10_000
-
+RATE, DECAY, WARM = 1e-3, 0.05, 0.05
+# What both arms with PyTorch's usual optimizer and schedule say of themselves.
+ADAMW = {
+    "optimizer": f"AdamW, learning rate {RATE:g}, weight decay {DECAY:g}",
+    "schedule": f"cosine over the budget, warm-up in its first {100 * WARM:g} %",
+    "batch_size": BATCH,
+}
 Batches = Iterable[tuple[Tensor, Tensor]]
 """Normalised images `b c h w` and labels `b`, on the device."""
 
@@ -44,56 +44,20 @@ class Job:
     """One training of a timm arm."""
 
     arm: str
-    root: str | None
-    """Folder with train/ and test/; None downloads CIFAR-10 with torchvision."""
+    root: str
+    """Folder with train/ and test/."""
     seed: int
     seconds: int
-    each_epoch: bool
-    """Whether to score the test images after every epoch, not only at the end."""
     device: str
     options: list[str]
     """Options of vit fit, used by the arm with our recipe."""
 
 
-class Clock:
-    """Stopwatch for seconds of training."""
-
-    def __init__(
-        self,
-        budget: float,
-        *,
-        wall: Callable[[], float] = time.monotonic,
-        finish: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.budget = budget
-        self._wall, self._finish = wall, finish
-        self._before = self._cpu_before = 0.0
-        self._since: float | None = None
-        self._cpu_since = 0.0
-
-    def start(self) -> None:
-        self._since, self._cpu_since = self._wall(), time.process_time()
-
-    def stop(self) -> None:
-        """Stops after the device has finished its work."""
-        self._finish()
-        self._before, self._cpu_before = self.seconds, self.cpu_seconds
-        self._since = None
-
-    @property
-    def seconds(self) -> float:
-        return self._before + (0 if self._since is None else self._wall() - self._since)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """CPU seconds of all threads of this process."""
-        running = 0 if self._since is None else time.process_time() - self._cpu_since
-        return self._cpu_before + running
-
-    @property
-    def used(self) -> float:
-        """Fraction of the budget, in [0, 1]."""
-        return min(self.seconds / self.budget, 1.0)
+def cosine(step: int, used: float) -> float:
+    """Factor of the learning rate, from the used share of the budget."""
+    if used < WARM:
+        return max(used / WARM, 1e-3)
+    return (1 + math.cos(math.pi * (used - WARM) / (1 - WARM))) / 2
 
 
 @dataclass(kw_only=True)
@@ -105,14 +69,12 @@ class Learner:
     epoch: Callable[[], Batches]
     """Training images of the next epoch."""
     test: Callable[[], Batches]
-    num_train: int
-    num_test: int
+    images: dict[str, int]
+    """Number of images by split."""
     setting: Setting
     device: torch.device
-    factor: Callable[[int, float], float] = lambda step, used: COSINE.factor(
-        int(PARTS * used), PARTS
-    )
-    """Factor of the learning rate, from the step and the used fraction of the budget."""
+    factor: Callable[[int, float], float] = cosine
+    """Factor of the learning rate, from the step and the used share of the budget."""
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
     mix: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lambda images, labels: (images, labels)
     read: tuple[float, float] = (0.0, 0.0)
@@ -146,33 +108,32 @@ class Learner:
             with self.precision():
                 right += (self.model(images).argmax(-1) == labels).sum()
             seen += len(images)
-        self.model.train()
-        if seen != self.num_test:
-            raise RuntimeError(f"{seen} test images were counted, the set has {self.num_test}")
+        if seen != self.images["test"]:
+            raise RuntimeError(f"{seen} test images were counted of {self.images['test']}")
         return right.item() / seen
 
 
-def train(learner: Learner, clock: Clock, *, each_epoch: bool) -> dict[str, Any]:
-    """Trains until the budget is used. With `each_epoch`, scores every epoch."""
+def train(learner: Learner, seconds: float) -> dict[str, float]:
+    """Trains until the wall-clock seconds are used."""
     rates = [group["lr"] for group in learner.optimizer.param_groups]
-    steps = seen = 0
-    scores: list[tuple[float, float]] = []
-    clock.start()
-    while clock.used < 1:
+    learner.model.train()
+    steps, seen, used = 0, 0, 0.0
+    began, cpu = time.monotonic(), time.process_time()
+    while used < 1:
         for images, labels in learner.epoch():
-            factor = learner.factor(steps, clock.used)
+            factor = learner.factor(steps, used)
             for group, rate in zip(learner.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
             learner.step(images, labels)
             steps, seen = steps + 1, seen + len(images)
-            if clock.used >= 1:
+            used = min((time.monotonic() - began) / seconds, 1.0)
+            if used == 1:
                 break
-        if each_epoch:
-            clock.stop()
-            scores.append((clock.seconds, learner.accuracy()))
-            clock.start()
-    clock.stop()
-    return {"steps": steps, "images_seen": seen, "scores": scores}
+    finisher(learner.device)()
+    wall, cpu = time.monotonic() - began, time.process_time() - cpu
+    read, read_cpu = learner.read
+    times = {"train_seconds": read + wall, "train_cpu_seconds": read_cpu + cpu}
+    return {"steps": steps, "images_seen": seen, **times}
 
 
 def peer(job: Job, setting: Setting, num_classes: int, like: Any = None) -> nn.Module:
@@ -189,68 +150,59 @@ def default_settings(job: Job) -> Learner:
     """float32, PyTorch's default optimizer and attention, torchvision's data."""
     from torch.utils.data import DataLoader
     from torchvision import transforms
-    from torchvision.datasets import CIFAR10, ImageFolder
+    from torchvision.datasets import ImageFolder
 
     plain = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
     changed = [transforms.RandomCrop(SIZE, padding=PADDING), transforms.RandomHorizontalFlip()]
     steps = {"train": transforms.Compose(changed + plain), "test": transforms.Compose(plain)}
-    if job.root is None:
-        folder = str(cache_directory() / "data")
-        sets: dict[str, Any] = {
-            name: CIFAR10(folder, name == "train", transform, download=True)
-            for name, transform in steps.items()
-        }
-    else:
-        sets = {
-            n: ImageFolder(str(Path(job.root) / n), transform) for n, transform in steps.items()
-        }
+    sets = {name: ImageFolder(str(Path(job.root) / name), each) for name, each in steps.items()}
+    loaders = {n: DataLoader(s, BATCH, shuffle=n == "train") for n, s in sets.items()}
     setting = Setting("timm", "default")
     model = peer(job, setting, len(sets["train"].classes))
-    loaders = {n: DataLoader(s, BATCH, shuffle=n == "train") for n, s in sets.items()}
 
     def batches(split: str) -> Iterator[tuple[Tensor, Tensor]]:
         for images, labels in loaders[split]:
             yield images.to(job.device), labels.to(job.device)
 
+    data = f"torchvision's files, RandomCrop(padding={PADDING}), flip; no workers"
     return Learner(
         model=model,
         optimizer=torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY),
         epoch=partial(batches, "train"),
         test=partial(batches, "test"),
-        num_train=len(sets["train"]),
-        num_test=len(sets["test"]),
+        images={name: len(each) for name, each in sets.items()},
         setting=setting,
         device=torch.device(job.device),
-        settings={
-            "optimizer": f"AdamW, learning rate {RATE:g}, weight decay {DECAY:g}",
-            "schedule": "cosine over the budget, warm-up in its first 5 %",
-            "batch_size": BATCH,
-            "data": f"torchvision's files, RandomCrop(padding={PADDING}), flip; no workers",
-        },
+        settings={**ADAMW, "data": data},
     )
 
 
 def best_setting(job: Job) -> Setting:
     """The fastest setting: see benchmarks/models.py."""
-    bf16 = default_precision(job.device)[0] == "bf16-mixed"
     cpu = job.device == "cpu"
     return Setting(
         "timm",
         "best settings",
-        precision="bf16" if bf16 else "fp32",
+        precision="bf16" if not cpu or has_bfloat16() else "fp32",
         explicit_attention=cpu,
         fused_optimizer=True,
         compile=None if cpu else "default",
     )
 
 
-def in_memory(job: Job, data: Any) -> dict[str, Any]:
-    """The fields of a Learner that come from an ImageData; decodes its images."""
-    num_test = data.expected_images("test")  # scans the files
-    reading = Clock(job.seconds)
-    reading.start()
+def from_recipe(job: Job, options: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """Our training and data by the recipe, and the fields of a Learner that come from the data.
+
+    Decodes the images into memory.
+    """
+    keep_memory()
+    options = {"trainer.accelerator": job.device, "data.splits.val_fraction": 0, **options}
+    options = {"seed_everything": job.seed, "data.loading.cache": "ram", **options}
+    recipe, data = vit.from_recipe(RECIPE, data=job.root, **options)
+    images = {split: data.expected_images(split) for split in ("train", "test")}
+    began, cpu = time.monotonic(), time.process_time()
     loader = data.train_dataloader()
-    reading.stop()
+    read = (time.monotonic() - began, time.process_time() - cpu)
 
     def moved(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         if job.device != "cpu":
@@ -267,55 +219,29 @@ def in_memory(job: Job, data: Any) -> dict[str, Any]:
         for images, labels, _ in data.evaluation_loader("test"):
             yield moved(images, labels)
 
-    return {
-        "epoch": epoch,
-        "test": test,
-        "num_train": len(data.image_set("train")),
-        "num_test": num_test,
-        "read": (reading.seconds, reading.cpu_seconds),
-        "device": torch.device(job.device),
-        "setting": best_setting(job),
-    }
+    fields = {"epoch": epoch, "test": test, "images": images, "read": read}
+    return recipe, data, fields | {"device": torch.device(job.device), "setting": best_setting(job)}
 
 
 def best_settings(job: Job) -> Learner:
     """The same training with the fastest settings we know, without torch.compile on a CPU."""
-    from vit.data.module import ImageData, InputFormat
-    from vit.data.options import Loading, Splitting
-    from vit.data.transforms import TrainTransform
-
-    keep_memory()
-    data = ImageData(
-        None if job.root else RECIPE,
-        job.root,
-        image_size=SIZE,
-        batch_size=BATCH,
-        augment=TrainTransform(crop="pad", crop_padding=PADDING),
-        inputs=InputFormat(crop_fraction=1.0, mean=MEAN, std=STD),
-        splits=Splitting(val_fraction=0, seed=job.seed),
-        loading=Loading(num_workers=0, cache="ram"),
-    )
-    parts = in_memory(job, data)
-    model = peer(job, parts["setting"], data.num_classes)
+    padded = {"data.augment.crop": "pad", "data.augment.crop_padding": PADDING}
+    _, data, fields = from_recipe(job, {**padded, "data.batch_size": BATCH})
+    model = peer(job, fields["setting"], data.num_classes)
+    about = f"vit's, in memory as uint8, windows padded by {PADDING}, flip"
     return Learner(
-        **parts,
+        **fields,
         model=model,
         optimizer=torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY, fused=True),
-        settings={
-            "optimizer": f"AdamW, learning rate {RATE:g}, weight decay {DECAY:g}",
-            "schedule": "cosine over the budget, warm-up in its first 5 %",
-            "batch_size": BATCH,
-            "data": f"vit's, in memory as uint8, windows padded by {PADDING}, flip",
-        },
+        settings={**ADAMW, "data": about},
     )
 
 
 def named(options: list[str]) -> dict[str, str]:
     """`--name=value` and `--name value` by name."""
     words = [word for option in options for word in option.split("=", 1)]
-    return {
-        name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)
-    }
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return {name.removeprefix("--"): value for name, value in pairs}
 
 
 def our_recipe(job: Job) -> Learner:
@@ -324,21 +250,10 @@ def our_recipe(job: Job) -> Learner:
     timm's network differs in patches, class token and positions. Options of the Trainer, such as
     weight averaging, are not applied.
     """
-    keep_memory()
-    recipe, data = vit.from_recipe(
-        RECIPE,
-        data=job.root,
-        seed_everything=job.seed,
-        **{"trainer.accelerator": job.device, "data.splits.val_fraction": 0, **named(job.options)},
-    )
-    assert isinstance(recipe, vit.ImageClassifier)
-    parts = in_memory(job, data)
-    model = peer(job, parts["setting"], data.num_classes, like=recipe.model.config)
-    groups = param_groups(
-        model.named_parameters(),
-        depth=len(model.get_submodule("blocks")._modules),
-        layer_decay=recipe.layer_decay,
-    )
+    recipe, data, fields = from_recipe(job, named(job.options))
+    model = peer(job, fields["setting"], data.num_classes, like=recipe.model.config)
+    depth = recipe.model.config.depth
+    groups = param_groups(model.named_parameters(), depth=depth, layer_decay=recipe.layer_decay)
     optimizer = recipe.optimizer(groups)
     for group in optimizer.param_groups:
         group["lr"] *= group["lr_scale"]
@@ -349,7 +264,7 @@ def our_recipe(job: Job) -> Learner:
         return mixing(images, labels, data.num_classes) if mixing else (images, labels)
 
     return Learner(
-        **parts,
+        **fields,
         model=model,
         optimizer=optimizer,
         factor=lambda step, used: recipe.schedule.factor(step, None, used),
@@ -370,16 +285,12 @@ LEARNERS = {"timm": default_settings, "timm_best": best_settings, "timm_recipe":
 def run(job: Job) -> dict[str, Any]:
     """Trains and scores. Returns the summary."""
     learner = LEARNERS[job.arm](job)
-    clock = Clock(job.seconds, finish=finisher(torch.device(job.device)))
-    learner.model.train()
-    done = train(learner, clock, each_epoch=job.each_epoch)
-    last = done["scores"][-1][1] if done["scores"] else learner.accuracy()
+    times = train(learner, job.seconds)
     return {
-        "metrics": {"test/acc1": last},
-        "images": {"train": learner.num_train, "test": learner.num_test},
-        "train_seconds": learner.read[0] + clock.seconds,
-        "train_cpu_seconds": learner.read[1] + clock.cpu_seconds,
-        **done,
+        "finished": True,
+        "metrics": {"test/acc1": learner.accuracy()},
+        "images": learner.images,
+        **times,
         "parameters": sum(p.numel() for p in learner.model.parameters()),
         "settings": {**asdict(learner.setting), **learner.settings},
     }
@@ -387,6 +298,7 @@ def run(job: Job) -> dict[str, Any]:
 
 def main(text: str, folder: str) -> None:
     summary = json.dumps(run(Job(**json.loads(text))), indent=2)
+    Path(folder).mkdir(parents=True, exist_ok=True)
     # Written atomically: the file marks the run as finished.
     temporary = Path(folder) / "summary.json.tmp"
     temporary.write_text(summary + "\n", encoding="utf-8")

@@ -1,5 +1,5 @@
-"""The fixtures of tests/training, for benchmarks that train."""
+"""The photos of tests/training, for benchmarks that train."""
 
-from tests.training.conftest import make_data, make_model, make_trainer, photos
+from tests.training.conftest import photos
 
-__all__ = ["make_data", "make_model", "make_trainer", "photos"]
+__all__ = ["photos"]

@@ -1,4 +1,4 @@
-"""docs/compute.md matches the counts."""
+"""Generated pages are those of the committed results, and Table 6 is counted as they say."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -16,20 +17,32 @@ from vit.models.zoo import model_config
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_the_page_and_the_results_are_up_to_date() -> None:
-    done = subprocess.run([sys.executable, BENCHMARKS / "compute.py", "--check"])
-    assert done.returncode == 0, "run python benchmarks/compute.py"
+@pytest.mark.parametrize("script", ["speed_page", "few_images_page", "compute"])
+def test_a_page_is_up_to_date(script: str) -> None:
+    done = subprocess.run([sys.executable, BENCHMARKS / f"{script}.py", "--check"])
+    assert done.returncode == 0, f"run python benchmarks/{script}.py"
 
 
-def test_padding_is_found_as_a_sum_of_ones_finds_it(
+@pytest.mark.parametrize(("script", "results"), [("parity", "parity_*"), ("families", "families")])
+def test_a_page_of_measured_logits_is_that_of_its_results(
+    script: str, results: str, load_benchmark: Callable[[str], ModuleType]
+) -> None:
+    pytest.importorskip("timm")
+    [file] = (BENCHMARKS / "results").glob(f"{results}.json")
+    document = load_benchmark("pages").load(file.stem)
+    page = (BENCHMARKS.parent / "docs" / f"{script}.md").read_text(encoding="utf-8")
+    assert load_benchmark(script).page(document) == page
+
+
+def test_padding_is_counted_as_a_sum_of_ones_counts_it(
     load_benchmark: Callable[[str], ModuleType],
 ) -> None:
     """A map of ones, summed by a kernel of ones, counts the pixels that the kernel covers."""
     compute = load_benchmark("compute")
     for name in ("bit_r50x1", "r26_vit_s32"):
-        model, found = build_empty(model_config(name)), []
+        model, counts = build_empty(model_config(name)), []
 
-        def met(conv, inputs, output, found=found) -> None:
+        def met(conv, inputs, output, counts=counts) -> None:
             side, stride = conv.kernel_size[0], conv.stride[0]
             ones, kernel = torch.ones(1, 1, *inputs[0].shape[-2:]), torch.ones(1, 1, side, side)
             same = pad_same(ones, side, stride)
@@ -37,10 +50,10 @@ def test_padding_is_found_as_a_sum_of_ones_finds_it(
             covered = F.conv2d(padded, kernel, stride=stride)
             zeros = covered.numel() * side**2 - int(covered.sum())
             passes = 2 if conv.in_channels == 3 else 3
-            found.append(2 * passes * zeros * conv.in_channels * conv.out_channels)
+            counts.append(2 * passes * zeros * conv.in_channels * conv.out_channels)
 
         for module in model.modules():
             if isinstance(module, StdConv2d):
                 module.register_forward_hook(met)
         model(torch.empty(1, 3, 224, 224, device="meta"))
-        assert sum(found) == compute.padding_flops(name) > 0
+        assert sum(counts) == compute.padding_flops(name) > 0

@@ -1,0 +1,49 @@
+"""Tables and pages that are generated from the files in benchmarks/results."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def load(name: str) -> Any:
+    """A results file, by its name without .json."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table, without a line break behind it."""
+    lines = ["| " + " | ".join(map(str, line)) + " |" for line in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def plus_minus(mean: float, std: float | None) -> str:
+    """Mean and standard deviation, where there is one."""
+    return f"{mean:.1f}" + ("" if std is None else f" ± {std:.1f}")
+
+
+def spread(middle: float, low: float, high: float) -> str:
+    """Median and range."""
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
+def filled(page: Path, **texts: str) -> str:
+    """The page with new texts between `<!-- NAME: begin -->` and `<!-- NAME: end -->`."""
+    content = page.read_text(encoding="utf-8")
+    for name, text in texts.items():
+        start, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, rest = content.split(start)
+        content = f"{before}{start}\n{text}\n{end}{rest.split(end)[1]}"
+    return content
+
+
+def generate(page: Path, content: str) -> int:
+    """Writes the page; with --check, exit status 1 if it is another one."""
+    if "--check" in sys.argv:
+        return int(page.read_text(encoding="utf-8") != content)
+    page.write_text(content, encoding="utf-8")
+    return 0

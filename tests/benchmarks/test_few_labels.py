@@ -1,0 +1,123 @@
+"""The benchmarks of few labels: subsets, draws, cells, statistics."""
+
+import csv
+import json
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def benchmark(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return load_benchmark("masked_patches")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Empty files: 40 and 60 to train on, 5 of each class to test."""
+    root = tmp_path / "data"
+    for split, counts in {"train": (40, 60), "test": (5, 5)}.items():
+        for name, count in zip(("cat", "dog"), counts, strict=True):
+            (root / split / name).mkdir(parents=True)
+            for i in range(count):
+                (root / split / name / f"{i}.jpg").touch()
+    return root
+
+
+def images(manifest: Path, split: str) -> list[tuple[str, str]]:
+    with manifest.open() as file:
+        return [(r["path"], r["label"]) for r in csv.DictReader(file) if r["split"] == split]
+
+
+def test_subsets_are_shares_of_each_class_and_lie_in_each_other(
+    benchmark: ModuleType, data: Path, tmp_path: Path
+) -> None:
+    small, large = tmp_path / "runs" / "5.csv", tmp_path / "runs" / "20.csv"
+    assert benchmark.write_subset(data, 5, small) == 5
+    assert benchmark.write_subset(data, 20, large) == 20
+    assert Counter(label for _, label in images(large, "train")) == {"cat": 8, "dog": 12}
+    assert set(images(small, "train")) < set(images(large, "train"))
+    assert len(images(small, "test")) == 10
+    before = small.read_text()
+    benchmark.write_subset(data, 5, small)
+    assert small.read_text() == before
+
+
+def test_draws_are_equal_shares_of_what_tuned_no_rule(
+    load_benchmark: Callable[[str], ModuleType],
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = load_benchmark("few_images")
+    monkeypatch.setattr(few, "DRAWN_FROM", 20)
+    files = [tmp_path / f"{seed}.csv" for seed in (0, 0, 1)]
+    for seed, file in zip((0, 0, 1), files, strict=True):
+        few.draw_images(data, 4, seed, file)
+    first, again, other = (images(file, "train") for file in files)
+    assert first == again != other
+    assert Counter(label for _, label in first) == {"cat": 4, "dog": 4}
+    for name in ("cat", "dog"):
+        allowed = sorted(path.name for path in (data / "train" / name).iterdir())[:20]
+        assert {Path(path).name for path, label in first if label == name} < set(allowed)
+
+
+def test_a_gain_is_paired_by_image_and_averaged_over_seeds_first(
+    load_benchmark: Callable[[str], ModuleType],
+) -> None:
+    few = load_benchmark("few_images")
+    ours = [{"a": True, "b": True, "c": False}, {"a": True, "b": False, "c": False}]
+    theirs = [{"a": False, "b": True, "c": False}, {"a": False, "b": False, "c": True}]
+    gains = (1.0, 0.0, -0.5)
+    gain = few.paired(ours, theirs)
+    assert gain["points"] == pytest.approx(100 * statistics.mean(gains))
+    half = 196 * statistics.stdev(gains) / 3**0.5
+    assert gain["half_interval"] == pytest.approx(half)
+
+
+def test_every_cell_is_run_and_written(
+    benchmark: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[list[str], Path]] = []
+
+    def run_fit(arguments: list[str], folder: Path) -> dict[str, Any]:
+        calls.append((arguments, folder))
+        seed = int(folder.name.partition("-")[2] or 0)
+        gain = 0.25 if folder.parent.name == "pre-trained" else 0.0
+        summary: dict[str, Any] = {"metrics": {"test/acc1": 0.5 + 0.01 * seed + gain}}
+        summary |= {"split": "test", "command": f"vit fit --data.root {data}", "images": {}}
+        summary |= {"precision": "32-true", "hardware": {}, "versions": {}}
+        return summary | dict.fromkeys(benchmark.KEPT, 3.0)
+
+    monkeypatch.setattr(benchmark, "run_fit", run_fit)
+    runs, file = tmp_path / "runs", tmp_path / "results.json"
+    document = benchmark.main(
+        [
+            *("--data", str(data), "--runs", str(runs), "--results", str(file)),
+            *("--seeds", "2", "--percent", "5", "20", "--pretrain-steps", "70"),
+            *("--finetune-steps", "8", "--", "--data.batch_size", "4"),
+        ]
+    )
+    assert json.loads(file.read_text()) == document
+    (first, encoder), *others = calls
+    assert first[1] == "pretrain/masked_patches_cifar10" and "70" in first and str(data) in first
+    assert len(others) == 2 * 2 * 2
+    for arguments, folder in others:
+        assert arguments[:2] == ["-c", "cifar10/masked_patches"]
+        assert arguments[arguments.index("--data.batch_size") + 1] == "4"
+        assert arguments[arguments.index("--trainer.max_steps") + 1] == "8"
+        assert arguments[arguments.index("--seed_everything") + 1] == folder.name[-1]
+        pretrained = folder.parent.name == "pre-trained"
+        assert (arguments[-2:] == ["--model.pretrained", str(encoder)]) == pretrained
+    assert [entry["n"] for entry in document["rows"]] == [2] * 4
+    for entry in document["rows"]:
+        assert entry["mean"]["test/acc1"] == pytest.approx(statistics.mean(entry["accuracies"]))
+    assert [m["percent"] for m in document["margins"]] == [5, 20]
+    for margin in document["margins"]:
+        assert margin["by_seed"] == pytest.approx([0.25, 0.25]) and margin["std"] < 1e-9
+    assert str(tmp_path) not in document["pretraining"]["command"]
