@@ -19,14 +19,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_850),
     "data": (set(), 4_980),
-    "reports": (set(), 2_130),
+    "reports": (set(), 1_580),
     "checkpoints": ({"models"}, 5_680),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": ({"data", "models", "checkpoints"}, 1_400),
     "inference": ({"data", "models", "checkpoints"}, 260),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
-    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_280),
+    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_190),
     "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_090),
     "training": ({"models", "checkpoints"}, 4_150),
     "transfer": ({"data", "training", "evaluation", "checkpoints", "compute", "reports"}, 930),

@@ -12,7 +12,6 @@ from vit.data.options import InputFormat
 from vit.inspection import grad_cam, rollout
 from vit.inspection.figures import overlay
 from vit.inspection.glance import glances
-from vit.reports.results import Predictions, write_results
 
 
 def photo(seed: int = 0) -> Image.Image:
@@ -49,22 +48,3 @@ def test_nothing_is_drawn_after_the_time_and_where_no_method_exists() -> None:
     compiled = small_vit()
     compiled.compile(backend="eager")
     assert glances(compiled, preprocess) is None
-
-
-def test_the_report_has_the_picture_below_the_error(tmp_path) -> None:
-    predictions = Predictions(
-        indices=np.array([0, 1]),
-        names=["a.jpg", "b.jpg"],
-        labels=np.array([0, 1]),
-        top_classes=np.array([[0, 1], [0, 1]]),
-        top_probabilities=np.array([[0.9, 0.1], [0.7, 0.3]]),
-        label_probabilities=np.array([0.9, 0.3]),
-    )
-    pages = []
-    for look in (None, glances(small_vit(), InputFormat().preprocess((64, 64)))):
-        options: Any = {"split": "test", "classes": ["cat", "dog"], "predictions": predictions}
-        write_results(tmp_path, **options, open_image=photo, look=look)
-        pages.append((tmp_path / "report.html").read_text())
-    assert [page.count("what the model looked at (attention rollout)") for page in pages] == [0, 1]
-    last = [page.split('<div class="cards">')[-1] for page in pages]
-    assert [cards.split("</figure>")[0].count("<img") for cards in last] == [1, 2]

@@ -98,16 +98,6 @@ def test_prefix_tokens_are_apart() -> None:
     close(inspection.patch_attention(model, images, (1, 2))[:, 0], rows)
 
 
-def test_a_distilled_model_starts_from_both_tokens() -> None:
-    model = small_vit(distillation_token=True, activation="gelu")
-    images = random_images(1, 3, 32, 32)
-    assert inspection.prefix_names(model) == ["class", "distillation"]
-    total = np.eye(18)
-    for heads in inspection.attention(model, images, None)[0].numpy():
-        total = (heads.mean(0) + np.eye(18)) / 2 @ total
-    close(inspection.rollout(model, images)[0], total[:2].mean(0)[2:].reshape(4, 4))
-
-
 @pytest.mark.parametrize("build", [small_vit, small_hybrid])
 def test_any_size_and_aspect(build: Callable[[], VisionTransformer]) -> None:
     model = build()

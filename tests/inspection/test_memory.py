@@ -1,5 +1,6 @@
 """Peak memory in a process of its own: only one layer's weights exist at a time."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,32 +8,33 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
-import sys, torch, vit
+import json, torch, vit
 from vit import inspection
 
 def megabytes(name):
     return int(open("/proc/self/status").read().split(name + ":")[1].split()[0]) / 1024
 
-model = vit.create_model("vit_b16", image_size=384).eval()
+model = vit.create_model("vit_s16", image_size=384).eval()
 images = torch.randn(1, 3, 384, 384)
-function, *arguments = eval(sys.argv[1])
-function(model, images[..., :32, :32], *arguments)  # kernels and libraries are loaded once
-open("/proc/self/clear_refs", "w").write("5")  # VmHWM restarts from here
-before = megabytes("VmRSS")
-result = function(model, images, *arguments)
-print(megabytes("VmHWM") - before)
+peaks = {}
+for name, *arguments in (("attention", None), ("rollout",), ("gradient_rollout", 0)):
+    function = getattr(inspection, name)
+    function(model, images[..., :32, :32], *arguments)  # kernels and libraries are loaded once
+    open("/proc/self/clear_refs", "w").write("5")  # VmHWM restarts from here
+    before = megabytes("VmRSS")
+    result = function(model, images, *arguments)
+    peaks[name] = megabytes("VmHWM") - before
+    del result
+print(json.dumps(peaks))
 """
-NEEDS = {
-    "(inspection.attention, None)": 300,
-    "(inspection.rollout,)": 100,
-    "(inspection.gradient_rollout, 0)": 300,
-}
+MOST = {"attention": 160, "rollout": 60, "gradient_rollout": 170}
+"""Megabytes; the weights of all 12 layers are 91, those of one are 8."""
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no memory peaks in /proc")
-@pytest.mark.parametrize("call", NEEDS)
-def test_twelve_layers_at_384_pixels_stay_within(call: str) -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, call], capture_output=True, text=True)
+def test_twelve_layers_at_384_pixels_stay_within() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert 5 < float(done.stdout) < NEEDS[call]
+    peaks = json.loads(done.stdout)
+    assert peaks.keys() == MOST.keys()
+    assert all(5 < peaks[name] < most for name, most in MOST.items()), peaks

@@ -3,22 +3,13 @@
 import csv
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from vit.reports.results import Predictions
-
-
-@dataclass
-class Answers:
-    """Predictions and the probabilities (n, k) that they were taken from."""
-
-    predictions: Predictions
-    probabilities: np.ndarray
+from vit.reports.predictions import Predictions
 
 
 def answer(
@@ -27,25 +18,24 @@ def answer(
     *,
     strength: float = 4.0,
     multilabel: bool = False,
-    top: int | None = None,
-    seed: int = 0,
-) -> Answers:
-    """Random answers of a model; the higher `strength`, the fewer are wrong."""
-    rng = np.random.default_rng(seed)
+) -> tuple[Predictions, np.ndarray]:
+    """Predictions and the probabilities (n, k) that they were taken from.
+
+    The higher `strength`, the fewer are wrong.
+    """
+    rng = np.random.default_rng(0)
     logits = rng.normal(size=(num_images, num_classes)).astype(np.float32)
     rows = np.arange(num_images)
     if multilabel:
         labels = (rng.random((num_images, num_classes)) < 0.3).astype(np.int64)
         probabilities = 1 / (1 + np.exp(1.5 - logits - strength * labels))
         own = (probabilities * labels).sum(1) / labels.sum(1).clip(1)
-        top = top or num_classes
     else:
         labels = rng.integers(0, num_classes, num_images)
         logits[rows, labels] += strength
         probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
         own = probabilities[rows, labels]
-        top = top or min(5, num_classes)
-    order = np.argsort(-probabilities, axis=1)[:, :top]
+    order = np.argsort(-probabilities, axis=1)[:, : num_classes if multilabel else 5]
     predictions = Predictions(
         indices=rows,
         names=[f"photos/{i:03}.jpg" for i in rows],
@@ -54,12 +44,26 @@ def answer(
         top_probabilities=np.take_along_axis(probabilities, order, axis=1),
         label_probabilities=own,
     )
-    return Answers(predictions, probabilities)
+    return predictions, probabilities
 
 
 @pytest.fixture(name="answer", scope="session")
-def _answer() -> Callable[..., Answers]:
+def _answer() -> Callable[..., tuple[Predictions, np.ndarray]]:
     return answer
+
+
+@pytest.fixture(scope="session")
+def few() -> Callable[..., Predictions]:
+    """Three images of two classes: right, wrong, wrong with more confidence."""
+    given = {
+        "indices": np.array([0, 1, 2]),
+        "names": ["a.jpg", "b.jpg", "c.jpg"],
+        "labels": np.array([0, 1, 0]),
+        "top_classes": np.array([[0, 1], [0, 1], [1, 0]]),
+        "top_probabilities": np.array([[0.9, 0.1], [0.7, 0.3], [0.8, 0.2]]),
+        "label_probabilities": np.array([0.9, 0.3, 0.2]),
+    }
+    return lambda **changes: Predictions(**(given | changes))
 
 
 def write_history(path: Path, *, epochs: int = 4, steps: int = 10) -> None:
@@ -82,37 +86,33 @@ def _write_history() -> Callable[..., None]:
     return write_history
 
 
-def _finished_run(parent: Path) -> Path:
-    folder = parent / "my photos"
-    folder.mkdir()
-    write_history(folder / "metrics.csv")
-    (folder / "config.yaml").write_text("model:\n  name: vit_ti16 # <b>&\n")
-    summary = {
-        "command": "vit fit -c quickstart",
-        "metrics": {"val/acc1": 0.9512, "val/loss": 0.3123, "test/acc1": 0.94, "test/ece": 0.0215},
-        "images": {"train": 1437, "val": 180, "test": 180},
-        "train_seconds": 83.4,
-        "parameters": 2687818,
-        "recipe": None,
-        "checkpoint": {"file": "checkpoints/best.ckpt", "weights": "ema", "epoch": 27},
-        "model": {f"field_{i}": i for i in range(20)},
-        "versions": {"torch": "2.15.0"},
-        "hardware": {"cpu": "A CPU", "gpus": []},
-    }
-    (folder / "summary.json").write_text(json.dumps(summary))
-    return folder
-
-
-@pytest.fixture
-def run_dir(tmp_path) -> Path:
-    """A run directory before its results are written."""
-    return _finished_run(tmp_path)
+SUMMARY = {
+    "command": "vit fit -c quickstart",
+    "metrics": {"val/acc1": 0.9512, "val/loss": 0.3123, "test/acc1": 0.94, "test/ece": 0.0215},
+    "images": {"train": 1437, "val": 180, "test": 180},
+    "train_seconds": 83.4,
+    "parameters": 2687818,
+    "recipe": None,
+    "checkpoint": {"file": "checkpoints/best.ckpt", "weights": "ema", "epoch": 27},
+    "model": {f"field_{i}": i for i in range(20)},
+    "versions": {"torch": "2.15.0"},
+    "hardware": {"cpu": "A CPU", "gpus": []},
+}
 
 
 @pytest.fixture(scope="session")
-def shared_run_dir(tmp_path_factory) -> Path:
-    """The same, for tests that only read it."""
-    return _finished_run(tmp_path_factory.mktemp("runs"))
+def new_run(tmp_path_factory) -> Callable[..., Path]:
+    """Makes a run directory before its results are written."""
+
+    def make(**changes: object) -> Path:
+        folder = tmp_path_factory.mktemp("runs") / "my photos"
+        folder.mkdir()
+        write_history(folder / "metrics.csv")
+        (folder / "config.yaml").write_text("model:\n  name: vit_ti16 # <b>&\n")
+        (folder / "summary.json").write_text(json.dumps(SUMMARY | changes))
+        return folder
+
+    return make
 
 
 @pytest.fixture(scope="session")

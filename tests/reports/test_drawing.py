@@ -1,5 +1,4 @@
-import subprocess
-import sys
+import warnings
 from io import BytesIO
 
 import matplotlib
@@ -7,8 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit.reports.drawing import DARK, LIGHT, new_figure, png
+from vit.reports.drawing import DARK, LIGHT, new_figure, png, tiled
 from vit.reports.figures import confusion
+from vit.reports.lettering import drawable, legible, text_style
+from vit.reports.page import plot, thumbnail
 
 
 def pixels(content: bytes) -> np.ndarray:
@@ -28,17 +29,45 @@ def test_a_figure_has_its_size_and_a_crop_loses_its_margins():
     assert pixels(png(figure, crop=True)).shape < (60, 60, 3)
 
 
+def test_a_plot_is_as_large_on_the_page_as_on_paper():
+    assert plot(lambda theme: new_figure(3, 2, theme), "a figure").size == (288, 192)
+
+
+def test_small_images_stay_pixels_and_photographs_become_jpeg():
+    small, large = (thumbnail(Image.new("RGB", (side, side))) for side in (8, 200))
+    assert small.startswith('<img class="pixels" src="data:image/png;base64,')
+    assert large.startswith('<img src="data:image/jpeg;base64,')
+
+
 def test_drawing_changes_no_global_setting():
     before = dict(matplotlib.rcParams)
     png(confusion(np.eye(4), ["a", "b", "$c$", "猫"]), crop=True)
     assert dict(matplotlib.rcParams) == before
 
 
-def test_the_room_needs_neither_torch_nor_lightning_nor_pyplot():
-    code = (
-        "import sys, vit.reports.results\n"
-        "names = ('torch', 'lightning', 'torchvision', 'matplotlib.pyplot')\n"
-        "print([n for n in names if n in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+@pytest.mark.parametrize(
+    "name", ["cat", "Käse", "猫", "狗 <b>", "كلب", "$x^$", "$5", "tab\tand\nline", "\udcff \ue000"]
+)
+def test_any_name_is_drawn_without_a_warning(name):
+    figure = new_figure(2, 1, LIGHT)
+    for bold in (True, False):
+        figure.text(0.5, 0.5, legible(name), **text_style(10, bold=bold))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert png(figure)
+
+
+def test_what_no_font_can_draw_becomes_question_marks():
+    assert legible("dir/a\udcffb\ue000.jpg") == "dir/a?b?.jpg"
+    assert legible("two\n lines") == "two lines" and drawable("two\n lines")
+    assert not drawable("bytes \udcff")
+
+
+def test_tiles_are_a_gap_of_paper_apart():
+    tiles = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((2, 3, 3), np.uint8)
+    picture = tiled(tiles.reshape(2, 3, 2, 3, 3), 1, np.array([7, 8, 9]))
+    assert picture.shape == (5, 11, 3)
+    for i in range(6):
+        top, left = 3 * (i // 3), 4 * (i % 3)
+        assert (picture[top : top + 2, left : left + 3] == i).all()
+    assert (picture[2] == [7, 8, 9]).all() and (picture[:, [3, 7]] == [7, 8, 9]).all()

@@ -12,7 +12,6 @@ from vit.reports.pretraining import (
     Examples,
     mosaic,
     pretraining_headline,
-    tiles,
     write_pretraining,
 )
 
@@ -40,29 +39,30 @@ def examples() -> Examples:
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_predictions_are_shown_where_there_are_any(theme, examples: Examples) -> None:
     paper = np.array([int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)])
-    whole, lefts, side = tiles(examples, 2, paper)
-    assert side == 12 and len(lefts) == 8
-    assert whole.shape == (2 * 8 + 1, lefts[-1] + 12, 3)
-    for number, (top, first) in enumerate(((0, 0), (0, 4), (9, 0))):
+    figure = mosaic(examples, theme)
+    axes = figure.axes[0]
+    whole = axes.images[0].get_array()
+    assert whole.shape == (2 * 8 + 2, 2 * (4 * 12 + 3) + 2, 3)
+    for number, (top, first) in enumerate(((0, 0), (0, 53), (10, 0))):
         image, seen, predicted, true = (
-            whole[top : top + 8, left : left + 12] for left in lefts[first : first + 4]
+            whole[top : top + 8, first + 13 * i : first + 13 * i + 12] for i in range(4)
         )
         assert (image == 10 + number).all() and (seen == 20).all()
         for picture, value in ((predicted, 30), (true, 40)):
             assert (picture[:4, :4] == value).all()
             assert (picture[4:] == paper).all() and (picture[:, 4:] == paper).all()
-    assert (whole[9:, lefts[4] :] == paper).all()  # there is no fourth image
-    figure = mosaic(examples, theme)
-    assert [text.get_text() for text in figure.axes[0].texts] == 2 * list(COLUMNS)
+    assert (whole[10:, 53:] == paper).all()  # there is no fourth image
+    assert [text.get_text() for text in axes.texts] == 2 * list(COLUMNS)
+    assert [text.get_position()[0] for text in axes.texts[3:5]] == [39 + 6, 53 + 6]
     assert png(figure)
 
 
 def test_the_headline_compares_with_the_best_constant_answer() -> None:
-    lines = pretraining_headline("val", METRICS).splitlines()
-    assert lines[0] == "val loss  2.5000  (best constant prediction: 4.2500)"
-    assert "31.0" in lines[1] and "8.0" in lines[1]
+    name, value, note = pretraining_headline("val", METRICS)
+    assert (name, value) == ("Validation loss", "2.5000")
+    assert "4.2500" in note and "31.0" in note and "8.0" in note
     pixels = {name: value for name, value in METRICS.items() if "acc1" not in name}
-    assert "\n" not in pretraining_headline("val", pixels)
+    assert "colours" not in pretraining_headline("val", pixels)[2]
 
 
 @pytest.fixture

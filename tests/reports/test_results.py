@@ -1,264 +1,286 @@
-import csv
-import dataclasses
+"""The files of a scored run, and its page, whose figures are compared with other packages."""
+
 import re
 import warnings
+from functools import cache
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.metrics import average_precision_score, f1_score
+from scipy.stats import binomtest
+from sklearn.metrics import average_precision_score, precision_recall_fscore_support
 
 from vit.errors import UserError
-from vit.reports.results import Predictions, examine, worst_predictions, write_csv, write_results
+from vit.reports.results import write_results
 
-CLASSES = [f"class {i}" for i in range(10)]
+VOID = {"meta", "img", "source", "wbr"}
+CLASSES = tuple(f"class {i}" for i in range(10))
 
 
-def write(run_dir, predictions, open_image, classes=CLASSES, split="test"):
-    """write_results, with every warning an error."""
+class Page(HTMLParser):
+    """The elements, attributes and texts of a page; fails where a tag is not closed in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html, self.tags, self.attributes, self.texts, self.cells = html, [], [], [], []
+        self._open = []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "tr":
+            self.cells.append([])
+        if tag in ("td", "th"):
+            self.cells[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self._open:
+            self.texts.append(data)
+        if self._open and self._open[-1] in ("td", "th"):
+            self.cells[-1][-1] += data.replace("\N{NO-BREAK SPACE}", " ")
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).replace("\N{NO-BREAK SPACE}", " ").split())
+
+    def row(self, first: str) -> list[str]:
+        return next(row for row in self.cells if row[0] == first)
+
+
+def write(run_dir, predictions, open_image, classes=CLASSES, split="test", **options) -> Page:
+    """The page of write_results, with every warning an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return write_results(
-            run_dir, split=split, classes=classes, predictions=predictions, open_image=open_image
-        )
+        arguments = {"split": split, "classes": classes, "predictions": predictions}
+        write_results(run_dir, **arguments, open_image=open_image, **options)
+    return Page((run_dir / "report.html").read_text())
 
 
-def few(**changes) -> Predictions:
-    """Three images of two classes: right, wrong, wrong with more confidence."""
-    given = {
-        "indices": np.array([0, 1, 2]),
-        "names": ["a.jpg", "b.jpg", "c.jpg"],
-        "labels": np.array([0, 1, 0]),
-        "top_classes": np.array([[0, 1], [0, 1], [1, 0]]),
-        "top_probabilities": np.array([[0.9, 0.1], [0.7, 0.3], [0.8, 0.2]]),
-        "label_probabilities": np.array([0.9, 0.3, 0.2]),
-    }
-    return Predictions(**(given | changes))
+@pytest.fixture(scope="module")
+def report(new_run, answer, digit):
+    """A page, its predictions and probabilities; drawn once per kind."""
 
+    @cache
+    def build(classes=CLASSES, **kwargs):
+        predictions, probabilities = answer(num_classes=len(classes), **kwargs)
+        return write(new_run(), predictions, digit, classes), predictions, probabilities
 
-def test_a_run_gets_its_pictures_predictions_and_report(run_dir, answer, digit):
-    files = write(run_dir, answer().predictions, digit)
-    assert {file.name for file in files} == {
-        "predictions.csv", "worst.png", "curves.png", "confusion.png", "report.html"
-    }  # fmt: skip
-    assert files[-1] == run_dir / "report.html"
-    for file in files:
-        assert file.stat().st_size > 0
-        if file.suffix == ".png":
-            Image.open(file).verify()
-
-
-def test_a_bare_directory_gets_what_can_be_known(tmp_path, answer, digit):
-    files = write(tmp_path, answer().predictions, digit)
-    assert [f.name for f in files] == [
-        "predictions.csv", "worst.png", "confusion.png", "report.html"
-    ]  # fmt: skip
-    page = re.sub('base64,[^"]*', "", (tmp_path / "report.html").read_text())
-    assert "None" not in page and "nan" not in page
-
-
-def test_multilabel_gets_a_bar_a_class_instead_of_a_confusion(tmp_path, answer, digit):
-    given = answer(multilabel=True)
-    files = [f.name for f in write(tmp_path, given.predictions, digit)]
-    assert "per_class.png" in files and "confusion.png" not in files
-
-
-def test_predictions_csv_has_one_row_an_image_in_data_set_order(run_dir, digit):
-    shuffled = few(indices=np.array([2, 0, 1]))
-    write(run_dir, shuffled, digit, classes=["cat", "dog"])
-    rows = list(csv.DictReader((run_dir / "predictions.csv").open(newline="")))
-    assert [row["index"] for row in rows] == ["0", "1", "2"]
-    assert rows[2] == {
-        "index": "2", "image": "a.jpg", "label": "cat", "label_probability": "0.9",
-        "predicted": "cat", "probability": "0.9", "correct": "1",
-        "predicted_2": "dog", "probability_2": "0.1",
-    }  # fmt: skip
-    assert [row["correct"] for row in rows] == ["0", "0", "1"]
-
-
-def test_predictions_csv_lists_the_five_most_probable_classes(tmp_path, answer):
-    predictions = answer(top=10).predictions
-    write_csv(tmp_path / "p.csv", CLASSES, predictions)
-    rows = list(csv.reader((tmp_path / "p.csv").open(newline="")))
-    assert rows[0][-2:] == ["predicted_5", "probability_5"]
-    assert len(rows) == len(predictions) + 1
-    assert rows[1][-2] == CLASSES[predictions.top_classes[0, 4]]
-
-
-def test_predictions_csv_separates_several_labels_and_keeps_odd_names(tmp_path):
-    predictions = few(
-        labels=np.array([[1, 1], [0, 0], [0, 1]]), names=["a,\n.jpg", "猫.jpg", "bad\udcff.jpg"]
-    )
-    write_csv(tmp_path / "p.csv", ["x", 'say "y"'], predictions)
-    rows = list(csv.DictReader((tmp_path / "p.csv").open(newline="", encoding="utf-8")))
-    assert [row["label"] for row in rows] == ['x|say "y"', "", 'say "y"']
-    assert [row["image"] for row in rows] == ["a,\n.jpg", "猫.jpg", "bad\\udcff.jpg"]
-    assert [row["correct"] for row in rows] == ["1", "0", "1"]
-
-
-def test_worst_are_the_wrong_ones_most_confident_first():
-    assert worst_predictions(few()) == [(2, 0), (1, 0)]
-    assert worst_predictions(few(labels=np.array([0, 0, 1]))) == []
-
-
-def test_worst_of_several_labels_is_the_first_class_that_is_not_there():
-    predictions = few(
-        labels=np.array([[1, 0], [1, 0], [0, 0]]),
-        top_probabilities=np.array([[0.9, 0.8], [0.9, 0.49], [0.6, 0.5]]),
-    )
-    # Row 0: class 0 is there, class 1 at 0.8 is not. Row 1: class 1 stays below one half.
-    assert worst_predictions(predictions) == [(0, 1), (2, 0)]
+    return build
 
 
 @pytest.mark.parametrize(
-    ("strength", "title", "shown"),
-    [(60.0, "No errors in 120 test images", 0), (0.0, "The 20 most confident of ", 20)],
+    ("multilabel", "picture"), [(False, "confusion.png"), (True, "per_class.png")]
 )
-def test_the_title_counts_the_errors(tmp_path, answer, digit, strength, title, shown):
-    found = examine(tmp_path, "test", CLASSES, answer(strength=strength).predictions, digit)
-    assert found.wrong_title.startswith(title)
-    assert len(found.wrong) == shown
+def test_a_run_gets_its_pictures_predictions_and_report(
+    new_run, answer, digit, multilabel, picture
+):
+    run_dir = new_run()
+    before = {file.name: file.read_bytes() for file in run_dir.iterdir()}
+    write(run_dir, answer(multilabel=multilabel)[0], digit)
+    after = {file.name: file for file in run_dir.iterdir()}
+    assert after.keys() - before.keys() == {
+        "predictions.csv", "worst.png", "curves.png", picture, "report.html"
+    }  # fmt: skip
+    assert all(after[name].read_bytes() == content for name, content in before.items())
+    for name in ("worst.png", "curves.png", picture):
+        Image.open(run_dir / name).verify()
 
 
-def test_few_errors_are_all_shown_and_counted(tmp_path, digit):
-    found = examine(tmp_path, "val", ["x", "y"], few(), digit)
-    assert found.wrong_title == "All 2 errors in 3 val images"
-    assert [item.name for item in found.wrong] == ["c.jpg", "b.jpg"]
-    one = examine(tmp_path, "val", ["x", "y"], few(labels=np.array([0, 0, 0])), digit)
-    assert one.wrong_title == "The only error in 3 val images"
+def test_the_page_asks_for_nothing_from_outside(report):
+    page, *_ = report(strength=1.0)
+    links = [v for k, v in page.attributes if k in ("src", "srcset", "href", "action", "data")]
+    assert len(links) > 20
+    assert all(link.startswith("data:image/") for link in links)
+    assert not {"script", "link", "iframe", "object"} & set(page.tags)
+    assert not re.search(r"https?://|url\(", page.html)
+    policy = next(v for k, v in page.attributes if k == "content" and "-src" in v)
+    assert policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def test_images_are_opened_by_their_index_in_the_data_set(tmp_path):
+def test_the_page_fits_a_phone_and_follows_the_dark_setting(report):
+    page, *_ = report(strength=1.0)
+    assert ("content", "width=device-width, initial-scale=1") in page.attributes
+    assert re.search(r"img \{ max-width:100%", page.html)
+    assert page.html.count('<div class="scroll"><table') == page.html.count("<table")
+    assert "@media (prefers-color-scheme:dark)" in page.html
+    assert ("media", "(prefers-color-scheme: dark)") in page.attributes
+
+
+def test_names_from_the_user_are_text_never_markup(new_run, answer, digit):
+    classes = ["<b>&", '"quoted"', "</td><script>alert(1)</script>"]
+    predictions, _ = answer(num_classes=3, strength=0.5)
+    predictions.names[:] = [f'<img src=x onerror="a()">{i}_\udcff.jpg' for i in range(120)]
+    page = write(new_run(), predictions, digit, classes)
+    assert "script" not in page.tags and ("src", "x") not in page.attributes
+    assert all(name in {row[0] for row in page.cells} for name in classes)
+    assert any(text.startswith("<img src=x onerror=") for text in page.texts)
+    assert "name: vit_ti16 # <b>&" in page.text
+
+
+def test_the_headline_is_the_accuracy_with_its_wilson_interval(report):
+    page, predictions, probabilities = report(strength=1.0)
+    right = int((probabilities.argmax(1) == predictions.labels).sum())
+    interval = binomtest(right, 120).proportion_ci(0.95, method="wilson")
+    assert f"Test accuracy {100 * right / 120:.1f} %" in page.text
+    assert "2,687,818 parameters · 10 classes · 120 test images" in page.text
+    assert (
+        f"95 % confidence interval {100 * interval.low:.1f} % to {100 * interval.high:.1f} % "
+        f"(Wilson), n = 120; {120 - right} wrong." in page.text
+    )
+
+
+def test_the_class_table_is_sklearns(report):
+    page, predictions, probabilities = report(strength=1.0)
+    scores = precision_recall_fscore_support(predictions.labels, probabilities.argmax(1))
+    for k, values in enumerate(zip(*scores, strict=True)):
+        shares = [f"{100 * value:.1f} %" for value in values[:3]]
+        assert page.row(f"class {k}") == [f"class {k}", *shares, str(values[3])]
+
+
+def test_many_classes_show_the_weakest_and_fold_the_rest(report):
+    classes = tuple(f"class {i}" for i in range(30))
+    page, predictions, probabilities = report(classes, strength=1.0, num_images=600)
+    f1 = precision_recall_fscore_support(predictions.labels, probabilities.argmax(1))[2]
+    listed = [row[0] for row in page.cells if re.match(r"class \d", row[0]) and len(row) == 5]
+    assert listed[:10] == [f"class {k}" for k in np.argsort(f1, kind="stable")[:10]]
+    assert listed[10:] == list(classes)
+    assert "<summary>All 30 classes</summary>" in page.html
+
+
+def test_the_most_confused_pairs_are_listed(report):
+    page, predictions, probabilities = report(strength=1.0)
+    labels, said = predictions.labels, probabilities.argmax(1)
+    pairs = [row for row in page.cells if len(row) == 4 and row[0].startswith("class ")]
+    counts = [int(row[2]) for row in pairs]
+    assert len(pairs) == 10 and counts == sorted(counts, reverse=True)
+    true, predicted = (int(name.split()[1]) for name in pairs[0][:2])
+    assert counts[0] == ((labels == true) & (said == predicted)).sum()
+    assert pairs[0][3] == f"{100 * counts[0] / (labels == true).sum():.1f} %"
+
+
+def test_the_groups_of_the_reliability_diagram_are_a_table(report):
+    page, predictions, probabilities = report(strength=1.0)
+    start = page.cells.index(["confidence", "predictions", "mean", "right"])
+    confidence, right = probabilities.max(1), predictions.hits()
+    expected = []
+    for i in range(15):
+        chosen = (confidence > i / 15) & (confidence <= (i + 1) / 15)
+        if chosen.any():
+            shares = [f"{100 * x[chosen].mean():.1f} %" for x in (confidence, right)]
+            ends = f"{100 * i / 15:.0f} to {100 * (i + 1) / 15:.0f} %"
+            expected.append([ends, str(chosen.sum()), *shares])
+    assert page.cells[start + 1 : start + 1 + len(expected)] == expected
+
+
+def test_the_most_confident_errors_come_with_their_probability_truth_and_file(report):
+    page, predictions, probabilities = report(strength=1.0)
+    assert page.html.count("<figure>") == 20
+    wrong = probabilities.argmax(1) != predictions.labels
+    top = np.where(wrong, probabilities.max(1), 0).argmax()
+    assert predictions.names[top].split("/")[1] in page.texts
+    assert f"{100 * probabilities[top].max():.1f} %" in page.text
+    assert f"true: class {predictions.labels[top]}" in page.texts
+    page, *_ = report(strength=60.0)
+    assert "No errors in 120 test images." in page.text and "Test accuracy 100.0 %" in page.text
+    assert "Most confused" not in page.text and "<figure>" not in page.html
+
+
+def test_few_errors_are_all_shown_and_opened_by_their_index(new_run, few):
     opened = []
 
     def open_image(index):
         opened.append(index)
-        return Image.new("RGB", (4, 4))
+        return Image.new("L", (4000, 3000))
 
-    examine(tmp_path, "test", ["x", "y"], few(indices=np.array([10, 20, 30])), open_image)
-    assert opened == [30, 20]
+    looks = []
+
+    def look(image, label):
+        looks.append((image.mode, label))
+        return Image.new("RGB", (9, 9)) if label else None
+
+    predictions = few(indices=np.array([10, 20, 30]))
+    options = {"split": "val", "look": ("rollout", look)}
+    page = write(new_run(), predictions, open_image, ["x", "y"], **options)
+    assert opened == [30, 20] and looks == [("RGB", 1), ("RGB", 0)]
+    figures = page.html.split("<figure>")[1:]
+    assert [figure.count("<img") for figure in figures] == [2, 1]
+    assert "what the model looked at (rollout)" in page.text
+    assert "Validation accuracy" in page.text and "2 errors in 3 val images" in page.text
+    assert len(page.html) < 1_000_000  # photographs are kept small
+    page = write(new_run(), few(labels=np.array([0, 0, 0])), open_image, ["x", "y"])
+    assert "1 error in 3 test images" in page.text
 
 
-def test_photographs_are_kept_small(tmp_path):
-    found = examine(tmp_path, "test", ["x", "y"], few(), lambda i: Image.new("L", (4000, 3000)))
-    assert {(item.image.size, item.image.mode) for item in found.wrong} == {((320, 240), "RGB")}
-
-
-@pytest.mark.parametrize("error", [OSError("gone"), UserError("b.jpg is truncated")])
-def test_an_image_that_cannot_be_opened_any_more_does_not_cost_the_report(run_dir, error):
+def test_an_image_that_cannot_be_opened_any_more_does_not_cost_the_report(new_run, few):
     def open_image(index):
-        raise error
+        raise UserError("truncated") if index == 1 else OSError("gone")
 
-    assert write(run_dir, few(), open_image, classes=["x", "y"])
-    assert "cannot be opened" in (run_dir / "report.html").read_text()
-
-
-def test_an_empty_set_is_a_users_error(run_dir, digit):
-    nothing = Predictions(
-        **{f.name: np.zeros((0, 2)) for f in dataclasses.fields(Predictions) if f.name != "names"},
-        names=[],
-    )
-    with pytest.raises(UserError, match="the test set has no images"):
-        write(run_dir, nothing, digit)
+    page = write(new_run(), few(), open_image, ["x", "y"])
+    assert page.text.count("cannot be opened") == 2 and "looked at" not in page.text
 
 
-def test_predictions_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match="'names': 2"):
-        few(names=["a", "b"])
+def test_multilabel_leads_with_the_mean_of_sklearns_average_precision(report):
+    page, predictions, probabilities = report(multilabel=True, strength=2.0)
+    areas = average_precision_score(predictions.labels, probabilities, average=None)
+    assert f"Test mean average precision {100 * np.mean(areas):.1f} %" in page.text
+    scores = precision_recall_fscore_support(predictions.labels, probabilities > 0.5)
+    for k, (area, *values, count) in enumerate(zip(areas, *scores, strict=True)):
+        shares = [f"{100 * value:.1f} %" for value in values]
+        row = [f"class {k}", f"{100 * area:.1f} %", "0.500", *shares, str(count)]
+        assert page.row(f"class {k}") == row
+    assert "Confusion" not in page.text and 'alt="average precision"' in page.html
+    assert "A prediction is one class of one image." in page.text
 
 
-def test_findings_agree_with_sklearn(tmp_path, answer, digit):
-    given = answer(strength=2.0)
-    found = examine(tmp_path, "test", CLASSES, given.predictions, digit)
-    said = given.probabilities.argmax(1)
-    assert found.num_hits == (said == given.predictions.labels).sum()
-    assert found.scores is not None
-    expected = f1_score(given.predictions.labels, said, average=None)
-    np.testing.assert_allclose(found.scores.f1, expected)
+def test_multilabel_without_any_label_is_reported(new_run, few, digit):
+    predictions = few(labels=np.zeros((3, 2), dtype=int))
+    page = write(new_run(), predictions, digit, ["x", "y"], thresholds=np.array([0.6, 0.7]))
+    assert "Test mean average precision - " in page.text
+    assert page.row("y")[1:4] == ["-", "0.700", "0.0 %"]
 
 
-def test_multilabel_findings_agree_with_sklearn(tmp_path, answer, digit):
-    given = answer(multilabel=True, strength=2.0)
-    labels = given.predictions.labels
-    found = examine(tmp_path, "test", CLASSES, given.predictions, digit)
-    expected = average_precision_score(labels, given.probabilities, average="macro")
-    assert found.mean_average_precision == pytest.approx(expected)
-    assert found.scores is not None
-    np.testing.assert_allclose(
-        found.scores.f1, f1_score(labels, given.probabilities >= 0.5, average=None)
-    )
-    assert found.calibration is not None and found.calibration.count.sum() == labels.size
+def test_thousands_of_classes_are_scored_without_a_confusion_matrix(new_run, few, digit):
+    run_dir, classes = new_run(), [f"a rather long class name, number {i}" for i in range(3000)]
+    page = write(run_dir, few(labels=np.array([0, 2500, 1])), digit, classes)
+    assert not (run_dir / "confusion.png").exists()
+    assert "Test accuracy" in page.text and page.row(classes[2500])[-1] == "1"
 
 
-def test_multilabel_with_only_the_top_classes_reports_their_recall(tmp_path, answer, digit):
-    given = answer(multilabel=True, top=3)
-    found = examine(tmp_path, "test", CLASSES, given.predictions, digit)
-    assert found.scores is None and found.mean_average_precision is None
-    assert found.class_bars is not None
-    share, label = found.class_bars
-    labels = given.predictions.labels
-    ranks = (-given.probabilities).argsort(1).argsort(1)
-    np.testing.assert_allclose(share, ((ranks < 3) & (labels > 0)).sum(0) / labels.sum(0))
-    assert label == "recall among the 3 most probable"
+def test_a_name_without_a_font_is_explained(report):
+    page, *_ = report(("cat", "\ue000dog"), strength=1.0)
+    assert "No font could draw these names: #1 \ue000dog." in page.text
 
 
-def test_multilabel_without_any_label_is_reported(tmp_path, answer, digit):
-    predictions = dataclasses.replace(
-        answer(multilabel=True).predictions, labels=np.zeros((120, 10), dtype=int)
-    )
-    assert write(tmp_path, predictions, digit)
+def test_metrics_are_a_row_each_and_a_column_a_split(new_run, few, digit, report):
+    page, *_ = report(strength=1.0)
+    assert page.row("") == ["", "Validation", "Test"]
+    assert page.row("Accuracy") == ["Accuracy", "95.1 %", "94.0 %"]
+    assert page.row("Expected calibration error") == ["Expected calibration error", "", "2.1 %"]
+    assert page.row("Loss") == ["Loss", "0.3123", ""]
+    metrics = {"test/zeal": 12345.678, "test/acc1": 0.5}
+    page = write(new_run(metrics=metrics), few(), digit, ["x", "y"])
+    start = page.cells.index(["", "Test"])
+    assert page.cells[start + 1 : start + 3] == [["Accuracy", "50.0 %"], ["zeal", "1.235e+04"]]
 
 
-def test_a_hundred_classes_with_long_names_are_reported(tmp_path, answer, digit):
-    classes = [f"a rather long class name, number {i}" for i in range(100)]
-    predictions = answer(num_classes=100, strength=1.0).predictions
-    assert write(tmp_path, predictions, digit, classes=classes)
-
-
-def test_thousands_of_classes_are_scored_without_a_confusion_matrix(tmp_path, digit):
-    predictions = few(labels=np.array([0, 2500, 1]))
-    found = examine(tmp_path, "test", [str(i) for i in range(3000)], predictions, digit)
-    assert found.matrix is None and not found.multilabel
-    assert found.scores is not None and found.scores.count[[0, 1, 2500]].tolist() == [1, 1, 1]
-    files = write(tmp_path, predictions, digit, classes=[str(i) for i in range(3000)])
-    assert "confusion.png" not in {f.name for f in files}
-    assert "Test accuracy" in (tmp_path / "report.html").read_text()
-
-
-def test_the_summary_is_left_as_it_was(run_dir, digit):
-    before = (run_dir / "summary.json").read_text()
-    write(run_dir, few(), digit, classes=["x", "y"])
-    assert (run_dir / "summary.json").read_text() == before
-
-
-FORMULAS = ["=1+1.png", "+1.png", "-1.png", "@sum.png", "\t=1.png", "\r=1.png"]
-
-
-def test_names_in_predictions_csv_are_unchanged(tmp_path):
-    names = ["=1+1.png", "-2.png", "c.jpg"]
-    write_csv(tmp_path / "p.csv", ["=HYPERLINK()", "-5"], few(names=names))
-    with (tmp_path / "p.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["image"] for row in rows] == names
-    assert {row["predicted"] for row in rows} == {"=HYPERLINK()", "-5"}
-
-
-def test_a_spreadsheet_runs_no_name_as_a_formula(tmp_path):
-    for i in range(0, len(FORMULAS), 3):
-        classes = ["=HYPERLINK()", "-5"]
-        write_csv(tmp_path / "p.csv", classes, few(names=FORMULAS[i : i + 3]), spreadsheet=True)
-        with (tmp_path / "p.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert [row["image"] for row in rows] == [f"'{name}" for name in FORMULAS[i : i + 3]]
-        assert not [cell for row in rows for cell in row.values() if cell[0] in "=+-@\t\r\n"]
-        assert {row["label"] for row in rows} == {"'=HYPERLINK()", "'-5"}
-        assert float(rows[0]["probability"]) == pytest.approx(0.9)  # numbers stay numbers
-
-
-def test_a_failed_write_keeps_the_predictions_of_before(tmp_path):
-    write_csv(tmp_path / "p.csv", ["a", "b"], few())
-    before = (tmp_path / "p.csv").read_bytes()
-    with pytest.raises(IndexError):
-        write_csv(tmp_path / "p.csv", ["a"], few())
-    assert (tmp_path / "p.csv").read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["p.csv"]
+def test_the_page_has_commands_for_the_model_and_its_origin(report):
+    page, *_ = report(strength=1.0)
+    for part in ("vit classify", "vit.load(", "vit test", "vit fit -c quickstart"):
+        assert part in page.text
+    for name, value in (
+        ("training time", "1 min 23 s"), ("parameters", "2,687,818"), ("torch", "2.15.0"),
+        ("cpu", "A CPU"), ("train", "1,437"),
+    ):  # fmt: skip
+        assert page.row(name)[1] == value
+    assert not re.search(r"None|recipe|gpus", page.text)
+    assert "<summary>Model</summary>" in page.html
+    assert "<summary>config.yaml</summary>" in page.html

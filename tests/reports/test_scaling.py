@@ -13,49 +13,32 @@ FAMILIES = ("ViT", "ResNet", "hybrid")
 
 def published(n: int = 18) -> list[ScalingPoint]:
     return [
-        ScalingPoint(
-            label=f"model {i}",
-            exaflops=50 * 1.28**i,
-            accuracy=78 + 0.5 * i + (i % 3),
-            family=FAMILIES[i % 3],
-        )
+        ScalingPoint(f"model {i}", 50 * 1.28**i, 78 + 0.5 * i + (i % 3), FAMILIES[i % 3])
         for i in range(n)
     ]
 
 
-def quiet(figure) -> bytes:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return png(figure)
-
-
 def test_each_family_is_a_series_and_own_runs_are_stars():
-    own = ScalingPoint(label="my run", exaflops=0.002, accuracy=61.3)
+    own = ScalingPoint("my run", 0.002, 61.3)
     figure = accuracy_against_compute([*published(), own], "top-1", "your runs (cifar10)")
     axes = figure.axes[0]
     drawn = {line.get_label(): line for line in axes.lines}
     assert list(drawn) == [f"{f} (paper)" for f in FAMILIES] + ["your runs (cifar10)"]
     assert len(drawn["hybrid (paper)"].get_xdata()) == 6
     star = drawn["your runs (cifar10)"]
-    assert (star.get_marker(), list(star.get_xdata()), list(star.get_ydata())) == (
-        "*",
-        [0.002],
-        [61.3],
-    )
+    assert (star.get_marker(), *star.get_xdata(), *star.get_ydata()) == ("*", 0.002, 61.3)
     assert (axes.get_xscale(), axes.get_ylabel()) == ("log", "top-1")
     assert len({line.get_color() for line in drawn.values()}) == 4
 
 
 @pytest.mark.parametrize("spread", [1.0, 0.02])
 def test_labels_cover_neither_each_other_nor_a_point(spread):
-    points = [
-        ScalingPoint(label=p.label, exaflops=p.exaflops, accuracy=p.accuracy * spread,
-                     family=p.family)
-        for p in published()
-    ]  # fmt: skip
-    own = [ScalingPoint(label="a $run$ with 名", exaflops=1e-6, accuracy=40.0)]
+    points = [p._replace(accuracy=p.accuracy * spread) for p in published()]
+    own = [ScalingPoint("a $run$ with 名", 1e-6, 40.0)]
     figure = accuracy_against_compute([*points, *own], "top-1", "your runs")
-    quiet(figure)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        png(figure)
     axes = figure.axes[0]
     boxes = [text.get_window_extent() for text in axes.texts]
     assert len(boxes) >= 3

@@ -33,7 +33,7 @@ def test_facts_are_flat_and_empty_ones_left_out():
         "parameters": 2687818,
         "checkpoint": {"weights": "ema", "score": 0.97123456, "file": None},
         "gpus": [],
-        "sizes": [32, 32],
+        "sizes": (32, 32),
         "note": "",
         "resumed": False,
     }

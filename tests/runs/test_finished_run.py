@@ -54,7 +54,7 @@ def test_answers_of_shuffled_batches_come_back_in_the_order_of_the_set(several: 
     first = np.take_along_axis(outputs.numpy(), found.top_classes, axis=1)
     np.testing.assert_array_equal(found.top_probabilities, first)
     if several:
-        np.testing.assert_array_equal(found.scores(), outputs.numpy())
+        np.testing.assert_array_equal(found.probabilities(), outputs.numpy())
 
 
 def test_few_scores_of_many_classes_are_kept() -> None:

@@ -54,7 +54,7 @@ def test_a_run_says_what_it_found(vit: Vit, photos: Path) -> None:
     done = vit(*FIT, "--data.root", photos, "--trainer.max_steps=1", "--run_dir=run")
     assert done.status == 0, done.err
     assert "36 images without labels" in done.err and "random initial weights" not in done.err
-    assert "val colours right" in done.out and "best constant prediction" in done.out
+    assert "of the colours are right" in done.out and "best constant prediction" in done.out
     assert "--model.pretrained run " in done.out and "vit classify" not in done.out
 
 
@@ -145,7 +145,7 @@ def test_the_other_targets_go_through_on_a_flat_folder(target: str, vit: Vit, fl
     done = vit(*FIT, "--data.root", flat, "--trainer.max_steps=1", f"--model.target={target}")
     assert done.status == 0, done.err
     assert "val loss" in done.out
-    assert ("colours right" in done.out) == (target != "pixels")
+    assert ("colours are right" in done.out) == (target != "pixels")
     assert vit("validate", "runs/pretrain_masked_patches_cifar10").status == 0
 
 

@@ -85,8 +85,8 @@ def _run(parser: OneLineParser, args: list[str]) -> int:
 
 def _show(options: Namespace, result: Any, out: Path | None) -> None:
     from vit.reports.closing import headline
-    from vit.reports.per_class import class_lines, class_table
-    from vit.reports.results import write_csv
+    from vit.reports.predictions import write_csv
+    from vit.reports.scores import class_lines, class_scores, class_table
     from vit.runs.scoring import thresholds_of
 
     classes, thresholds = result.data.classes, thresholds_of(result.model)
@@ -96,7 +96,8 @@ def _show(options: Namespace, result: Any, out: Path | None) -> None:
         say(f"wrote {out}")
     per_class = []
     if predictions is not None and predictions.multilabel and out is None:
-        per_class = class_table(classes, predictions, thresholds)
+        scores = class_scores(predictions, len(classes), thresholds)
+        per_class = class_table(classes, scores)
     if options.json:
         content: dict[str, Any] = dict(metrics)
         if per_class:
@@ -108,8 +109,8 @@ def _show(options: Namespace, result: Any, out: Path | None) -> None:
     print(headline(options.split, metrics, predictions))
     for name, value in metrics.items():
         print(f"{name:16} {value:.4f}")
-    for line in class_lines(per_class):
-        print(line)
+    if per_class:
+        print("", *class_lines(per_class), sep="\n")
 
 
 def _listed(predictions: Any, classes: list[str]) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ Every function takes a model and normalised images `b c h w` (`vit.transforms`) 
 divides into patches, and leaves the model as it was: no hook, the same training mode.
 """
 
-from vit.inspection.features import patch_colours, patch_similarity
 from vit.inspection.gradients import grad_cam, gradient_rollout
 from vit.inspection.maps import (
     attention,
@@ -12,6 +11,8 @@ from vit.inspection.maps import (
     class_attention,
     head_entropy,
     patch_attention,
+    patch_colours,
+    patch_similarity,
     prefix_attention,
     prefix_names,
     rollout,

@@ -6,7 +6,7 @@ Shapes: b batch, heads, n tokens, e channels per head, gh gw rows and columns of
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeGuard
 
 import torch
@@ -19,13 +19,13 @@ from vit.models.rotary import Rotation, rotated
 from vit.models.vision_transformer import VisionTransformer
 
 Inputs = tuple[Any, ...]
-"""What an attention module is called with: tokens `b n d`, and a rotation if the model has one."""
+"""Arguments of an attention module: tokens `b n d`, and a rotation if the model has one."""
 Receiver = Callable[[int, nn.Module, Inputs], None]
 """Takes a layer's index, its attention module and the inputs of that module."""
 
 
 def has_attention(model: nn.Module) -> TypeGuard[VisionTransformer]:
-    """Whether the model is a Vision Transformer or a hybrid."""
+    """True for a Vision Transformer or a hybrid."""
     return isinstance(getattr(model, "config", None), ViTConfig)
 
 
@@ -64,23 +64,12 @@ def evaluation(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-@contextmanager
-def hooked(handles: list[torch.utils.hooks.RemovableHandle]) -> Iterator[None]:
-    """Removes the hooks afterwards."""
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def each_layer(
     model: nn.Module, images: Tensor, layers: int | Sequence[int] | None, receive: Receiver
-) -> list[int]:
+) -> None:
     """Calls `receive` in each of `layers` during one forward pass without gradients.
 
-    `layers` as in `intermediate_layers`, None for all. Returns their indices in ascending order;
-    layers after the last one are not computed.
+    `layers` as in `intermediate_layers`, None for all. Layers after the last one are not computed.
     """
     vit = transformer(model)
     grid_of(vit, images)
@@ -89,11 +78,10 @@ def each_layer(
     def hook(index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         return lambda module, inputs: receive(index, module, inputs)
 
-    with torch.no_grad(), evaluation(vit):
-        handles = [attention_of(vit, i).register_forward_pre_hook(hook(i)) for i in indices]
-        with hooked(handles):
-            vit.intermediate_layers(images, [indices[-1]], norm=False)
-    return indices
+    with torch.no_grad(), evaluation(vit), ExitStack() as hooks:
+        for i in indices:
+            hooks.enter_context(attention_of(vit, i).register_forward_pre_hook(hook(i)))
+        vit.intermediate_layers(images, [indices[-1]], norm=False)
 
 
 def attention_of(model: VisionTransformer, layer: int) -> nn.Module:

@@ -1,7 +1,6 @@
-"""What a model looked at in a few images, within a time, so that a report need not wait."""
+"""Pictures of where a model looked, drawn until a time has passed: a report does not wait."""
 
 import time
-from typing import Any
 
 import torch
 from PIL import Image
@@ -10,6 +9,7 @@ from vit.inspection.capture import has_attention
 from vit.inspection.figures import overlay
 from vit.inspection.gradients import grad_cam
 from vit.inspection.maps import rollout
+from vit.inspection.subject import as_photo
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.reports.results import Look
@@ -31,7 +31,6 @@ def glances(
     attends = has_attention(model)
     if compiled or model.config.in_channels != 3 or (attends and model.config.pool == "map"):
         return None
-    parameter = next(model.parameters())
     end: list[float] = []
 
     def look(image: Image.Image, label: int) -> Image.Image | None:
@@ -39,10 +38,10 @@ def glances(
             end.append(time.perf_counter() + seconds)
         elif time.perf_counter() > end[0]:
             return None
-        seen = preprocess(image)
-        pixels: Any = preprocess.normalize(seen[None].to(parameter.device)).to(parameter.dtype)
         with torch.inference_mode(False):
+            photo = as_photo(image, "", model, preprocess)
+            pixels = photo.pixels
             values = rollout(model, pixels) if attends else grad_cam(model, pixels, label)
-        return overlay(Image.fromarray(seen.permute(1, 2, 0).numpy()), values[0])
+        return overlay(photo.picture, values[0])
 
     return "attention rollout" if attends else "Grad-CAM", look

@@ -4,7 +4,7 @@ Shapes: b batch, k classes, gh gw rows and columns of the map, n tokens, d width
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from vit.inspection.capture import (
     attention_of,
     evaluation,
     has_attention,
-    hooked,
     queries_keys_values,
     transformer,
     weights,
@@ -51,8 +50,9 @@ def gradient_rollout(model: nn.Module, images: Tensor, classes: Classes = None) 
         return hook
 
     with torch.enable_grad(), evaluation(vit), _frozen(vit):
-        handles = [attention_of(vit, i).register_forward_hook(keep(i)) for i in range(depth)]
-        with hooked(handles):
+        with ExitStack() as hooks:
+            for i in range(depth):
+                hooks.enter_context(attention_of(vit, i).register_forward_hook(keep(i)))
             logits = vit(images.detach().clone().requires_grad_())
         score = class_scores(logits, classes).sum()
         grads = torch.autograd.grad(score, [outputs.pop(i) for i in range(depth)])
@@ -106,7 +106,7 @@ def grad_cam(model: nn.Module, images: Tensor, classes: Classes = None) -> Tenso
         elif model.patch_embed.backbone is None:
             raise UserError("this model has no convolutional maps; use gradient_rollout")
         else:
-            with hooked([model.patch_embed.backbone.register_forward_hook(keep)]):
+            with model.patch_embed.backbone.register_forward_hook(keep):
                 logits = model(images)
         [grad] = torch.autograd.grad(class_scores(logits, classes).sum(), maps)
     weight = grad.mean((2, 3), keepdim=True)

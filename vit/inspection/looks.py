@@ -12,7 +12,6 @@ from torch import Tensor
 
 from vit.inspection import maps
 from vit.inspection.capture import has_attention
-from vit.inspection.features import patch_colours, patch_features, patch_similarity
 from vit.inspection.figures import colours, overlay
 from vit.inspection.gradients import grad_cam, gradient_rollout
 from vit.inspection.subject import Photo, Subject, predicted
@@ -68,15 +67,16 @@ def look(
         pictures.append(shown(photo, f"relevance: {name}", relevance))
     if model.patch_embed.backbone is not None and config.num_classes:
         pictures.append(shown(photo, f"Grad-CAM: {name}", grad_cam(model, x, label)[0]))
-    rgb = patch_colours(model, x)[0]
+    rgb = maps.patch_colours(model, x)[0]
     pictures.append(("components of features", colours(rgb, photo.picture.size)))
     gh, gw = rgb.shape[:2]
-    centre = patch_similarity(model, x, (gh // 2, gw // 2))[0]
+    centre = maps.patch_similarity(model, x, (gh // 2, gw // 2))[0]
     pictures.append(shown(photo, "similar to the centre", centre))
     weights = maps.attention(model, x, layers)[0]
     if len(heads) < model.config.num_heads:  # a copy
         weights = weights[:, list(heads)]
-    unit = torch.nn.functional.normalize(patch_features(model, x)[0].flatten(0, 1).float(), dim=-1)
+    features = maps.patch_features(model, x)[0]
+    unit = torch.nn.functional.normalize(features.flatten(0, 1).float(), dim=-1)
     return Look(
         photo=photo,
         pictures=pictures,

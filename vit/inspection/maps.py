@@ -1,4 +1,4 @@
-"""Attention maps, rollout, attention distance and entropy.
+"""Attention maps, rollout, attention distance and entropy; what patch features have in common.
 
 Shapes: b batch, c channels, h w pixels, n = p + gh gw tokens: p prefix tokens (class, distillation,
 registers), then gh rows and gw columns of patches. Maps hold patches alone.
@@ -13,7 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.inspection.capture import Inputs, attention_weights, chosen_layers, each_layer, grid_of
+from vit.inspection.capture import (
+    Inputs,
+    attention_weights,
+    chosen_layers,
+    each_layer,
+    evaluation,
+    grid_of,
+)
 from vit.inspection.capture import transformer as needs_attention
 
 Layers = int | Sequence[int] | None
@@ -122,6 +129,45 @@ def head_entropy(model: nn.Module, images: Tensor, layers: Layers = None) -> Ten
     return _per_layer(
         model, images, layers, lambda weights: torch.special.entr(weights[:, :, p:]).sum(-1).mean(2)
     )
+
+
+def patch_features(model: nn.Module, images: Tensor, layer: int = -1) -> Tensor:
+    """Patch tokens after a layer and the final LayerNorm, `b gh gw d`, without gradients."""
+    vit = needs_attention(model)
+    grid_of(vit, images)
+    with torch.no_grad(), evaluation(vit):
+        [maps] = vit.intermediate_layers(images, [layer])
+    return maps.permute(0, 2, 3, 1)
+
+
+def patch_similarity(
+    model: nn.Module, images: Tensor, patch: tuple[int, int], layer: int = -1
+) -> Tensor:
+    """Cosine similarity of every patch to the patch in (row, column), `b gh gw`, in [-1, 1]."""
+    patch_index(grid_of(model, images), patch)
+    features = patch_features(model, images, layer)
+    one = features[:, patch[0], patch[1]][:, None, None]
+    return torch.cosine_similarity(features, one, dim=-1)
+
+
+def patch_colours(model: nn.Module, images: Tensor, layer: int = -1) -> Tensor:
+    """First three principal components of the patch features as RGB in [0, 1], `b gh gw 3`.
+
+    As in DINOv2 (arXiv:2304.07193, figure 1), without removing the background: computed over all
+    patches of the batch, so a colour means the same in each image; every component is stretched
+    from its 1st to its 99th percentile. The sign of a component is arbitrary: here the largest
+    projection is positive.
+    """
+    features = patch_features(model, images, layer)
+    flat = features.flatten(0, 2).cpu().double()  # Apple's GPUs have no float64
+    flat = flat - flat.mean(0)
+    values, vectors = torch.linalg.eigh(flat.T @ flat)
+    projected = flat @ vectors[:, values.argsort(descending=True)[:3]]
+    largest = projected.gather(0, projected.abs().argmax(0, keepdim=True))
+    projected = projected * largest.sign()
+    low, high = projected.quantile(torch.tensor([0.01, 0.99], dtype=flat.dtype), dim=0)
+    stretched = ((projected - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
+    return stretched.float().reshape(*features.shape[:3], -1).to(features.device)
 
 
 def patch_index(grid: tuple[int, int], patch: tuple[int, int]) -> int:

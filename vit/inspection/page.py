@@ -5,11 +5,9 @@ prefix tokens first, then cells, and a column per key in the same order. Grids o
 patches are averaged over squares of patches, the cells.
 """
 
-import json
-from base64 import b64encode
 from collections.abc import Sequence
-from importlib.resources import files
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,47 +16,24 @@ from PIL import Image
 from torch import Tensor
 
 from vit.inspection.looks import Look
-from vit.reports.page import page, section, text, title
+from vit.reports.page import address, page
 
 CELLS = 400
 """Largest number of cells, so that a map is at most 160 kB before compression."""
-SIMILARITY = "feature similarity"
 
 
 def inspection_page(
     name: str, about: str, images: Sequence[dict[str, Any]], prefix_names: Sequence[str]
 ) -> str:
     """The whole document from `page_image` of each photo. `about` is the line below its title."""
-    data = {"tokens": list(prefix_names), "images": list(images)}
-    attends = bool(images[0]["layers"])
-    room = files("vit.inspection")
-    encoded = json.dumps(data, ensure_ascii=True).replace("<", "\\u003c")
-    block = f'<script type="application/json" id="data">{encoded}</script>'
     return page(
-        f"{name} · inspection",
-        [
-            title(name, about),
-            section("What it attends to", room.joinpath("page.html").read_text("utf-8"))
-            if attends
-            else "",
-            section("Pictures", _chooser(attends), '<div id="pictures"></div>'),
-            section("How to read it", text(_EXPLAINED)) if attends else "",
-            block,
-        ],
-        style=room.joinpath("page.css").read_text("utf-8"),
-        script=room.joinpath("page.js").read_text("utf-8"),
+        "inspection/page.html",
+        script=Path(__file__).with_name("page.js").read_text("utf-8"),
+        name=name,
+        kind="inspection",
+        about=about,
+        data={"tokens": list(prefix_names), "images": list(images)},
     )
-
-
-_EXPLAINED = (
-    "Every map is scaled to its own maximum. Bright cells get most of the attention of the cell "
-    "under the pointer, or of the chosen token. Class, distillation and register tokens are never "
-    "in the map: their shares are the numbers below it."
-)
-
-
-def _chooser(elsewhere: bool) -> str:
-    return "" if elsewhere else '<p><label>image <select id="image"></select></label></p>'
 
 
 def page_image(look: Look, patch_size: int) -> dict[str, Any]:
@@ -80,16 +55,14 @@ def page_image(look: Look, patch_size: int) -> dict[str, Any]:
     values |= {"cell": side * patch_size, "grid": [-(-gh // side), -(-gw // side)]}
     values["unit"] = "patch" if side == 1 else f"cell of {side}x{side} patches"
     for layer, heads in zip(look.layers, look.weights, strict=True):
-        named = {"mean": heads.mean(0)}
-        if len(look.heads) > 1:
-            named |= {f"head {h}": weights for h, weights in zip(look.heads, heads, strict=True)}
-        else:
-            named = {f"head {look.heads[0]}": heads[0]}
+        named = {f"head {h}": weights for h, weights in zip(look.heads, heads, strict=True)}
+        if len(named) > 1:
+            named = {"mean": heads.mean(0), **named}
         values["layers"][f"layer {layer}"] = {
             head: _map(weights, look.prefix, look.grid, side) for head, weights in named.items()
         }
     similarity = look.similarity.flatten(2).flatten(0, 1).clamp_min(0)
-    values["layers"][SIMILARITY] = {"all": _map(similarity, 0, look.grid, side)}
+    values["layers"]["feature similarity"] = {"all": _map(similarity, 0, look.grid, side)}
     return values
 
 
@@ -115,14 +88,10 @@ def _map(weights: Tensor, prefix: int, grid: tuple[int, int], side: int) -> dict
     out = BytesIO()
     image = Image.fromarray(quantised(weights, prefix, grid, side).numpy())
     image.save(out, "PNG", optimize=True)
-    return {"prefix": prefix, "src": _data("png", out)}
+    return {"prefix": prefix, "src": address(out.getvalue())}
 
 
 def _jpeg(picture: Image.Image) -> str:
     out = BytesIO()
     picture.save(out, "JPEG", quality=80)
-    return _data("jpeg", out)
-
-
-def _data(kind: str, content: BytesIO) -> str:
-    return f"data:image/{kind};base64,{b64encode(content.getvalue()).decode()}"
+    return address(out.getvalue(), "jpeg")

@@ -1,6 +1,5 @@
 """A model and its photos, as `vit inspect` takes them. Shapes: c channels, h w pixels."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from vit.checkpoints.report import print_report
 from vit.console import note
 from vit.data.decode import open_image
 from vit.errors import UserError, did_you_mean
-from vit.inspection.capture import has_attention
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 
@@ -61,61 +59,27 @@ def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subj
     """
     model, report = load_pretrained(source)
     print_report(report)
-    config = model.config
-    if config.in_channels != 3:
-        raise UserError(f"{source} takes {config.in_channels} channels, but images have 3")
     if report.preprocess is not None:
         preprocess = Preprocess.from_dict(report.preprocess)
     else:
-        preprocess = Preprocess.for_model(config)
+        preprocess = Preprocess.for_model(model.config)
         note("the file does not say how images are prepared: [-1, 1]")
     if image_size is not None:
         preprocess = replace(preprocess, image_size=image_size)
-    if has_attention(model):
-        _check_size(preprocess.image_size, model.patch_size)
     return Subject(model.eval(), preprocess, report.classes)
 
 
-def _check_size(size: tuple[int, int], patch: int) -> None:
-    shown = "x".join(map(str, size))
-    if min(size) < patch:
-        raise UserError(
-            f"images of {shown} pixels are smaller than a patch of {patch}; give a larger "
-            "--image-size"
-        )
-    if any(side % patch for side in size):
-        near = "x".join(str(max(side // patch, 1) * patch) for side in size)
-        raise UserError(
-            f"images of {shown} pixels do not divide into patches of {patch}; give --image-size "
-            f"{near}"
-        )
-
-
 def open_photo(subject: Subject, path: Path) -> Photo:
-    """One image. UserError if it cannot be read, or is smaller than a patch."""
-    image = open_image(path)
-    patch = subject.model.patch_size
-    if has_attention(subject.model) and min(image.size) < patch:
-        raise UserError(
-            f"{path}: {image.height}x{image.width} pixels are smaller than a patch of {patch}; use "
-            "a larger image"
-        )
-    seen = subject.preprocess(image)
-    parameter = next(subject.model.parameters())
-    pixels = subject.preprocess.normalize(seen[None].to(parameter.device)).to(parameter.dtype)
-    return Photo(path.name, Image.fromarray(seen.permute(1, 2, 0).numpy()), pixels)
+    """One image. UserError if it cannot be read."""
+    return as_photo(open_image(path), path.name, subject.model, subject.preprocess)
 
 
-def choose(
-    name: str, wanted: Sequence[int] | None, count: int, default: Sequence[int]
-) -> list[int]:
-    """Ascending indices below `count`; negative ones count from the end. UserError for others."""
-    if wanted is None:
-        return list(default)
-    for index in wanted:
-        if not -count <= index < count:
-            raise UserError(f"--{name} {index}: the model has {name} 0 to {count - 1}")
-    return sorted({index % count for index in wanted})
+def as_photo(image: Image.Image, name: str, model: Model, preprocess: Preprocess) -> Photo:
+    """The RGB image as the model sees it."""
+    seen = preprocess(image)
+    parameter = next(model.parameters())
+    pixels = preprocess.normalize(seen[None].to(parameter.device)).to(parameter.dtype)
+    return Photo(name, Image.fromarray(seen.permute(1, 2, 0).numpy()), pixels)
 
 
 def predicted(subject: Subject, photo: Photo) -> int:

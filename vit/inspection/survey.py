@@ -1,6 +1,6 @@
 """The files that `vit inspect` writes: figures of the parameters and of each photo, and a page."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from vit.inspection.looks import Look, look
 from vit.inspection.maps import attention_distance, head_entropy, prefix_names
 from vit.inspection.page import inspection_page, page_image
 from vit.inspection.parameters import embedding_filters, position_similarity
-from vit.inspection.subject import Subject, choose, open_photo
+from vit.inspection.subject import Subject, open_photo
 from vit.reports.drawing import png
 from vit.writing import write_bytes, write_text
 
@@ -27,7 +27,7 @@ AVERAGED = 128
 
 @dataclass
 class Survey:
-    """What was written, and what could not be."""
+    """The files written, and notes about what could not be."""
 
     written: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -53,8 +53,9 @@ def survey(
     if has_attention(model):
         depth = model.config.depth
         spread = sorted({depth * (i + 1) // 4 - 1 for i in range(4) if depth * (i + 1) >= 4})
-        indices = choose("layers", layers, depth, spread)
-        chosen = choose("heads", heads, model.config.num_heads, range(model.config.num_heads))
+        indices = _chosen("layers", layers, depth) or spread
+        all_heads = list(range(model.config.num_heads))
+        chosen = _chosen("heads", heads, len(all_heads)) or all_heads
         _parameters(subject, out, result)
     else:
         if layers is not None or heads is not None:
@@ -62,8 +63,6 @@ def survey(
             raise UserError(f"{option}: {name} is a ResNet without attention; leave the option out")
         if not paths:
             raise UserError(f"{name} is a ResNet without attention; give images for Grad-CAM")
-        if not model.config.num_classes:
-            raise UserError(f"{name} has neither attention nor classes, so nothing can be shown")
         indices, chosen = [], []
     images, averages = [], []
     for i, path in enumerate(paths[:AVERAGED]):
@@ -79,9 +78,8 @@ def survey(
         _averages(torch.stack(averages).mean(0), len(averages), out, result)
     if images:
         tokens = prefix_names(model) if has_attention(model) else []
-        about = (
-            f"{len(images)} images of {'x'.join(map(str, subject.preprocess.image_size))} pixels"
-        )
+        size = "x".join(map(str, subject.preprocess.image_size))
+        about = f"{len(images)} images of {size} pixels"
         html = inspection_page(name, about, images, tokens)
         write_text(out / "inspection.html", html, errors="backslashreplace")
         result.written.append(out / "inspection.html")
@@ -89,20 +87,25 @@ def survey(
     return result
 
 
+def _chosen(name: str, wanted: Sequence[int] | None, count: int) -> list[int]:
+    """Ascending indices below `count`; negative ones count from the end. UserError for others."""
+    for index in wanted or ():
+        if not -count <= index < count:
+            raise UserError(f"--{name} {index}: the model has {name} 0 to {count - 1}")
+    return sorted({index % count for index in wanted or ()})
+
+
 def _parameters(subject: Subject, out: Path, result: Survey) -> None:
     """Filters and positions, as far as the model has them."""
     model = subject.model
-    jobs: list[tuple[str, Callable[[], Tensor], Callable[[Tensor], Figure]]] = [
-        ("filters", lambda: embedding_filters(model), figures.filters),
-        ("positions", lambda: position_similarity(model), figures.positions),
-    ]
-    for name, compute, draw in jobs:
+    for name, compute, draw in (
+        ("filters", embedding_filters, figures.filters),
+        ("positions", position_similarity, figures.positions),
+    ):
         try:
-            values = compute()
+            _write(out / f"{name}.png", draw(compute(model)), result)
         except UserError as error:  # this model has none
             result.notes.append(f"no {name}.png: {error}")
-            continue
-        _write(out / f"{name}.png", draw(values), result)
 
 
 def _figures(look: Look, out: Path, name: str, result: Survey) -> None:

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from vit.reports.predictions import Predictions
 from vit.reports.pretraining import pretraining_headline
-from vit.reports.results import Predictions
 
 
 def headline(split: str, metrics: Mapping[str, float], predictions: Predictions | None) -> str:
@@ -15,7 +15,8 @@ def headline(split: str, metrics: Mapping[str, float], predictions: Predictions 
     if not metrics:
         return f"{split} not scored"
     if predictions is None:
-        return pretraining_headline(split, metrics)
+        _, loss, note = pretraining_headline(split, metrics)
+        return f"{split} loss  {loss}\n{note}".rstrip()
     n = len(predictions.indices)
     if f"{split}/acc1" in metrics:
         right = int((predictions.top_classes[:, 0] == predictions.labels).sum())
@@ -34,13 +35,9 @@ def closing(
 ) -> str:
     """The result, the run directory, and the next three commands.
 
-    Args:
-        folder: The run directory.
-        result: Its headline.
-        longer: The option that lets the run train on.
-        labelled: Whether the run has classes.
-        root: Where the user's images are, if they are the user's.
-        example: One of the user's pictures, where they are files.
+    `result` is its headline, `longer` the option that lets the run train on; a run that is not
+    `labelled` has no classes. `root` and `example`: the user's folder of images and one picture in
+    it, where there are.
     """
     run = shlex.quote(str(folder))
     again = (f"vit test {run}", "score it again")

@@ -38,44 +38,22 @@ NAMES = {
 
 
 def read_history(path: Path) -> list[Row]:
-    """The rows of metrics.csv without blanks and non-numbers; empty if there is no file.
-
-    A run resumed from an earlier step repeats the steps after it; the rows of the abandoned attempt
-    are dropped.
-    """
+    """The rows of metrics.csv without blanks and non-finite numbers; empty if there is no file."""
     if not path.is_file():
         return []
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        # A damaged file loses its rows, but not the report.
-        rows = [_numbers(line) for line in csv.DictReader(text.replace("\0", "") for text in file)]
-    history: list[Row] = []
-    newest = -1.0
-    for row in rows:
-        step = row.get("step")
-        if "train/loss" in row and step is not None:
-            if step < newest:
-                history = [kept for kept in history if kept.get("step", -1) < step]
-            newest = step
-        if row:
-            history.append(row)
-    return history
-
-
-def _numbers(line: dict[str, str]) -> Row:
-    row = {}
-    for column, cell in line.items():
-        try:
-            row[column] = float(cell)
-        except (TypeError, ValueError):  # a blank, or a line truncated by a crash
-            continue
-    return {column: number for column, number in row.items() if isfinite(number)}
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [
+            {column: float(cell) for column, cell in row.items() if cell}
+            for row in csv.DictReader(file)
+        ]
+    return [{column: x for column, x in row.items() if isfinite(x)} for row in rows]
 
 
 def panels_of(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
     """Panels with data -> their columns with data."""
-    held = {column for row in rows for column in row}
+    present = {column for row in rows for column in row}
     panels = {
-        panel: tuple(column for column in columns if column in held)
+        panel: tuple(column for column in columns if column in present)
         for panel, columns in PANELS.items()
     }
     if panels["Accuracy"]:
@@ -95,8 +73,9 @@ def curves(rows: Sequence[Row], panels: Sequence[str], theme: Theme = LIGHT) -> 
         style_axes(axes, theme)
         axes.set_title(panel, loc="left", color=theme.ink, fontsize=10, fontweight="bold")
         for column in available[panel]:
-            held = [i for i, row in enumerate(rows) if column in row]
-            _draw(axes, column, position[held], np.array([rows[i][column] for i in held]), theme)
+            chosen = [i for i, row in enumerate(rows) if column in row]
+            values = np.array([rows[i][column] for i in chosen])
+            _draw(axes, column, position[chosen], values, theme)
         if len(available[panel]) > 1:
             axes.legend(frameon=False, fontsize=8.5, labelcolor=theme.ink)
         if panel in ("Accuracy", "mAP and F1"):
@@ -107,7 +86,7 @@ def curves(rows: Sequence[Row], panels: Sequence[str], theme: Theme = LIGHT) -> 
             axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:.3g}".replace("e-0", "e-"))
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(
-            MaxNLocator(6, steps=[1, 2, 5, 10], integer=label == "epoch" and _wide(position))
+            MaxNLocator(6, steps=[1, 2, 5, 10], integer=label == "epoch" and max(position) >= 3)
         )
         if label == "images seen":
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -119,36 +98,22 @@ def positions(rows: Sequence[Row]) -> tuple[np.ndarray, str]:
     """Position of each row on the horizontal axis, and the name of that axis.
 
     Epochs if there are at least two and images seen (or steps) grow evenly with them, otherwise
-    images seen or steps. Without these, the number of epochs or of rows.
+    images seen. A run shorter than its first row with images has steps.
     """
     step, images, epoch = (
         np.array([row.get(column, np.nan) for row in rows])
         for column in ("step", "images", "epoch")
     )
     seen, name = step + 1, "steps"  # Lightning numbers them from 0
-    if np.isfinite(images).any():
-        seen, name = _filled(images, step), "images seen"
-    if not np.isfinite(seen).any():
-        numbered = np.arange(1.0, len(rows) + 1)
-        return (epoch + 1, "epoch") if np.isfinite(epoch).any() else (numbered, "row")
+    counted = np.isfinite(images)
+    if counted.any():  # a row of validation alone has none
+        seen, name = np.interp(step, step[counted], images[counted]), "images seen"
     # A row of epoch e (counted from 0) lies between e and e + 1 epochs of images.
-    per_epoch = np.nanmax(seen / (epoch + 1), initial=0)
-    even = not np.any(seen < epoch * per_epoch * (1 - 1e-6))
-    if per_epoch and even and np.nanmax(epoch) >= 1:
+    per_epoch = (seen / (epoch + 1)).max()
+    even = not (seen < epoch * per_epoch * (1 - 1e-6)).any()
+    if epoch.max() >= 1 and even:
         return seen / per_epoch, "epoch"
     return seen, name
-
-
-def _filled(images: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Interpolates missing `images` from the steps."""
-    valid = np.isfinite(images) & np.isfinite(step)
-    if not valid.any():
-        return images
-    return np.where(np.isfinite(images), images, np.interp(step, step[valid], images[valid]))
-
-
-def _wide(position: np.ndarray) -> bool:
-    return bool(np.nanmax(position) >= 3)
 
 
 def _draw(axes: Axes, column: str, x: np.ndarray, y: np.ndarray, theme: Theme) -> None:

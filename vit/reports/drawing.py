@@ -1,4 +1,4 @@
-"""Common parts of all figures: two colour themes, an empty figure, axes style, PNG output.
+"""Common parts of all figures: two colour themes, axes style, tiles, PNG output.
 
 Uses Figure objects on the Agg canvas, without pyplot, global settings or a display.
 """
@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from PIL import Image
 
 PNG_DPI = 160
 """Sharp on phones, where a CSS pixel is two or three dots."""
@@ -29,6 +28,10 @@ class Theme:
     first: str
     second: str
     third: str
+    wrong: str
+    """Text of a wrong prediction."""
+    soft: str
+    """Background of code and images."""
     ramp: tuple[str, ...]
     """Sequential colours of one hue, from 0 to 1."""
 
@@ -41,6 +44,8 @@ LIGHT = Theme(
     first="#0072b2",
     second="#d55e00",
     third="#009e73",
+    wrong="#b84f00",
+    soft="#f5f7f8",
     ramp=("#ffffff", "#cfe2f0", "#62a6d2", "#0f639f", "#08304f"),
 )
 DARK = Theme(
@@ -51,6 +56,8 @@ DARK = Theme(
     first="#56b4e9",
     second="#e69f00",
     third="#2fc39b",
+    wrong="#e69f00",
+    soft="#1c2227",
     ramp=("#14181c", "#173c57", "#2472a8", "#74b8e8", "#e2f1fc"),
 )
 
@@ -67,13 +74,6 @@ def png(figure: Figure, *, crop: bool = False) -> bytes:
         pad_inches=0.08,
     )
     return out.getvalue()
-
-
-def drawn(figure: Figure) -> Image.Image:
-    """The figure as an image, RGB."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
 def new_figure(width: float, height: float, theme: Theme, *, dpi: int = PNG_DPI) -> Figure:
@@ -98,3 +98,15 @@ def label_axes(axes: Axes, theme: Theme, *, x: str = "", y: str = "") -> None:
     """Sets the names of the two axes."""
     axes.set_xlabel(x, color=theme.muted, fontsize=9)
     axes.set_ylabel(y, color=theme.muted, fontsize=9)
+
+
+def tiled(tiles: np.ndarray, gap: int, paper: np.ndarray | float) -> np.ndarray:
+    """Tiles `rows columns h w 3` as one picture, `gap` pixels of the colour `paper` apart.
+
+    A pair of axes for each tile would take seconds to lay out.
+    """
+    rows, columns, h, w, _ = tiles.shape
+    picture = np.empty((rows, h + gap, columns, w + gap, 3), tiles.dtype)
+    picture[:] = paper
+    picture[:, :h, :, :w] = tiles.swapaxes(1, 2)
+    return picture.reshape(rows * (h + gap), columns * (w + gap), 3)[:-gap, :-gap]

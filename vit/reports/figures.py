@@ -5,26 +5,19 @@ Every function takes the theme, because a page has a light and a dark one. Shape
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
-from PIL import Image
+from PIL import Image, ImageOps
 
 from vit.errors import columns, shorten
-from vit.reports.drawing import (
-    LIGHT,
-    PIXEL_ART,
-    Theme,
-    drawn,
-    label_axes,
-    new_figure,
-    style_axes,
-)
-from vit.reports.lettering import legible, nearest_legible, text_style
+from vit.reports.drawing import LIGHT, PIXEL_ART, Theme, label_axes, new_figure, style_axes
+from vit.reports.lettering import drawable, legible, text_style
 from vit.reports.scores import most_confused, wilson_interval
 
 if TYPE_CHECKING:
@@ -63,7 +56,7 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
     axes = figure.add_subplot()
     ramp = LinearSegmentedColormap.from_list("ramp", theme.ramp).with_extremes(bad=theme.grid)
     # The square root makes cells of a few per cent visible next to a diagonal near 100 %.
-    picture = axes.imshow(share, cmap=ramp, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
+    shares = axes.imshow(share, cmap=ramp, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
     style_axes(axes, theme, grid=False)
     # Thin lines between the cells help to follow a row.
     axes.set_xticks(np.arange(num + 1) - 0.5, minor=True)
@@ -76,7 +69,7 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
     if num <= WITH_NUMBERS:
         _write_shares(axes, share, letters, theme)
     else:
-        bar = figure.colorbar(picture, cax=axes.inset_axes((1.02, 0, 0.02, 1)))
+        bar = figure.colorbar(shares, cax=axes.inset_axes((1.02, 0, 0.02, 1)))
         bar.set_ticks([0, 0.05, 0.25, 0.5, 1], labels=["0", "5 %", "25 %", "50 %", "100 %"])
         bar.ax.tick_params(colors=theme.muted, labelsize=letters, length=0)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
@@ -94,7 +87,7 @@ def most_confused_classes(matrix: np.ndarray) -> list[int]:
     if num_classes <= MAX_CLASSES:
         return list(range(num_classes))
     pairs = most_confused(matrix, limit=num_classes**2)
-    ranked = dict.fromkeys([k for true, said, _ in pairs for k in (true, said)])
+    ranked = dict.fromkeys([k for true, other, _ in pairs for k in (true, other)])
     ranked |= dict.fromkeys(range(num_classes))  # too few errors: filled with the first classes
     return sorted(list(ranked)[:SHOWN_CLASSES])
 
@@ -110,12 +103,10 @@ def _write_shares(axes: Axes, share: np.ndarray, size: float, theme: Theme) -> N
         axes.text(column, row, text, ha="center", va="center", fontsize=size, color=colour)
 
 
-def class_bars(
-    values: np.ndarray, classes: Sequence[str], label: str, theme: Theme = LIGHT
-) -> Figure:
-    """One horizontal bar per class, lowest value on top; classes with NaN are skipped.
+def class_bars(values: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) -> Figure:
+    """Average precision (k,) as one horizontal bar per class, lowest on top; NaN is skipped.
 
-    `values` (k,) in [0, 1]. With more than MAX_CLASSES it shows the SHOWN_CLASSES lowest.
+    With more than MAX_CLASSES it shows the SHOWN_CLASSES lowest.
     """
     order = [int(i) for i in np.argsort(values, kind="stable") if not np.isnan(values[i])]
     shown = order if len(order) <= MAX_CLASSES else order[:SHOWN_CLASSES]
@@ -133,8 +124,8 @@ def class_bars(
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
     axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    left_out = len(order) - len(shown)
-    label_axes(axes, theme, x=label + (f" (the {len(shown)} lowest)" if left_out else ""))
+    lowest = f" (the {len(shown)} lowest)" if len(shown) < len(order) else ""
+    label_axes(axes, theme, x=f"average precision{lowest}")
     return figure
 
 
@@ -180,97 +171,97 @@ class WrongImage:
     """What the model looked at in it, if that was drawn."""
 
 
-def worst(
-    wrong: Sequence[WrongImage], classes: Sequence[str], title: str, theme: Theme = LIGHT
-) -> Figure:
+Line = tuple[str, str, float, bool]
+"""Text, colour, size in points, true for bold."""
+
+
+def worst(wrong: Sequence[WrongImage], classes: Sequence[str], title: str) -> Image.Image:
     """Wrong images in order, with prediction, true class and file name; only the title if there are
     none."""
-    across = min(5, max(3, len(wrong)))
-    down = -(-len(wrong) // across)
-    side, gap, lines, top = 2.0, 0.18, 0.6, 0.5  # inches
-    width, height = across * (side + gap) + gap, down * (side + lines) + top
-    figure = new_figure(width, height, theme, dpi=110)  # photos result in large PNG files
-    figure.set_layout_engine("none")
-    figure.text(gap / width, 1 - 0.2 / height, title, va="center", color=theme.ink, fontsize=11)
-    for at, item in enumerate(wrong):
-        row, column = divmod(at, across)
-        left, low = gap + column * (side + gap), height - top - row * (side + lines) - side
-        axes = figure.add_axes((left / width, low / height, side / width, side / height))
-        axes.set_axis_off()
-        _picture(axes, item.image, theme)
-        said = shorten(legible_name(classes[item.predicted], item.predicted), 19)
+    captions: list[list[Line]] = []
+    for item in wrong:
         true = ", ".join(legible_name(classes[i], i) for i in item.true) or "no class"
-        name = nearest_legible(item.name)
-        share = f"{100 * item.probability:.1f} %"
-        axes.text(1, 1.04, share, ha="right", va="top", fontsize=8.5, color=theme.second)
-        _line(axes, 0, said, 8.5, theme.second, bold=True)
-        _line(axes, 1, f"true: {shorten(true, 20)}", 8.5, theme.ink)
-        _line(axes, 2, shorten(name, 32), 7, theme.muted)
-    return figure
+        predicted = shorten(legible_name(classes[item.predicted], item.predicted), 19)
+        captions.append(
+            [
+                (predicted, LIGHT.second, 8.5, True),
+                (f"true: {shorten(true, 20)}", LIGHT.ink, 8.5, False),
+                (shorten(legible(item.name), 32), LIGHT.muted, 7, False),
+            ]
+        )
+    shares = [f"{100 * item.probability:.1f} %" for item in wrong]
+    return _sheet([item.image for item in wrong], captions, title, side=2.0, shares=shares)
 
 
 def labelled_images(
-    images: Sequence[Image.Image], captions: Sequence[str], title: str, theme: Theme = LIGHT
+    images: Sequence[Image.Image], captions: Sequence[str], title: str
 ) -> Image.Image:
     """Images in order, each above its caption."""
+    lines: list[list[Line]] = [
+        [(shorten(legible(text), 26), LIGHT.ink, 7.5, False)] for text in captions
+    ]
+    return _sheet(list(images), lines, title, side=1.6)
+
+
+def _sheet(
+    images: Sequence[Image.Image | None],
+    captions: Sequence[Sequence[Line]],
+    title: str,
+    *,
+    side: float,
+    shares: Sequence[str] = (),
+) -> Image.Image:
+    """Images in rows of five at most, each within `side` inches and above its lines of text.
+
+    The first line may end with a share.
+    """
     across = min(5, max(3, len(images)))
     down = -(-len(images) // across)
-    side, gap, lines, top = 1.6, 0.15, 0.3, 0.45  # inches
-    width, height = across * (side + gap) + gap, down * (side + lines) + top
-    figure = new_figure(width, height, theme, dpi=110)
+    gap, line, top = 0.16, 0.165, 0.45  # inches
+    row_height = side + gap + line * max(map(len, captions), default=0)
+    width, height = across * (side + gap) + gap, down * row_height + top
+    figure = new_figure(width, height, LIGHT, dpi=110)  # photos result in large PNG files
     figure.set_layout_engine("none")
-    figure.text(gap / width, 1 - 0.2 / height, title, va="center", color=theme.ink, fontsize=10)
-    tiles = []
-    for at, (image, caption) in enumerate(zip(images, captions, strict=True)):
+    style: dict[str, Any] = {"va": "center", "color": LIGHT.ink, "fontsize": 10.5}
+    figure.text(gap / width, 1 - 0.2 / height, title, **style)
+    places = []
+    for at, lines in enumerate(captions):
         row, column = divmod(at, across)
-        left, low = gap + column * (side + gap), top + row * (side + lines) + side
-        text = shorten(nearest_legible(caption), 26)
-        style = {"va": "top", "color": theme.ink, **text_style(text, 7.5, bold=False)}
-        figure.text(left / width, 1 - (low + 0.06) / height, text, **style)
-        tiles.append((image, round(left * figure.dpi), round(low * figure.dpi)))
+        left, low = gap + column * (side + gap), top + row * row_height + side
+        places.append((round(left * figure.dpi), round(low * figure.dpi)))
+        for i, (text, colour, size, bold) in enumerate(lines):
+            y = 1 - (low + 0.06 + line * i) / height
+            style = {"va": "top", "color": colour, **text_style(size, bold=bold)}
+            figure.text(left / width, y, text, **style)
+        if shares:
+            style = {"va": "top", "ha": "right", "color": LIGHT.second, "fontsize": 8.5}
+            figure.text((left + side) / width, 1 - (low + 0.06) / height, shares[at], **style)
+        if images[at] is None:
+            style = {"va": "bottom", "color": LIGHT.muted, "fontsize": 8}
+            figure.text(left / width, 1 - (low - 0.1) / height, "cannot be opened", **style)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    sheet = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     # An Axes for each image would take 20 ms, before the first step of every run.
-    sheet = drawn(figure)
-    for image, left, low in tiles:
-        crisp = max(image.size) < PIXEL_ART
-        scale = side * figure.dpi / max(image.size)
-        size = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
-        fitted = image.resize(size, Image.Resampling.NEAREST if crisp else Image.Resampling.LANCZOS)
-        sheet.paste(fitted, (left, low - size[1]))
+    longer = round(side * figure.dpi)
+    for image, (left, low) in zip(images, places, strict=True):
+        if image is not None:
+            crisp = max(image.size) < PIXEL_ART
+            method = Image.Resampling.NEAREST if crisp else Image.Resampling.LANCZOS
+            fitted = ImageOps.contain(image, (longer, longer), method)
+            sheet.paste(fitted, (left, low - fitted.height))
     return sheet
-
-
-def _picture(axes: Axes, image: Image.Image | None, theme: Theme) -> None:
-    axes.set(xlim=(0, 1), ylim=(1, 0), aspect="equal")
-    if image is None:
-        axes.text(0.5, 0.5, "cannot be opened", ha="center", color=theme.muted, fontsize=8)
-        return
-    width, height = (side / max(image.size) for side in image.size)
-    # In the lower left corner, above the text.
-    axes.imshow(
-        np.asarray(image),
-        extent=(0, width, 1, 1 - height),
-        interpolation="nearest" if max(image.size) < PIXEL_ART else "antialiased",
-    )
-    axes.set(xlim=(0, 1), ylim=(1, 0))
-
-
-def _line(axes: Axes, row: int, text: str, size: float, colour: str, *, bold: bool = False) -> None:
-    """Draws a line of text under the image."""
-    axes.text(
-        0, 1.04 + 0.08 * row, text, va="top", color=colour, **text_style(text, size, bold=bold)
-    )
 
 
 def legible_name(name: str, index: int) -> str:
     """Name of a class in figures: shortened, or #index if no font can draw it."""
-    return shorten(legible(name, f"#{index}"), NAME_COLUMNS)
+    return shorten(legible(name) if drawable(name) else f"#{index}", NAME_COLUMNS)
 
 
 def _name_ticks(
     axes: Axes, which: str, names: list[str], size: float, theme: Theme, *, rotation: float = 0
 ) -> None:
-    """One tick per class, with its name in a font that has the characters."""
+    """One tick per class, with its name."""
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_ticks(range(len(names)), labels=names, parse_math=False)
-    for text, name in zip(axis.get_ticklabels(), names, strict=True):
-        text.set(color=theme.ink, rotation=rotation, **text_style(name, size))
+    style = {"color": theme.ink, "rotation": rotation, **text_style(size)}
+    axis.set_ticks(range(len(names)), labels=names, **style)

@@ -12,17 +12,11 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from vit.reports import curves
-from vit.reports.drawing import DARK, LIGHT, Theme, new_figure, png
-from vit.reports.page import code, heading, headline, page, picture, section, text, title
-from vit.reports.report import (
-    SPLIT_NAMES,
-    metrics_table,
-    origin,
-    training_curves,
-)
+from vit.reports.drawing import LIGHT, PIXEL_ART, Theme, new_figure, tiled
+from vit.reports.page import plot
+from vit.reports.report import SPLIT_NAMES, write_page
 from vit.reports.wording import percent
-from vit.writing import write_bytes, write_text
+from vit.writing import write_bytes
 
 COLUMNS = ("image", "seen", "predicted", "true")
 
@@ -41,15 +35,19 @@ class Examples:
     """`n h w`, pixels of corrupted patches, the only ones with predictions."""
 
 
-def pretraining_headline(split: str, metrics: Mapping[str, float]) -> str:
-    """Loss and accuracy, if any, compared with the best constant prediction."""
-    line = f"{split} loss  {metrics[f'{split}/loss']:.4f}"
+def pretraining_headline(split: str, metrics: Mapping[str, float]) -> tuple[str, str, str]:
+    """Name, value and note of the main result: the loss beside those of constant predictions."""
+    notes = []
     if f"{split}/constant_loss" in metrics:
-        line += f"  (best constant prediction: {metrics[f'{split}/constant_loss']:.4f})"
-    if f"{split}/constant_acc1" not in metrics:
-        return line
-    right, most = metrics[f"{split}/acc1"], metrics[f"{split}/constant_acc1"]
-    return f"{line}\n{split} colours right  {percent(right)}  (the most frequent: {percent(most)})"
+        constant = metrics[f"{split}/constant_loss"]
+        notes.append(f"The best constant prediction has a loss of {constant:.4f}.")
+    if f"{split}/constant_acc1" in metrics:
+        right, most = metrics[f"{split}/acc1"], metrics[f"{split}/constant_acc1"]
+        notes.append(
+            f"{percent(right)} of the colours are right; always answering the most frequent one "
+            f"would be right for {percent(most)}."
+        )
+    return f"{SPLIT_NAMES[split]} loss", f"{metrics[f'{split}/loss']:.4f}", " ".join(notes)
 
 
 def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> None:
@@ -58,103 +56,54 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> N
     Reads summary.json, config.yaml and metrics.csv of the run.
     """
     summary = json.loads((run_dir / "summary.json").read_text("utf-8"))
-    config = (run_dir / "config.yaml").read_text("utf-8")
-    history = curves.read_history(run_dir / "metrics.csv")
-    if panels := list(curves.panels_of(history)):
-        write_bytes(run_dir / "curves.png", png(curves.curves(history, panels)))
-    pictures = ""
+    metrics, colours = summary["metrics"], None
     if examples is not None:
-        light, dark = (png(mosaic(examples, theme), crop=True) for theme in (LIGHT, DARK))
-        write_bytes(run_dir / "masked_patches.png", light)
-        pictures = picture(light, dark, "Predicted and true colours")
-    name, run = run_dir.resolve().name, shlex.quote(str(run_dir))
-    html = page(
-        f"{name} · training without labels",
-        [
-            title(name, _subtitle(summary)),
-            _headline(split, summary["metrics"]),
-            section("Metrics", metrics_table(summary["metrics"], summary["images"].get(split, 0))),
-            section("Training", training_curves(history)),
-            section("Predicted colours", pictures and text(_EXPLAINED), pictures),
-            section(
-                "Use this encoder",
-                heading("Fine-tune it on images with labels"),
-                code(f"vit fit -c RECIPE --data.root LABELLED --model.pretrained {run}"),
-                heading("Score it again"),
-                code(f"vit test {run}"),
-            ),
-            section("How it was made", *origin(summary, config)),
+        colours = plot(
+            lambda theme: mosaic(examples, theme), "Predicted and true colours", crop=True
+        )
+        write_bytes(run_dir / "masked_patches.png", colours.light)
+    counts = ", ".join(f"{split} {n:,}" for split, n in summary["images"].items() if n)
+    run = shlex.quote(str(run_dir))
+    fine_tune = f"vit fit -c RECIPE --data.root LABELLED --model.pretrained {run}"
+    write_page(
+        run_dir,
+        summary,
+        summary["images"].get(split, 0),
+        kind="training without labels",
+        about=f"{summary['parameters']:,} parameters · images without labels: {counts}",
+        headline=pretraining_headline(split, metrics) if f"{split}/loss" in metrics else None,
+        colours=colours,
+        use_title="Use this encoder",
+        commands=[
+            ("Fine-tune it on images with labels", fine_tune),
+            ("Score it again", f"vit test {run}"),
         ],
     )
-    write_text(run_dir / "report.html", html, errors="backslashreplace")
-
-
-_EXPLAINED = (
-    "From left to right: the image; the input of the encoder, masked patches in gray; the "
-    "colours that it predicted for the corrupted patches; the true ones."
-)
-
-
-def _subtitle(summary: Mapping) -> str:
-    images = ", ".join(f"{split} {n:,}" for split, n in summary["images"].items() if n)
-    return f"{summary['parameters']:,} parameters · images without labels: {images}"
-
-
-def _headline(split: str, metrics: Mapping[str, float]) -> str:
-    loss, constant = metrics.get(f"{split}/loss"), metrics.get(f"{split}/constant_loss")
-    if loss is None or constant is None:
-        return ""
-    words = SPLIT_NAMES.get(split, split)
-    note = f"The best answer that is the same for all patches has a loss of {constant:.3f}."
-    if f"{split}/acc1" in metrics:
-        right, most = metrics[f"{split}/acc1"], metrics[f"{split}/constant_acc1"]
-        note += (
-            f" {percent(right)} of the colours are right; always answering the most frequent one "
-            f"would be right for {percent(most)}."
-        )
-    return headline(f"{words} loss", f"{loss:.3f}", note)
 
 
 def mosaic(examples: Examples, theme: Theme = LIGHT) -> Figure:
-    """Each image, its encoder input, predicted and true colours; two images per row."""
-    paper = np.array([int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)], dtype=np.uint8)
-    blocks = min(2, len(examples.images))
-    picture, lefts, side = tiles(examples, blocks, paper)
-    height, width = picture.shape[:2]
-    figure = new_figure(5.2 * blocks, 5.2 * blocks * height / width + 0.3, theme)
-    axes = figure.add_subplot()
-    axes.set_axis_off()
-    # Small images stay crisp squares.
-    axes.imshow(picture, interpolation="nearest" if side < 100 else "antialiased")
-    for at, left in enumerate(lefts):
-        name = COLUMNS[at % len(COLUMNS)]
-        axes.text(left + side / 2, -side / 16, name, ha="center", color=theme.muted, fontsize=9)
-    return figure
+    """Each image, its encoder input, predicted and true colours; two images per row.
 
-
-def tiles(examples: Examples, blocks: int, paper: np.ndarray) -> tuple[np.ndarray, list[int], int]:
-    """All pictures as one image, with start and width of each column in pixels.
-
-    Each image has four columns; a row has `blocks` images, with a wider gap between them. Gaps and
-    pixels without predictions have the colour `paper` (red, green, blue).
+    Pixels without predictions have the colour of the paper.
     """
+    paper = np.array([int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)], dtype=np.uint8)
     hidden = ~examples.corrupted[..., None]
     predicted, true = (np.where(hidden, paper, c) for c in (examples.predicted, examples.true))
     columns = np.stack([examples.images, examples.seen, predicted, true], axis=1)
-    n, per_image, h, w, _ = columns.shape
-    gap = max(w // 8, 1)
-    lefts = [
-        block * (per_image * (w + gap) + gap) + column * (w + gap)
-        for block in range(blocks)
-        for column in range(per_image)
-    ]
-    down = -(-n // blocks)
-    whole = np.empty((down * (h + gap) - gap, lefts[-1] + w, 3), dtype=np.uint8)
-    whole[:] = paper
-    for image in range(n):
-        row, block = divmod(image, blocks)
-        top = row * (h + gap)
-        for column in range(per_image):
-            left = lefts[block * per_image + column]
-            whole[top : top + h, left : left + w] = columns[image, column]
-    return whole, lefts, w
+    count, side = len(columns), columns.shape[3]
+    across, gap = min(2, count), max(side // 8, 1)
+    strips = np.stack([tiled(image[None], gap, paper) for image in columns])
+    blank = np.broadcast_to(paper, (-count % across, *strips.shape[1:]))
+    strips = np.concatenate([strips, blank])
+    picture = tiled(strips.reshape(-1, across, *strips.shape[1:]), 2 * gap, paper)
+    height, width = picture.shape[:2]
+    figure = new_figure(5.2 * across, 5.2 * across * height / width + 0.3, theme)
+    axes = figure.add_subplot()
+    axes.set_axis_off()
+    axes.imshow(picture, interpolation="nearest" if side < PIXEL_ART else "antialiased")
+    for block in range(across):
+        for at, name in enumerate(COLUMNS):
+            left = block * (strips.shape[2] + 2 * gap) + at * (side + gap)
+            style = {"ha": "center", "color": theme.muted, "fontsize": 9}
+            axes.text(left + side / 2, -side / 16, name, **style)
+    return figure

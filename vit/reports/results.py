@@ -1,210 +1,106 @@
-"""Output of an evaluation in the run directory: predictions.csv, figures and report.html.
+"""What the evaluation at the end of a run leaves: predictions.csv, figures and report.html.
 
-Shapes: n images, k classes, t top classes per image. summary.json, metrics.csv and config.yaml are
-read if they exist.
+Shapes: n images, k classes.
 """
 
-import csv
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from vit.console import note
-from vit.errors import UserError
-from vit.reading import special
-from vit.reports import curves, figures
-from vit.reports.drawing import png
+from vit.calibration import Reliability, reliability
+from vit.reports import figures
 from vit.reports.figures import WrongImage
-from vit.reports.report import Findings, render
+from vit.reports.lettering import drawable
+from vit.reports.page import plot
+from vit.reports.predictions import Predictions, write_csv
+from vit.reports.report import SPLIT_NAMES, write_page
 from vit.reports.scores import (
-    average_precision,
+    ClassScores,
     class_scores,
     confusion_matrix,
+    most_confused,
+    wilson_interval,
 )
-from vit.writing import atomic, spreadsheet_text, write_bytes, write_text
+from vit.reports.wording import commands, percent
+from vit.writing import atomic, write_bytes
 
 NUM_WORST = 20
-CSV_TOP = 5
 THUMBNAIL = 320
 """Longer side of an image in the report, in pixels."""
 MAX_CONFUSION = 2000
 """Maximum number of classes; larger k x k tables cost memory and are not readable."""
-THRESHOLD = 0.5
-"""Probability above which a class is predicted in multi-label data, where none was chosen."""
+WEAKEST = 10
+"""Classes in the short table; if there are more than twice as many, the full one is folded."""
 
 Look = Callable[[Image.Image, int], Image.Image | None]
 """Draws what a model looked at, given an RGB image and the class it said; None if it cannot."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Predictions:
-    """Predictions of a model for a set of images.
-
-    Raises ValueError if the lengths differ.
-    """
-
-    indices: np.ndarray
-    """(n,) indices into the data set: arguments of `open_image`."""
-    names: list[str]
-    """n file names, or other names for display."""
-    labels: np.ndarray
-    """(n,) class indices, or (n, k) multi-hot labels."""
-    top_classes: np.ndarray
-    """(n, t) class indices, most probable first. In multi-label data, average precision, precision,
-    recall and calibration need t = k."""
-    top_probabilities: np.ndarray
-    """(n, t), descending."""
-    label_probabilities: np.ndarray
-    """(n,) probability of the true class; multi-label: mean over the true classes."""
-
-    def __post_init__(self) -> None:
-        lengths = {field: len(getattr(self, field)) for field in self.__dataclass_fields__}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"one entry per image in each field, not {lengths}")
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    @property
-    def multilabel(self) -> bool:
-        return self.labels.ndim == 2
-
-    def in_order(self) -> "Predictions":
-        """Sorted by data set order, independent of the processes."""
-        if (np.diff(self.indices) >= 0).all():
-            return self
-        order = np.argsort(self.indices, kind="stable")
-        arrays = {field: held[order] for field, held in vars(self).items() if field != "names"}
-        return Predictions(names=[self.names[i] for i in order], **arrays)
-
-    def classes_of(self, row: int) -> tuple[int, ...]:
-        """The true class, or classes, of an image."""
-        labels = self.labels[row]
-        return tuple(map(int, np.flatnonzero(labels > 0) if self.multilabel else [labels]))
-
-    def hits(self) -> np.ndarray:
-        """(n,) whether the most probable class is a true one."""
-        first = self.top_classes[:, 0]
-        if self.multilabel:
-            return self.labels[np.arange(len(self)), first] > 0
-        return self.labels == first
-
-    def scores(self) -> np.ndarray | None:
-        """(n, k) probabilities in class order of multi-label data; None if t < k."""
-        if self.top_classes.shape != self.labels.shape:
-            return None
-        scores = np.empty_like(self.top_probabilities)
-        np.put_along_axis(scores, self.top_classes, self.top_probabilities, axis=1)
-        return scores
-
-
-def of_classes(thresholds: np.ndarray | None, num_classes: int) -> np.ndarray:
-    """(k,) thresholds; THRESHOLD where there are none."""
-    return np.full(num_classes, THRESHOLD) if thresholds is None else thresholds
-
-
-def worst_predictions(
-    predictions: Predictions, thresholds: np.ndarray | None = None
-) -> list[tuple[int, int]]:
-    """(row, column of top_classes) of every error, most confident first.
-
-    Single label: the most probable class, if it is wrong. Multi-label: the most probable class that
-    the image does not have, if its probability is above its threshold.
-    """
-    if predictions.multilabel:
-        needed = of_classes(thresholds, predictions.labels.shape[1])[predictions.top_classes]
-        held = np.take_along_axis(predictions.labels, predictions.top_classes, axis=1) > 0
-        wrong = ~held & (predictions.top_probabilities > needed)
-    else:
-        wrong = (predictions.top_classes != predictions.labels[:, None]) & (
-            np.arange(predictions.top_classes.shape[1]) == 0
-        )
-    column = wrong.argmax(axis=1)  # the first, so the most probable, wrong one
-    rows = np.flatnonzero(wrong.any(axis=1))
-    confidence = predictions.top_probabilities[rows, column[rows]]
-    chosen = rows[np.argsort(-confidence, kind="stable")]
-    return [(int(row), int(column[row])) for row in chosen]
-
-
-def examine(
+def write_results(
     run_dir: Path,
+    *,
     split: str,
     classes: Sequence[str],
     predictions: Predictions,
     open_image: Callable[[int], Image.Image],
     thresholds: np.ndarray | None = None,
     look: tuple[str, Look] | None = None,
-) -> Findings:
-    """The numbers behind the report; the arguments are those of `write_results`."""
-    from vit.calibration import reliability  # imports torch, which nothing else in a report needs
+) -> None:
+    """Writes predictions.csv, the figures and report.html of one evaluation to `run_dir`.
 
-    k = len(classes)
-    hits = predictions.hits()
-    matrix = scores = groups = bars = mean_precision = None
-    if not predictions.multilabel:
-        labels, said = predictions.labels, predictions.top_classes[:, 0]
-        counts = (np.bincount(which, minlength=k) for which in (labels[hits], said, labels))
-        scores = class_scores(*counts)
-        matrix = confusion_matrix(labels, said, k) if k <= MAX_CONFUSION else None
-        groups = reliability(predictions.top_probabilities[:, 0], hits)
-    elif (table := predictions.scores()) is not None:
-        labels = predictions.labels > 0
-        said = table > of_classes(thresholds, k)
-        scores = class_scores((labels & said).sum(0), said.sum(0), labels.sum(0))
-        groups = reliability(table.ravel(), labels.ravel())
-        areas = average_precision(table, labels)
-        bars = areas, "average precision"
-        mean_precision = float(areas[~np.isnan(areas)].mean()) if labels.any() else float("nan")
-    else:
-        bars = _found_among_top(predictions)
-    worst = worst_predictions(predictions, thresholds)
-    return Findings(
-        run_dir=run_dir,
-        split=split,
-        classes=classes,
+    Reads summary.json, config.yaml and metrics.csv of the run. `open_image` returns the image of an
+    entry of `predictions.indices`; one that can no longer be opened becomes an empty frame.
+    `thresholds` (k,): probabilities above which a class of multi-label data is predicted. `look`:
+    the name of a method, and a function that draws what the model looked at in an error.
+    confusion.png is for single-label data of up to MAX_CONFUSION classes, per_class.png for
+    multi-label data.
+    """
+    summary = json.loads((run_dir / "summary.json").read_text("utf-8"))
+    write_csv(run_dir / "predictions.csv", classes, predictions, thresholds=thresholds)
+    scores = class_scores(predictions, len(classes), thresholds)
+    errors = predictions.errors(thresholds)
+    wrong = [_wrong_image(predictions, error, open_image, look) for error in errors[:NUM_WORST]]
+    wrong_title = _worst_title(len(errors), len(predictions), split)
+    with atomic(run_dir / "worst.png") as place:
+        figures.worst(wrong, classes, wrong_title).save(place)
+    groups = _reliability(predictions)
+    write_page(
+        run_dir,
+        summary,
+        len(predictions),
+        kind=f"{SPLIT_NAMES[split].lower()} results",
+        about=f"{summary['parameters']:,} parameters · {len(classes):,} classes · "
+        f"{len(predictions):,} {split} images",
+        headline=_headline(predictions, scores, SPLIT_NAMES[split]),
+        scored=True,
         multilabel=predictions.multilabel,
-        summary=read_summary(run_dir / "summary.json"),
-        config=_text_of(run_dir / "config.yaml"),
-        history=curves.read_history(run_dir / "metrics.csv"),
-        num_images=len(predictions),
-        num_hits=int(hits.sum()),
-        scores=scores,
-        mean_average_precision=mean_precision,
-        class_bars=bars,
-        thresholds=of_classes(thresholds, k) if mean_precision is not None else None,
-        matrix=matrix,
-        calibration=groups,
-        wrong=[
-            _wrong_image(predictions, row, at, open_image, look) for row, at in worst[:NUM_WORST]
-        ],
-        looked_by="" if look is None else look[0],
-        wrong_title=_worst_title(len(worst), len(predictions), split),
+        classes=classes,
+        bars=_bars(run_dir, scores, classes),
+        confusion=_confusion(run_dir, predictions, classes),
+        groups=groups,
+        group_rows=_group_rows(groups),
+        reliability=plot(lambda theme: figures.reliability(groups, theme), "Reliability diagram"),
+        wrong=wrong,
+        wrong_title=wrong_title,
+        looked_by=look[0] if look and any(item.seen is not None for item in wrong) else "",
+        use_title="Use this model again",
+        commands=commands(run_dir),
+        **_class_tables(scores, classes),
     )
-
-
-def _found_among_top(predictions: Predictions) -> tuple[np.ndarray, str]:
-    """Per class (k,): fraction of its images that have it in their t top classes."""
-    labels, t = predictions.labels > 0, predictions.top_classes.shape[1]
-    listed = np.zeros(labels.shape, dtype=bool)
-    np.put_along_axis(listed, predictions.top_classes, True, axis=1)
-    share = class_scores((labels & listed).sum(0), listed.sum(0), labels.sum(0)).recall
-    return share, f"recall among the {t} most probable"
 
 
 def _wrong_image(
     predictions: Predictions,
-    row: int,
-    at: int,
+    error: tuple[int, int, float],
     open_image: Callable[[int], Image.Image],
     look: tuple[str, Look] | None,
 ) -> WrongImage:
-    predicted, seen = int(predictions.top_classes[row, at]), None
+    row, predicted, probability = error
+    seen = None
     try:
         image = open_image(int(predictions.indices[row])).convert("RGB")
         if look is not None and (seen := look[1](image, predicted)) is not None:
@@ -218,140 +114,105 @@ def _wrong_image(
         name=predictions.names[row],
         true=predictions.classes_of(row),
         predicted=predicted,
-        probability=float(predictions.top_probabilities[row, at]),
+        probability=probability,
     )
 
 
 def _worst_title(num_wrong: int, num_images: int, split: str) -> str:
-    images = f"{num_images:,} {split} image{'s' if num_images > 1 else ''}"
-    if not num_wrong:
-        return f"No errors in {images}"
-    if num_wrong == 1:
-        return f"The only error in {images}"
-    if num_wrong <= NUM_WORST:
-        return f"All {num_wrong} errors in {images}"
-    return f"The {NUM_WORST} most confident of {num_wrong:,} errors in {images}"
+    count = f"{num_wrong:,}" if num_wrong else "No"
+    errors = f"{count} error{'s' * (num_wrong != 1)} in {num_images:,} {split} images"
+    return errors + (f"; the {NUM_WORST} most confident" if num_wrong > NUM_WORST else "")
 
 
-def read_summary(file: Path) -> dict[str, Any]:
-    """Content of summary.json; empty if there is none, or, with a note, if it is damaged."""
-    if not file.is_file():
-        return {}
-    try:
-        content = json.loads(file.read_text("utf-8"))
-        if isinstance(content, dict):
-            return content
-        reason = "no JSON object"
-    except (OSError, ValueError, RecursionError) as error:
-        reason = str(error)
-    note(f"{file} cannot be read and is left out: {reason}")
-    return {}
+def _headline(predictions: Predictions, scores: ClassScores, split: str) -> tuple[str, str, str]:
+    """Name, value and note of the main result."""
+    n, hits = len(predictions), int(predictions.hits().sum())
+    if scores.average_precision is not None:
+        defined = scores.average_precision[scores.count > 0]
+        mean = float(defined.mean()) if len(defined) else float("nan")
+        note = (
+            f"Mean over the classes of average precision, n = {n:,}. The most probable class is "
+            f"right for {percent(hits / n, n)} of the images."
+        )
+        return f"{split} mean average precision", percent(mean, n), note
+    low, high = wilson_interval(hits, n)
+    note = (
+        f"95 % confidence interval {percent(low, n)} to {percent(high, n)} (Wilson), n = {n:,}; "
+        f"{n - hits:,} wrong."
+    )
+    return f"{split} accuracy", percent(hits / n, n), note
 
 
-def _text_of(file: Path) -> str:
-    return file.read_text("utf-8") if file.is_file() else ""
+def _class_tables(scores: ClassScores, classes: Sequence[str]) -> dict[str, Any]:
+    """Head and rows of the table of classes, and the rows of the weakest where there are many."""
+    head, columns = ["class"], []
+    if scores.average_precision is not None and scores.threshold is not None:
+        head += ["average precision", "threshold"]
+        areas = [percent(area) for area in scores.average_precision]
+        columns += [areas, [f"{threshold:.3f}" for threshold in scores.threshold]]
+    head += ["precision", "recall", "F1", "images"]
+    columns += [[percent(x) for x in c] for c in (scores.precision, scores.recall, scores.f1)]
+    columns.append([f"{count:,}" for count in scores.count])
+    rows = list(zip(classes, *columns, strict=True))
+    many = len(classes) > 2 * WEAKEST
+    weakest = np.argsort(scores.f1, kind="stable")[:WEAKEST] if many else []
+    return {"class_head": head, "class_rows": rows, "weakest": [rows[k] for k in weakest]}
 
 
-def write_csv(
-    file: Path,
-    classes: Sequence[str],
-    predictions: Predictions,
-    *,
-    thresholds: np.ndarray | None = None,
-    spreadsheet: bool = False,
-) -> None:
-    """One row per image: its classes, whether the first prediction is correct, the top five.
-
-    Several classes of an image are separated by "|", as in a manifest; multi-label data has those
-    above their thresholds in a last column, predicted_labels. File and class names are
-    unchanged, so that programs can find the files; with `spreadsheet`, names that a spreadsheet
-    would run as formulas are prefixed with '.
-    """
-    shown = spreadsheet_text if spreadsheet else str
-    classes = [shown(name) for name in classes]
-    top = range(min(CSV_TOP, predictions.top_classes.shape[1]))
-    head = ["index", "image", "label", "label_probability", "predicted", "probability", "correct"]
-    for i in top[1:]:
-        head += [f"predicted_{i + 1}", f"probability_{i + 1}"]
-    said = _sets(predictions, thresholds)
-    if said is not None:
-        head.append("predicted_labels")
-    # A file name need not be valid Unicode.
-    # A pipe or a device such as /dev/stdout must not be replaced by a file.
-    whole = nullcontext(file) if special(file) is not None else atomic(file)
-    with (
-        whole as place,
-        place.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out,
-    ):
-        writer = csv.writer(out)
-        writer.writerow(head)
-        for row, right in enumerate(predictions.hits()):
-            true = shown("|".join(classes[k] for k in predictions.classes_of(row)))
-            ranked = [
-                (
-                    classes[int(predictions.top_classes[row, i])],
-                    predictions.top_probabilities[row, i],
-                )
-                for i in top
-            ]
-            (first, probability), *others = ranked
-            writer.writerow(
-                [predictions.indices[row], shown(predictions.names[row])]
-                + [true, _short(predictions.label_probabilities[row])]
-                + [first, _short(probability), int(right)]
-                + [cell for name, share in others for cell in (name, _short(share))]
-                + ([] if said is None else [shown("|".join(classes[k] for k in said[row]))])
-            )
-
-
-def _sets(predictions: Predictions, thresholds: np.ndarray | None) -> list[np.ndarray] | None:
-    """Per image the class indices above their thresholds, ascending; None for single labels."""
-    table = predictions.scores() if predictions.multilabel else None
-    if table is None:
+def _bars(run_dir: Path, scores: ClassScores, classes: Sequence[str]) -> Any:
+    """The plot of per_class.png, which it writes; None for single-label data."""
+    areas = scores.average_precision
+    if areas is None:
         return None
-    return [np.flatnonzero(row) for row in table > of_classes(thresholds, table.shape[1])]
+    bars = plot(lambda theme: figures.class_bars(areas, classes, theme), "average precision")
+    write_bytes(run_dir / "per_class.png", bars.light)
+    return bars
 
 
-def _short(probability: float) -> str:
-    return f"{probability:.6g}"
+def _confusion(
+    run_dir: Path, predictions: Predictions, classes: Sequence[str]
+) -> dict[str, Any] | None:
+    """The plot of confusion.png, which it writes, a note, and the pairs most confused."""
+    if predictions.multilabel or len(classes) > MAX_CONFUSION:
+        return None
+    matrix = confusion_matrix(predictions.labels, predictions.top_classes[:, 0], len(classes))
+    shown = figures.most_confused_classes(matrix)
+    notes = []
+    if len(shown) < len(classes):
+        notes.append("Rows are fractions of all images of a class.")
+    numbered = [f"#{k} {classes[k]}" for k in shown if not drawable(classes[k])]
+    if numbered:
+        notes.append(f"No font could draw these names: {', '.join(numbered)}.")
+    drawn = plot(
+        lambda theme: figures.confusion(matrix, classes, theme), "Confusion matrix", crop=True
+    )
+    write_bytes(run_dir / "confusion.png", drawn.light)
+    pairs = [
+        (classes[true], classes[other], f"{count:,}", percent(count / matrix[true].sum()))
+        for true, other, count in most_confused(matrix)
+    ]
+    # From here on the names need the full width of the page.
+    width = "24rem" if len(shown) <= figures.WITH_NUMBERS else "100%"
+    return {"plot": drawn, "note": " ".join(notes), "pairs": pairs, "width": width}
 
 
-def write_results(
-    run_dir: Path,
-    *,
-    split: str,
-    classes: Sequence[str],
-    predictions: Predictions,
-    open_image: Callable[[int], Image.Image],
-    thresholds: np.ndarray | None = None,
-    look: tuple[str, Look] | None = None,
-) -> list[Path]:
-    """Writes predictions.csv, the figures and report.html of one evaluation to `run_dir`.
+def _reliability(predictions: Predictions) -> Reliability:
+    """Of the most probable class, or of every class of every image of multi-label data."""
+    if predictions.multilabel:
+        labels = (predictions.labels > 0).ravel()
+        return reliability(predictions.probabilities().ravel(), labels)
+    return reliability(predictions.top_probabilities[:, 0], predictions.hits())
 
-    `open_image` returns the image of an entry of `predictions.indices`. An image that can no longer
-    be opened (OSError, ValueError) becomes an empty frame. Figures without data are skipped:
-    curves.png without metrics.csv; confusion.png for more than MAX_CONFUSION classes and for
-    multi-label data, which gets per_class.png. `thresholds` (k,): probabilities above which a class
-    of multi-label data is predicted. `look`: the name of a method, and a function that draws what
-    the model looked at in an error, given its image and the class it said. Returns the written
-    files, the report last. Raises UserError for a set without images.
-    """
-    if not len(predictions):
-        raise UserError(f"the {split} set has no images, so there is nothing to report")
-    run_dir = Path(run_dir)
-    predictions = predictions.in_order()
-    write_csv(run_dir / "predictions.csv", classes, predictions, thresholds=thresholds)
-    findings = examine(run_dir, split, classes, predictions, open_image, thresholds, look)
-    pictures = {"worst.png": png(figures.worst(findings.wrong, classes, findings.wrong_title))}
-    if panels := list(curves.panels_of(findings.history)):
-        pictures["curves.png"] = png(curves.curves(findings.history, panels))
-    if findings.matrix is not None:
-        pictures["confusion.png"] = png(figures.confusion(findings.matrix, classes), crop=True)
-    if findings.class_bars is not None:
-        values, label = findings.class_bars
-        pictures["per_class.png"] = png(figures.class_bars(values, classes, label))
-    for name, content in pictures.items():
-        write_bytes(run_dir / name, content)
-    # A file name may be invalid Unicode, but the page must not be.
-    write_text(run_dir / "report.html", render(findings), errors="backslashreplace")
-    return [run_dir / name for name in ("predictions.csv", *pictures, "report.html")]
+
+def _group_rows(groups: Reliability) -> list[tuple[str, ...]]:
+    """The numbers of the reliability diagram, one row per bin that is not empty."""
+    columns = (groups.low, groups.high, groups.count, groups.confidence, groups.hits)
+    return [
+        (
+            f"{100 * low:.0f} to {100 * high:.0f}\N{NO-BREAK SPACE}%",
+            f"{count:,}",
+            percent(confidence),
+            percent(hits / count),
+        )
+        for low, high, count, confidence, hits in zip(*columns, strict=True)
+    ]

@@ -1,26 +1,30 @@
-"""Scores of predictions, in numpy. Shapes: n images, k classes.
+"""Scores of predictions, in numpy, and the table of classes. Shapes: n images, k classes.
 
 An undefined score (recall of a class without images, precision of a class that was never predicted)
 is NaN, not 0: the page shows a dash, and means skip it.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from vit.reports.predictions import THRESHOLD, Predictions
+
 Z_95 = 1.959963984540054
 """Standard normal quantile of a two-sided 95 % interval."""
+MOST_PRINTED = 50
+"""Classes that a terminal shows; of more, those with the lowest average precision."""
 
 
-def wilson_interval(hits: int, total: int, z: float = Z_95) -> tuple[float, float]:
-    """Confidence interval of the proportion hits / total (Wilson, 1927).
+def wilson_interval(hits: int, total: int) -> tuple[float, float]:
+    """95 % confidence interval of the proportion hits / total (Wilson, 1927).
 
     Unlike p +- z sqrt(p (1 - p) / n), it stays in [0, 1] and does not collapse to a point at
-    0 or `total` hits. Raises ValueError unless 0 <= hits <= total and total >= 1.
+    0 or `total` hits.
     """
-    if not (total >= 1 and 0 <= hits <= total):
-        raise ValueError(f"hits={hits} of total={total} is not a proportion of at least one image")
-    share = hits / total
+    share, z = hits / total, Z_95
     centre = share + z * z / (2 * total)
     spread = z * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
     scale = 1 + z * z / total
@@ -40,35 +44,53 @@ def most_confused(matrix: np.ndarray, limit: int = 10) -> list[tuple[int, int, i
     np.fill_diagonal(errors, 0)
     order = np.argsort(-errors, axis=None, kind="stable")[:limit]
     pairs = [divmod(int(cell), len(matrix)) for cell in order]
-    return [(true, said, int(errors[true, said])) for true, said in pairs if errors[true, said]]
+    return [(true, other, int(errors[true, other])) for true, other in pairs if errors[true, other]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClassScores:
     """Scores per class, each (k,)."""
 
+    count: np.ndarray
+    """Number of images of the class."""
     precision: np.ndarray
     recall: np.ndarray
     f1: np.ndarray
-    count: np.ndarray
-    """Number of images of the class."""
+    average_precision: np.ndarray | None = None
+    """Multi-label only; the scores before are then at these thresholds."""
+    threshold: np.ndarray | None = None
 
 
-def class_scores(hits: np.ndarray, predicted: np.ndarray, count: np.ndarray) -> ClassScores:
-    """Precision, recall and F1 from three counts per class (k,): correct predictions, predictions,
-    images of the class."""
+def class_scores(
+    predictions: Predictions, num_classes: int, thresholds: np.ndarray | None = None
+) -> ClassScores:
+    """Precision, recall and F1 of each class; of multi-label data at its threshold (k,)."""
+    multilabel: dict[str, np.ndarray] = {}
+    if predictions.multilabel:
+        labels, chosen = predictions.labels > 0, predictions.chosen(thresholds)
+        hits, predicted, count = (table.sum(0) for table in (labels & chosen, chosen, labels))
+        if thresholds is None:
+            thresholds = np.full(num_classes, THRESHOLD)
+        areas = average_precision(predictions.probabilities(), labels)
+        multilabel = {"average_precision": areas, "threshold": thresholds}
+    else:
+        labels, said = predictions.labels, predictions.top_classes[:, 0]
+        hits, predicted, count = (
+            np.bincount(which, minlength=num_classes)
+            for which in (labels[labels == said], said, labels)
+        )
     return ClassScores(
+        count=count,
         precision=_ratio(hits, predicted),
         recall=_ratio(hits, count),
         f1=_ratio(2 * hits, predicted + count),
-        count=count,
+        **multilabel,
     )
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    return np.divide(
-        numerator, denominator, out=np.full(len(denominator), np.nan), where=denominator > 0
-    )
+    undefined = np.full(len(denominator), np.nan)
+    return np.divide(numerator, denominator, out=undefined, where=denominator > 0)
 
 
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -85,3 +107,28 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         for of_class, ranking in zip(relevant.T, scores.T, strict=True)
     ]
     return np.array(areas)
+
+
+def class_table(classes: Sequence[str], scores: ClassScores) -> list[dict[str, Any]]:
+    """An object per class of multi-label data for programs; None is an undefined score."""
+    names = ("average_precision", "threshold", "precision", "recall", "f1")
+    columns = {name: getattr(scores, name) for name in names}
+    return [
+        {"class": name, "images": int(scores.count[k])}
+        | {key: None if np.isnan(c[k]) else float(c[k]) for key, c in columns.items()}
+        for k, name in enumerate(classes)
+    ]
+
+
+def class_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The table for a terminal; a dash is an undefined score."""
+    if len(rows) > MOST_PRINTED:
+        yield f"the {MOST_PRINTED} of {len(rows):,} classes with the lowest average precision:"
+        rows = sorted(rows, key=lambda row: row["average_precision"] or 0)[:MOST_PRINTED]
+    width = max(len("class"), *(len(row["class"]) for row in rows))
+    heads = ("images", "avg. prec.", "threshold", "precision", "recall", "F1")
+    yield f"{'class':{width}}" + "".join(f"{head:>12}" for head in heads)
+    for row in rows:
+        name, images, *values = row.values()
+        cells = [f"{images:,}", *("-" if value is None else f"{value:.4f}" for value in values)]
+        yield f"{name:{width}}" + "".join(f"{cell:>12}" for cell in cells)

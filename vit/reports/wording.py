@@ -47,7 +47,7 @@ def flat(group: object, name: str = "") -> list[tuple[str, str]]:
         return [(words, duration(group))]
     if isinstance(group, int):
         return [(words, f"{group:,}")]
-    if isinstance(group, list):
+    if isinstance(group, list | tuple):
         return [(words, ", ".join(map(str, group)))]
     return [(words, f"{group:.6g}" if isinstance(group, float) else str(group))]
 

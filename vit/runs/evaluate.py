@@ -19,7 +19,7 @@ from vit.console import note
 from vit.data.module import ImageData
 from vit.data.sources import SplitName
 from vit.errors import UserError
-from vit.reports.results import Predictions
+from vit.reports.predictions import Predictions
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
 from vit.runs.options import PARSER, TASKS, Module, explained
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 
 from vit.console import note
 from vit.ranking import top_classes
-from vit.reports.results import Predictions
+from vit.reports.predictions import Predictions
 
 TOP = 5
 

@@ -1,0 +1,131 @@
+"""What a model predicted for a set of images, and predictions.csv.
+
+Shapes: n images, k classes, t classes kept per image.
+"""
+
+import csv
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vit.reading import special
+from vit.writing import atomic, spreadsheet_text
+
+CSV_TOP = 5
+THRESHOLD = 0.5
+"""Probability above which a class is predicted in multi-label data, where none was chosen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """The predictions for every image of a set, in its order."""
+
+    indices: np.ndarray
+    """(n,) indices into the data set."""
+    names: list[str]
+    """n file names, or other names for display."""
+    labels: np.ndarray
+    """(n,) class indices, or (n, k) multi-hot labels."""
+    top_classes: np.ndarray
+    """(n, t) class indices, most probable first; t = k in multi-label data."""
+    top_probabilities: np.ndarray
+    """(n, t), descending."""
+    label_probabilities: np.ndarray
+    """(n,) probability of the true class; multi-label: mean over the true classes."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def multilabel(self) -> bool:
+        return self.labels.ndim == 2
+
+    def classes_of(self, row: int) -> tuple[int, ...]:
+        """The true class, or classes, of an image."""
+        labels = self.labels[row]
+        return tuple(map(int, np.flatnonzero(labels > 0) if self.multilabel else [labels]))
+
+    def hits(self) -> np.ndarray:
+        """(n,) true where the most probable class is a true one."""
+        first = self.top_classes[:, 0]
+        if self.multilabel:
+            return self.labels[np.arange(len(self)), first] > 0
+        return self.labels == first
+
+    def probabilities(self) -> np.ndarray:
+        """(n, k) in class order, of multi-label data."""
+        table = np.empty_like(self.top_probabilities)
+        np.put_along_axis(table, self.top_classes, self.top_probabilities, axis=1)
+        return table
+
+    def chosen(self, thresholds: np.ndarray | None) -> np.ndarray:
+        """(n, k) true where a class of multi-label data is above its threshold (k,)."""
+        return self.probabilities() > (THRESHOLD if thresholds is None else thresholds)
+
+    def errors(self, thresholds: np.ndarray | None = None) -> list[tuple[int, int, float]]:
+        """(row, class, probability) of each image with an error, most confident first.
+
+        Single label: the most probable class. Multi-label: the most probable of the classes that
+        are above their thresholds and that the image does not have.
+        """
+        if self.multilabel:
+            wrong = self.chosen(thresholds) & ~(self.labels > 0)
+            probabilities = np.where(wrong, self.probabilities(), -1.0)
+            predicted, rows = probabilities.argmax(axis=1), np.flatnonzero(wrong.any(axis=1))
+            confidence = probabilities.max(axis=1)
+        else:
+            predicted, rows = self.top_classes[:, 0], np.flatnonzero(~self.hits())
+            confidence = self.top_probabilities[:, 0]
+        rows = rows[np.argsort(-confidence[rows], kind="stable")]
+        return [(int(row), int(predicted[row]), float(confidence[row])) for row in rows]
+
+
+def write_csv(
+    file: Path,
+    classes: Sequence[str],
+    predictions: Predictions,
+    *,
+    thresholds: np.ndarray | None = None,
+    spreadsheet: bool = False,
+) -> None:
+    """One row per image: its classes, 1 if the most probable class is correct, the top five.
+
+    Several classes of an image are separated by "|", as in a manifest; multi-label data has those
+    above their thresholds in a last column, predicted_labels. File and class names are
+    unchanged, so that programs can find the files; with `spreadsheet`, names that a spreadsheet
+    would run as formulas are prefixed with '.
+    """
+    shown = spreadsheet_text if spreadsheet else str
+    classes = [shown(name) for name in classes]
+    head = ["index", "image", "label", "label_probability", "predicted", "probability", "correct"]
+    count = min(CSV_TOP, predictions.top_classes.shape[1])
+    head += [f"{name}_{i}" for i in range(2, count + 1) for name in ("predicted", "probability")]
+    chosen = predictions.chosen(thresholds) if predictions.multilabel else None
+    if chosen is not None:
+        head.append("predicted_labels")
+    # A pipe or a device such as /dev/stdout must not be replaced by a file.
+    whole = nullcontext(file) if special(file) is not None else atomic(file)
+    with (
+        whole as place,
+        # A file name need not be valid Unicode.
+        place.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out,
+    ):
+        writer = csv.writer(out)
+        writer.writerow(head)
+        for row, correct in enumerate(predictions.hits()):
+            top = predictions.top_classes[row], predictions.top_probabilities[row]
+            best = [[classes[k], _short(p)] for k, p in list(zip(*top, strict=True))[:CSV_TOP]]
+            true = shown("|".join(classes[k] for k in predictions.classes_of(row)))
+            cells = [predictions.indices[row], shown(predictions.names[row]), true]
+            cells += [_short(predictions.label_probabilities[row]), *best[0], int(correct)]
+            cells += [cell for pair in best[1:] for cell in pair]
+            if chosen is not None:
+                cells.append(shown("|".join(classes[k] for k in np.flatnonzero(chosen[row]))))
+            writer.writerow(cells)
+
+
+def _short(probability: float) -> str:
+    return f"{probability:.6g}"
