@@ -60,7 +60,7 @@ def test_work_that_was_begun_before_has_the_rate_of_what_is_new(
     with Meter("w.bin", 0, "MB") as meter:
         meter.begin(60, 100)
         meter.advance(20)
-    assert capsys.readouterr().err == "w.bin   80%  10 MB/s  ETA 2 s\n"
+    assert capsys.readouterr().err == "w.bin   80%  10 MB/s  ETA 0:02\n"
 
 
 def test_work_of_unknown_length_is_counted_on_a_terminal_only(

@@ -28,7 +28,7 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     # Its figures are drawn with the colours, fonts and pages of `reports`.
     "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_190),
     "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_090),
-    "training": ({"models", "checkpoints"}, 4_150),
+    "training": ({"models", "checkpoints"}, 3_750),
     "transfer": ({"data", "training", "evaluation", "checkpoints", "compute", "reports"}, 930),
 }
 ROOMS["runs"] = (set(ROOMS), 2_000)

@@ -29,6 +29,13 @@ def note(text: str) -> None:
     say(f"note: {text}")
 
 
+def clock(seconds: float) -> str:
+    """1:02:03, or 2:03 below an hour."""
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 class Meter:
     """Counts `total` things, in units such as "img", with their rate and the remaining time.
 
@@ -97,11 +104,14 @@ class Meter:
         rate = f"{speed:,.0f} {self.unit}/s" if speed >= 10 else f"{speed:.2g} {self.unit}/s"
         tenths = int(10 * self.done / self.total) if self.total else 0
         if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, share=self._share(), rate=rate)
+            total = self.total or None
+            self._bar.update(
+                self._task, completed=self.done, total=total, share=self._share(), rate=rate
+            )
         elif self.shown and tenths > self._tenths and elapsed > PATIENCE:
             self._tenths = tenths
             left = (self.total - self.done) / speed
-            say(f"{self.name}  {self._share()}  {rate}  ETA {left:,.0f} s", everywhere=True)
+            say(f"{self.name}  {self._share()}  {rate}  ETA {clock(left)}", everywhere=True)
 
     def _share(self) -> str:
         """Percentage of the total, or the count if the total is unknown."""

@@ -21,11 +21,6 @@ def cpu_name() -> str:
     return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
-def cpu_flags() -> str:
-    """All instruction sets that the system lists for the processor; empty where it lists none."""
-    return _cpuinfo("flags") or _cpuinfo("Features")  # x86, ARM
-
-
 def _cpuinfo(field: str) -> str:
     """A field of the first processor in /proc/cpuinfo; empty without it."""
     try:

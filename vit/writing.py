@@ -47,15 +47,6 @@ def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
     write_bytes(path, text.encode("utf-8", errors))
 
 
-def free_name(path: Path, mark: str = "-", start: int = 2) -> Path:
-    """`path`, or with -2, -3, ... at its end, the first that does not exist."""
-    candidate = path
-    while candidate.exists():
-        candidate = path.with_name(f"{path.name}{mark}{start}")
-        start += 1
-    return candidate
-
-
 def writable(folder: Path, option: str) -> Path:
     """The folder, made if need be. UserError where it cannot be written; `option` asked for it."""
     if folder.exists() and not folder.is_dir():

@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 import vit as package
 from tests.command import Vit
 from vit.checkpoints.native import save_native
-from vit.evaluation.linear_probe import STRENGTHS
 from vit.preprocessing import Preprocess
+from vit.training.callbacks.linear_probe import WIDE_STRENGTHS
 
 ARCHITECTURE = {"patch_size": 8, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
 OPTIONS = ("--data.batch_size=8", "--data.loading.num_workers=0", "--trainer.precision=32-true")
@@ -30,16 +30,12 @@ def encoder(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VIT_CACHE", str(tmp_path / "cache"))
-
-
 def test_the_head_is_scikit_learns_and_the_rest_is_as_it_was(
     vit: Vit, photos: Path, encoder: Path
 ) -> None:
     done = vit("fit", "-c", "probe", "--data.root", photos, "--model.pretrained", encoder, *OPTIONS)
     assert done.status == 0, done.err
+    assert "--model.pretrained 'runs/my photos'" in done.out  # what comes next
     run = Path("runs/my photos")
     before, after = (load_file(p / "model.safetensors") for p in (encoder, run / "model"))
     assert all(torch.equal(after[name], before[name]) for name in before)
@@ -56,7 +52,7 @@ def test_the_head_is_scikit_learns_and_the_rest_is_as_it_was(
     mean, std = features.mean(0), features.std(0) + 1e-5
     z = (features - mean) / std
     distances = []
-    for strength in STRENGTHS:
+    for strength in WIDE_STRENGTHS:
         peer = LogisticRegression(C=1 / (2 * strength * len(z)), tol=1e-10, max_iter=10_000)
         weight = peer.fit(z, labels).coef_ / std
         distances.append(np.abs(weight - after["head.weight"].numpy()).max() / np.abs(weight).max())
@@ -81,16 +77,6 @@ def test_a_probe_is_scored_converted_and_fine_tuned_like_any_run(
         "--trainer.max_steps=2",
     )  # fmt: skip
     assert tuned.status == 0, tuned.err
-
-
-def test_the_features_are_computed_once_and_the_last_lines_say_what_comes_next(
-    vit: Vit, photos: Path, encoder: Path
-) -> None:
-    args = ("fit", "-c", "probe", "--data.root", photos, "--model.pretrained", encoder, *OPTIONS)
-    first, second = vit(*args), vit(*args)
-    assert "computed in" in first.err and "from the cache" in second.err
-    assert "--model.pretrained 'runs/my photos'" in first.out
-    assert "--ckpt_path" not in first.out
 
 
 def test_a_probe_of_random_features_is_refused(vit: Vit, photos: Path) -> None:

@@ -375,12 +375,11 @@ def test_a_full_disk_leaves_the_checkpoints_whole(
 @pytest.mark.parametrize(
     "damage", [b"nonsense\n1,2\n", b"\xff\xfe\x00step\n", b"step,a\n1,2,3,4\n"]
 )
-def test_damaged_metrics_are_set_aside(
+def test_damaged_metrics_cost_their_rows_alone(
     damage: bytes, run: Path, vit: Vit, command: tuple[str, ...]
 ) -> None:
     (unfinished(run) / "metrics.csv").write_bytes(damage)
     assert vit(*command, "--run_dir=whole", "--trainer.max_epochs=9").status == 0
-    assert (run / "metrics.csv.damaged").read_bytes() == damage
     assert metrics(run)
 
 

@@ -33,18 +33,15 @@ from vit.training.saving import LastCheckpoint
 
 STOPPED = [
     ("on_before_backward", 0, signal.SIGTERM),
-    ("on_before_backward", 1, signal.SIGTERM),
     ("on_before_backward", 1, signal.SIGINT),
     ("setup", 1, signal.SIGTERM),
     ("on_validation_batch_start", 0, signal.SIGTERM),
     ("on_train_epoch_end", 1, signal.SIGTERM),
     ("on_test_batch_start", 1, signal.SIGTERM),
-    ("on_before_backward", 1, signal.SIGUSR1),
     ("nowhere", 0, signal.SIGTERM),
 ]
 LOST = [
     ("on_train_batch_start", 1, signal.SIGKILL),
-    ("on_train_batch_start", 0, signal.SIGKILL),
     ("on_validation_batch_start", 1, signal.SIGKILL),
     ("on_save_checkpoint", 0, signal.SIGKILL),
     ("on_test_batch_start", 1, signal.SIGKILL),

@@ -48,18 +48,6 @@ def test_a_decay_without_an_end_is_refused(make_data, make_model, make_trainer) 
         make_trainer(max_epochs=-1).fit(make_model(), make_data())
 
 
-def test_a_warmup_in_epochs_needs_epochs_of_known_length(make_model, make_trainer) -> None:
-    class Endless(torch.utils.data.IterableDataset):
-        def __iter__(self) -> Any:
-            while True:
-                yield torch.zeros(3, 8, 8), 0
-
-    model = make_model(schedule=Schedule(warmup_epochs=1))
-    trainer = make_trainer(max_steps=4)
-    with pytest.raises(UserError, match="the schedule counts in epochs"):
-        trainer.fit(model, torch.utils.data.DataLoader(Endless(), batch_size=2))
-
-
 @pytest.mark.parametrize("counting", [True, False])
 def test_a_warmup_in_epochs_is_over_when_they_are(
     counting: bool, make_data, make_model, make_trainer

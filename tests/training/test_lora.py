@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -14,7 +13,6 @@ from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import create_model, load_pretrained
 from vit.errors import UserError
 from vit.models.config import Rotary, ViTConfig
-from vit.models.encoder import Block
 from vit.models.zoo import build_model
 from vit.training.callbacks import EMA
 from vit.training.facts import Labels
@@ -62,40 +60,7 @@ def weights(tmp_path: Path) -> str:
     return str(tmp_path / "base")
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "swiglu"])
-def test_new_factors_change_nothing(activation: str) -> None:
-    model = random_model(activation=activation).eval()
-    images = torch.randn(2, 3, 8, 8)
-    before = model(images)
-    add_lora(model, 4)
-    assert torch.equal(model(images), before)
-
-
-def test_a_layer_computes_the_products_of_numpy() -> None:
-    model = with_factors(random_model(), 3).double()
-    block: Any = model.blocks[1]
-    x = np.random.default_rng(0).standard_normal((5, 16))
-    values = {name: t.detach().numpy() for name, t in block.state_dict().items()}
-    # Queries, keys and values apart: rows 16 i to 16 (i + 1) of the joint matrix.
-    weight, bias = values["attn.qkv.weight"], values["attn.qkv.bias"]
-    expected = [
-        x @ weight[rows].T
-        + bias[rows]
-        + (x @ values["attn.qkv.lora_a"][i].T) @ values["attn.qkv.lora_b"][i].T
-        for i, rows in enumerate((slice(0, 16), slice(16, 32), slice(32, 48)))
-    ]
-    actual = block.attn.qkv(torch.from_numpy(x)).detach().numpy()
-    np.testing.assert_allclose(actual, np.concatenate(expected, 1), rtol=0, atol=1e-12)
-    expected = (
-        x @ values["mlp.fc1.weight"].T
-        + values["mlp.fc1.bias"]
-        + x @ (values["mlp.fc1.lora_b"][0] @ values["mlp.fc1.lora_a"][0]).T
-    )
-    actual = block.mlp.fc1(torch.from_numpy(x)).detach().numpy()
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("rank", [1, 3, 16])
+@pytest.mark.parametrize("rank", [3, 16])
 @pytest.mark.parametrize("options", [{}, DINOV3], ids=["ViT", "DINOv3"])
 def test_a_merged_model_is_plain_and_gives_the_same_logits(
     rank: int, options: dict[str, Any]
@@ -141,23 +106,6 @@ def tuned(weights: str, **options: Any) -> Any:
         optimizer=lambda params: torch.optim.AdamW(params, lr=1e-2, fused=True),
         **options,
     )
-
-
-def test_full_rank_factors_can_reach_any_weight() -> None:
-    """At rank d, B A is any matrix: a target's logits come out where the factors are solved for."""
-    model, target = random_model(), random_model()
-    torch.manual_seed(5)
-    for block in target.blocks:
-        assert isinstance(block, Block)
-        nn.init.normal_(block.mlp.fc1.weight, std=0.3)
-    add_lora(model, 16)
-    for mine, wanted in zip(model.blocks, target.blocks, strict=True):
-        layer: Any = mine.mlp.fc1
-        with torch.no_grad():
-            layer.lora_a.copy_(torch.eye(16)[None])
-            layer.lora_b.copy_((wanted.mlp.fc1.weight - layer.weight)[None])
-    images = torch.randn(2, 3, 8, 8)
-    torch.testing.assert_close(model.eval()(images), target.eval()(images), rtol=1e-4, atol=1e-4)
 
 
 def test_peft_gives_the_same_logits_and_gradients() -> None:
@@ -235,7 +183,7 @@ def peft_names(ours: Any, other: dict[str, Any]) -> Any:
         yield name, plain if plain[0] in other else wrapped
 
 
-@pytest.mark.parametrize("rank", [0, 17, 10**6])
+@pytest.mark.parametrize("rank", [0, 17])
 def test_a_rank_outside_the_width_is_refused(rank: int, weights: str) -> None:
     with pytest.raises(UserError, match=rf"model\.lora={rank} is not a rank between 1 .* 16"):
         tuned(weights, lora=rank)
@@ -250,9 +198,8 @@ def test_lora_needs_weights_and_a_transformer(weights: str) -> None:
         add_lora(create_model("bit_r50x1", num_classes=3, depths=[1]), 2)
 
 
-@pytest.mark.parametrize("ema", [False, True])
 def test_a_killed_run_continues_bitwise(
-    ema: bool, weights: str, make_data, make_trainer, losses, killed, tmp_path: Path
+    weights: str, make_data, make_trainer, losses, killed, tmp_path: Path
 ) -> None:
     def run(record: Any, resume: Path | None = None) -> Any:
         torch.manual_seed(0 if resume is None else 99)
@@ -260,7 +207,7 @@ def test_a_killed_run_continues_bitwise(
         keep = ModelCheckpoint(
             dirpath=tmp_path / "kept", save_top_k=-1, filename="{step}", every_n_train_steps=2
         )
-        callbacks = [*([EMA(0.9)] if ema else []), record, keep]
+        callbacks = [EMA(0.9), record, keep]
         trainer = make_trainer(max_epochs=3, gradient_clip_val=1.0, callbacks=callbacks)
         trainer.fit(model, make_data(), ckpt_path=resume)
         return model

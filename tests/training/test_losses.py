@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
 
 from vit.errors import UserError
-from vit.training.losses import Loss, balanced_weights
+from vit.training.losses import Loss, balanced_weights, named_weights
 
 LOGITS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) * 3
 LABELS = torch.tensor([0, 3, 1, 1, 2, 0])
@@ -79,10 +79,24 @@ def test_balanced_weights_are_scikit_learns() -> None:
     assert balanced_weights(counts).tolist() == pytest.approx(expected.tolist())
 
 
+def test_weights_by_name_follow_the_classes() -> None:
+    assert named_weights({"dog": 3, "cat": 0.5}, ["cat", "dog", "hen"]).tolist() == [0.5, 3, 1]
+    with pytest.raises(UserError, match="there is no class 'dg'; did you mean 'dog'"):
+        named_weights({"dg": 3}, ["cat", "dog"])
+
+
+def test_auto_follows_from_the_labels() -> None:
+    assert Loss().for_labels(multilabel=True).kind == "sigmoid"
+    assert Loss().for_labels(multilabel=False).kind == "softmax"
+    assert Loss(kind="bce").for_labels(multilabel=True).kind == "bce"
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match="class number 1 has no training image"):
         balanced_weights([3, 0])
     with pytest.raises(UserError, match=r"label_smoothing=1.5 must be in \[0, 1\)"):
         Loss(label_smoothing=1.5)
+    with pytest.raises(UserError, match=r"class_weights: dog=0\.0 must be more than 0"):
+        Loss(class_weights={"dog": 0.0})
     with pytest.raises(UserError, match=r"label_smoothing=0\.1 would make every target"):
         Loss(kind="bce", label_smoothing=0.1)

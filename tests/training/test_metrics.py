@@ -1,5 +1,8 @@
 """Scores against scikit-learn and torchmetrics, and their sums over processes."""
 
+import weakref
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,7 +21,7 @@ from torchmetrics.classification import (
     MultilabelAveragePrecision,
 )
 
-from vit.training.metrics import CalibrationError, EvaluationMetrics
+from vit.training.metrics import CalibrationError, EvaluationMetrics, average_precision
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -126,7 +129,7 @@ def test_reset_forgets() -> None:
     assert metrics.images.compute() == 9 and metrics.loss.compute() == 2
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=25)
 @given(
     images=st.integers(1, 40),
     classes=st.integers(6, 12),
@@ -151,33 +154,66 @@ def test_the_top_five_of_equal_scores_are_the_first_classes() -> None:
     assert evaluated(probabilities, torch.arange(9)).compute()["acc5"] == pytest.approx(5 / 9)
 
 
-def test_no_state_grows_with_the_square_of_the_classes() -> None:
-    classes = 20_000
-    metrics = EvaluationMetrics(classes, multilabel=False)
-    metrics.reset()
-    for metric in metrics.scores.values():
-        for name in metric._defaults:
-            assert getattr(metric, name).numel() <= classes
-    probabilities, labels = torch.rand(8, classes).softmax(-1), torch.arange(8)
-    with TensorSizes() as sizes:
-        metrics.update(probabilities, labels, torch.tensor(0.0))
-    assert sizes.largest <= 4 * probabilities.numel()
-
-
 def test_average_precision_in_parts_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluated(SCORES, MANY, multilabel=True).compute()["map"]
     monkeypatch.setattr("vit.training.metrics._SORTED_TOGETHER", 2 * N)
     assert evaluated(SCORES, MANY, multilabel=True).compute()["map"] == whole
 
 
-class TensorSizes(TorchDispatchMode):
-    """Elements of the largest tensor that any operation returns."""
+CLASSES = 21_843  # of ImageNet-21k; torchmetrics' table of macro F1 has 3.8 GB there
+MOST_BYTES = 300e6
 
-    largest = 0
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of the tensors that exist at a time, at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self.storages: set[int] = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **kwargs or {})
-        for value in result if isinstance(result, tuple) else (result,):
+        for value in result if isinstance(result, tuple | list) else (result,):
             if isinstance(value, torch.Tensor):
-                self.largest = max(self.largest, value.numel())
+                storage = value.untyped_storage()
+                if storage._cdata not in self.storages:
+                    self.storages.add(storage._cdata)
+                    self.live += storage.nbytes()
+                    self.peak = max(self.peak, self.live)
+                    weakref.finalize(storage, self.freed, storage._cdata, storage.nbytes())
         return result
+
+    def freed(self, key: int, size: int) -> None:
+        self.storages.discard(key)
+        self.live -= size
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_scores_of_21843_classes_fit_into_300_mb(multilabel: bool) -> None:
+    """Macro F1, top five of equal scores in bfloat16, average precision of every score."""
+    images = 200
+    generator = torch.Generator().manual_seed(0)
+    with LiveBytes() as memory:
+        scores = torch.rand(images, CLASSES, generator=generator)
+        if multilabel:
+            labels = (torch.rand(images, CLASSES, generator=generator) < 0.001).long()
+        else:
+            scores = scores.bfloat16()
+            labels = torch.randint(CLASSES, (images,), generator=generator)
+            labels[::2] = scores[::2].argmax(1)
+        metrics = evaluated(scores, labels, multilabel=multilabel, batch=50)
+        figures = metrics.compute()
+    assert 10e6 < memory.peak < MOST_BYTES
+    p, y = scores.float().numpy(), labels.numpy()
+    if multilabel:
+        some = range(0, CLASSES, 500)
+        each = average_precision(scores[:, some].T, labels[:, some].T)
+        expected = [average_precision_score(y[:, k], p[:, k]) if y[:, k].any() else 0 for k in some]
+        assert each.tolist() == pytest.approx(expected)
+        assert 0 < figures["map"] < 0.1
+    else:
+        assert figures["f1"].item() == pytest.approx(f1_score(y, p.argmax(1), average="macro"))
+        first_five = np.argsort(-p, axis=1, kind="stable")[:, :5]
+        hits = (first_five == y[:, None]).any(1).mean()
+        assert figures["acc5"].item() == pytest.approx(hits)

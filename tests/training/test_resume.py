@@ -10,7 +10,6 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from vit.data.transforms import TrainTransform
 from vit.training.callbacks import EMA
-from vit.training.csv_log import MetricsCsv
 from vit.training.facts import Labels
 from vit.training.mixing import Mixing
 from vit.training.optimizers.muon import MuonWithAdamW
@@ -38,8 +37,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("when", ["within_an_epoch", "at_the_end_of_an_epoch"])
-@pytest.mark.parametrize("case", CASES)
+WITHIN, AT_END = "within_an_epoch", "at_the_end_of_an_epoch"
+MOMENTS = [*((case, WITHIN) for case in CASES), ("adamw", AT_END), ("accumulate", AT_END)]
+
+
+@pytest.mark.parametrize(("case", "when"), MOMENTS)
 def test_a_killed_run_continues_bitwise(
     case: str, when: str, make_data, make_model, make_trainer, losses, killed, tmp_path: Path
 ) -> None:
@@ -96,17 +98,6 @@ def test_a_killed_run_continues_bitwise(
         assert torch.equal(value, actual.state_dict()[name]), name
 
 
-def test_a_mid_epoch_checkpoint_is_really_inside_an_epoch(
-    make_data, make_model, make_trainer, tmp_path: Path
-) -> None:
-    keep = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=3)
-    make_trainer(max_epochs=1, accumulate_grad_batches=2, callbacks=[keep]).fit(
-        make_model(), make_data(batch_size=4)
-    )
-    [file] = tmp_path.glob("*.ckpt")  # step 3 of 5, after 6 of 10 batches
-    assert torch.load(file, weights_only=True)["ImageData"]["consumed_samples"] == 24
-
-
 def test_the_seed_of_a_step_matters(make_data, make_model, make_trainer, losses) -> None:
     records = []
     for seed in (1, 1, 2):
@@ -115,31 +106,3 @@ def test_the_seed_of_a_step_matters(make_data, make_model, make_trainer, losses)
         torch.manual_seed(len(records))  # of no consequence: the data's seed rules
         make_trainer(max_epochs=1, callbacks=[records[-1]]).fit(model, make_data(seed=seed))
     assert records[0].hex == records[1].hex != records[2].hex
-
-
-def test_metrics_csv_of_a_resumed_run_is_that_of_an_uninterrupted_one(
-    make_data, make_model, make_trainer, losses, killed, tmp_path: Path
-) -> None:
-    def run(folder: Path, step: int | None = None, **options: Any) -> None:
-        ckpt = folder / "at.ckpt"
-        keep = ModelCheckpoint(dirpath=folder, filename="at", every_n_train_steps=6)
-        trainer = make_trainer(
-            max_epochs=3,
-            logger=MetricsCsv(folder, step),
-            callbacks=[losses(**options), *([keep] if step is None else [])],
-        )
-        trainer.fit(make_model(), make_data(), ckpt_path=None if step is None else ckpt)
-
-    def rows(folder: Path) -> list[list[str]]:
-        lines = (folder / "metrics.csv").read_text().splitlines()
-        drop = lines[0].split(",").index("seconds")
-        cells = [line.split(",") for line in lines]
-        return [row[:drop] + row[drop + 1 :] for row in cells]
-
-    run(tmp_path / "whole")
-    with pytest.raises(killed):
-        run(tmp_path / "killed", stop_after=KILLED_AFTER)
-    run(tmp_path / "killed", step=6)
-    whole = rows(tmp_path / "whole")
-    assert len(whole) == 1 + 15 and [row[0] for row in whole[1:]] == [str(i) for i in range(15)]
-    assert rows(tmp_path / "killed") == whole

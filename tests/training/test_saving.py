@@ -57,29 +57,6 @@ def test_saves_fall_on_steps_of_the_optimizer(
     assert saves.positions == [16, 32]  # 12 images, less than a step, sit out
 
 
-@pytest.mark.parametrize("stop_after", [6, 8, 12])
-def test_a_run_continues_from_it_bitwise(
-    stop_after: int, make_data, make_model, make_trainer, losses, killed, tmp_path: Path
-) -> None:
-    def run(record: Any, folder: str, **options: Any) -> Any:
-        keep = LastCheckpoint(tmp_path / folder, 0)
-        keep.CHECK_EVERY = 3
-        model = make_model(architecture={"dropout": 0.1})
-        trainer = make_trainer(max_epochs=3, callbacks=[EMA(0.9), record, keep])
-        trainer.fit(model, make_data(), **options)
-        return model
-
-    whole, rest = losses(), losses()
-    expected = run(whole, "whole")
-    with pytest.raises(killed):
-        run(losses(stop_after=stop_after), "killed")
-    actual = run(rest, "killed", ckpt_path=tmp_path / "killed" / "last.ckpt")
-    assert rest.hex == {at: whole.hex[at] for at in rest.hex}
-    assert min(rest.hex) <= 8 * (stop_after + 1) and max(rest.hex) == 112
-    for name, value in expected.state_dict().items():
-        assert torch.equal(value, actual.state_dict()[name]), name
-
-
 class Score(LightningModule):
     """The given scores, one after each validation."""
 
@@ -99,13 +76,18 @@ class Score(LightningModule):
 
 
 @pytest.mark.parametrize(
-    ("scores", "best"), [([0.5, 0.9, 0.9, 0.7], 2), ([0.5, 0.5, 0.5], 2), ([0.9, 0.1], 0)]
+    ("name", "scores", "best"),
+    [
+        ("val/acc1", [0.5, 0.9, 0.9, 0.7], 2),
+        ("val/acc1", [0.9, 0.1], 0),
+        ("val/loss", [0.9, 0.2, 0.2, 0.5], 2),
+    ],
 )
 def test_of_equal_scores_the_latest_is_the_best(
-    scores: list[float], best: int, make_trainer, tmp_path: Path
+    name: str, scores: list[float], best: int, make_trainer, tmp_path: Path
 ) -> None:
-    trainer = make_trainer(max_epochs=len(scores), callbacks=[BestCheckpoint(tmp_path, "val/acc1")])
-    trainer.fit(Score(scores), DataLoader([0]), DataLoader([0]))
+    trainer = make_trainer(max_epochs=len(scores), callbacks=[BestCheckpoint(tmp_path, name)])
+    trainer.fit(Score(scores, name), DataLoader([0]), DataLoader([0]))
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == best
     assert [file.name for file in tmp_path.iterdir()] == ["best.ckpt"]
 
@@ -145,13 +127,6 @@ def test_a_run_that_was_moved_keeps_its_best_score(
     assert torch.load(best.best_model_path, weights_only=True)["epoch"] == 4
 
 
-def test_the_best_loss_is_the_lowest(make_trainer, tmp_path: Path) -> None:
-    keep = BestCheckpoint(tmp_path, "val/loss")
-    model = Score([0.9, 0.2, 0.2, 0.5], "val/loss")
-    make_trainer(max_epochs=4, callbacks=[keep]).fit(model, DataLoader([0]), DataLoader([0]))
-    assert torch.load(tmp_path / "best.ckpt", weights_only=True)["epoch"] == 2
-
-
 class Signal(Callback):
     """What a person's Ctrl-C, or a scheduler's SIGTERM, does in the middle of a step."""
 
@@ -163,8 +138,10 @@ class Signal(Callback):
             signal.raise_signal(self.number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize(("batch_size", "step"), [(8, 2), (8, 4), (8, 7), (44, 1)])
+@pytest.mark.parametrize(
+    ("number", "batch_size", "step"),
+    [(signal.SIGINT, 8, 2), (signal.SIGTERM, 8, 4), (signal.SIGUSR1, 44, 1)],
+)
 def test_a_stopped_run_has_saved_its_last_step(
     number: signal.Signals, batch_size: int, step: int,
     make_data, make_model, make_trainer, losses, tmp_path: Path,
@@ -285,7 +262,7 @@ def test_a_stop_or_a_kill_at_any_moment_changes_nothing(
         return seen.losses, model.state_dict(), trainer.global_step
 
     whole = run(tmp_path / "whole")
-    for hook, step, dies in random.Random(limits).sample(MOMENTS, 4):
+    for hook, step, dies in random.Random(limits).sample(MOMENTS, 3):
         folder = tmp_path / f"{hook} {step} {dies}"
         before = run(folder, Interrupt(hook, step, dies=dies))
         after = run(folder)
@@ -358,47 +335,15 @@ def test_a_kill_at_any_step_of_a_save_leaves_a_whole_checkpoint(
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-@pytest.mark.parametrize("fails", ["torch.save", "os.fsync", "os.replace"])
-def test_a_crash_while_saving_leaves_the_old_file(
-    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "last.ckpt"
-    AtomicCheckpointIO().save_checkpoint(OLD, path)
-    elsewhere = tmp_path / "tmp"
-    elsewhere.mkdir()
-    monkeypatch.setenv("TMPDIR", str(elsewhere))
-
-    def crash(*args: Any, **kwargs: Any) -> None:
-        if fails == "torch.save":
-            args[1].write(b"PK half of a checkpoint")
-            args[1].flush()
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(fails, crash)
-        with pytest.raises(OSError, match="No space left"):
-            AtomicCheckpointIO().save_checkpoint(NEW, path)
-    assert value(path) == 0
-    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["last.ckpt"]
-    assert not list(elsewhere.iterdir())  # nothing passes through another file system
-
-
 def test_the_bytes_are_on_disk_before_the_name_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
     calls: list[str] = []
     sync, replace = os.fsync, os.replace
     monkeypatch.setattr("os.fsync", lambda fd: (calls.append("sync"), sync(fd)))
     monkeypatch.setattr("os.replace", lambda a, b: (calls.append("name"), replace(a, b)))
     AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "last.ckpt")
     assert calls == ["sync", "name", "sync"]  # at last the directory, which holds the name
-
-
-def test_options_of_remote_stores_are_refused_for_a_file(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="storage_options"):
-        AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "a.ckpt", storage_options={"a": 1})
 
 
 def test_remote_addresses_are_left_to_lightning(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How long a run will be, in optimizer steps and by the clock."""
+"""The length of a run, in optimizer steps and by the clock."""
 
 import math
 
@@ -35,17 +35,9 @@ def batches_per_epoch(trainer: Trainer) -> float | None:
 
 def check_intervals(trainer: Trainer) -> None:
     """UserError where an epoch is shorter than what the Trainer counts within one."""
-    batches = batches_per_epoch(trainer)
-    if batches is None:
-        return
-    if batches == 0:
-        raise UserError(
-            f"trainer.limit_train_batches={trainer.limit_train_batches} leaves no batch of an "
-            "epoch; choose a larger share, or a number of batches"
-        )
-    interval = trainer.val_check_interval
+    batches, interval = batches_per_epoch(trainer), trainer.val_check_interval
     within = trainer.check_val_every_n_epoch is not None and trainer.limit_val_batches > 0
-    if within and isinstance(interval, int) and interval > batches:
+    if batches and within and isinstance(interval, int) and interval > batches:
         raise UserError(
             f"trainer.val_check_interval={interval} is more than the {batches} batches of an "
             "epoch; add --trainer.check_val_every_n_epoch null to count across epochs"

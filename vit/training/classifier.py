@@ -19,7 +19,7 @@ from vit.training.distillation import Teacher
 from vit.training.facts import DataFacts
 from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.lora import add_lora
-from vit.training.losses import Loss, balanced_weights, named_weights, refuse_double_balance
+from vit.training.losses import Loss, balanced_weights, named_weights
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing, check_pairs
 from vit.training.optimizers.groups import LAYER_DECAY
@@ -28,7 +28,7 @@ from vit.training.schedules import Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """Which parameters learn, and how fast."""
+    """The parameters that learn, and their rates."""
 
     layer_decay: float = 1.0
     """Factor on the learning rate from each layer to the one below it, in (0, 1]."""
@@ -94,10 +94,6 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         self.num_classes = num_classes
         if num_classes < 1:
             raise UserError(f"num_classes={num_classes} must be at least 1, training needs a head")
-        if self.labels.names is not None and len(self.labels.names) != num_classes:
-            raise UserError(
-                f"labels.names has {len(self.labels.names)} names for num_classes={num_classes}"
-            )
         self.model, self.load_report = build_network(
             name,
             pretrained,
@@ -175,12 +171,17 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             self.forward_distilled = torch.compile(self.forward_distilled)
 
     def setup(self, stage: str) -> None:
-        if stage == "fit":
-            self.thresholds = None  # those of the weights that training starts from
-            data = counting_data(self.trainer)
-            balanced = data is not None and data.sampling.balanced
-            refuse_double_balance(balanced, self.loss.class_weights)
-        if stage == "fit" and self.loss.distillation is not None:
+        if stage != "fit":
+            return
+        self.thresholds = None  # those of the weights that training starts from
+        data = counting_data(self.trainer)
+        balanced = data is not None and data.sampling.balanced
+        if balanced and self.loss.class_weights == "balanced":
+            raise UserError(
+                "data.sampling.balanced=true and model.loss.class_weights=balanced would correct "
+                "imbalance twice; use one of them"
+            )
+        if self.loss.distillation is not None:
             self.teacher = Teacher(
                 self.loss.distillation.teacher,
                 image_size=self.model.config.size,
@@ -279,6 +280,5 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         self.thresholds = (checkpoint.get("vit") or {}).get("extra", {}).get("thresholds")
 
     def extra(self) -> dict[str, Any]:
-        """What a saved model says about its outputs."""
         chosen = {} if self.thresholds is None else {"thresholds": self.thresholds}
         return {"multilabel": self.labels.multilabel, **chosen}

@@ -1,23 +1,15 @@
-"""What training asks of the data module. Shapes: b batch, c channels, h w pixels."""
+"""The data module as training sees it. Shapes: b batch, c channels, h w pixels."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol
 
+import torch
 from lightning.pytorch import Trainer
-from torch import Tensor
+from torch import Tensor, nn
+
+from vit.console import Meter
 
 Split = Literal["train", "val", "test"]
-
-
-class _Sampling(Protocol):
-    @property
-    def balanced(self) -> bool: ...
-
-
-class _Preprocess(Protocol):
-    def normalize(self, images: Tensor) -> Tensor:
-        """uint8 `b c h w` -> float32 `b c h w`."""
-        ...
 
 
 class CountedData(Protocol):
@@ -28,18 +20,14 @@ class CountedData(Protocol):
     """Training samples of all processes that the run has used."""
     batch_size: int
     """Images in a batch of one process."""
-
-    @property
-    def num_classes(self) -> int: ...
-
-    @property
-    def multilabel(self) -> bool: ...
-
-    @property
-    def sampling(self) -> _Sampling: ...
-
-    @property
-    def preprocess(self) -> _Preprocess: ...
+    num_classes: Any
+    multilabel: Any
+    splits: Any
+    """`val` is None without validation images."""
+    sampling: Any
+    """`balanced`, whether classes are drawn equally often."""
+    preprocess: Any
+    """`normalize`, uint8 `b c h w` -> float32 `b c h w`."""
 
     def samples_per_epoch(self, world_size: int) -> int:
         """Training samples in an epoch of `world_size` processes together."""
@@ -62,3 +50,27 @@ def counting_data(trainer: Trainer) -> CountedData | None:
     """The Trainer's data module if it counts its samples as ImageData does, else None."""
     data = getattr(trainer, "datamodule", None)
     return None if getattr(data, "consumed_samples", None) is None else data
+
+
+def logits_of(
+    trainer: Trainer, network: nn.Module, split: Split, limit: int | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """float32 logits `b k` and labels of this process's batches of a split, in evaluation mode.
+
+    `limit`: at most so many images of all processes together.
+    """
+    data = counting_data(trainer)
+    assert data is not None
+    device, training, outputs = trainer.strategy.root_device, network.training, []
+    dtype = next(network.parameters()).dtype
+    total = min(limit or 2**63, data.expected_images(split)) / trainer.world_size
+    meter = Meter(f"features of {split}", total, "img", brief=True)
+    network.eval()
+    with meter, torch.inference_mode(), trainer.precision_plugin.forward_context():
+        for images, labels, _ in data.evaluation_loader(split, limit=limit):
+            meter.advance(len(images))
+            if len(images):  # else a process without a share, or only unreadable images
+                logits = network(data.preprocess.normalize(images.to(device)).to(dtype))
+                outputs.append((logits.float(), labels.to(device)))
+    network.train(training)
+    return outputs

@@ -2,24 +2,23 @@
 
 import csv
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from vit.console import note
-from vit.writing import atomic, free_name
+from vit.writing import atomic
 
 
 class MetricsCsv(Logger):
     """Writes `metrics.csv` into `directory`.
 
-    A resumed run keeps the rows up to its checkpoint, where Lightning's CSVLogger would delete the
-    file; rows after the checkpoint are from steps that will be taken again, and go. A file that
-    cannot be read is renamed to metrics.csv.damaged, with a note, and a new one is started. Nothing
-    is changed before the first row is written, so that a run that fails to start costs nothing.
+    Lightning's CSVLogger would delete the file of a resumed run, and write losses and scores of a
+    step in two rows. Here a resumed run keeps the rows up to its checkpoint; later ones are of
+    steps that will be taken again. Nothing is changed before the first row is written, so that a
+    run that fails to start costs nothing.
 
     Args:
         directory: Where the file lies.
@@ -31,32 +30,24 @@ class MetricsCsv(Logger):
         super().__init__()
         self.path = Path(directory) / "metrics.csv"
         self._rows: list[dict[str, Any]] = []
-        self._columns: list[str] = ["step"]
+        self._columns: list[str] = []
         self._written = 0
         self._logged = False
-        self._damage: str | None = None
         self._started = time.monotonic()
         if resumed_step is not None and self.path.is_file():
             self._read(resumed_step)
 
     def _read(self, resumed_step: int) -> None:
-        try:
-            with self.path.open(newline="", encoding="utf-8") as file:
-                # A crash may have cut the last line short.
-                reader = csv.DictReader(line for line in file if line.endswith("\n"))
-                columns = list(reader.fieldnames or ["step"])
-                if "step" not in columns:
-                    raise ValueError("no column 'step'")
-                # Lightning numbers steps from 0: row n is of step n + 1.
-                rows = [row for row in reader if int(row["step"]) < resumed_step]
-            if any(None in row or None in row.values() for row in rows):
-                raise ValueError("rows of another length than the head")
-            used = float(rows[-1].get("seconds") or 0) if rows else 0.0
-        except (ValueError, KeyError, TypeError, csv.Error) as error:  # UnicodeDecodeError too
-            self._damage = str(error)
-            return
-        self._columns, self._rows = columns, rows
-        self._started -= used
+        """Takes the rows that can be read of steps before `resumed_step`."""
+        with self.path.open(newline="", encoding="utf-8", errors="replace") as file:
+            # A crash may have cut the last line short.
+            for row in csv.DictReader(line for line in file if line.endswith("\n")):
+                with suppress(KeyError, TypeError, ValueError):
+                    used, step = float(row["seconds"]), int(row["step"])
+                    # Lightning numbers steps from 0: row n is of step n + 1.
+                    if step < resumed_step and None not in row:
+                        self._rows.append(row)
+                        self._started, self._columns = time.monotonic() - used, list(row)
 
     @property
     def name(self) -> str:
@@ -69,11 +60,6 @@ class MetricsCsv(Logger):
     @property
     def save_dir(self) -> str:
         return str(self.path.parent)
-
-    @property
-    @rank_zero_experiment
-    def experiment(self) -> "MetricsCsv":
-        return self
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -96,33 +82,18 @@ class MetricsCsv(Logger):
     def save(self) -> None:
         if not self._logged:
             return
-        self._set_aside()
-        new = [name for row in self._rows[self._written :] for name in row]
-        columns = list(dict.fromkeys(self._columns + new))
-        if len(columns) == len(self._columns) and self._written:
+        new = self._rows[self._written :]
+        columns = list(dict.fromkeys([*self._columns, *(name for row in new for name in row)]))
+        if self._written and columns == self._columns:
             with self.path.open("a", newline="", encoding="utf-8") as file:
-                csv.DictWriter(file, self._columns).writerows(self._rows[self._written :])
+                csv.DictWriter(file, columns).writerows(new)
         else:
-            self._columns = columns
-            with atomic(self.path) as temporary:
-                with temporary.open("w", newline="", encoding="utf-8") as file:
-                    writer = csv.DictWriter(file, columns)
-                    writer.writeheader()
-                    writer.writerows(self._rows)
-        self._written = len(self._rows)
+            with atomic(self.path) as path, path.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, columns)
+                writer.writeheader()
+                writer.writerows(self._rows)
+        self._columns, self._written = columns, len(self._rows)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         self.save()
-
-    def _set_aside(self) -> None:
-        """Renames a damaged file, which is not overwritten."""
-        if self._damage is None:
-            return
-        aside = free_name(self.path.with_name(f"{self.path.name}.damaged"))
-        self.path.rename(aside)
-        note(
-            f"{self.path} could not be read ({self._damage}); it is {aside.name} now, and a new "
-            "file was started"
-        )
-        self._damage = None

@@ -16,7 +16,7 @@ from vit.shapes import Float
 
 @dataclass(kw_only=True)
 class Distillation:
-    """What the distillation token's head learns. The class token's head keeps the labels."""
+    """The task of the distillation token's head. The class token's head keeps the labels."""
 
     teacher: str | None = None
     """Weights of the teacher, a model of the same classes: a run, a model directory, a file, or a

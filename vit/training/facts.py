@@ -1,4 +1,4 @@
-"""What a model has from its data. Shapes: h w pixels, k classes."""
+"""Facts that a model has from its data. Shapes: h w pixels, k classes."""
 
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -6,14 +6,14 @@ from typing import Any, Self
 
 @dataclass(kw_only=True)
 class Labels:
-    """What the data says about its classes; travels with the model."""
+    """The classes of the data; travels with the model."""
 
     names: list[str] | None = None
     """Class names in the order of the outputs."""
     counts: list[int] | None = None
     """Training images per class."""
     multilabel: bool = False
-    """Whether an image may have several labels."""
+    """An image may have several labels."""
 
 
 @dataclass(kw_only=True)

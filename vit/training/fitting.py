@@ -1,5 +1,5 @@
-"""What every module that trains one of our networks does in the same way: how it gets its network,
-optimizer and schedule, what it logs, and what its checkpoints hold.
+"""The part that all modules share which train one of our networks: network, optimizer, schedule,
+logs, and contents of checkpoints.
 
 Shapes: b batch, c channels, h w pixels.
 """
@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import (
+    Callback,
+    GradientAccumulationScheduler,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
@@ -21,7 +25,8 @@ from vit.models.zoo import Model
 from vit.seeds import places, step_seed
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
 from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
-from vit.training.compiling import prepare_compiling
+from vit.training.callbacks.ema import averages
+from vit.training.compiling import check_compiler
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
 from vit.training.facts import DataFacts
@@ -38,6 +43,19 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "vit_ti16"
 RGB = 3
 """Channels of images whose number data.channels does not give."""
+DECIDED = {
+    "num_classes": "data.root",
+    "image_size": "data.image_size",
+    "in_channels": "data.channels",
+    "name": "model.name",
+}
+"""Fields of an architecture that other options decide."""
+REFUSED: dict[type[Callback], str] = {
+    GradientAccumulationScheduler: "a run with it cannot be resumed; set "
+    "trainer.accumulate_grad_batches",
+    StochasticWeightAveraging: "its average is not scored; use vit.training.callbacks.EMA",
+}
+"""Lightning's callbacks that a run cannot have, and why."""
 
 
 def default_optimizer(params: Any) -> torch.optim.Optimizer:
@@ -57,23 +75,15 @@ def build_network(
     UserError for a field of `architecture` that other options decide.
     """
     changes = dict(architecture or {})
-    for field, option in (
-        ("num_classes", "data.root"),
-        ("image_size", "data.image_size"),
-        ("name", "model.name"),
-    ):
+    if changes.get("in_channels") == (facts.channels or RGB):
+        del changes["in_channels"]  # repeats what the data says
+    for field, option in DECIDED.items():
         if field in changes:
             raise UserError(
                 f"model.architecture.{field}={changes[field]} follows from {option}; set that"
             )
-    channels = changes.pop("in_channels", facts.channels)
-    if channels not in (facts.channels, RGB if facts.channels is None else None):
-        raise UserError(
-            f"model.architecture.in_channels={channels} follows from the data; set "
-            f"data.channels={channels}"
-        )
-    if channels is not None:
-        changes["in_channels"] = channels
+    if facts.channels is not None:
+        changes["in_channels"] = facts.channels
     options |= {"image_size": facts.image_size, **changes}
     if pretrained is None:
         return create_model(name or DEFAULT_MODEL, **options), None
@@ -89,13 +99,12 @@ Scores = TypeVar("Scores", bound=EvaluationMetrics | PatchMetrics)
 class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     """Trains a network of ours; a subclass says by which loss, and how it is scored.
 
-    It sets `model`, `load_report`, `monitor` and the metrics, which have an ImageCount as `images`,
-    and writes `training_loss`, `_evaluate` and `for_scoring`. The arguments are those of the same
-    names in the subclasses.
+    It sets `model`, `load_report`, `monitor` and the metrics, and writes `training_loss`,
+    `_evaluate` and `for_scoring`. The arguments are those of the same names in the subclasses.
     """
 
     labelled = True
-    """Whether it needs labels."""
+    """It needs labels."""
     monitor: str
     """The validation score by which the best weights are chosen."""
     classes: list[str] | None = None
@@ -143,7 +152,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         """
 
     def extra(self) -> dict[str, Any]:
-        """What a saved model says about its outputs."""
+        """Facts about the outputs that go with a saved model."""
         return {"multilabel": False}
 
     def examples(self, data: Any, split: str) -> dict[str, Any] | None:
@@ -151,19 +160,21 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return None
 
     def guards(self) -> list[Callback]:
-        """What every fit and evaluation needs: exact resume, finite numbers, each image once."""
+        """Callbacks of every fit and evaluation: exact resume, finite numbers, each image once."""
         return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
 
     def configure_callbacks(self) -> list[Callback]:
-        """The guards that a Trainer of somebody's own does not list."""
+        """The guards that a Trainer of somebody's own does not list; UserError for REFUSED ones."""
         callbacks = self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
         listed = {type(callback) for callback in callbacks}
+        for kind in REFUSED.keys() & listed:
+            raise UserError(f"trainer.callbacks: {kind.__name__}: {REFUSED[kind]}")
         return [guard for guard in self.guards() if type(guard) not in listed]
 
     def configure_model(self) -> None:
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
-            prepare_compiling(self.trainer.strategy.root_device.type)
+            check_compiler(self.trainer.strategy.root_device.type)
             self._compile()
 
     def _compile(self) -> None:
@@ -177,8 +188,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def next_draws(self, images: int) -> StepDraws:
         """The draws of the next batch, of `images` images.
 
-        By their places in the step if the data module counts its samples; otherwise the batch
-        stands for the step, and torch's generator gives the seed.
+        Data that does not count its samples has no place in a step: there the batch stands for the
+        step, and torch's generator gives the seed.
         """
         data = counting_data(self.trainer)
         if data is None:
@@ -210,10 +221,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
                 "--trainer.max_epochs, --trainer.max_steps or --trainer.max_time"
             )
         epoch = steps_per_epoch(trainer) if schedule.needs_epochs else None
-        if schedule.needs_epochs and epoch is None:
-            raise UserError(
-                "the schedule counts in epochs, and the loader does not know its length"
-            )
 
         def factor(step: int) -> float:
             # One clock for all processes, as another rate is another model.
@@ -242,19 +249,16 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return optimizer
 
     def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What the optimizer may change, by name."""
+        """The parameters that the optimizer gets, by name."""
         return self.model.named_parameters()
 
-    def _log_step(self, loss: Tensor, batch_size: int) -> Tensor:
-        """Logs the loss and the learning rate of a step; returns the loss."""
-        self.log("train/loss", loss, prog_bar=True, batch_size=batch_size)
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+        loss, size = self.training_loss(batch), len(batch[0])
+        self.log("train/loss", loss, prog_bar=True, batch_size=size)
         rates = [group["lr"] for group in self.trainer.optimizers[0].param_groups]
         # A tensor on the CPU: Lightning would move a number to the device, and wait for it.
-        self.log("lr", torch.tensor(max(rates), dtype=torch.float64), batch_size=batch_size)
+        self.log("lr", torch.tensor(max(rates), dtype=torch.float64), batch_size=size)
         return loss
-
-    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
-        return self._log_step(self.training_loss(batch), len(batch[0]))
 
     @abstractmethod
     def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
@@ -303,21 +307,10 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """What must hold before training continues from it; an evaluation is left alone.
-
-        Raises UserError where averaged weights would be trained on as if training had stopped with
-        them.
-        """
-        if self.trainer.state.fn != TrainerFn.FITTING:
-            return
-        if "current_model_state" in checkpoint and not averages(self.trainer):
+        """UserError where training would continue from averaged weights as if they were its own."""
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        if fitting and "current_model_state" in checkpoint and not averages(self.trainer):
             raise UserError(
                 "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
                 "new run with --model.pretrained"
             )
-
-
-def averages(trainer: Trainer) -> bool:
-    """Whether the run averages its weights."""
-    callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-    return any(isinstance(callback, WeightAveraging) for callback in callbacks)

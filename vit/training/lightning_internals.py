@@ -1,4 +1,4 @@
-"""What exact resume and a stop of all processes need of Lightning's private parts, in one place.
+"""Lightning's private parts that exact resume and a stop of all processes need, in one place.
 
 tests/training/test_lightning_internals.py fails where Lightning has changed one of them.
 """
@@ -88,7 +88,7 @@ def place_loops(
 
 
 def _validates(trainer: Trainer, epoch: int, batch: int, batches_per_epoch: int) -> bool:
-    """Whether this trainer validates after so many batches of the epoch (from 0)."""
+    """True if this trainer validates after so many batches of the epoch (from 0)."""
     interval, every = trainer.val_check_interval, trainer.check_val_every_n_epoch
     if not trainer.enable_validation or not isinstance(interval, int | float):
         return False

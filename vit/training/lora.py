@@ -84,12 +84,12 @@ def merge_lora(model: nn.Module) -> None:
 
     A model without factors is left as it is.
     """
-    found = [layer for layer in model.modules() if isinstance(layer, LoraLinear)]
-    for layer in found:
+    adapted = [layer for layer in model.modules() if isinstance(layer, LoraLinear)]
+    for layer in adapted:
         layer.weight.copy_(merged(layer.weight, layer.lora_a, layer.lora_b))
         del layer.lora_a, layer.lora_b
         layer.__class__ = _PLAIN[type(layer)]  # pyright: ignore[reportAttributeAccessIssue]
-    if found:
+    if adapted:
         model.requires_grad_(True)
 
 

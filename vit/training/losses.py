@@ -86,22 +86,6 @@ class Loss:
         return terms.mean() if self.kind == "bce" else terms.sum(-1).mean()
 
 
-def refuse_double_balance(
-    balanced_sampling: bool, class_weights: str | dict[str, float] | None
-) -> None:
-    """UserError where rare classes are both drawn and weighted as if they were common.
-
-    The weights are those of the set as it is, so a class with a tenth of the images of another
-    would count ten times as much, not equally.
-    """
-    if balanced_sampling and class_weights == "balanced":
-        raise UserError(
-            "data.sampling.balanced=true and model.loss.class_weights=balanced would correct "
-            "imbalance twice; use one: --data.sampling.balanced false, or "
-            "--model.loss.class_weights none"
-        )
-
-
 def balanced_weights(counts: list[int]) -> Float[Tensor, "k"]:
     """n / (k * count) per class: their mean over the images is 1."""
     empty = [i for i, count in enumerate(counts) if count == 0]

@@ -29,7 +29,6 @@ from vit.training.masking import (
     NUM_COLORS,
     Corruption,
     Target,
-    check_target,
     color_classes,
     color_pixels,
     draw_corruption,
@@ -102,7 +101,6 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
             )
         self.model = network
         patch_size, width = network.patch_size, network.config.width
-        check_target(target, patch_size)
         if network.config.grid == (1, 1):
             raise UserError(
                 f"the image is a single patch of {patch_size} pixels: nothing is left to predict "
@@ -151,7 +149,7 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
     def forward(
         self, images: Float[Tensor, "b 3 h w"], corruption: Corruption
     ) -> Float[Tensor, "b m o"]:
-        """What is predicted at the corrupted patches: logits, 512 an answer, or pixels."""
+        """Predictions at the corrupted patches: logits, 512 an answer, or pixels."""
         # With precision bf16-true, images still come in float32.
         patches, grid = self.model.embed(images.to(self.dtype))
         tokens = self.model.encode(corruption(patches, self.mask_token), grid)

@@ -32,7 +32,7 @@ DRAWS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Corruption:
-    """Which patches are corrupted, and how."""
+    """The corrupted patches, and what becomes of each."""
 
     chosen: Int[Tensor, "b m"]
     """Indices of the corrupted patches, in no order."""
@@ -88,17 +88,16 @@ def _for_rows(index: Tensor, values: Tensor) -> Tensor:
     return index[..., None].expand(-1, -1, values.shape[-1])
 
 
-def check_target(target: Target, patch_size: int) -> None:
-    """UserError where patches of that size have no such target."""
+def num_outputs(target: Target, patch_size: int) -> int:
+    """Numbers that the model gives for a patch: logits, or values of pixels.
+
+    UserError where patches of that size have no such target.
+    """
     if target == "colors_4x4" and patch_size % 4:
         raise UserError(
             f"target=colors_4x4 needs a patch_size that is a multiple of 4, not {patch_size}; "
             "choose target=mean_color"
         )
-
-
-def num_outputs(target: Target, patch_size: int) -> int:
-    """Numbers that the model gives for a patch: logits, or values of pixels."""
     answers = {"mean_color": NUM_COLORS, "colors_4x4": 16 * NUM_COLORS}
     return answers.get(target, 3 * patch_size**2)
 

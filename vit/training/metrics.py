@@ -1,11 +1,11 @@
-"""What is measured on an evaluation set. Every state is a sum over images, so any number of
-processes gives the same figures. Shapes: b batch, k classes."""
+"""Scores of an evaluation set. Every state is a sum over images, so any number of processes gives
+the same figures. Shapes: b batch, k classes."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import MeanMetric, Metric, MetricCollection
+from torchmetrics import MeanMetric, Metric, MetricCollection, SumMetric
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MultilabelExactMatch,
@@ -52,23 +52,6 @@ class CalibrationError(Metric):
         return BinSums(self.count, self.confidence, self.correct)
 
 
-class ImageCount(Metric):
-    """How many images were evaluated."""
-
-    full_state_update = False
-    count: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("count", default=torch.tensor(0), dist_reduce_fx="sum")
-
-    def update(self, probabilities: Tensor, labels: Tensor) -> None:
-        self.count += len(labels)
-
-    def compute(self) -> Tensor:
-        return self.count
-
-
 class MacroF1(Metric):
     """Mean F1 over the classes that have images or are predicted, from three counts per class.
 
@@ -88,10 +71,10 @@ class MacroF1(Metric):
 
     def update(self, probabilities: Tensor, labels: Tensor) -> None:
         """`probabilities` b k, `labels` b."""
-        said = probabilities.argmax(-1)
+        predicted = probabilities.argmax(-1)
         ones = torch.ones_like(labels)
-        self.hits.index_add_(0, labels, (said == labels).to(ones.dtype))
-        self.predicted.index_add_(0, said, ones)
+        self.hits.index_add_(0, labels, (predicted == labels).to(ones.dtype))
+        self.predicted.index_add_(0, predicted, ones)
         self.images.index_add_(0, labels, ones)
 
     def compute(self) -> Tensor:
@@ -100,27 +83,20 @@ class MacroF1(Metric):
         return f1.sum() / (occurrences > 0).sum().clamp(min=1)
 
 
-class TopAccuracy(Metric):
-    """Share of images whose label is among the `top` most probable classes."""
+class TopAccuracy(MeanMetric):
+    """Share of images whose label is among the `top` most probable classes.
 
-    full_state_update = False
-    hits: Tensor
-    images: Tensor
+    Of equal scores, which are common in bfloat16, the first classes count, as in argmax.
+    """
 
     def __init__(self, top: int) -> None:
         super().__init__()
         self.top = top
-        for name in ("hits", "images"):
-            self.add_state(name, default=torch.tensor(0), dist_reduce_fx="sum")
 
-    def update(self, probabilities: Tensor, labels: Tensor) -> None:
+    def update(self, probabilities: Tensor, labels: Tensor) -> None:  # pyright: ignore
         """`probabilities` b k, `labels` b."""
         _, classes = top_classes(probabilities, self.top)
-        self.hits += (classes == labels[:, None]).sum()
-        self.images += len(labels)
-
-    def compute(self) -> Tensor:
-        return self.hits / self.images.clamp(min=1)
+        super().update((classes == labels[:, None]).any(1).float())
 
 
 class MeanAveragePrecision(Metric):
@@ -130,7 +106,7 @@ class MeanAveragePrecision(Metric):
     class by class and keeps labels of eight bytes.
 
     Args:
-        choose: Whether `compute` chooses thresholds, too.
+        choose: `compute` chooses thresholds, too.
     """
 
     full_state_update = False
@@ -216,14 +192,34 @@ def _hits(relevant: Tensor) -> Tensor:
     return relevant.cumsum(1, dtype=torch.int64).to(exact)
 
 
-class EvaluationMetrics(torch.nn.Module):
-    """Loss, image count and scores of one split.
+class SplitMetrics(torch.nn.Module):
+    """Loss, number of images and scores of one split; a subclass adds scores."""
+
+    IN_DOUBLE: tuple[type[Metric], ...] = (MeanMetric, SumMetric, CalibrationError)
+    """Metrics whose sums are kept in float64 where the device has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss = MeanMetric()
+        self.images = SumMetric(nan_strategy="disable")  # a test for NaN waits for the device
+
+    def reset(self) -> None:
+        """Forgets what was seen; to be called before each evaluation, on the device of the run."""
+        for metric in self.modules():
+            if isinstance(metric, Metric):
+                metric.reset()
+                if isinstance(metric, self.IN_DOUBLE) and metric.device.type != "mps":
+                    metric.set_dtype(torch.float64)
+
+
+class EvaluationMetrics(SplitMetrics):
+    """Scores of a classifier.
 
     One label per image: top-1, top-5 (of more than 5 classes), macro F1, calibration error. Several
     labels: mean average precision, macro F1, exact match.
 
     Args:
-        choose_thresholds: Whether `compute` chooses the thresholds of several labels per image.
+        choose_thresholds: `compute` chooses the thresholds of several labels per image.
     """
 
     def __init__(
@@ -234,8 +230,6 @@ class EvaluationMetrics(torch.nn.Module):
         self.multilabel = multilabel
         self.thresholds: Tensor | None = None
         """`k` thresholds of F1 and exact match with several labels per image; None for 0.5."""
-        self.loss = MeanMetric()
-        self.images = ImageCount()
         kwargs: dict[str, Any] = {"validate_args": False}
         if multilabel:
             # Average precision keeps every score; thresholds would round it.
@@ -259,14 +253,14 @@ class EvaluationMetrics(torch.nn.Module):
         if len(labels) == 0:
             return
         self.loss.update(loss, weight=len(labels))
-        self.images.update(probabilities, labels)
+        self.images.update(len(labels))
         labels = labels.long()
         if self.thresholds is None:
             self.scores.update(probabilities, labels)
             return
-        said = (probabilities > self.thresholds.to(probabilities.device)).long()
+        answers = (probabilities > self.thresholds.to(probabilities.device)).long()
         for name, metric in self.scores.items():
-            metric.update(probabilities if name == "map" else said, labels)
+            metric.update(probabilities if name == "map" else answers, labels)
 
     def chosen_thresholds(self) -> Tensor | None:
         """float32 `k`, with the highest F1 on what was computed last; None where none are wanted.
@@ -280,15 +274,8 @@ class EvaluationMetrics(torch.nn.Module):
         return {"loss": self.loss.compute(), **self.scores.compute()}
 
     def reset(self) -> None:
-        """Forgets what was seen; to be called before each evaluation, on the device of the run."""
-        for metric in (self.loss, self.images, self.scores):
-            metric.reset()
-        device = self.loss.device
-        if device.type != "mps":  # which has no float64
-            for metric in (self.loss, *self.scores.values()):
-                if isinstance(metric, MeanMetric | CalibrationError):
-                    metric.set_dtype(torch.float64)
+        super().reset()
         if "map" in self.scores:
             # So that a process that gets no image has scores of the right shape to share.
-            nothing = torch.empty(0, self.num_classes, device=device)
+            nothing = torch.empty(0, self.num_classes, device=self.loss.device)
             self.scores["map"].update(nothing, nothing.long())

@@ -70,7 +70,7 @@ class Mixing:
         return mixed, targets.lerp(targets[partners], (1 - keep).to(targets)[:, None])
 
     def _boxes(self, draws: StepDraws, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Which images get a box, `b`; top, bottom, left, right of their boxes, `4 b`, others 0."""
+        """The images that get a box, bool `b`; its top, bottom, left and right, or 0, `4 b`."""
         numbers = draws.uniforms("mixing", 3).double().T  # switch, centre's row and column
         cut = numbers[0] < (0.5 if self.mixup > 0 else 1)
         side = (1 - draws.beta("cutmix", self.cutmix)).sqrt()
@@ -88,7 +88,7 @@ def _areas(bounds: Tensor) -> Tensor:
 
 
 def _inside(bounds: Tensor, height: int, width: int) -> Tensor:
-    """Whether each pixel is in the box of its image: `4 b` -> `b 1 h w`."""
+    """The pixels in the box of their image: `4 b` -> bool `b 1 h w`."""
     top, bottom, left, right = bounds[:, :, None]
     rows = torch.arange(height, device=bounds.device)
     columns = torch.arange(width, device=bounds.device)

@@ -1,4 +1,4 @@
-"""What is measured of masked patch prediction, and what an answer without a look at the image gets.
+"""Scores of masked patch prediction, and those of an answer without a look at the image.
 
 Every state is a sum over patches, so any number of processes gives the same figures. Shapes:
 b batch, m corrupted patches an image, o answers a patch, k classes.
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric
 
-from vit.training.metrics import ImageCount
+from vit.training.metrics import SplitMetrics
 
 
 class BestConstant(Metric):
@@ -30,7 +30,7 @@ class BestConstant(Metric):
         super().__init__()
         self.num_classes = num_classes
         if num_classes:
-            counts = torch.zeros(num_answers, num_classes, dtype=torch.int64)
+            counts = torch.zeros(num_answers, num_classes)
             self.add_state("counts", default=counts, dist_reduce_fx="sum")
         else:
             for name in ("total", "squares"):
@@ -41,7 +41,7 @@ class BestConstant(Metric):
         """`targets` b m o: classes, or pixels."""
         flat = targets.flatten(0, 1)
         if self.num_classes:
-            self.counts.scatter_add_(1, flat.T, torch.ones_like(flat.T))
+            self.counts.scatter_add_(1, flat.T, torch.ones_like(flat.T, dtype=self.counts.dtype))
         else:
             flat = flat.to(self.total.dtype)
             self.total += flat.sum(0)
@@ -57,21 +57,21 @@ class BestConstant(Metric):
         return {"constant_loss": entropy.mean(), "constant_acc1": shares.amax(1).mean()}
 
 
-class PatchMetrics(torch.nn.Module):
+class PatchMetrics(SplitMetrics):
     """Loss, image count, accuracy of the colours, and the same of the best constant answer."""
+
+    IN_DOUBLE = (*SplitMetrics.IN_DOUBLE, BestConstant)
 
     def __init__(self, num_answers: int, num_classes: int) -> None:
         """`num_classes` 0 is for pixels, which have no accuracy."""
         super().__init__()
-        self.loss = MeanMetric()
-        self.images = ImageCount()
         self.constant = BestConstant(num_answers, num_classes)
         self.right = MeanMetric() if num_classes else None
 
     def update(self, predicted: Tensor, targets: Tensor, loss: Tensor) -> None:
         """`predicted` b m (o k) logits or b m o pixels, `targets` b m o, `loss` their mean."""
         self.loss.update(loss, weight=len(targets))
-        self.images.update(predicted, targets)
+        self.images.update(len(targets))
         self.constant.update(targets)
         if self.right is not None:
             answers = predicted.unflatten(-1, (targets.shape[-1], -1)).argmax(-1)
@@ -83,12 +83,3 @@ class PatchMetrics(torch.nn.Module):
         if self.right is not None:
             scores["acc1"] = self.right.compute()
         return {**scores, **self.constant.compute()}
-
-    def reset(self) -> None:
-        """Forgets what was seen; to be called before each evaluation, on the device of the run."""
-        for metric in self.children():
-            assert isinstance(metric, Metric)
-            metric.reset()
-            counts = metric is self.images or (metric is self.constant and metric.num_classes)
-            if not counts and metric.device.type != "mps":  # which has no float64
-                metric.set_dtype(torch.float64)

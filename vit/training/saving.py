@@ -82,11 +82,10 @@ class LastCheckpoint(Checkpoint):
         seconds: Time between two saves; by default 60 at ends of epochs, 900 within an epoch.
     """
 
-    # Why this is not Lightning's ModelCheckpoint. That one saves at a fixed count of epochs or
-    # steps: on thirty photos a file of the model's size every second, on ImageNet one per hour. Its
-    # train_time_interval excludes ends of epochs, broadcasts in every batch, and may save between
-    # batches whose gradients are accumulated. Its save_on_exception saves after any exception, also
-    # where one process alone has failed and the others wait.
+    # Lightning's ModelCheckpoint saves at a count of epochs or steps: on thirty photos every
+    # second, on ImageNet once per hour. Its train_time_interval excludes ends of epochs and may
+    # save between batches whose gradients are accumulated. Its save_on_exception also saves where
+    # one process alone has failed and the others wait.
 
     CHECK_EVERY = 50  # steps: all processes must agree on the clock, which takes a broadcast
 
@@ -142,7 +141,7 @@ class LastCheckpoint(Checkpoint):
             self._save(trainer)
 
     def _waited(self, trainer: Trainer, seconds: float) -> bool:
-        """Whether that much time has passed, by the first process's clock."""
+        """True if that much time has passed, by the first process's clock."""
         return trainer.strategy.broadcast(time.monotonic() - self._saved_at >= seconds)
 
     def _save(self, trainer: Trainer) -> None:
@@ -164,10 +163,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        if storage_options is not None:
-            raise TypeError("storage_options have no meaning for a local file")
         if "://" in str(path):  # a remote store: only Lightning's own way of writing reaches it
-            return super().save_checkpoint(checkpoint, path)
+            return super().save_checkpoint(checkpoint, path, storage_options)
         try:
             with atomic(Path(path)) as temporary, temporary.open("wb") as file:
                 torch.save(checkpoint, file)

@@ -34,9 +34,7 @@ def protocol(name: str, images: int) -> Protocol:
     BiT-HyperRule for `images` training images (arXiv:1912.11370, section 3.3)."""
     if name in CATALOG and (paper := CATALOG[name].paper) is not None:
         return paper.transfer
-    from vit.training.callbacks.hyperrule import hyperrule  # heavy: imports lightning
-
-    steps = {"small": 500, "medium": 10_000, "large": 20_000}[hyperrule(images)]
+    steps = 500 if images < 20_000 else 10_000 if images < 500_000 else 20_000
     return Protocol(steps, PAPER_GRID, 0.1)
 
 

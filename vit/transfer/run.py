@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vit.console import note, say
+from vit.console import clock, note, say
 from vit.hardware import hardware, versions
-from vit.training.callbacks.progress import clock
 from vit.transfer.cells import Diverged, run_cell
 from vit.transfer.plan import Arguments, check_plan
 from vit.transfer.table import Row, Trial, to_csv, to_json, to_markdown

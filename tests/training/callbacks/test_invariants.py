@@ -1,90 +1,13 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from vit.data.sampler import EvalSampler
-from vit.errors import UserError
 from vit.training.callbacks.invariants import is_whole
 from vit.training.mixing import Mixing
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-# FiniteLoss
-
-
-def break_at(model: Any, step: int) -> None:
-    """The loss of optimizer step `step`, from 1, is NaN."""
-    normal = model.training_step
-
-    def training_step(batch: Any, batch_idx: int) -> Any:
-        loss = normal(batch, batch_idx)
-        return loss * float("nan") if model.trainer.global_step + 1 == step else loss
-
-    model.training_step = training_step
-
-
-@pytest.mark.parametrize("interval", [1, 1000])
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_loss_that_is_not_finite_stops_and_names_the_step(
-    interval: int, accumulate: int, make_data, make_model, make_trainer, tmp_path: Path
-) -> None:
-    model = make_model()
-    break_at(model, 4)
-    keep = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=1, filename="at")
-    trainer = make_trainer(
-        max_epochs=4,
-        log_every_n_steps=interval,
-        accumulate_grad_batches=accumulate,
-        callbacks=[keep],
-    )
-    with pytest.raises(UserError, match=r"^the loss is not finite since step 4: training stopped"):
-        trainer.fit(model, make_data())
-    [file] = tmp_path.glob("*.ckpt")
-    checkpoint = torch.load(file, weights_only=True)
-    assert checkpoint["global_step"] == 3
-    assert all(value.isfinite().all() for value in checkpoint["state_dict"].values())
-
-
-def test_without_checkpoints_the_epoch_still_ends_in_an_error(
-    make_data, make_model, make_trainer
-) -> None:
-    model = make_model()
-    break_at(model, 2)
-    trainer = make_trainer(max_epochs=1, log_every_n_steps=1000, limit_val_batches=0)
-    with pytest.raises(UserError, match="since step 2"):
-        trainer.fit(model, make_data())
-
-
-def test_an_evaluation_is_not_wasted_on_broken_weights(make_data, make_model, make_trainer) -> None:
-    model = make_model()
-    break_at(model, 3)
-    trainer = make_trainer(max_epochs=1, log_every_n_steps=1000, val_check_interval=3)
-    with pytest.raises(UserError, match="since step 3"):
-        trainer.fit(model, make_data())
-    assert trainer.callback_metrics.get("val/loss") is None
-
-
-def test_gradients_that_overflow_reach_no_checkpoint(
-    make_data, make_model, make_trainer, tmp_path: Path
-) -> None:
-    class Overflow(Callback):
-        def on_before_optimizer_step(self, trainer: Any, model: Any, optimizer: Any) -> None:
-            if trainer.global_step == 2:
-                next(model.parameters()).grad.fill_(float("inf"))
-
-    keep = ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=1, filename="at")
-    trainer = make_trainer(max_epochs=1, callbacks=[Overflow(), keep])
-    with pytest.raises(UserError, match="the gradients are not finite since step 3"):
-        trainer.fit(make_model(), make_data())
-    [file] = tmp_path.glob("*.ckpt")
-    assert torch.load(file, weights_only=True)["global_step"] == 2
-
-
-# EveryImageOnce
 
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
@@ -129,9 +52,6 @@ def test_a_limited_evaluation_is_not_counted(make_data, make_model, make_trainer
     make_trainer(limit_val_batches=1).validate(make_model(), make_data(), verbose=False)
     make_trainer(fast_dev_run=True).fit(make_model(), make_data())
     assert is_whole(1.0) and not is_whole(1) and not is_whole(0.5)
-
-
-# ConsumedSamples
 
 
 def test_images_are_counted_exactly_and_logged(make_data, make_model, make_trainer) -> None:

@@ -42,15 +42,6 @@ def test_only_kernels_decay_with_attention_pooling_and_tanh_layer() -> None:
     assert decaying(model) == expected
 
 
-def test_only_convolutions_decay_in_a_resnet() -> None:
-    model = ResNet(ResNetConfig(depths=(1, 1), num_classes=3, image_size=32))
-    names = decaying(model)
-    assert {"stem.conv.weight", "head.fc.weight"} <= names
-    assert not any("norm" in name or name.endswith("bias") for name in names)
-    kernels = {name for name, p in model.named_parameters() if p.dim() == 4}
-    assert names == kernels
-
-
 def test_layer_decay_by_hand_for_three_layers() -> None:
     model = vit(num_registers=1)
     scales = {n: g["lr_scale"] for g in groups_of(model, layer_decay=0.5) for n in g["names"]}

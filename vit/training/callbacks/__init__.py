@@ -3,20 +3,18 @@
 from vit.training.callbacks.by_size import FineTuneBySize
 from vit.training.callbacks.ema import EMA
 from vit.training.callbacks.finite import FiniteLoss
-from vit.training.callbacks.hyperrule import BiTHyperRule
 from vit.training.callbacks.invariants import ConsumedSamples, EveryImageOnce
-from vit.training.callbacks.linear_probe import LinearProbeFirst
+from vit.training.callbacks.linear_probe import LinearProbe
 from vit.training.callbacks.progress import RunProgress
 from vit.training.callbacks.stopping import Patience, StopTogether
 
 __all__ = [
     "EMA",
-    "BiTHyperRule",
     "ConsumedSamples",
     "EveryImageOnce",
     "FineTuneBySize",
     "FiniteLoss",
-    "LinearProbeFirst",
+    "LinearProbe",
     "Patience",
     "RunProgress",
     "StopTogether",

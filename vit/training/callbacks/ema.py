@@ -83,3 +83,9 @@ class EMA(WeightAveraging):
         # The module holds the average now; Lightning would swap it out again in a later validation
         # and load the raw weights of a checkpoint in a later test.
         self._average_model = None
+
+
+def averages(trainer: Trainer) -> bool:
+    """True if a callback of the run averages its weights."""
+    callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+    return any(isinstance(callback, WeightAveraging) for callback in callbacks)

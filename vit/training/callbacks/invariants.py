@@ -1,4 +1,4 @@
-"""What must hold in every run: exact resume, every image once."""
+"""Invariants of every run: exact resume, every image once."""
 
 from typing import Any
 
@@ -108,5 +108,5 @@ class EveryImageOnce(Callback):
 
 
 def is_whole(limit: int | float) -> bool:
-    """Whether a limit_..._batches of the Trainer leaves nothing out; 1 is one batch, 1.0 all."""
+    """True if a limit_..._batches of the Trainer leaves nothing out; 1 is one batch, 1.0 all."""
     return isinstance(limit, float) and limit == 1.0

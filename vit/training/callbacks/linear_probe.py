@@ -1,7 +1,8 @@
-"""Linear probing before fine-tuning (LP-FT, Kumar et al., arXiv:2202.10054, section 3.3).
+"""A head fitted to the frozen features: before fine-tuning (LP-FT, Kumar et al., arXiv:2202.10054,
+section 3.3), or as the whole of a run (`vit fit -c probe`).
 
-A head that starts at zero learns slowly and bends good features while it does. Fitted to the frozen
-features first, it is a good classifier before the first step, and fine-tuning starts from there.
+A head that starts at zero learns slowly and bends good features while it does. Fitted first, it is
+a good classifier before the first step, and fine-tuning starts from there.
 Shapes: n images, d features, k classes.
 """
 
@@ -15,78 +16,85 @@ from torch import Tensor
 
 from vit.console import say
 from vit.errors import UserError
-from vit.logistic import fit_head, set_head
-from vit.training.counted_data import CountedData, counting_data
+from vit.logistic import STRENGTHS, fit_head, set_head
+from vit.training.counted_data import CountedData, counting_data, logits_of
 
 MAX_IMAGES = 10_000
-"""At most this many images of the training set are used."""
+"""Training images for a head that is fine-tuned next, at most."""
+WIDE_STRENGTHS = tuple(10.0 ** (exponent / 2) for exponent in range(-9, 1))
+"""Weights of the squared norm for a head that stays, 3e-5 to 1: weak ones are best for hundreds of
+images per class."""
 
 
-class LinearProbeFirst(Callback):
-    """Fits a fresh head to the features of pretrained weights before the first step.
+class LinearProbe(Callback):
+    """Fits the head to the features of pretrained weights before the first step.
 
     The features of the training images come from the evaluation preprocessing. The head is their
     logistic regression with a squared norm, whose strength is chosen by cross-validation on these
-    images: at most MAX_IMAGES of them, drawn by the run's seed. Nothing happens in a resumed run,
-    with random weights, or where the weights came with a head for these classes.
+    images.
+
+    Args:
+        alone: The head is all that the run learns: it replaces any other, is fitted to all images,
+            and the run ends before its first step. Otherwise at most MAX_IMAGES are drawn by the
+            run's seed, and nothing happens in a resumed run, with random weights, or where the
+            weights came with a head for these classes.
     """
+
+    def __init__(self, alone: bool = False) -> None:
+        self.alone = alone
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         report: Any = getattr(pl_module, "load_report", None)
-        if trainer.ckpt_path is not None or report is None or not report.reinitialised:
+        if self.alone and report is None:
+            raise UserError(
+                "a probe of random features says little: give --model.pretrained WEIGHTS "
+                "(`vit models` and docs/weights.md say which there are)"
+            )
+        if self.alone:
+            trainer.should_stop = True
+        elif trainer.ckpt_path is not None or report is None or not report.reinitialised:
             return
         data = counting_data(trainer)
         if data is None:
-            raise UserError("LinearProbeFirst needs the images of vit.ImageData")
+            raise UserError("LinearProbe needs the images of vit.ImageData")
         network: Any = pl_module.model
-        features, labels = self._features(trainer, data, network)
+        features, labels = self._features(trainer, network)
         if trainer.is_global_zero:
-            accuracies = []
-            for layer, inputs in zip(network.head_layers, features, strict=True):
-                weight, bias, accuracy = fit_head(inputs, labels, data.num_classes)
-                set_head(layer, weight, bias)
-                accuracies.append(accuracy)
-            kind = "labels right" if data.multilabel else "accuracy"
-            say(
-                f"head: fitted to the features of {len(labels):,} images before training; "
-                f"{kind} on images left out of the fit {max(accuracies):.3f}"
-            )
+            self._fit(data, network, features, labels)
         for layer in network.head_layers:
             for parameter in layer.parameters():
                 parameter.data.copy_(trainer.strategy.broadcast(parameter.data))
 
-    def _features(
-        self, trainer: Trainer, data: CountedData, network: Any
-    ) -> tuple[list[Tensor], Tensor]:
-        """What each head receives, float64 `n d` on the CPU, and the labels, from all processes."""
+    def _fit(self, data: CountedData, network: Any, features: list[Tensor], labels: Tensor) -> None:
+        strengths, accuracies = WIDE_STRENGTHS if self.alone else STRENGTHS, []
+        for layer, inputs in zip(network.head_layers, features, strict=True):
+            weight, bias, accuracy = fit_head(inputs, labels, data.num_classes, strengths)
+            set_head(layer, weight, bias)
+            accuracies.append(accuracy)
+        kind = "labels right" if data.multilabel else "accuracy"
+        say(
+            f"head: fitted to the features of {len(labels):,} images; "
+            f"{kind} on images left out of the fit {max(accuracies):.3f}"
+        )
+
+    def _features(self, trainer: Trainer, network: Any) -> tuple[list[Tensor], Tensor]:
+        """The inputs of each head, float64 `n d` on the CPU, and the labels, of all processes."""
         inputs: list[list[Tensor]] = [[] for _ in network.head_layers]
         hooks = [
             layer.register_forward_pre_hook(
-                lambda _, given, kept=kept: kept.append(given[0].flatten(1).double().cpu())
+                lambda _, given, taken=taken: taken.append(given[0].flatten(1).double().cpu())
             )
-            for layer, kept in zip(network.head_layers, inputs, strict=True)
+            for layer, taken in zip(network.head_layers, inputs, strict=True)
         ]
-        was_training = network.training
-        network.eval()
-        labels = []
-        try:
-            with torch.inference_mode(), trainer.precision_plugin.forward_context():
-                for images, label, _ in data.evaluation_loader("train", limit=MAX_IMAGES):
-                    if not len(images):  # a process without a share, or only unreadable images
-                        continue
-                    images = data.preprocess.normalize(images.to(trainer.strategy.root_device))
-                    network(images.to(next(network.parameters()).dtype))
-                    labels.append(label)
-        finally:
-            for hook in hooks:
-                hook.remove()
-            network.train(was_training)
-        gathered = _from_all_processes((inputs, labels))
+        outputs = logits_of(trainer, network, "train", None if self.alone else MAX_IMAGES)
+        for hook in hooks:
+            hook.remove()
+        shares = _from_all_processes((inputs, [labels.cpu() for _, labels in outputs]))
         features = [
-            [t for share in gathered for t in share[0][head]] for head in range(len(inputs))
+            torch.cat([rows for share in shares for rows in share[0][head]])
+            for head in range(len(inputs))
         ]
-        labels = [label for share in gathered for label in share[1]]
-        return [torch.cat(tensors) for tensors in features], torch.cat(labels)
+        return features, torch.cat([labels for share in shares for labels in share[1]])
 
 
 def _from_all_processes(value: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from vit.signals import Stopped
 from vit.training.lightning_internals import ignore_signals
 
 PATIENCE = timedelta(minutes=10)
-"""How long a process waits for the others between two steps before it fails."""
+"""Time that a process waits for the others between two steps before it fails."""
 _MOST_BATCHES = 2**31
 """Stands for the infinity of a loader that does not know its length."""
 

@@ -1,4 +1,10 @@
-"""What our optimizers do alike: a closure before the step, a group of parameters at once."""
+"""LAMB and SGDW, which torch does not have, by its operations on lists of tensors.
+
+One call for all tensors of a group: a kernel for each would take a GPU longer than the arithmetic.
+"""
+
+# torch._foreach_* are how torch's own optimizers do this, but have no public name.
+# pyright: reportPrivateImportUsage=false
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -24,9 +30,9 @@ def evaluate(closure: Closure | None) -> float | None:
 class ForeachOptimizer(Optimizer, ABC):
     """Moves all parameters of a group that have gradients together, by torch._foreach_*."""
 
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+    def __init__(self, params: Any, **defaults: Any) -> None:
         check_arguments(defaults)
-        super().__init__(params, defaults)
+        super().__init__(params, {**defaults, "step": 0})
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:  # pyright: ignore
@@ -34,6 +40,7 @@ class ForeachOptimizer(Optimizer, ABC):
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if params:
+                group["step"] += 1
                 self._move(group, params, [p.grad for p in params])
         return loss
 
@@ -47,3 +54,76 @@ class ForeachOptimizer(Optimizer, ABC):
             if not self.state[p]:
                 self.state[p] = {name: torch.zeros_like(p) for name in names}
         return [[self.state[p][name] for p in params] for name in names]
+
+
+class LAMB(ForeachOptimizer):
+    """Algorithm 2 of the paper with Adam's bias correction, as NVIDIA's FusedLAMB has it.
+
+    The step of a parameter is m / (sqrt(v) + eps) + weight_decay * p, and where it decays, it is
+    rescaled to the parameter's norm. Parameters without decay, which are the biases, norms, tokens
+    and positions, take Adam's step. FusedLAMB also clips the gradients to a global norm of 1; here
+    that is the Trainer's, --trainer.gradient_clip_val 1.
+
+    Args:
+        params: Parameters or groups.
+        lr: Learning rate.
+        betas: Decay of the averages of the gradient and of its square.
+        eps: Added to the denominator.
+        weight_decay: Added to the step before it is rescaled, so that it, too, is a share of it.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
+        means, squares = self._state(params, "mean", "square")
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(means, grads, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_div_(roots, (1 - beta2 ** group["step"]) ** 0.5)
+        torch._foreach_add_(roots, group["eps"])
+        updates = torch._foreach_div(means, roots)
+        torch._foreach_div_(updates, 1 - beta1 ** group["step"])
+        if group["weight_decay"]:
+            torch._foreach_add_(updates, params, alpha=group["weight_decay"])
+            lengths = torch.stack(torch._foreach_norm(params))
+            steps = torch.stack(torch._foreach_norm(updates))
+            # A new head is all zeros, and would stay so.
+            ratios = torch.where((lengths > 0) & (steps > 0), lengths / steps, 1.0)
+            torch._foreach_mul_(updates, list(ratios.unbind()))
+        torch._foreach_add_(params, updates, alpha=-group["lr"])
+
+
+class SGDW(ForeachOptimizer):
+    """SGD with decoupled weight decay (arXiv:1711.05101, algorithm 1; big_vision).
+
+    p <- (1 - lr * weight_decay) * p - lr * m with m <- momentum * m + gradient. torch.optim.SGD
+    adds the decay to the gradient, so that a momentum of 0.9 makes it ten times as strong.
+
+    Args:
+        params: Parameters or groups.
+        lr: Learning rate.
+        momentum: In [0, 1).
+        weight_decay: Share of the parameter that goes at each step, for a learning rate of 1.
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+    def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
+        [moments] = self._state(params, "momentum")
+        torch._foreach_mul_(moments, group["momentum"])
+        torch._foreach_add_(moments, grads)
+        torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(params, moments, alpha=-group["lr"])

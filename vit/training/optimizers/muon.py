@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 
 from vit.errors import UserError
 from vit.hardware import has_bfloat16
@@ -28,11 +28,12 @@ ITERATIONS = 5
 AT_ONCE = 2**25
 
 
-class MuonWithAdamW(Optimizer):
-    """Muon and torch's AdamW behind one list of parameter groups and one schedule.
+class MuonWithAdamW(AdamW):
+    """AdamW whose groups of hidden matrices take Muon's step instead; one list of groups.
 
-    The state is that of the two, `muon` and `adamw`. Where nothing but a head learns, over a frozen
-    backbone, there is no matrix for Muon, and AdamW trains alone.
+    Where nothing but a head learns, over a frozen backbone, there is no matrix for Muon.
+    The rate of an r x c matrix is lr sqrt(max(1, r / c)): the authors' rule for matrices, here for
+    filters too.
 
     Args:
         params: Groups with `names`, as vit.training.optimizers.groups.param_groups makes them.
@@ -52,119 +53,70 @@ class MuonWithAdamW(Optimizer):
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.95),
     ) -> None:
-        check_arguments(
-            {
-                "lr": lr,
-                "adamw_lr": adamw_lr,
-                "weight_decay": weight_decay,
-                "momentum": momentum,
-                "betas": betas,
-            }
-        )
-        matrices, others = [], []
+        shared = {"weight_decay": weight_decay, "momentum": momentum, "betas": betas}
+        check_arguments({"lr": lr, "adamw_lr": adamw_lr, **shared})
+        groups: list[dict[str, Any]] = []
         for group in params:
             if "names" not in group:
                 raise UserError("MuonWithAdamW needs parameter groups with names, see param_groups")
             named = list(zip(group["names"], group["params"], strict=True))
-            rest = {k: v for k, v in group.items() if k not in ("names", "params")}
-            for hidden, into in ((True, matrices), (False, others)):
-                pairs = [(n, p) for n, p in named if is_hidden_matrix(n, p) == hidden]
+            for muon, rate in ((True, lr), (False, adamw_lr)):
+                pairs = [(n, p) for n, p in named if is_hidden_matrix(n, p) == muon]
                 if pairs:
-                    names, chosen = zip(*pairs, strict=True)
-                    into.append({**rest, "params": list(chosen), "names": list(names)})
-        if not matrices and not all(is_head(n) for group in others for n in group["names"]):
-            raise UserError("MuonWithAdamW found no matrices in blocks.*; use torch.optim.AdamW")
-        self.muon = self.adamw = None
-        if matrices:
-            self.muon = Muon(matrices, lr=lr, weight_decay=weight_decay, momentum=momentum)
-        if others:
-            self.adamw = AdamW(
-                others, lr=adamw_lr, weight_decay=weight_decay, betas=betas, fused=True
-            )
-        super().__init__(self._groups(), {})
-        self._share()
-
-    def _parts(self) -> dict[str, Optimizer]:
-        """The optimizers that have parameters, by the name of their state."""
-        both = {"muon": self.muon, "adamw": self.adamw}
-        return {name: part for name, part in both.items() if part is not None}
-
-    def _groups(self) -> list[dict[str, Any]]:
-        return [group for part in self._parts().values() for group in part.param_groups]
-
-    def _share(self) -> None:
-        """One list of the very groups of both, so that a schedule or scaler on it reaches both."""
-        self.param_groups = self._groups()
+                    names, chosen = (list(column) for column in zip(*pairs, strict=True))
+                    part = {"params": chosen, "names": names, "muon": muon, "lr": rate}
+                    groups.append({"momentum": momentum, **group, **part})
+        super().__init__(groups, lr=adamw_lr, betas=betas, weight_decay=weight_decay, fused=True)
+        self._step_supports_amp_scaling = False  # Muon takes unscaled gradients
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:  # pyright: ignore
-        loss = evaluate(closure)
-        for part in self._parts().values():
-            part.step()
+        loss, groups = evaluate(closure), self.param_groups
+        for group in groups:
+            if group["muon"]:
+                self._move(group)
+        self.param_groups = [group for group in groups if not group["muon"]]
+        super().step()
+        self.param_groups = groups
         return loss
 
-    def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._parts().items()}
+    def _move(self, group: dict[str, Any]) -> None:
+        """Muon's step of a group."""
+        waiting: defaultdict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        for name, parameter in zip(group["names"], group["params"], strict=True):
+            if parameter.grad is None:
+                continue
+            state, momentum = self.state[parameter], group["momentum"]
+            if not state:  # AdamW looks for `step` when a state is loaded
+                state |= {"step": torch.zeros(()), "momentum": torch.zeros_like(parameter)}
+            buffer = state["momentum"].lerp_(parameter.grad, 1 - momentum)
+            update = matrices(name, parameter.grad.lerp(buffer, momentum))
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            alike = waiting[update.shape[1:]]
+            alike.append((parameter, update))
+            if sum(values.numel() for _, values in alike) >= AT_ONCE:
+                apply_nearest(alike, group["lr"])
+        for alike in waiting.values():
+            apply_nearest(alike, group["lr"])
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name, part in self._parts().items():
-            part.load_state_dict(state_dict[name])
-        self._share()
 
+def apply_nearest(alike: list[tuple[Tensor, Tensor]], lr: float) -> None:
+    """Moves parameters by their updates, whose matrices have one shape, and empties the list.
 
-class Muon(Optimizer):
-    """Muon for parameters that are one matrix or several.
-
-    The rate of an r x c matrix is lr sqrt(max(1, r / c)): the authors' rule for matrices, here for
-    filters too.
+    They are multiplied together, because small products alone are mostly calls.
     """
-
-    def __init__(self, params: Any, *, lr: float, weight_decay: float, momentum: float) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
-
-    @torch.no_grad()
-    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        for group in self.param_groups:
-            waiting: defaultdict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-            for name, parameter in zip(group["names"], group["params"], strict=True):
-                if parameter.grad is None:
-                    continue
-                state, momentum = self.state[parameter], group["momentum"]
-                if "momentum_buffer" not in state:
-                    state["momentum_buffer"] = torch.zeros_like(parameter)
-                buffer = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
-                update = matrices(name, parameter.grad.lerp(buffer, momentum))
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                alike = waiting[update.shape[1:]]
-                alike.append((parameter, update))
-                if sum(values.numel() for _, values in alike) >= AT_ONCE:
-                    self._apply(alike, group["lr"])
-            for alike in waiting.values():
-                self._apply(alike, group["lr"])
-
-    def _apply(self, alike: list[tuple[Tensor, Tensor]], lr: float) -> None:
-        """Moves parameters by their updates, whose matrices have one shape, and empties the list.
-
-        They are multiplied together, because small products alone are mostly calls.
-        """
-        if not alike:
-            return
-        nearest = orthogonalize(torch.cat([update for _, update in alike]))
-        rate = lr * max(1, nearest.shape[1] / nearest.shape[2]) ** 0.5
-        parts = nearest.split([len(update) for _, update in alike])
-        for (parameter, _), direction in zip(alike, parts, strict=True):
-            direction = direction.reshape(parameter.shape).to(parameter.dtype)
-            parameter.add_(direction, alpha=-rate)
-        alike.clear()
-
-
-def is_head(name: str) -> bool:
-    """Whether the parameter is a head's: what learns where the backbone is frozen."""
-    return name.startswith(("head.", "head_dist."))
+    if not alike:
+        return
+    nearest = orthogonalize(torch.cat([update for _, update in alike]))
+    rate = lr * max(1, nearest.shape[1] / nearest.shape[2]) ** 0.5
+    parts = nearest.split([len(update) for _, update in alike])
+    for (parameter, _), direction in zip(alike, parts, strict=True):
+        parameter.add_(direction.reshape(parameter.shape).to(parameter.dtype), alpha=-rate)
+    alike.clear()
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
-    """Whether Muon takes the parameter: a matrix of the encoder, or filters of a hybrid's stem."""
+    """True if Muon takes the parameter: a matrix of the encoder, or filters of a hybrid's stem."""
     in_encoder = parameter.dim() == 2 and name.startswith("blocks.")
     return in_encoder or (parameter.dim() == 4 and name.startswith("patch_embed.backbone."))
 
