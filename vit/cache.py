@@ -1,4 +1,4 @@
-"""The cache folder: weights, data sets, features, indexes."""
+"""The cache folder: weights, data sets, features."""
 
 import os
 from pathlib import Path

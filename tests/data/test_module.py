@@ -8,7 +8,6 @@ import torch
 from jsonargparse import ArgumentParser, set_parsing_settings
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from PIL import Image
 from torch import Tensor
 
 from tests.grouped import image_data
@@ -57,7 +56,7 @@ class Recorder(LightningModule):
 
 
 class Count(Callback):
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         data: Any = trainer.datamodule  # pyright: ignore
         data.consumed_samples += data.batch_size * trainer.world_size
 
@@ -94,6 +93,7 @@ def test_properties_need_no_trainer(photos):
     assert "splits" not in vars(module), "scanned at the first use only"
     assert module.classes == ["cat", "dog"] and module.num_classes == 2
     assert module.class_counts == [16, 32] and not module.multilabel
+    assert module.open_image("test", 1).size == (10, 8)
     assert module.image_size == (8, 16) and module.preprocess.image_size == (8, 16)
     assert module.samples_per_epoch(1) == 48 and module.samples_per_epoch(5) == 40
     assert [module.expected_images(s) for s in ("train", "val", "test")] == [48, 6, 6]
@@ -103,32 +103,17 @@ def test_properties_need_no_trainer(photos):
 
 
 def test_some_data_must_be_given():
-    with pytest.raises(UserError, match=r"give --data\.root FOLDER .* or --data\.dataset NAME"):
-        ImageData()
-
-
-def test_an_empty_root_is_not_the_current_directory(photos, monkeypatch):
-    monkeypatch.chdir(photos)
-    with pytest.raises(UserError, match=r"root='' names no data.*--data\.root \."):
-        ImageData(root="")
-    assert ImageData(root=".").classes
-
-
-def test_a_manifest_that_is_a_pipe_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "pipe.csv")
-    with pytest.raises(UserError, match="it is a named pipe"):
-        _ = ImageData(root=str(tmp_path / "pipe.csv")).splits
+    # "" is not the current directory, and no reason to take the data set of the recipe.
+    options: list[dict[str, Any]] = [{}, {"root": ""}, {"dataset": "digits", "root": ""}]
+    for given in options:
+        with pytest.raises(UserError, match=r"give --data\.root FOLDER .* or --data\.dataset NAME"):
+            ImageData(**given)
 
 
 def test_root_wins_over_the_dataset(photos):
     assert ImageData("digits").num_classes == 10
     assert ImageData("digits", str(photos)).classes == ["cat", "dog"]
     assert ImageData("a name that nobody knows", str(photos)).classes == ["cat", "dog"]
-
-
-def test_data_dir_is_where_downloads_are_looked_for(tmp_path):
-    with pytest.raises(UserError, match="elsewhere"):
-        _ = ImageData("imagenet", data_dir=str(tmp_path / "elsewhere")).splits
 
 
 def test_a_manifest_is_a_root_and_may_have_several_labels(photos):
@@ -140,15 +125,6 @@ def test_a_manifest_is_a_root_and_may_have_several_labels(photos):
     assert labels.dtype == torch.float32 and labels.shape == (8, 2)
     with pytest.raises(UserError, match="balanced needs one label per image"):
         data(photos / "list.csv", sampling=Sampling(balanced=True)).train_dataloader()
-
-
-def test_fractions_and_seed_reach_the_cut(photos):
-    assert len(data(photos, val_fraction=0.5).splits.val or ()) == 30
-    assert len(data(photos, test_fraction=0.5).splits.test or ()) == 30
-    names = [list(data(photos, seed=seed).image_set("val").names) for seed in (0, 0, 1)]
-    assert names[0] == names[1] != names[2]
-    digits = image_data("digits", val_fraction=0.25)
-    assert abs(len(digits.image_set("val")) - 0.25 * (1797 - 359)) < 10
 
 
 def test_batches_are_uint8_and_normalised_on_the_device(photos):
@@ -167,18 +143,12 @@ def test_batches_are_uint8_and_normalised_on_the_device(photos):
 
 
 def test_every_field_of_inputs_reaches_the_preprocessing(photos):
-    fields = InputFormat(
-        resize="squash",
-        crop_fraction=0.5,
-        interpolation="bicubic",
-        mean=(0.1, 0.2, 0.3),
-        std=(0.4, 0.5, 0.6),
-    )
-    given = data(photos, inputs=fields).preprocess.to_dict()
-    assert given.pop("image_size") == [8, 8]
-    assert {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()} == {
-        name: getattr(fields, name) for name in given
+    fields: dict[str, Any] = {
+        **{"resize": "squash", "crop_fraction": 0.5, "interpolation": "bicubic"},
+        **{"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)},
     }
+    given = data(photos, inputs=InputFormat(**fields)).preprocess
+    assert given == Preprocess(image_size=(8, 8), **fields)
     assert ImageData(root=str(photos)).preprocess == Preprocess(
         image_size=(224, 224),
         resize="crop",
@@ -195,34 +165,19 @@ def test_augment_is_used_in_training_only(photos):
     one, two = first(flipped.train_dataloader()), first(plain.train_dataloader())
     assert one[2].tolist() == two[2].tolist()
     assert not torch.equal(one[0], two[0])
+    other = first(data(photos, seed=1, augment=PLAIN).train_dataloader())
+    assert other[2].tolist() != two[2].tolist()
     assert torch.equal(first(flipped.val_dataloader())[0], first(plain.val_dataloader())[0])
 
 
-def test_seed_decides_the_order_and_the_augmentation(photos):
-    area = TrainTransform(crop="inception", crop_area=(0.1, 0.5))
-    cut = {"val_fraction": 0.0, "test_fraction": 0.0, "augment": area}
-    one, same, other = (
-        first(data(photos, seed=seed, **cut).train_dataloader()) for seed in (0, 0, 1)
-    )
-    assert torch.equal(one[0], same[0]) and one[2].tolist() == same[2].tolist()
-    assert one[2].tolist() != other[2].tolist()
-
-
-def test_balanced_sampling_draws_classes_equally(photos, make_tree):
+def test_sampling_reaches_the_sampler(photos, make_tree):
     root = make_tree(photos.parent / "uneven", {"rare": 4, "common": 76})
     options = {"val_fraction": 0.0, "test_fraction": 0.0, "batch_size": 80, "augment": PLAIN}
     module = data(root, sampling=Sampling(balanced=True), **options)
-    counts = torch.zeros(2)
-    for epoch in range(5):
-        module.consumed_samples = 80 * epoch
-        counts += torch.bincount(first(module.train_dataloader())[1], minlength=2)
-    # 400 draws at 1/2: standard deviation 10.
-    assert abs(counts[0].item() - 200) < 45
+    counts = torch.bincount(first(module.train_dataloader())[1])
+    assert abs(counts[0].item() - 40) < 20  # 80 draws at 1/2: standard deviation 4.5
     plain = first(data(root, **options).train_dataloader())[1]
     assert torch.bincount(plain).tolist() == [76, 4]
-
-
-def test_repeats_reach_the_sampler(photos):
     indices = first(data(photos, sampling=Sampling(repeats=4)).train_dataloader())[2].tolist()
     assert len(set(indices)) == 2
 
@@ -237,27 +192,19 @@ def test_on_error_skip_reaches_every_split(photos):
         first(data(photos).val_dataloader())
 
 
-def test_open_image_is_the_file(photos):
-    module = data(photos)
-    image = module.open_image("test", 1)
-    assert isinstance(image, Image.Image) and image.size == (10, 8)
-    path = str(module.image_set("test").items[1])
-    assert image.tobytes() == Image.open(path).convert("RGB").tobytes()
-
-
 def test_num_workers_are_taken_or_chosen(photos):
     assert data(photos, num_workers=3).train_dataloader().num_workers == 3
     chosen = data(photos, num_workers=None).train_dataloader().num_workers
     assert chosen == min(len(os.sched_getaffinity(0)), 8)
     digits = ImageData("digits", image_size=8, augment=PLAIN)
-    assert digits.train_dataloader().num_workers == 0
+    assert digits.train_dataloader().num_workers == 0 and digits.batch_size == 64
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-        ({"num_workers": -1}, r"num_workers=-1 must be in \[0, 1024\]"),
+        ({"num_workers": -1}, r"num_workers=-1 must be at least 0"),
         ({"image_size": 0}, "image_size"),
         ({"cache": "ramm"}, "cache='ramm' is unknown; did you mean 'ram'"),
         (
@@ -284,19 +231,12 @@ def test_training_sees_every_image_once_an_epoch_and_evaluation_too(photos):
     module.evaluation_split = "train"
     trainer().test(model, datamodule=module, verbose=False)
     assert model.indices("test")[6:] == [*range(48)]
+    trainer().predict(model, datamodule=module)
+    assert model.indices("predict") == [*range(48)]
 
 
-def test_predict_runs_on_the_chosen_split(photos):
-    for split, count in (("train", 48), ("val", 6), ("test", 6)):
-        model = Recorder()
-        module = data(photos)
-        module.evaluation_split = split
-        trainer().predict(model, datamodule=module)
-        assert model.indices("predict") == [*range(count)]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_resume_sees_exactly_the_rest(num_workers, photos, tmp_path):
+@pytest.mark.parametrize(("num_workers", "ends"), [(0, (4, 8, 12, 16)), (2, (8,))])
+def test_resume_sees_exactly_the_rest(num_workers, ends, photos, tmp_path):
     def new() -> ImageData:
         # The default augmentation, so that pixels are compared, too.
         return data(photos, num_workers=num_workers)
@@ -307,7 +247,7 @@ def test_resume_sees_exactly_the_rest(num_workers, photos, tmp_path):
         whole, datamodule=new()
     )
     assert len(whole.seen["train"]) == 18
-    for done in (4, 8, 12, 16):  # of 6 batches per epoch
+    for done in ends:  # of 6 batches per epoch
         rest = Recorder()
         trainer(max_epochs=3).fit(rest, datamodule=new(), ckpt_path=tmp_path / f"step={done}.ckpt")
         assert rest.seen["train"] == whole.seen["train"][done:]
@@ -326,8 +266,7 @@ def test_a_run_that_ended_inside_an_epoch_goes_on_from_there(photos, tmp_path):
     assert half.seen["train"] + rest.seen["train"] == whole.seen["train"][:14]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize(("limit", "batches"), [(4, 4), (0.5, 3)])
+@pytest.mark.parametrize(("limit", "batches", "num_workers"), [(4, 4, 0), (0.5, 3, 0), (4, 4, 2)])
 def test_limited_epochs_go_through_all_images(limit, batches, num_workers, photos):
     whole, model = Recorder(), Recorder()
     trainer(max_epochs=4).fit(whole, datamodule=data(photos))
@@ -402,6 +341,7 @@ def test_the_command_line_reaches_every_argument(photos):
     )
     module = parser.instantiate(parser.parse_args(line.split()))["data"]
     assert isinstance(module, ImageData)
+    assert module.open_image("test", 1).size == (10, 8)
     assert module.image_size == (8, 16) and module.augment.randaugment == (2, 9)
     assert module.preprocess.mean == (0.1, 0.2, 0.3) and module.sampling.balanced
     assert module.splitting == Splitting(val_fraction=0.2, test_fraction=0.3, seed=5)
@@ -418,7 +358,6 @@ def test_the_command_line_reaches_every_argument(photos):
         ({"global_batch": 24}, 24, 1),
         ({"global_batch": 24, "accumulate": 3}, 8, 3),
         ({"global_batch": 24, "batch_size": 8}, 8, 3),
-        ({"global_batch": 24, "batch_size": 8, "accumulate": 3}, 8, 3),
         ({"batch_size": 8, "accumulate": 2}, 8, 2),
     ],
 )
@@ -433,17 +372,12 @@ def test_the_images_of_a_step_are_those_of_global_batch(photos, given, batch, ac
     assert (loop.global_step, module.consumed_samples) == (2, 2 * images)
 
 
-def test_no_batch_is_64_images():
-    assert ImageData("digits").batch_size == 64
-
-
 @pytest.mark.parametrize(
     ("given", "accumulate", "message"),
     [
         ({"global_batch": 25, "batch_size": None}, 2, "choose --data.global_batch 24"),
         ({"global_batch": 24, "batch_size": 16}, 1, "global_batch=24 contradicts batch_size=16"),
         ({"global_batch": 24, "batch_size": 8}, 2, "contradicts .* accumulate_grad_batches=2"),
-        ({"global_batch": 4, "batch_size": 8}, 1, "contradicts batch_size=8"),
     ],
 )
 def test_a_global_batch_that_cannot_be_divided_is_refused(photos, given, accumulate, message):

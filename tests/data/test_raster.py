@@ -16,8 +16,6 @@ from vit.data.decode import ImageError, open_image
 from vit.data.module import ImageData
 from vit.data.options import InputFormat, Loading
 from vit.data.raster import open_raster, picture
-from vit.data.sources import ImageSet, PathList
-from vit.data.statistics import channel_statistics, with_statistics
 from vit.data.transforms import TrainTransform, pad_crop
 from vit.errors import UserError
 from vit.preprocessing import Preprocess, center_crop, resize_to_cover
@@ -225,47 +223,6 @@ def test_changes_of_colours_are_refused(name: str) -> None:
         ImageData(root="x", channels=5, augment=augment)
     with pytest.raises(UserError, match=r"cache=ram"):
         ImageData(root="x", channels=5, loading=Loading(cache="ram"))
-
-
-def saved(folder: Path, arrays: list[np.ndarray]) -> ImageSet:
-    for number, values in enumerate(arrays):
-        np.save(folder / f"{number}.npy", values)
-    paths = PathList((f"{number}.npy" for number in range(len(arrays))), str(folder))
-    return ImageSet(paths, np.zeros(len(arrays), np.int64), paths)
-
-
-def test_statistics_are_numpys_over_all_values(tmp_path: Path, own_cache: Path) -> None:
-    arrays = [
-        (RANDOM.normal(1e4, [1, 5, 0, 30, 1e-2], (h, w, 5))).astype(np.float32)
-        for h, w in ((9, 7), (30, 4), (1, 1))
-    ]
-    images = saved(tmp_path, arrays)
-    together = np.concatenate([a.reshape(-1, 5) for a in arrays]).astype(np.float64)
-    mean, std = channel_statistics(images, 5)
-    np.testing.assert_allclose(mean, together.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(std, together.std(0), rtol=1e-9, atol=1e-12)
-
-
-def test_statistics_are_computed_once_and_a_constant_channel_is_named(
-    tmp_path: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arrays = [some("uint16", 6, 6, 2) for _ in range(4)]
-    for values in arrays:
-        values[..., 1] = 7
-    images = saved(tmp_path, arrays)
-    first = with_statistics(InputFormat(), images, 2, skip=False)
-    assert first.std is not None and first.std[1] == 1.0
-    said = capsys.readouterr().err
-    assert "computed over 4 train images" in said and "channel 1 is the same" in said
-    assert with_statistics(InputFormat(), images, 2, skip=False) == first
-    assert "cached over 4 train images" in capsys.readouterr().err
-    np.save(tmp_path / "0.npy", np.zeros((6, 9, 2), np.uint16))  # a file has changed
-    assert with_statistics(InputFormat(), images, 2, skip=False) != first
-    given = InputFormat(mean=(0.0, 0.0), std=(1.0, 1.0))
-    assert with_statistics(given, images, 2, skip=False) is given
-    for wrong in (InputFormat(mean=(0.5,) * 3, std=(0.5,) * 3), InputFormat(mean=(0.5, 0.5))):
-        with pytest.raises(UserError, match="mean"):
-            with_statistics(wrong, images, 2, skip=False)
 
 
 def test_a_picture_to_look_at_is_rgb_from_black_to_white() -> None:

@@ -10,7 +10,7 @@ from vit.data.sources import (
     PathList,
     Splits,
     class_order,
-    cut,
+    complete,
     held_out,
     missing_files,
 )
@@ -99,44 +99,55 @@ def test_train_keeps_an_image_of_every_class(count: int, expected: tuple[int, in
     assert tuple(map(len, parts)) == expected
 
 
-def _splits(labels: list[int]) -> Splits:
-    pixels = np.zeros((len(labels), 2, 2), np.uint8)
-    images = ImageSet(pixels, np.array(labels), PathList(_keys(len(labels))))
-    return Splits(classes=["a", "b"], train=images)
-
-
-def _cut(splits: Splits, val_fraction: float = 0.1, test_fraction: float = 0.1) -> Splits:
-    fractions = {"val_fraction": val_fraction, "test_fraction": test_fraction}
-    return cut(splits, _keys(len(splits.train)), seed=0, where="photos", **fractions)
+def _complete(labels: list[int], val_fraction: float = 0.1, test_fraction: float = 0.1) -> Splits:
+    pixels, keys = np.zeros((len(labels), 2, 2), np.uint8), _keys(len(labels))
+    images = ImageSet(pixels, np.array(labels), PathList(keys))
+    return complete(
+        ["a", "b"],
+        {"train": images},
+        keys,
+        seed=0,
+        val_fraction=val_fraction,
+        test_fraction=test_fraction,
+        where="photos",
+    )
 
 
 def test_summary_says_what_was_cut():
-    cut_both = _cut(_splits([0] * 600 + [1] * 600))
-    assert cut_both.summary(7) == (
+    assert _complete([0] * 600 + [1] * 600).summary(7) == (
         "1,200 images of 2 classes: train 960, val 120, test 120 "
         "(val and test cut from train, seed 7)"
     )
-    assert _splits([0, 1]).summary(7) == "2 images of 2 classes: train 2"
+    assert _complete([0, 1], 0.0, 0.0).summary(7) == "2 images of 2 classes: train 2"
 
 
 def test_a_class_with_one_image_is_noted():
-    cut_both = _cut(_splits([0] * 10 + [1]))
-    assert cut_both.notes == ["photos: no image could be held out of 'b': too few images"]
+    notes = _complete([0] * 10 + [1]).notes
+    assert notes == ["photos: no image could be held out of 'b': too few images"]
 
 
 def test_too_few_images_for_test_is_noted_and_too_few_for_val_an_error():
-    without_test = _cut(_splits([0, 0, 1, 1]))
+    without_test = _complete([0, 0, 1, 1])
     assert without_test.test is None and without_test.test_origin == "none"
     assert "a test split" in without_test.notes[0]
     with pytest.raises(UserError, match=r"no class of photos has two images.*val_fraction 0"):
-        _cut(_splits([0, 1]))
-    assert _cut(_splits([0, 1]), 0.0, 0.0).val is None
+        _complete([0, 1])
+    assert _complete([0, 1], 0.0, 0.0).val is None
 
 
-@pytest.mark.parametrize("fractions", [(-0.1, 0.1), (1.0, 0.0), (0.5, 0.5)])
-def test_impossible_fractions_are_refused(fractions: tuple[float, float]):
-    with pytest.raises(UserError, match="fraction"):
-        _cut(_splits([0, 1]), *fractions)
+def test_fractions_that_leave_no_train_are_refused():
+    with pytest.raises(UserError, match="leave nothing for train"):
+        _complete([0, 1], 0.5, 0.5)
+
+
+def test_counts_of_many_classes_show_both_ends():
+    few = _complete([0] * 1200 + [1] * 3, 0.0, 0.0)
+    assert few.class_counts == [1200, 3]
+    assert few.per_class() == "train images per class: a 1,200, b 3"
+    labels = np.repeat(np.arange(20), np.arange(1, 21))
+    images = ImageSet(np.zeros((210, 1, 1), np.uint8), labels, PathList(_keys(210)))
+    line = Splits(classes=[f"c{i}" for i in range(20)], train=images).per_class()
+    assert "fewest c0 1, c1 2, c2 3; median 10.5; most c19 20, c18 19" in line
 
 
 def test_missing_files_are_found(tmp_path):

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 from tests.command import TINY, Vit
-from vit.data.class_counts import class_counts
 from vit.runs.first_batch import _caption
 from vit.training.mixing import Mixing
 
@@ -80,9 +79,3 @@ def test_captions_name_classes_and_shares() -> None:
     assert _caption(torch.tensor([0.3, 0.0, 0.7]), names, False) == "hen 0.70, cat 0.30"
     assert _caption(torch.tensor([1.0, 0.0, 1.0]), names, True) == "cat, hen"
     assert _caption(torch.zeros(3), names, True) == "no label"
-
-
-def test_counts_of_many_classes_show_both_ends() -> None:
-    assert class_counts(["a", "b"], [1200, 3]) == "train images per class: a 1,200, b 3"
-    line = class_counts([f"c{i}" for i in range(100)], list(range(1, 101)))
-    assert "fewest c0 1, c1 2, c2 3; median 50.5; most c99 100, c98 99" in line

@@ -33,7 +33,7 @@ def batch_sizes(whole: int, processes: int, *, paired: bool) -> list[int]:
     Args:
         whole: Images of a step of all processes; a multiple of `processes`.
         processes: That train together.
-        paired: Whether images are mixed in pairs, so that batches are even unless one is the step.
+        paired: Images are mixed in pairs, so that batches are even unless one is the step.
     """
     share = whole // processes
     small = [n for n in range(1, isqrt(share) + 1) if share % n == 0]

@@ -1,7 +1,7 @@
 """Data sets by name: one table with all that is known of them, and how each is loaded.
 
 They are scikit-learn's digits and torchvision's downloads; a new one is a row. Test figures are
-made on the official test set; vit/data/by_name.py cuts val from train where a dataset has none.
+made on the official test set; vit/data/find.py cuts val from train where a data set has none.
 Shapes: n images, h w pixels, k classes.
 """
 
@@ -14,12 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from vit.data.sources import (
-    ImageSet,
-    PathList,
-    SplitName,
-    held_out,
-)
+from vit.data.sources import ImageSet, PathList, SplitName, held_out
 from vit.errors import UserError
 
 # Sets without an official test split get a fifth of their images, whatever the user's seed, so that
@@ -49,7 +44,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Paper:
-    """What the ViT paper (arXiv:2010.11929) does with a data set."""
+    """Use of a data set in the ViT paper (arXiv:2010.11929)."""
 
     transfer: Protocol
     """Table 4 and section B.1.1."""
@@ -65,22 +60,15 @@ class Dataset:
     images: dict[SplitName, int]
     """Images of each split, as the loader gives them, before val is cut from a train without it."""
     num_classes: int
-    mean_std: tuple[Channels, Channels] | None
-    """Mean and deviation of train's red, green and blue in [0, 1] if recipes give them."""
-    paper: Paper | None
-    """None where the ViT paper does not transfer to it."""
     load: Loader
-    folder: str
-    """What torchvision makes of it below the folder of downloads."""
-
-    @property
-    def num_images(self) -> int:
-        """Images of all splits; fewer on disk means an interrupted download."""
-        return sum(self.images.values())
+    mean_std: tuple[Channels, Channels] | None = None
+    """Mean and deviation of train's red, green and blue in [0, 1] if recipes give them."""
+    paper: Paper | None = None
+    """None where the ViT paper does not transfer to it."""
 
     @property
     def own_val(self) -> bool:
-        """Whether val is a split of its own, so that none is cut from train."""
+        """val is a split of its own, so that none is cut from train."""
         return "val" in self.images
 
 
@@ -164,21 +152,15 @@ def _cifar(name: str, folder: Path) -> tuple[list[str], Parts]:
     }
 
 
-def _svhn(folder: Path) -> tuple[list[str], Parts]:
+def _columns_first(name: str, folder: Path, below: str = "") -> tuple[list[str], Parts]:
+    """Data sets whose pixels are `n 3 h w`."""
     parts: Parts = {}
+    classes = [str(digit) for digit in range(10)]
     for split in _TRAIN_TEST:
-        data = _download("SVHN", folder / "svhn", split=split)
-        parts[split] = _numbered(f"svhn/{split}", data.data.transpose(0, 2, 3, 1), data.labels)
-    return [str(digit) for digit in range(10)], parts
-
-
-def _stl10(folder: Path) -> tuple[list[str], Parts]:
-    parts: Parts = {}
-    classes: list[str] = []
-    for split in _TRAIN_TEST:
-        data = _download("STL10", folder, split=split)
-        classes = list(data.classes)
-        parts[split] = _numbered(f"stl10/{split}", data.data.transpose(0, 2, 3, 1), data.labels)
+        data = _download(name, folder / below, split=split)
+        classes = list(getattr(data, "classes", classes))  # SVHN has no names
+        pixels = data.data.transpose(0, 2, 3, 1)
+        parts[split] = _numbered(f"{name.lower()}/{split}", pixels, data.labels)
     return classes, parts
 
 
@@ -210,7 +192,12 @@ def _imagenet(folder: Path) -> tuple[list[str], Parts]:
     splits: dict[SplitName, str] = {"train": "train", "test": "val"}
     for ours, theirs in splits.items():
         data = _download("ImageNet", folder, split=theirs)
-        classes = [synonyms[0] for synonyms in data.classes]
+        names = [synonyms[0] for synonyms in data.classes]
+        # There are two cranes: they become "crane (1)" and "crane (2)".
+        classes = [
+            f"{name} ({names[: at + 1].count(name)})" if names.count(name) > 1 else name
+            for at, name in enumerate(names)
+        ]
         paths, labels = zip(*data.samples, strict=True)
         parts[ours] = _files(list(paths), labels, folder)
     return classes, parts
@@ -229,10 +216,7 @@ CATALOG: dict[str, Dataset] = {
         title="Digits of scikit-learn",
         images={"train": 1_438, "test": 359},
         num_classes=10,
-        mean_std=None,
-        paper=None,
         load=_digits,
-        folder="digits",
     ),
     "cifar10": Dataset(
         title="CIFAR-10",
@@ -241,79 +225,57 @@ CATALOG: dict[str, Dataset] = {
         mean_std=((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
         paper=Paper(_CIFAR, "cifar10"),
         load=partial(_cifar, "CIFAR10"),
-        folder="cifar-10-batches-py",
     ),
     "cifar100": Dataset(
         title="CIFAR-100",
         images={"train": 50_000, "test": 10_000},
         num_classes=100,
-        mean_std=None,
         paper=Paper(_CIFAR, "cifar100"),
         load=partial(_cifar, "CIFAR100"),
-        folder="cifar-100-python",
     ),
     "svhn": Dataset(
         title="SVHN",
         images={"train": 73_257, "test": 26_032},
         num_classes=10,
-        mean_std=None,
-        paper=None,
-        load=_svhn,
-        folder="svhn",
+        load=partial(_columns_first, "SVHN", below="svhn"),
     ),
     "stl10": Dataset(
         title="STL-10",
         images={"train": 5_000, "test": 8_000},
         num_classes=10,
-        mean_std=None,
-        paper=None,
-        load=_stl10,
-        folder="stl10_binary",
+        load=partial(_columns_first, "STL10"),
     ),
     "eurosat": Dataset(
         title="EuroSAT",
         images={"train": 21_600, "test": 5_400},
         num_classes=10,
-        mean_std=None,
-        paper=None,
         load=_eurosat,
-        folder="eurosat",
     ),
     "oxford_iiit_pet": Dataset(
         title="Oxford-IIIT Pet",
         images={"train": 3_680, "test": 3_669},
         num_classes=37,
-        mean_std=None,
         paper=Paper(_SMALL, "pets"),
         load=partial(_listed, "OxfordIIITPet", splits=_TRAINVAL_TEST),
-        folder="oxford-iiit-pet",
     ),
     "flowers102": Dataset(
         title="Oxford 102 Flower",
         images={"train": 1_020, "val": 1_020, "test": 6_149},
         num_classes=102,
-        mean_std=None,
         paper=Paper(_SMALL, "flowers"),
         load=partial(_listed, "Flowers102", splits=_TRAIN_VAL_TEST),
-        folder="flowers-102",
     ),
     "food101": Dataset(
         title="Food-101",
         images={"train": 75_750, "test": 25_250},
         num_classes=101,
-        mean_std=None,
-        paper=None,
         load=partial(_listed, "Food101", splits=_TRAIN_TEST),
-        folder="food-101",
     ),
     "dtd": Dataset(  # the first of its ten official partitions
         title="Describable Textures",
         images={"train": 1_880, "val": 1_880, "test": 1_880},
         num_classes=47,
-        mean_std=None,
-        paper=None,
         load=partial(_listed, "DTD", splits=_TRAIN_VAL_TEST),
-        folder="dtd",
     ),
     "imagenet": Dataset(
         title="ImageNet-1k",
@@ -322,6 +284,5 @@ CATALOG: dict[str, Dataset] = {
         mean_std=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         paper=Paper(Protocol(20_000, (0.003, 0.01, 0.03, 0.06), 0.01), "imagenet"),
         load=_imagenet,
-        folder="imagenet",
     ),
 }

@@ -2,15 +2,15 @@
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-import numpy as np
-
-from vit.data.by_name import load_dataset
-from vit.data.folder import load_folder, load_held_out, load_unlabelled
+from vit.cache import cache_directory
+from vit.data.catalog import CATALOG, list_datasets
+from vit.data.folder import load_folder, load_held_out
 from vit.data.manifest import SUFFIXES, load_held_out_manifest, load_manifest
 from vit.data.options import Splitting
-from vit.data.sources import ImageSet, Splits
-from vit.errors import UserError
+from vit.data.sources import PathList, Splits, complete, missing_files
+from vit.errors import UserError, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +35,9 @@ def find_splits(
 ) -> Splits:
     """The splits of a named data set, or of the files in `root`, by the arguments of ImageData.
 
-    `arrays`: whether .npy files are images, too. With `known`, `root` is held-out images of a
-    model, all of them test.
+    `arrays`: .npy files are images, too. With `known`, `root` is held-out images of a model, all of
+    them test.
     """
-    fractions = {"val_fraction": cut.val_fraction, "seed": cut.seed}
     is_manifest = root is not None and root.lower().endswith(SUFFIXES) and not os.path.isdir(root)
     if separator == "":
         raise UserError("data.label_separator='' separates nothing; give text such as ';'")
@@ -49,30 +48,61 @@ def find_splits(
         )
     if root is None:
         assert dataset is not None
-        named = load_dataset(dataset, data_dir=data_dir, **fractions)
-        return named if labelled else replace(named, classes=[])
-    if known is not None and is_manifest:
-        return load_held_out_manifest(
-            root, known.classes, separator=separator, multilabel=known.multilabel
-        )
-    if known is not None and known.classes:
-        found = load_held_out(root, known.classes, arrays=arrays)
-        return _with_several_labels(found) if known.multilabel else found
-    fractions["test_fraction"] = cut.test_fraction
+        fraction = cut.val_fraction
+        splits = load_dataset(dataset, data_dir=data_dir, val_fraction=fraction, seed=cut.seed)
+        return splits if labelled else replace(splits, classes=[])
+    if known is not None:
+        classes, multilabel = known.classes, known.multilabel
+        if is_manifest:
+            return load_held_out_manifest(root, classes, separator=separator, multilabel=multilabel)
+        return load_held_out(root, classes, multilabel=multilabel, arrays=arrays)
+    shares = {"val_fraction": cut.val_fraction, "test_fraction": cut.test_fraction}
     if is_manifest:
-        return load_manifest(root, labelled=labelled, separator=separator, **fractions)
-    if not labelled:
-        held_out = known is not None
-        return load_unlabelled(root, held_out=held_out, arrays=arrays, **fractions)
-    return load_folder(root, arrays=arrays, **fractions)
+        return load_manifest(root, labelled=labelled, separator=separator, seed=cut.seed, **shares)
+    return load_folder(root, labelled=labelled, arrays=arrays, seed=cut.seed, **shares)
 
 
-def _with_several_labels(found: Splits) -> Splits:
-    """The same images, whose labels are rows of zeros and ones."""
-    ones = np.eye(len(found.classes), dtype=np.float32)
+def load_dataset(
+    name: str,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    val_fraction: float = 0.1,
+    seed: int = 0,
+) -> Splits:
+    """The splits of a data set of the catalog, downloaded to `data_dir` where it is not there yet.
 
-    def rows(images: ImageSet | None) -> ImageSet | None:
-        return None if images is None else replace(images, labels=ones[images.labels])
+    Several processes may ask at once: one downloads, the others wait at a file lock.
 
-    train, test = replace(found.train, labels=ones[found.train.labels]), rows(found.test)
-    return replace(found, multilabel=True, train=train, val=rows(found.val), test=test)
+    Args:
+        name: One of `list_datasets()`.
+        data_dir: Where downloads go; `data` in VIT_CACHE or ~/.cache/vit by default.
+        val_fraction: Share of train that becomes val if the data set has no val of its own.
+        seed: Of that cut. Test sets do not depend on it.
+
+    Raises:
+        UserError: The name is unknown, or the files are neither there nor can be downloaded.
+    """
+    if name not in CATALOG:
+        near = did_you_mean(name, CATALOG) or f"; known are {', '.join(list_datasets())}"
+        raise UserError(f"unknown dataset {name!r} (a folder is given by --data.root){near}")
+    dataset = CATALOG[name]
+    folder = cache_directory() / "data" if data_dir is None else Path(data_dir).expanduser()
+    classes, parts = dataset.load(folder)
+    # torchvision takes any folder for complete, also one left by an interrupted unpacking.
+    count, expected = sum(map(len, parts.values())), sum(dataset.images.values())
+    for part in parts.values():
+        count -= len(missing_files(part.items)) if isinstance(part.items, PathList) else 0
+    if count != expected:
+        raise UserError(
+            f"{dataset.title} has {count:,} images on disk, not {expected:,}; "
+            f"delete its files in {folder} and run again"
+        )
+    return complete(
+        classes,
+        parts,
+        list(parts["train"].names),
+        seed=seed,
+        val_fraction=val_fraction,
+        test_fraction=0.0,
+        where=name,
+    )

@@ -1,26 +1,16 @@
-"""Datasets listed in a CSV or Parquet file with the columns path, label and, optionally, split.
+"""Images listed in a CSV or Parquet file with the columns path, label and, optionally, split.
 
-path,label,split            path,label              path,label,label
-a/1.jpg,cat,train           a/1.jpg,cat|indoors     a/1.jpg,cat,indoors
-a/2.jpg,dog,val             a/2.jpg,dog             a/2.jpg,dog,
-
-Or, without a column of labels, columns of zeros and ones (vit/data/one_hot.py).
+path,label,split     path,label             path,label,label        path,cat,dog,indoors
+a/1.jpg,cat,train    a/1.jpg,cat|indoors    a/1.jpg,cat,indoors     a/1.jpg,1,0,1
+a/2.jpg,dog,val      a/2.jpg,dog            a/2.jpg,dog,            a/2.jpg,0,1,0
 """
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vit.data.label_text import (
-    OTHER_SEPARATORS,
-    SEPARATOR,
-    joined_labels_note,
-    needless_separator,
-)
-from vit.data.one_hot import class_columns, is_yes
 from vit.data.sources import (
     EVALUATION_ORDER,
     SPLIT_NAMES,
@@ -35,11 +25,15 @@ from vit.data.sources import (
     look_alikes,
     missing_files,
 )
-from vit.data.table import Row, column_names, read_table, text_of
-from vit.errors import UserError, did_you_mean, shorten
+from vit.data.table import Cell, Table
+from vit.errors import UserError, did_you_mean, shorten, some_of
 from vit.reading import irregular
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
+SEPARATOR = "|"
+"""Stands between the labels of one image, unless label_separator is given."""
+_FLAGS = {"": False, "0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+"""Cells of a column that is a class, in lower case."""
 _ORDER: tuple[SplitName, ...] = ("train", "val", "test")
 
 
@@ -68,33 +62,25 @@ def load_manifest(
             column of a class has no 1 in train, or no label has the separator.
     """
     listing = _Listing(path, labelled, separator)
-    path, notes = listing.path, []
-    if labelled and separator is not None and not listing.separated:
-        raise needless_separator(path, listing.separator, listing.labels, listing.columns)
     if "train" not in listing.present:
-        raise UserError(f"{path} has no rows of split train")
-    train = listing.rows_of("train")
-    classes = class_order(listing.labels_of(train))
-    if labelled:
-        if not classes:
-            raise UserError(f"{path} has no labels in its train rows")
-        listing.check_columns(classes)
-        check_classes(classes, path)
-        notes = listing.notes + look_alikes(classes, path)
-        if not listing.columns and separator is None:
-            notes = joined_labels_note(path, listing.labels, listing.cells) + notes
-    sets: dict[SplitName, ImageSet] = {
-        name: listing.images(name, classes) for name in listing.present
-    }
+        raise UserError(f"{listing.path} has no rows of split train")
+    if labelled and separator is not None and not listing.separated:
+        raise UserError(
+            f"data.label_separator={separator!r} occurs in none of the labels of {listing.path}; "
+            "leave it out, or give what separates them"
+        )
+    classes = listing.classes() if labelled else []
+    notes = listing.notes + look_alikes(classes, listing.path)
+    if separator is None:
+        notes += _joined_labels(classes, listing.path)
     return complete(
         classes,
-        sets,
-        listing.names.select(train),
-        multilabel=listing.multilabel,
+        {name: listing.images(name, classes) for name in listing.present},
+        listing.names.select(listing.rows_of("train")),
         seed=seed,
         val_fraction=val_fraction,
         test_fraction=test_fraction,
-        where=path,
+        where=listing.path,
         notes=notes,
     )
 
@@ -108,13 +94,26 @@ def load_held_out_manifest(
 ) -> Splits:
     """Images for a model that exists: all are test, labelled by the model's `classes`, if any.
 
-    With a split column, the rows of test, or else of val, or else all. `multilabel`: whether the
-    model is one for several labels per image; then no row needs to have several.
+    With a split column, the rows of test, or else of val, or else all. `multilabel`: the model is
+    one for several labels per image; then no row needs to have several.
     """
     listing = _Listing(path, bool(classes), separator)
     listing.multilabel = bool(classes) and (multilabel or listing.multilabel)
     name = min(listing.present, key=EVALUATION_ORDER.index)
     return all_as_test(listing.images(name, classes), classes, [])
+
+
+def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
+    """A note where nine of ten classes look like several labels that are not separated."""
+    for mark in ";,/":
+        joined = [name for name in classes if mark in name]
+        if joined and len(joined) >= 0.9 * len(classes):
+            return [
+                f"{path}: {len(joined):,} of {len(classes):,} classes contain {mark!r}, such as "
+                f"{shorten(joined[0])!r}; if that is several labels, add "
+                f"--data.label_separator '{mark}'"
+            ]
+    return []
 
 
 class _Listing:
@@ -127,233 +126,160 @@ class _Listing:
         splits: int8 n, index into `_ORDER`.
         cells: int32 n, index into `labels`: equal label cells share one entry.
         labels: The labels of each distinct label cell, each label once.
-        multilabel: Whether images have several labels.
+        multilabel: Images have several labels.
+        columns: Names of the columns that are classes, where there is no column of labels.
         present: The splits, in the order in which they first occur.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], labelled: bool, separator: str | None = None
-    ) -> None:
-        self.path = path = os.path.abspath(os.path.expanduser(os.fspath(path)))
-        self.folder = os.path.dirname(path)
+    def __init__(self, path: str | os.PathLike[str], labelled: bool, separator: str | None) -> None:
+        self.path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        self.folder = os.path.dirname(self.path)
         self.separator = SEPARATOR if separator is None else separator
         self.separated = False
-        """Whether a label has the separator."""
+        """A label cell has the separator."""
         self.notes: list[str] = []
-        self.columns: dict[int, str] = {}
-        """Index of each column that is a class -> the class."""
-        names = column_names(path) if labelled else []
-        if "path" in names and "label" not in names:
-            self._find_class_columns()
-        needed = ("path", "label") if labelled and not self.columns else ("path",)
-        header, rows = read_table(path, needed, None if self.columns else ("split",))
-        header = [name.lower() for name in header]
-        for column in ("path", "split"):
-            if header.count(column) > 1:
-                raise UserError(f"{path} has {header.count(column)} columns {column!r}; keep one")
-        label_at = list(self.columns)
-        if labelled and not self.columns:
-            label_at = [i for i, name in enumerate(header) if name == "label"]
+        self.columns: list[str] = []
         self.labels: list[tuple[str, ...]] = []
-        numbers, splits, cells, hashes = (array(kind) for kind in "qbiq")
-        self.names = PathList(
-            self._columns(rows, header, label_at, (numbers, splits, cells, hashes))
-        )
+        self.table = Table(self.path)
+        header = [name.lower() for name in self.table.header]
+        label_at = [at for at, name in enumerate(header) if name == "label"] if labelled else []
+        if labelled and "path" in header and not label_at:
+            label_at = self._class_columns(header)
+        arrays = array("q"), array("b"), array("i")
+        self.names = PathList(self._read(header, label_at, *arrays))
         if not len(self.names):
-            raise UserError(f"{path} has a header but no rows")
-        self.numbers, self.splits, self.cells = (
-            np.frombuffer(column, dtype=column.typecode) for column in (numbers, splits, cells)
-        )
-        self._check_unique(np.frombuffer(hashes, dtype="q"))
+            raise UserError(f"{self.path} has a header but no rows")
+        self.numbers, self.splits, self.cells = (np.frombuffer(a, a.typecode) for a in arrays)
         self.multilabel = any(len(labels) > 1 for labels in self.labels)
         if self.columns:
             self.multilabel |= not all(self.labels)
-        elif len(label_at) > 1 or (labelled and separator is not None):
-            self.multilabel = True
+        else:
+            self.multilabel |= len(label_at) > 1 or (labelled and separator is not None)
         kinds, first = np.unique(self.splits, return_index=True)
         self.present: list[SplitName] = [_ORDER[kind] for kind in kinds[np.argsort(first)]]
 
-    def _columns(
-        self,
-        rows: Iterable[Row],
-        header: list[str],
-        label_at: list[int],
-        columns: tuple[array, array, array, array],
+    def _class_columns(self, header: list[str]) -> list[int]:
+        """The places of the columns with nothing but zeros and ones; sets `columns`."""
+        others = [at for at, name in enumerate(header) if name not in ("path", "split")]
+        flags = dict.fromkeys(others, False)  # column -> it has a zero or a one
+        for _, row in self.table.rows(others):
+            for at, cell in zip(others, row, strict=True):
+                if at in flags and str(cell).lower() not in _FLAGS:
+                    del flags[at]
+                elif at in flags and cell:
+                    flags[at] = True
+        places = [at for at, filled in flags.items() if filled]
+        if len(places) < 2:
+            raise self._lacks("label", header, "; nor has it columns of zeros and ones as classes")
+        self.columns = [self.table.header[at] for at in places]
+        note = f"its {len(places):,} columns of zeros and ones are the classes"
+        left_out = [self.table.header[at] for at in others if at not in places]
+        rest = f"; other columns are left out: {some_of(left_out)}" if left_out else ""
+        self.notes.append(f"{self.path}: {note}: {some_of(self.columns)}{rest}")
+        return places
+
+    def _lacks(self, column: str, header: list[str], hint: str = "") -> UserError:
+        names = some_of(map(shorten, header), 20) or "no columns"
+        near = did_you_mean(column, header) or hint
+        return UserError(f"{self.path} has no column {column!r}, but {names}{near}")
+
+    def _read(
+        self, header: list[str], label_at: list[int], numbers: array, splits: array, cells: array
     ) -> Iterator[str]:
-        """Yields the path of each row; appends its number, split, label cell, and a hash of its
-        file to `columns`, and new label cells to `labels`."""
-        path_at = header.index("path")
-        split_at = header.index("split") if "split" in header else None
-        numbers, splits, cells, hashes = columns
-        known_cells: dict[Any, int] = {}
-        known_splits: dict[Any, int] = {}
-        for number, row in rows:
-            if len(row) < len(header):
-                raise self._mistake(number, f"has {len(row)} of {len(header)} columns")
-            name = self._text(number, row[path_at])
+        """Yields the path of each row; appends its number, split and label cell to the arrays, and
+        new label cells to `labels`."""
+        if "path" not in header:
+            raise self._lacks("path", header)
+        split_at = [header.index("split")] if "split" in header else []
+        known_cells: dict[tuple[Cell, ...], int] = {}
+        files: set[int] = set()  # hashes, as paths would take the most memory
+        for number, row in self.table.rows([header.index("path"), *split_at, *label_at]):
+            name, split = str(row[0]), str(row[1]).lower() if split_at else "train"
+            key = row[1 + len(split_at) :]
+            file = hash(os.path.normpath(os.path.join(self.folder, name)))
             if not name:
                 raise self._mistake(number, "has no path")
-            key = tuple(self._key(number, row[index]) for index in label_at)
-            cell = known_cells.get(key)
-            if cell is None:
-                cell = known_cells[key] = len(known_cells)
-                if self.columns:
-                    pairs = zip(self.columns.values(), key, strict=True)
-                    labels = [
-                        name for name, text in pairs if isinstance(text, str) and is_yes(text)
-                    ]
-                else:
-                    labels = [label for part in key for label in self._labels(part)]
-                self.labels.append(tuple(dict.fromkeys(labels)))
-            value = "train" if split_at is None else self._text(number, row[split_at])
-            split = known_splits.get(value)
-            if split is None:
-                split = known_splits[value] = self._split(number, value)
+            if split not in SPLIT_NAMES:
+                known = ", ".join(SPLIT_NAMES)
+                raise self._mistake(number, f"has split {shorten(row[1])!r}; known are {known}")
+            if file in files:
+                way = f"write several labels as a{self.separator}b in one row"
+                raise self._mistake(number, f"lists {name} again; {way}")
+            if key not in known_cells:
+                known_cells[key] = len(known_cells)
+                self.labels.append(self._labels(key))
+            files.add(file)
             numbers.append(number)
-            splits.append(split)
-            cells.append(cell)
-            hashes.append(hash(self._file(name)))
+            splits.append(_ORDER.index(SPLIT_NAMES[split]))
+            cells.append(known_cells[key])
             yield name
 
-    def _find_class_columns(self) -> None:
-        header, rows = read_table(self.path, ("path",), None)
-        found = class_columns(self.path, header, rows, ("path", "split"))
-        self.columns = {at: header[at] for at in found.places}
-        self.notes += found.notes
-
-    def _labels(self, cell: str | tuple[str, ...]) -> list[str]:
-        if isinstance(cell, str):
-            self.separated |= self.separator in cell
-            cell = tuple(cell.split(self.separator))
-        return [part for part in map(str.strip, cell) if part]
-
-    def check_columns(self, classes: list[str]) -> None:
-        """UserError for a column of a class that has no 1 in the rows of train."""
-        for name in self.columns.values():
-            if name not in classes:
-                raise UserError(
-                    f"{self.path}: the column of class {name!r} has a 1 in no train row, so that "
-                    "it cannot be learned; remove the column, or add images of the class"
-                )
-
-    def _key(self, number: int, cell: Any) -> str | tuple[str, ...]:
-        """A label cell as text, or as the texts of a list."""
-        if isinstance(cell, list | tuple):
-            return tuple(self._text(number, item) for item in cell)
-        return self._text(number, cell)
-
-    def _text(self, number: int, cell: Any) -> str:
-        try:
-            return text_of(cell)
-        except UnicodeDecodeError as error:
-            raise self._mistake(number, f"has bytes that are not UTF-8: {error}") from error
-
-    def _split(self, number: int, value: str) -> int:
-        split = SPLIT_NAMES.get(value.lower())
-        if split is None:
-            raise self._mistake(
-                number,
-                f"has split {shorten(value)!r}; known are "
-                f"{', '.join(SPLIT_NAMES)}{did_you_mean(value, SPLIT_NAMES)}",
-            )
-        return _ORDER.index(split)
+    def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+        """The labels in the label cells of one row, each once."""
+        if self.columns:
+            pairs = zip(self.columns, cells, strict=True)
+            return tuple(name for name, cell in pairs if _FLAGS[str(cell).lower()])
+        labels: list[str] = []
+        for cell in cells:
+            if isinstance(cell, str):
+                self.separated |= self.separator in cell
+                cell = cell.split(self.separator)
+            labels += [part for part in map(str.strip, cell) if part]
+        return tuple(dict.fromkeys(labels))
 
     def _mistake(self, number: int, what: str) -> UserError:
         return UserError(f"{self.path} row {number} {what}")
-
-    def _file(self, name: str) -> str:
-        """One spelling of the file that a row names."""
-        return os.path.normpath(os.path.join(self.folder, name))
-
-    def _check_unique(self, hashes: np.ndarray) -> None:
-        """A file listed twice would count twice, or be in train and in test."""
-        order = np.argsort(hashes, kind="stable")
-        equal = np.zeros(len(order), dtype=bool)
-        equal[1:] = hashes[order[1:]] == hashes[order[:-1]]
-        equal[:-1] |= equal[1:]
-        rows: dict[str, int] = {}
-        for at in np.sort(order[equal]).tolist():  # hashes may be equal by accident
-            name = self.names.name(at)
-            file = self._file(name)
-            if file in rows:
-                raise UserError(
-                    f"{self.path} lists {name} twice, in rows {rows[file]} and {self.numbers[at]}; "
-                    f"write several labels as a{self.separator}b in one row"
-                )
-            rows[file] = int(self.numbers[at])
 
     def rows_of(self, split: SplitName) -> np.ndarray:
         """Places of the rows of a split, ascending."""
         return np.flatnonzero(self.splits == _ORDER.index(split))
 
-    def labels_of(self, rows: np.ndarray) -> Iterator[str]:
-        """The labels that occur in the rows at these places, in no order."""
-        used = np.unique(self.cells[rows]).tolist()
-        return (label for cell in used for label in self.labels[cell])
+    def classes(self) -> list[str]:
+        """The classes of train; UserError where they cannot be trained on."""
+        used = np.unique(self.cells[self.rows_of("train")]).tolist()
+        classes = class_order(label for cell in used for label in self.labels[cell])
+        if not classes:
+            raise UserError(f"{self.path} has no labels in its train rows")
+        for name in self.columns:
+            if name not in classes:
+                raise UserError(
+                    f"{self.path}: the column of class {name!r} has a 1 in no train row, so that "
+                    "it cannot be learned; remove the column, or add images of the class"
+                )
+        check_classes(classes, self.path)
+        return classes
 
     def images(self, split: SplitName, classes: list[str]) -> ImageSet:
         """The images of a split, and their labels where there are `classes`."""
         rows = self.rows_of(split)
-        shape = (len(rows), len(classes)) if self.multilabel else (len(rows),)
-        labels = np.zeros(shape, dtype=np.float32 if self.multilabel else np.int64)
-        if classes:
-            self._fill(labels, rows, split, classes)
         paths = self.names.select(rows, root=self.folder)
         missing = missing_files(paths)
         if missing:
-            self._refuse_missing(rows[missing])
+            name, number = paths.name(missing[0]), int(self.numbers[rows[missing[0]]])
+            kind = irregular(paths[missing[0]])
+            more = f"; {len(missing) - 1:,} more are missing" if len(missing) > 1 else ""
+            where = f"; relative paths start at {self.folder}"
+            raise self._mistake(number, f"names {name!r}, which is {kind}{more}{where}")
+        labels = self._numbers(rows, classes) if classes else np.zeros(len(rows), dtype=np.int64)
         return ImageSet(items=paths, labels=labels, names=paths.printable())
 
-    def _fill(
-        self, labels: np.ndarray, rows: np.ndarray, split: SplitName, classes: list[str]
-    ) -> None:
-        """Class numbers, or ones in the columns of the classes, into zeros."""
+    def _numbers(self, rows: np.ndarray, classes: list[str]) -> np.ndarray:
+        """Class numbers, or rows of zeros and ones; UserError for a label that is no class."""
         index = {name: number for number, name in enumerate(classes)}
-        cells = self.cells[rows]
-        used = np.unique(cells).tolist()
-        numbers: dict[int, list[int]] = {}
-        bad = []
-        for cell in used:
+        shape = (len(rows), len(classes)) if self.multilabel else (len(rows),)
+        labels = np.zeros(shape, dtype=np.float32 if self.multilabel else np.int64)
+        for at, cell in enumerate(self.cells[rows].tolist()):
             names = self.labels[cell]
-            numbers[cell] = [index[label] for label in names if label in index]
-            if len(numbers[cell]) < len(names) or not (self.multilabel or len(names) == 1):
-                bad.append(cell)
-        if bad:
-            at = int(np.flatnonzero(np.isin(cells, bad))[0])
-            raise self._unusable(int(self.numbers[rows[at]]), int(cells[at]), split, index)
-        if self.multilabel:
-            for at, cell in enumerate(cells.tolist()):
-                labels[at, numbers[cell]] = 1
-        else:
-            table = np.zeros(len(self.labels), dtype=np.int64)
-            table[used] = [numbers[cell][0] for cell in used]
-            labels[:] = table[cells]
-
-    def _unusable(
-        self, number: int, cell: int, split: SplitName, classes: dict[str, int]
-    ) -> UserError:
-        labels = self.labels[cell]
-        if not labels:
-            return self._mistake(number, "has no label")
-        unknown = next(label for label in labels if label not in classes)
-        hint = did_you_mean(unknown, classes)
-        for separator in OTHER_SEPARATORS:
-            parts = [part.strip() for part in unknown.split(separator)]
-            if len(parts) > 1 and all(part in classes for part in parts):
-                hint = f"; write several labels as {self.separator.join(parts)}, or add "
-                hint += f"--data.label_separator '{separator}'"
-        return self._mistake(
-            number, f"({split}) has label {shorten(unknown)!r}, which no train row has{hint}"
-        )
-
-    def _refuse_missing(self, rows: np.ndarray) -> None:
-        names = self.names.select(rows)
-        first, number = names.name(0), int(self.numbers[rows[0]])
-        kind = irregular(os.path.join(self.folder, first))
-        if kind not in (None, "missing"):
-            raise self._mistake(number, f"names {first!r}, which is no image file: it is {kind}")
-        more = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
-        raise UserError(
-            f"{self.path} lists files that do not exist: {first!r}{more} (row {number}); "
-            f"relative paths start at {self.folder}"
-        )
+            try:
+                if self.multilabel:
+                    labels[at, [index[name] for name in names]] = 1
+                else:
+                    labels[at] = index[names[0]]
+            except (KeyError, IndexError):
+                unknown = [name for name in names if name not in index]
+                what = "has no label"
+                if unknown:
+                    what = f"has label {shorten(unknown[0])!r}, which is no class of train or of "
+                    what += f"the model{did_you_mean(unknown[0], classes)}"
+                raise self._mistake(int(self.numbers[rows[at]]), what) from None
+        return labels

@@ -6,7 +6,6 @@ Shapes: b batch, c channels, h w pixels, k classes.
 from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
@@ -65,7 +64,7 @@ class ImageData(LightningDataModule):
         global_batch: Images per step of the optimizer, of all processes together. Gradients are
             accumulated over as many batches as that takes.
         augment: Random changes of training images.
-        label_separator: What stands between the labels of one image in a CSV or Parquet file, such
+        label_separator: Text between the labels of one image in a CSV or Parquet file, such
             as ";". Default: "|", where a label has it.
         inputs: Cut of evaluation images, and normalisation.
         sampling: Balanced classes, repeated augmentation.
@@ -93,14 +92,10 @@ class ImageData(LightningDataModule):
         super().__init__()
         # DataHooks.__init__ sets this on every instance. A rank may get no image of a small val.
         self.allow_zero_length_dataloader_with_multiple_devices = True
-        if dataset is None and root is None:
+        if root == "" or (root is None and dataset is None):  # "" is an unset shell variable
             raise UserError(
-                "no data: give --data.root FOLDER (or a CSV), or --data.dataset NAME such as digits"
-            )
-        if root == "":
-            raise UserError(
-                "root='' names no data: give a folder, or a CSV or Parquet file; the current "
-                "directory is --data.root ."
+                f"no data (root={root!r}): give --data.root FOLDER (or a CSV), or "
+                "--data.dataset NAME such as digits"
             )
         self.dataset = dataset
         self.root = root
@@ -136,14 +131,13 @@ class ImageData(LightningDataModule):
         classes: list[str] | None = None,
         multilabel: bool = False,
     ) -> "ImageData":
-        """What the images are read for, if not to train on them and their labels; returns itself.
+        """Sets the purpose of the images, if it is not to train on their labels; returns itself.
 
         Args:
-            labelled: Whether labels are wanted. If not, `root` may be any folder of images, those
-                of class folders among them.
+            labelled: If not, `root` may be any folder of images.
             classes: Class names of a model that exists, in the order of its outputs: `root` is then
                 held-out images, all of them test, and a class without images is fine.
-            multilabel: Whether that model is one for several labels per image.
+            multilabel: That model is one for several labels per image.
         """
         if self.sampling.balanced and not labelled:
             raise UserError("sampling.balanced needs labels, which this task does not read")
@@ -205,16 +199,13 @@ class ImageData(LightningDataModule):
 
     @property
     def multilabel(self) -> bool:
-        """Whether labels are float `k` instead of an integer."""
+        """Labels are float `k` instead of an integer."""
         return self.splits.multilabel
 
     @property
     def class_counts(self) -> list[int]:
         """Training images of each class."""
-        labels = self.splits.train.labels
-        if self.multilabel:
-            return labels.sum(axis=0).astype(int).tolist()
-        return np.bincount(labels, minlength=self.num_classes).tolist()
+        return self.splits.class_counts
 
     def samples_per_epoch(self, world_size: int) -> int:
         """Training samples in an epoch of `world_size` processes together."""

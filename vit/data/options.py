@@ -7,8 +7,6 @@ from vit.data.memory import Cache
 from vit.errors import BELOW_ONE, NOT_NEGATIVE, Range, UserError, check_range
 from vit.preprocessing import HALF, MAX_CHANNELS, Interpolation, Preprocess, Resize, check_choice
 
-MAX_WORKERS = 1024
-"""More would be started until the memory ends."""
 CHANNELS = Range(low=1, high=MAX_CHANNELS)
 
 
@@ -69,7 +67,7 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
-    """What is cut from train where there is no val or test."""
+    """Val and test cut from train where they are lacking."""
 
     val_fraction: float = 0.1
     """Share of train that becomes val, class by class, where there is no val; in [0, 1)."""
@@ -95,18 +93,18 @@ class Loading:
     the training processes of the machine, at most 8; none where batches are cut from memory."""
 
     cache: Cache = "auto"
-    """Whether images of one size are decoded once and stay in memory. auto: in a fit, where they
+    """Keeps images of one size decoded in memory. auto: in a fit, where they
     are small (64 x 64 pixels) and take at most 1 GiB, and augmentation is no more than windows and
     flips; their batches are then cut 20 times as fast. ram: always. none: never. The batches are
     the same."""
 
     on_error: Literal["error", "skip"] = "error"
-    """What an unreadable image does: error stops and names it; skip names it, counts it and goes on
+    """On an unreadable image: error stops and names it; skip names it, counts it and goes on
     (training takes the next image in its place)."""
 
     def __post_init__(self) -> None:
         if self.num_workers is not None:
-            check_range("loading.num_workers", self.num_workers, Range(low=0, high=MAX_WORKERS))
+            check_range("loading.num_workers", self.num_workers, NOT_NEGATIVE)
         check_choice("loading.cache", self.cache, get_args(Cache))
 
     def check_channels(self, channels: int) -> None:
@@ -118,9 +116,5 @@ class Loading:
 
 def both_sides(image_size: int | tuple[int, int] | None) -> tuple[int, int]:
     """Height and width; 224 pixels each where nothing says how many."""
-    if image_size is None:
-        return 224, 224
-    if isinstance(image_size, int):
-        return image_size, image_size
-    height, width = image_size
-    return height, width
+    sides = 224 if image_size is None else image_size
+    return (sides, sides) if isinstance(sides, int) else sides

@@ -9,7 +9,7 @@ import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Literal
 
 import numpy as np
@@ -60,33 +60,23 @@ class PathList:
         """The i-th name without `root`."""
         return os.fsdecode(self._bytes[self._starts[index] : self._ends[index]])
 
-    def names(self) -> Iterator[str]:
-        return (self.name(index) for index in range(len(self)))
-
     def encoded(self) -> Iterator[bytes]:
         """The names as bytes of the file system."""
         ends = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
         return (self._bytes[start:end] for start, end in ends)
 
-    def select(self, indices: np.ndarray, root: str | None = None) -> "PathList":
+    def select(self, indices: np.ndarray | slice, root: str | None = None) -> "PathList":
         """The paths at `indices`, in that order, over the same bytes; below `root` if given."""
-        return self._view(self.root if root is None else root, indices)
+        view = PathList([], self.root if root is None else root)
+        view._bytes = self._bytes
+        view._starts, view._ends = self._starts[indices], self._ends[indices]
+        return view
 
     def printable(self) -> "PathList":
         """The names alone; bytes that are not UTF-8 become '\N{REPLACEMENT CHARACTER}'."""
         if self._bytes.isascii():
-            return self._view("", slice(None))
-        return PathList(os.fsencode(name).decode("utf-8", "replace") for name in self.names())
-
-    def _view(self, root: str, chosen: np.ndarray | slice) -> "PathList":
-        """Over the same bytes."""
-        view = PathList([], root)
-        view._bytes, view._starts, view._ends = (
-            self._bytes,
-            self._starts[chosen],
-            self._ends[chosen],
-        )
-        return view
+            return self.select(slice(None), root="")
+        return PathList(name.decode("utf-8", "replace") for name in self.encoded())
 
 
 @dataclass
@@ -98,7 +88,7 @@ class ImageSet:
     labels: np.ndarray
     """int64 `n`, or float32 `n k` of zeros and ones where images may have several labels."""
     names: PathList
-    """What to call each image: its path below the root, or "digits/17"."""
+    """Of each image: its path below the root, or "digits/17"."""
 
     def __post_init__(self) -> None:
         assert len(self.items) == len(self.labels) == len(self.names)
@@ -142,7 +132,7 @@ class Splits:
 
     def get(self, split: SplitName) -> ImageSet | None:
         """The images of a split."""
-        return {"train": self.train, "val": self.val, "test": self.test}[split]
+        return getattr(self, split)
 
     def summary(self, seed: int) -> str:
         """One line for people: sizes, and what was cut from train by `seed`."""
@@ -155,43 +145,25 @@ class Splits:
         line = f"{sum(sizes.values()):,} images {kinds}: {listed}"
         return f"{line} ({cut} cut from train, seed {seed})" if cut else line
 
+    @property
+    def class_counts(self) -> list[int]:
+        """Training images of each class."""
+        labels = self.train.labels
+        if self.multilabel:
+            return labels.sum(axis=0).astype(int).tolist()
+        return np.bincount(labels, minlength=len(self.classes)).tolist()
 
-def complete(
-    classes: list[str],
-    sets: Mapping[SplitName, ImageSet],
-    keys: Sequence[str] | PathList,
-    *,
-    seed: int,
-    val_fraction: float,
-    test_fraction: float,
-    where: str,
-    multilabel: bool = False,
-    notes: Sequence[str] = (),
-) -> Splits:
-    """The splits given, `train` at least, and those cut from train that a user's files lack.
-
-    A set with val but without test keeps its train whole. The other arguments are those of `cut`.
-    """
-    given: Origin = "given"
-    none: Origin = "none"
-    whole = Splits(
-        classes=classes,
-        train=sets["train"],
-        val=sets.get("val"),
-        test=sets.get("test"),
-        multilabel=multilabel,
-        val_origin=given if "val" in sets else none,
-        test_origin=given if "test" in sets else none,
-        notes=list(notes),
-    )
-    return cut(
-        whole,
-        keys,
-        seed=seed,
-        val_fraction=val_fraction,
-        test_fraction=0.0 if "val" in sets else test_fraction,
-        where=where,
-    )
+    def per_class(self) -> str:
+        """'train images per class: cat 120, dog 30'; of many classes both ends and the median."""
+        counts = self.class_counts
+        pairs = [f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True)]
+        if len(pairs) > 12:
+            ordered = [pairs[at] for at in np.argsort(counts, kind="stable")]
+            middle = f"median {float(np.median(counts)):,.10g}"
+            pairs = [
+                f"fewest {', '.join(ordered[:3])}; {middle}; most {', '.join(ordered[:-4:-1])}"
+            ]
+        return f"train images per class: {', '.join(pairs)}"
 
 
 # Where held-out images lie, the likeliest place first.
@@ -259,76 +231,86 @@ def _share(count: int, fraction: float) -> int:
     return max(1, int(count * fraction + 0.5)) if fraction > 0 else 0
 
 
-def cut(
-    splits: Splits,
+def complete(
+    classes: list[str],
+    sets: Mapping[SplitName, ImageSet],
     keys: Sequence[str] | PathList,
     *,
     seed: int,
     val_fraction: float,
     test_fraction: float,
     where: str,
+    notes: Sequence[str] = (),
 ) -> Splits:
-    """`splits` with val and test cut from train where they are absent and the fraction is not 0.
+    """The splits given, `train` at least, and val and test cut from train where they are lacking.
 
-    `keys` name the images of train; `where` names the source in errors. Sets with one label an
-    image are cut class by class, multi-label sets as a whole.
+    A set with val but without test gets no test. Images with one label are cut class by class,
+    those with several as a whole. `keys` name the images of train, `where` the source in errors.
 
     Raises:
-        UserError: A fraction is outside [0, 1), or no class has an image to spare.
+        UserError: The fractions leave nothing for train, or no class has an image to spare.
     """
-    for name, value in {"val_fraction": val_fraction, "test_fraction": test_fraction}.items():
-        if not 0 <= value < 1:
-            raise UserError(f"{name}={value} is not in [0, 1)")
     if val_fraction + test_fraction >= 1:
         raise UserError(
             f"val_fraction={val_fraction} and test_fraction={test_fraction} leave nothing for train"
         )
-    cut_val = splits.val is None and val_fraction > 0
-    cut_test = splits.test is None and test_fraction > 0
-    if not (cut_val or cut_test):
-        return splits
-    strata = [""] * len(keys)
-    one_label = bool(splits.classes) and not splits.multilabel
-    if one_label:
-        strata = [splits.classes[label] for label in splits.train.labels]
-    train, val, test = held_out(
-        keys,
-        strata,
-        seed=seed,
-        val_fraction=val_fraction if cut_val else 0.0,
-        test_fraction=test_fraction if cut_test else 0.0,
-    )
-    if cut_val and not len(val):
-        few = f"no class of {where} has two images" if splits.classes else f"{where} has one image"
-        raise UserError(
-            f"{few}, so that no val can be cut from train; "
-            "add images, give a val folder, or set --data.splits.val_fraction 0"
-        )
-    whole = splits.train
-    notes = list(splits.notes)
-    if cut_test and not len(test):
-        cut_test = False
-        notes.append(f"{where}: no class has enough images to cut a test split from train")
-    if one_label:
-        notes += _scarce(splits.classes, whole.labels, val if cut_val else test, where)
+    val_share = 0.0 if "val" in sets else val_fraction
+    test_share = 0.0 if "val" in sets or "test" in sets else test_fraction
+    parts, notes = dict(sets), list(notes)
+    if val_share or test_share:
+        shares = {"val_fraction": val_share, "test_fraction": test_share}
+        cut, shortages = _cut(sets["train"], classes, keys, where, seed=seed, **shares)
+        parts, notes = parts | cut, notes + shortages
+
+    def origin(name: SplitName) -> Origin:
+        return "none" if name not in parts else "given" if name in sets else "cut from train"
+
     return Splits(
-        classes=splits.classes,
-        train=whole.select(train),
-        val=whole.select(val) if cut_val else splits.val,
-        test=whole.select(test) if cut_test else splits.test,
-        multilabel=splits.multilabel,
-        val_origin="cut from train" if cut_val else splits.val_origin,
-        test_origin="cut from train" if cut_test else splits.test_origin,
+        classes=classes,
+        train=parts["train"],
+        val=parts.get("val"),
+        test=parts.get("test"),
+        multilabel=parts["train"].labels.ndim == 2,
+        val_origin=origin("val"),
+        test_origin=origin("test"),
         notes=notes,
     )
 
 
-def _scarce(classes: list[str], labels: np.ndarray, taken: np.ndarray, where: str) -> list[str]:
-    counts = np.bincount(labels[taken], minlength=len(classes))
-    lacking = [classes[label] for label in np.flatnonzero(counts == 0)]
-    if not lacking:
-        return []
-    return [f"{where}: no image could be held out of {some_of(map(repr, lacking))}: too few images"]
+def _cut(
+    whole: ImageSet,
+    classes: list[str],
+    keys: Sequence[str] | PathList,
+    where: str,
+    *,
+    seed: int,
+    val_fraction: float,
+    test_fraction: float,
+) -> tuple[dict[SplitName, ImageSet], list[str]]:
+    """train and what is cut from it; notes on what has too few images."""
+    one_label = bool(classes) and whole.labels.ndim == 1
+    strata = [classes[label] for label in whole.labels] if one_label else [""] * len(keys)
+    shares = {"val_fraction": val_fraction, "test_fraction": test_fraction}
+    train, val, test = held_out(keys, strata, seed=seed, **shares)
+    if val_fraction and not len(val):
+        few = f"no class of {where} has two images" if classes else f"{where} has one image"
+        raise UserError(
+            f"{few}, so that no val can be cut from train; "
+            "add images, give a val folder, or set --data.splits.val_fraction 0"
+        )
+    notes = []
+    if test_fraction and not len(test):
+        notes.append(f"{where}: no class has enough images to cut a test split from train")
+    if one_label:
+        labels = whole.labels[val if val_fraction else test]
+        counts = np.bincount(labels, minlength=len(classes))
+        scarce = some_of(repr(classes[label]) for label in np.flatnonzero(counts == 0))
+        if scarce:
+            notes.append(f"{where}: no image could be held out of {scarce}: too few images")
+    chosen: dict[SplitName, np.ndarray] = {"val": val, "test": test}
+    parts: dict[SplitName, ImageSet] = {"train": whole.select(train)}
+    parts |= {name: whole.select(indices) for name, indices in chosen.items() if len(indices)}
+    return parts, notes
 
 
 def check_classes(classes: list[str], where: str, hint: str = "") -> None:
@@ -340,22 +322,19 @@ def check_classes(classes: list[str], where: str, hint: str = "") -> None:
 def missing_files(paths: PathList) -> list[int]:
     """Indices, ascending, of the paths at which there is no regular file.
 
-    Each folder is listed once, instead of one look at each file, and its list is dropped before the
-    next one is read. Pipes, devices and directories count as missing.
+    Each folder is listed once, instead of one look at each file. Pipes, devices and directories
+    count as missing.
     """
-    numbers: dict[str, int] = {}
-    folder_of = np.empty(len(paths), dtype=np.int32)
+    by_folder: dict[str, list[int]] = {}
     for index, path in enumerate(paths):
-        folder_of[index] = numbers.setdefault(os.path.dirname(path), len(numbers))
-    order = np.argsort(folder_of, kind="stable")
-    starts = np.searchsorted(folder_of[order], np.arange(len(numbers) + 1))
+        by_folder.setdefault(os.path.dirname(path), []).append(index)
     missing = []
-    for folder, number in numbers.items():
-        listed = _regular_files(folder)
-        for index in order[starts[number] : starts[number + 1]].tolist():
+    for folder, indices in by_folder.items():
+        names = _regular_files(folder)
+        for index in indices:
             path = paths[index]
             # The second look is for links, and for file systems that ignore case.
-            if os.path.basename(path) not in listed and not os.path.isfile(path):
+            if os.path.basename(path) not in names and not os.path.isfile(path):
                 missing.append(index)
     return sorted(missing)
 
@@ -369,6 +348,23 @@ def _regular_files(folder: str) -> set[str]:
         return set()
 
 
+def images_digest(images: ImageSet) -> str:
+    """SHA-256 over path, size and time of change of each file in order, or over the pixels."""
+    digest = sha256()
+    if not isinstance(images.items, PathList):
+        digest.update(f"{images.items.shape} {images.items.dtype}".encode())
+        digest.update(np.ascontiguousarray(images.items).data)
+        return digest.hexdigest()
+    for path in images.items:
+        try:
+            status = os.stat(path)
+            state = f"{status.st_size} {status.st_mtime_ns}"
+        except OSError:  # opening the file will report it
+            state = "absent"
+        digest.update(os.fsencode(path) + f"\0{state}\n".encode())
+    return digest.hexdigest()
+
+
 def look_alikes(classes: Sequence[str], where: str) -> list[str]:
     """A note where names of classes differ in case, Unicode form or the spelling of a number only.
 
@@ -377,23 +373,15 @@ def look_alikes(classes: Sequence[str], where: str) -> list[str]:
     """
     groups: dict[str | float, list[str]] = {}
     for name in classes:
-        groups.setdefault(_sense(name), []).append(name)
-    alike = [names for names in groups.values() if len(names) > 1]
-    if not alike:
-        return []
-    shown = some_of(map(_side_by_side, alike), 3, "; ")
-    return [f"{where}: classes whose names differ in spelling only are kept apart: {shown}"]
+        sense = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+        groups.setdefault(float(sense) if _NUMBER.fullmatch(sense) else sense, []).append(name)
+    alike = [_side_by_side(names) for names in groups.values() if len(names) > 1]
+    shown = some_of(alike, 3, "; ")
+    text = f"{where}: classes whose names differ in spelling only are kept apart: {shown}"
+    return [text] if alike else []
 
 
 def _side_by_side(names: list[str]) -> str:
     """'Cat' and 'cat'; with character codes where the names would look the same."""
     same = len({unicodedata.normalize("NFC", name) for name in names}) < len(names)
     return " and ".join(map(ascii if same else repr, names[:4]))
-
-
-def _sense(name: str) -> str | float:
-    """What two spellings of one name have in common."""
-    folded = unicodedata.normalize("NFKC", name).casefold()
-    if folded.isascii() and _NUMBER.fullmatch(folded):
-        return float(folded)
-    return " ".join(folded.split())

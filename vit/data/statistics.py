@@ -1,28 +1,15 @@
-"""Mean and standard deviation of each channel over the training images, computed once.
+"""Mean and standard deviation of each channel over the training images."""
 
-They are kept in the cache folder for the files as they are, so that another run, and every process
-of a run, has the same numbers.
-"""
-
-import json
-import os
-from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 
-from vit.cache import cache_directory
 from vit.console import Meter, note, say
 from vit.data.decode import ImageError
 from vit.data.options import InputFormat
 from vit.data.raster import open_raster
-from vit.data.sources import ImageSet, PathList
+from vit.data.sources import ImageSet
 from vit.errors import UserError, some_of
-from vit.writing import write_text
-
-_VERSION = 1
 
 
 def with_statistics(
@@ -46,23 +33,13 @@ def with_statistics(
         return inputs
     if inputs.mean is not None or inputs.std is not None:
         raise UserError("give data.inputs.mean and data.inputs.std together, or null for both")
-    file = _cache_file(images, channels)
-    stored = _read(file, channels)
-    mean, std = stored or channel_statistics(images, channels, skip=skip)
-    if stored is None:
-        with suppress(OSError):  # a full disk must not end the run
-            write_text(file, json.dumps({"mean": mean, "std": std}))
-    _describe(mean, std, len(images), how="computed" if stored is None else "cached")
-    return replace(inputs, mean=tuple(mean), std=tuple(value or 1.0 for value in std))
-
-
-def _describe(mean: list[float], std: list[float], count: int, *, how: str) -> None:
-    """Prints what was found over `count` images to stderr."""
+    mean, std = channel_statistics(images, channels, skip=skip)
     means, stds = (some_of(f"{value:.4g}" for value in values) for values in (mean, std))
-    say(f"channels: {len(mean)}, mean {means}, std {stds} ({how} over {count:,} train images)")
+    say(f"channels: {channels}, mean {means}, std {stds} (of {len(images):,} train images)")
     constant = [str(at) for at, value in enumerate(std) if value == 0]
     if constant:
         note(f"channel {', '.join(constant)} is the same in every train image, and says nothing")
+    return replace(inputs, mean=tuple(mean), std=tuple(value or 1.0 for value in std))
 
 
 def channel_statistics(
@@ -83,46 +60,14 @@ def channel_statistics(
                 if not skip:
                     raise
                 continue
-            own = values.mean(1, dtype=np.float64)
-            spread = np.square(values - own[:, None], dtype=np.float64).sum(1)
+            image_mean = values.mean(1, dtype=np.float64)
+            spread = np.square(values - image_mean[:, None], dtype=np.float64).sum(1)
             size = values.shape[1]
             total = count + size
-            apart = own - mean
+            apart = image_mean - mean
             squares += spread + apart**2 * (count * size / total)
             mean += apart * (size / total)
             count = total
     if not count:
         raise UserError("no train image can be read, so there is no mean and std")
     return mean.tolist(), np.sqrt(squares / count).tolist()
-
-
-def _cache_file(images: ImageSet, channels: int) -> Path:
-    key = sha256(f"{_VERSION} {channels} {images_digest(images)}".encode()).hexdigest()
-    return cache_directory() / "statistics" / f"{key[:32]}.json"
-
-
-def images_digest(images: ImageSet) -> str:
-    """SHA-256 over path, size and time of change of each file in order, or over the pixels."""
-    digest = sha256()
-    if not isinstance(images.items, PathList):
-        digest.update(f"{images.items.shape} {images.items.dtype}".encode())
-        digest.update(np.ascontiguousarray(images.items).data)
-        return digest.hexdigest()
-    for path in images.items:
-        try:
-            status = os.stat(path)
-            state = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError:  # opening the file will report it
-            state = "absent"
-        digest.update(os.fsencode(path) + f"\0{state}\n".encode())
-    return digest.hexdigest()
-
-
-def _read(file: Path, channels: int) -> tuple[list[float], list[float]] | None:
-    """None where nothing is stored, or it is damaged."""
-    try:
-        content = json.loads(file.read_text("utf-8"))
-        mean, std = ([float(value) for value in content[name]] for name in ("mean", "std"))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return (mean, std) if len(mean) == len(std) == channels else None

@@ -23,8 +23,7 @@ from torch import Tensor
 from vit.checkpoints.native import fingerprint
 from vit.checkpoints.writing import write_safetensors
 from vit.console import Meter, note
-from vit.data.sources import ImageSet, SplitName
-from vit.data.statistics import images_digest
+from vit.data.sources import ImageSet, SplitName, images_digest
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import Model

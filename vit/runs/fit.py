@@ -9,7 +9,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
 
 from vit.console import note, say
-from vit.data.class_counts import class_counts
 from vit.data.module import ImageData
 from vit.runs.batch import ChooseBatch, naming_a_smaller_batch
 from vit.runs.continuing import check_continues
@@ -112,7 +111,7 @@ def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
         note(text)
     say(data.summary())
     if data.labelled:
-        say(class_counts(data.classes, data.class_counts))
+        say(data.splits.per_class())
     if model.load_report is not None:
         say("\n".join(model.load_report.lines()))
     elif data.labelled and data.root is not None and len(data.splits.train) < FEW_IMAGES:
