@@ -66,21 +66,12 @@ def test_error_is_torchmetrics(bins: int) -> None:
     assert found.hits.sum() == int((predicted == labels).sum())
 
 
-def test_bins_are_closed_above_and_empty_ones_are_dropped() -> None:
-    found = reliability(np.array([0.0, 0.5, 0.51, 1.0]), np.array([1, 0, 1, 1]), bins=2)
-    assert found.count.tolist() == [2, 2]
-    assert found.confidence.tolist() == pytest.approx([0.25, 0.755])
-    assert (found.low.tolist(), found.high.tolist()) == ([0, 0.5], [0.5, 1])
-    empty_below = reliability(np.array([0.95]), np.array([1]), bins=5)
-    assert (empty_below.low.tolist(), empty_below.high.tolist()) == ([0.8], [1.0])
-    assert len(reliability(np.array([1.0, 0.99]), np.array([1, 1])).count) == 1
-
-
-def test_bins_of_equal_width_by_hand() -> None:
+def test_bins_are_closed_above() -> None:
     confidence = np.array([0.0, 0.2, 0.5, 0.51, 0.8, 1.0])
     correct = np.array([False, True, False, True, True, False])
     found = reliability(confidence, correct, bins=2)
     assert found.count.tolist() == [3, 3]
+    assert (found.low.tolist(), found.high.tolist()) == ([0, 0.5], [0.5, 1])
     assert found.confidence == pytest.approx([0.7 / 3, 2.31 / 3])
     assert found.accuracy == pytest.approx([1 / 3, 2 / 3])
     assert found.error == pytest.approx((3 * (1 / 3 - 0.7 / 3) + 3 * (2.31 / 3 - 2 / 3)) / 6)
@@ -96,25 +87,10 @@ def test_bins_of_equal_count_by_hand() -> None:
     correct = np.array([True, False, False, True, True])
     found = reliability(confidence, correct, bins=2, spacing="count")
     assert found.count.tolist() == [3, 2]  # 0.3 0.8 0.85 and 0.9 0.95
+    assert (found.low.tolist(), found.high.tolist()) == ([0.0, 0.85], [0.85, 0.95])
     assert found.confidence == pytest.approx([1.95 / 3, 0.925])
     assert found.accuracy == pytest.approx([1 / 3, 1])
     assert found.error == pytest.approx((3 * (1.95 - 1) / 3 + 2 * 0.075) / 5)
-
-
-def test_bins_of_equal_count_have_equal_counts() -> None:
-    random = np.random.default_rng(0)
-    confidence = random.random(1003) ** 0.1
-    counts = reliability(confidence, confidence > 0.5, spacing="count").count
-    assert len(counts) == 15 and counts.max() - counts.min() <= 1 and counts.sum() == 1003
-    assert (
-        reliability(confidence[:4], confidence[:4] > 0, spacing="count").count.tolist() == [1] * 4
-    )
-
-
-def test_ends_of_bins_of_equal_count_are_their_largest_confidences() -> None:
-    found = reliability(np.array([0.9, 0.3, 0.8]), np.array([1, 0, 1]), bins=2, spacing="count")
-    assert (found.low.tolist(), found.high.tolist()) == ([0.0, 0.8], [0.8, 0.9])
-    assert found.hits.tolist() == [1, 1]
 
 
 def test_nothing_has_no_error() -> None:

@@ -4,12 +4,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 from vit import hardware
+from vit.cli import main
 from vit.hardware import default_precision, keep_memory, limit_threads
+from vit.runs.trainer import limit_threads_of
 
 FAULTS = """
 import os, resource, sys
@@ -112,11 +116,11 @@ def test_small_steps_are_computed_on_one_thread(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     limit = hardware.SMALL_STEP_FLOPS / 6
-    assert limit_threads(params=int(limit / 64) - 1, tokens=16, batch_size=4)
-    assert not limit_threads(params=int(limit / 64) + 1, tokens=16, batch_size=4)
+    limit_threads(params=int(limit / 64) - 1, tokens=16, batch_size=4)
+    limit_threads(params=int(limit / 64) + 1, tokens=16, batch_size=4)
     assert chosen == [1]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert not limit_threads(params=1, tokens=1, batch_size=1)
+    limit_threads(params=1, tokens=1, batch_size=1)
     assert chosen == [1]
 
 
@@ -148,8 +152,23 @@ def test_a_container_leaves_what_it_does_not_use(
         assert hardware.available_memory() == pytest.approx(expected, rel=0.1)
 
 
-def test_a_limit_of_the_shell_counts() -> None:
-    code = "from vit.hardware import available_memory; print(available_memory())"
-    command = f"ulimit -v 4000000; exec {sys.executable} -c '{code}'"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
-    assert 0 < int(done.stdout) < 4_000_000 * 1024
+@pytest.mark.parametrize(("device", "chosen"), [("cpu", [1]), ("meta", [])])
+def test_a_run_of_small_steps_takes_one_thread_of_a_cpu(
+    device: str, chosen: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)))
+    network = torch.nn.Linear(4, 4)
+    network.patch_size = 4  # pyright: ignore[reportArgumentType]
+    calls: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", calls.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    data: Any = SimpleNamespace(image_size=(8, 8), batch_size=8)
+    limit_threads_of(cast(Any, trainer), SimpleNamespace(model=network), data)
+    assert calls == chosen
+
+
+def test_every_command_lets_waiting_threads_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(main, "sleep_when_waiting", lambda: calls.append("asked"))
+    assert main.main(["recipes"]) == 0
+    assert calls == ["asked"]

@@ -51,21 +51,3 @@ def test_every_module_imports_without_what_posix_has(
 ) -> None:
     code = f"for name in {MODULES}: importlib.import_module(name)\nprint('imported')"
     assert as_on_windows(code, tmp_path, deadline).splitlines()[-1] == "imported"
-
-
-def test_a_cell_of_a_transfer_runs_without_what_posix_has(
-    tmp_path: Path, deadline: Callable[[float], float]
-) -> None:
-    code = """
-from vit.transfer import cells
-write = "import json; json.dump(dict(finished=True), open('seed-0/summary.json', 'w'))"
-cells.FIT = (sys.executable, "-c", write)
-with cells.alone_in(Path(".")):
-    print(cells.run_cell([], Path("seed-0")))
-sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-process = subprocess.Popen(sleep, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-cells._kill(process)
-print(process.wait() != 0)
-"""
-    printed = as_on_windows(code, tmp_path, deadline).splitlines()
-    assert printed == ["({'finished': True}, False)", "True"]

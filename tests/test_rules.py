@@ -27,14 +27,13 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "inference": ({"data", "models", "checkpoints"}, 260),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
     "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_190),
-    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_090),
-    "training": ({"models", "checkpoints"}, 3_750),
-    "transfer": ({"data", "training", "evaluation", "checkpoints", "compute", "reports"}, 930),
+    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_070),
+    "training": ({"models", "checkpoints"}, 3_770),
 }
-ROOMS["runs"] = (set(ROOMS), 2_000)
+ROOMS["runs"] = (set(ROOMS), 2_450)
 ROOMS["cli"] = (set(ROOMS), 1_900)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_650}
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_570}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit
 that needs it, with the reason in the message."""
 # One-page modules in vit/, which every room may import.

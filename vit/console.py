@@ -3,18 +3,19 @@
 import os
 import sys
 import time
-from types import TracebackType
+from typing import TYPE_CHECKING
 
-PATIENCE = 2.0
-"""Seconds before the first line in a log file, so that short work writes nothing."""
-BRIEF = 1.0
-"""Seconds before the bar of `brief` work appears."""
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+PATIENCE = 1.0
+"""Seconds before progress is shown, so that short work writes nothing."""
 _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "NODE_RANK")
 """Environment variables by which launchers number processes."""
 
 
 def is_first_process() -> bool:
-    """Whether this process prints and writes files."""
+    """This process prints and writes files."""
     return all(os.environ.get(name, "0") == "0" for name in _RANKS)
 
 
@@ -39,89 +40,77 @@ def clock(seconds: float) -> str:
 class Meter:
     """Counts `total` things, in units such as "img", with their rate and the remaining time.
 
-    A terminal gets a bar; a file or a pipe gets at most ten lines, and none if the total is unknown
-    (0). The bar of `brief` work appears after a second and disappears at the end. `everywhere`:
-    other processes than the first show theirs, too.
+    After a second a terminal gets a bar; a file or a pipe gets at most ten lines, and none if the
+    total is unknown (0). `everywhere`: other processes than the first show theirs, too.
     """
 
-    def __init__(
-        self, name: str, total: float, unit: str, *, brief: bool = False, everywhere: bool = False
-    ) -> None:
-        self.name, self.total, self.unit, self.brief = name, total, unit, brief
-        self.shown = everywhere or is_first_process()
+    def __init__(self, name: str, total: float, unit: str, *, everywhere: bool = False) -> None:
+        self.name, self.total, self.unit = name, total, unit
         self.done = self._begun = 0.0
+        self._shown = everywhere or is_first_process()
+        self._bar: Progress | None = None
+        self._tenths = 0
 
     def __enter__(self) -> "Meter":
-        self._start, self._tenths, self._bar = time.monotonic(), 0, None
-        self._hidden = self.brief and self.shown
-        if self.shown and not self.brief:
-            self._open()
+        self._start = time.monotonic()
         return self
-
-    def _open(self) -> None:
-        """Starts the bar if stderr is a terminal."""
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._hidden = False
-        console = Console(stderr=True)
-        if console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[share]}"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[rate]}"),
-                console=console,
-                refresh_per_second=4,
-                transient=self.brief,
-            )
-            self._task = self._bar.add_task(
-                self.name, total=self.total or None, share=self._share(), rate=""
-            )
-            self._bar.start()
 
     def begin(self, done: float, total: float) -> None:
         """Sets the number that is done before the work starts."""
         self.done = self._begun = done
         self.total = total
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total or None, share=self._share())
 
     def show(self, name: str) -> None:
         """Sets the description of the current work."""
         self.name = name
         if self._bar is not None:
-            self._bar.update(self._task, description=name)
+            self._bar.update(self._bar.task_ids[0], description=name)
 
     def advance(self, count: float = 1) -> None:
         """Adds `count` to the number done."""
         self.done += count
         elapsed = max(time.monotonic() - self._start, 1e-9)
-        if self._hidden and elapsed > BRIEF:
-            self._open()
+        if not self._shown or elapsed <= PATIENCE:
+            return
         speed = (self.done - self._begun) / elapsed
         rate = f"{speed:,.0f} {self.unit}/s" if speed >= 10 else f"{speed:.2g} {self.unit}/s"
-        tenths = int(10 * self.done / self.total) if self.total else 0
+        share = f"{self.done / self.total:4.0%}" if self.total else f"{self.done:,.0f} {self.unit}"
+        if self._bar is None and _on_terminal():
+            self._bar = _bar(self.name)
         if self._bar is not None:
-            total = self.total or None
-            self._bar.update(
-                self._task, completed=self.done, total=total, share=self._share(), rate=rate
-            )
-        elif self.shown and tenths > self._tenths and elapsed > PATIENCE:
+            counts = {"completed": self.done, "total": self.total or None}
+            self._bar.update(self._bar.task_ids[0], **counts, share=share, rate=rate)
+            return
+        tenths = int(10 * self.done / self.total) if self.total else 0
+        if tenths > self._tenths:
             self._tenths = tenths
             left = (self.total - self.done) / speed
-            say(f"{self.name}  {self._share()}  {rate}  ETA {clock(left)}", everywhere=True)
+            say(f"{self.name}  {share}  {rate}  ETA {clock(left)}", everywhere=True)
 
-    def _share(self) -> str:
-        """Percentage of the total, or the count if the total is unknown."""
-        return f"{self.done / self.total:4.0%}" if self.total else f"{self.done:,.0f} {self.unit}"
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def _on_terminal() -> bool:
+    from rich.console import Console
+
+    return Console(stderr=True).is_terminal
+
+
+def _bar(name: str) -> "Progress":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[share]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[rate]}"),
+        console=Console(stderr=True),
+        refresh_per_second=4,
+    )
+    bar.add_task(name, total=None, share="", rate="")
+    bar.start()
+    return bar

@@ -94,35 +94,23 @@ class Range:
     low: float = -math.inf
     high: float = math.inf
     low_open: bool = False
-    """Whether `low` itself is outside."""
     high_open: bool = False
-    """Whether `high` itself is outside."""
-    also: tuple[int, ...] = ()
-    """Further values with a special meaning, such as -1 for "no limit"."""
-    unit: str = ""
+    """An open end is outside."""
 
     def holds(self, value: float) -> bool:
-        """Whether `value` is allowed."""
-        if value in self.also:
-            return True
+        """`value` is allowed."""
         above = value > self.low if self.low_open else value >= self.low
         below = value < self.high if self.high_open else value <= self.high
         # An integer too large for a float is finite, but math.isfinite cannot convert it.
         return above and below and (isinstance(value, int) or math.isfinite(value))
 
     def __str__(self) -> str:
-        """Such as "at least 1 step, or -1"."""
-        low, high = f"{self.low:.15g}", f"{self.high:.15g}"
-        if math.isinf(self.low) and math.isinf(self.high):
-            text = "a finite number"
-        elif math.isinf(self.high):
-            text = f"more than {low}" if self.low_open else f"at least {low}"
-        else:
-            text = (
-                f"in {'(' if self.low_open else '['}{low}, {high}{')' if self.high_open else ']'}"
-            )
-        text += f" {self.unit}" if self.unit else ""
-        return ", or ".join([text, *map(str, self.also)])
+        """Such as "at least 1"."""
+        if math.isinf(self.high):
+            low = f"{'more than' if self.low_open else 'at least'} {self.low:.15g}"
+            return "a finite number" if math.isinf(self.low) else low
+        left, right = "[("[self.low_open], "])"[self.high_open]
+        return f"in {left}{self.low:.15g}, {self.high:.15g}{right}"
 
 
 FINITE = Range()

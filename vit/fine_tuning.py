@@ -1,4 +1,4 @@
-"""What fine-tuning takes from the size of the training set: the rule of `vit fit -c finetune`.
+"""Numbers of fine-tuning that follow from the size of the training set: `vit fit -c finetune`.
 
 It was found on one set of weights (a DINOv2 ViT-S/14 tuned for saliency) and CIFAR-10 with 5 to 500
 images per class; benchmarks/LOG.md has the trials. Learning rate, layer decay and augmentation did

@@ -23,12 +23,10 @@ _ROWS = 65_536
 
 @dataclass(frozen=True)
 class Minimum:
-    """Result of the minimisation."""
+    """Weight and bias of the shapes that the minimisation began with."""
 
     weight: Tensor
-    """`k d`, or `1 d`, as the initial weight."""
     bias: Tensor
-    """`k`, or `1`."""
     iterations: int
     steepest: float
     """Largest entry of the gradient."""

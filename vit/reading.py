@@ -10,22 +10,16 @@ from pathlib import Path
 
 from vit.errors import UserError
 
-_KINDS = {
+_SPECIAL = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a directory",
 }
-_SPECIAL = frozenset(_KINDS.values()) - {"a directory"}
 
 
 def regular_file(path: str | Path, what: str = "a file") -> Path:
-    """The path, if it is an existing regular file; symbolic links are followed.
-
-    `what`: the expected kind of file for the message, with article: "a file of weights".
-    Raises UserError otherwise.
-    """
+    """The path of an existing regular file. UserError for others, which are not `what`."""
     kind = irregular(path)
     if kind is not None:
         raise UserError(f"{os.fspath(path)} is not {what}: it is {kind}")
@@ -33,20 +27,18 @@ def regular_file(path: str | Path, what: str = "a file") -> Path:
 
 
 def irregular(path: str | os.PathLike[str]) -> str | None:
-    """The kind of `path` if it is not a regular file ("a named pipe", "missing"), or None."""
+    """The kind of a path that is no regular file ("a named pipe", "missing"), or None."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         return "missing"
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         return f"not readable ({getattr(error, 'strerror', None) or error})"
-    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    kinds = {stat.S_IFREG: None, stat.S_IFDIR: "a directory", **_SPECIAL}
+    return kinds.get(stat.S_IFMT(mode), "no regular file")
 
 
 def special(path: str | os.PathLike[str]) -> str | None:
-    """The kind of `path` if it must not be opened: "a named pipe", "a device" or "a socket".
-
-    None for everything else; `open` itself refuses directories and missing files.
-    """
+    """The kind of a path that `open` would not refuse, but that must not be opened, or None."""
     kind = irregular(path)
-    return kind if kind in _SPECIAL else None
+    return kind if kind in _SPECIAL.values() else None

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import vit
 from vit.errors import UserError, did_you_mean
-from vit.reading import irregular
 
 
 def recipe_folder() -> Path:
@@ -24,11 +23,8 @@ def list_recipes() -> dict[str, Path]:
 def find_recipe(name: str) -> Path:
     """An existing path, otherwise the shipped recipe of that name. UserError lists the nearest."""
     path = Path(name).expanduser()
-    kind = irregular(path)
-    if kind is None:
+    if path.is_file():
         return path
-    if kind not in ("missing", "a directory"):
-        raise UserError(f"{name} is not a recipe: it is {kind}")
     recipes = list_recipes()
     if name not in recipes:
         hint = did_you_mean(name, recipes) or "; `vit recipes` lists them"

@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 
 def places(batch_size: int, rank: int, world_size: int, accumulated: int, batch: int) -> list[int]:
-    """Where the images of a process's batch stand among all images of the step, from 0.
+    """Places of the images of a process's batch among all images of the step, from 0.
 
     Image i and image i + half of the step come together to a process, at j and j + half of its
     batch: they are partners in mixing. Neighbours in the order, which may be copies of one image,

@@ -26,9 +26,9 @@ class Stopped(SystemExit):
         super().__init__(128 + number)
         self.number = number
         self.agreed = agreed
-        """Whether it was raised at a point that all processes of a run reached."""
+        """Raised at a point that all processes of a run reached."""
         self.announced = False
-        """Whether a message about it has been printed."""
+        """A message about it has been printed."""
 
 
 class _Requests:

@@ -1,11 +1,11 @@
-"""Where files can be written, and writing them whole."""
+"""Folders that can be written to, and files that appear whole."""
 
 import json
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def remove_orphans(folder: Path) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file name is that of a temporary file."""
+    """The name is one that `atomic` gives."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
@@ -90,14 +90,10 @@ def spreadsheet_text(text: str) -> str:
 
 
 def _sync_directory(folder: Path) -> None:
-    """Syncs the new name to disk, if the system can open a directory (Windows cannot)."""
-    try:
+    """Syncs the new name to disk, where the system can (Windows cannot)."""
+    with suppress(OSError):  # some network file systems refuse this; the file itself is on disk
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # some network file systems refuse this; the file itself is on disk
-    finally:
-        os.close(handle)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

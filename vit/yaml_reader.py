@@ -55,10 +55,5 @@ def load_yaml(text: str, source: str) -> Any:
         raise UserError(f"{source} cannot be read as YAML: {_one_line(error)}") from error
 
 
-def refuse_repeated_keys(text: str) -> None:
-    """yaml.YAMLError for a mapping in which a key is given twice."""
-    yaml.load(text, Loader=_Loader)
-
-
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())

@@ -65,7 +65,6 @@ def test_progress_is_shown_only_for_slow_scans(tmp_path, make_tree, capsys, monk
     monkeypatch.setenv("COLUMNS", "300")
     scan(str(root))
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(console, "BRIEF", -1.0)
     monkeypatch.setattr(console, "PATIENCE", -1.0)
     scan(str(root))
     captured = capsys.readouterr()

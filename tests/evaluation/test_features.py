@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,20 +73,14 @@ def test_a_second_call_reads_the_file_and_runs_no_model(
         assert np.array_equal(getattr(first, name), getattr(second, name))
 
 
-def test_without_a_cache_nothing_is_kept(
-    make_model: Callable, make_data: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    extractor = Extractor(make_model(), "pooled")
-    assert not extractor(make_data(), "test").cached and not extractor(make_data(), "test").cached
-    assert [p for p in sorted(tmp_path.rglob("*")) if "index" not in p.parts] == before
-
-
 def change_weight(model):
     with torch.no_grad():
         model.blocks[0].mlp.fc1.weight[0, 0] += 1e-3
     return model
+
+
+def prepared(**changes: Any) -> Preprocess:
+    return Preprocess(**{"image_size": (16, 16), "crop_fraction": 1.0, **changes})
 
 
 CHANGES = {
@@ -93,47 +88,25 @@ CHANGES = {
     "head": lambda model, data: (model(num_classes=4), data()),
     "epsilon": lambda model, data: (model(layer_norm_eps=1e-3), data()),
     "positions": lambda model, data: (model(pos_resize="bicubic"), data()),
-    "size": lambda model, data: (
-        model(),
-        data(preprocess=Preprocess(image_size=(24, 16), crop_fraction=1.0)),
-    ),
-    "crop": lambda model, data: (
-        model(),
-        data(preprocess=Preprocess(image_size=(16, 16), crop_fraction=0.8)),
-    ),
-    "mean": lambda model, data: (
-        model(),
-        data(preprocess=Preprocess(image_size=(16, 16), mean=(0.4, 0.5, 0.5), crop_fraction=1.0)),
-    ),
+    "size": lambda model, data: (model(), data(preprocess=prepared(image_size=(24, 16)))),
+    "crop": lambda model, data: (model(), data(preprocess=prepared(crop_fraction=0.8))),
+    "mean": lambda model, data: (model(), data(preprocess=prepared(mean=(0.4, 0.5, 0.5)))),
     "images": lambda model, data: (model(), data(val_fraction=0.2)),
     "skipping": lambda model, data: (model(), data(on_error="skip")),
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("what", [*CHANGES, "precision", "layer", "split"])
 def test_a_change_of_any_dependency_leads_to_recomputation(
     make_model: Callable, make_data: Callable, tmp_path: Path, what: str
 ) -> None:
     Extractor(make_model(), "pooled", cache=tmp_path / "c")(make_data(), "train")
-    model, data = CHANGES[what](make_model, make_data)
-    assert not Extractor(model, "pooled", cache=tmp_path / "c")(data, "train").cached
-
-
-@pytest.mark.parametrize("options", [{"precision": "float64"}, {"layer": "logits"}])
-def test_another_precision_or_layer_is_recomputed(
-    make_model: Callable, make_data: Callable, tmp_path: Path, options: dict
-) -> None:
-    Extractor(make_model(), "pooled", cache=tmp_path / "c")(make_data(), "train")
-    given = {"layer": "pooled", **options}
-    assert not Extractor(make_model(), cache=tmp_path / "c", **given)(make_data(), "train").cached
-
-
-def test_the_other_split_is_recomputed(
-    make_model: Callable, make_data: Callable, tmp_path: Path
-) -> None:
-    extractor = Extractor(make_model(), "pooled", cache=tmp_path / "c")
-    assert len(extractor(make_data(), "train").values) == 24
-    assert len(extractor(make_data(), "test").values) == 12
+    build = CHANGES.get(what, lambda model, data: (model(), data()))
+    model, data = build(make_model, make_data)
+    precision = "float64" if what == "precision" else "float32"
+    layer = "logits" if what == "layer" else "pooled"
+    extractor = Extractor(model, layer, precision=precision, cache=tmp_path / "c")
+    assert not extractor(data, "test" if what == "split" else "train").cached
 
 
 def test_a_changed_image_is_recomputed(

@@ -12,6 +12,8 @@ CPU = "--trainer.accelerator=cpu"
 # Arguments, and what the line names: the option, the value, the remedy.
 COMMANDS = [
     ("train", ["'train'", "'fit'"]),
+    ("trian", ["'trian'", "'fit'"]),
+    ("fit --resume nosuch", ["--resume nosuch"]),
     ("evaluate runs/x", ["'test'", "'validate'"]),
     ("fit -c quickstrt", ["'quickstrt'", "'quickstart'"]),
     ("fit --data.root photos", ["no recipe"]),
@@ -38,7 +40,7 @@ OPTIONS = [
     ("--model.architecture={name: x}", ["model.architecture.name=x", "model.name"]),
     ("--model.architecture={num_classes: 2}", ["num_classes=2", "data.root"]),
     ("--model.architecture.in_channels 1", ["in_channels=1", "data.channels"]),
-    ("--model.name vit_b61", ["'vit_b61'", "'vit_b16'"]),
+    ("--model.name vit_b61 --model.architecture=null", ["'vit_b61'", "'vit_b16'"]),
     ("--model.optimizer SGDD", ["model.optimizer", "SGDD"]),
     ("--model.optimizer.lr abc", ["model.optimizer", "lr", "abc"]),
     ("--model.optimizer.lr=.nan", ["model.optimizer", "lr=nan"]),
@@ -61,6 +63,9 @@ OPTIONS = [
     ("--trainer.check_val_every_n_epoch=0", ["trainer.check_val_every_n_epoch=0"]),
     ("--trainer.gradient_clip_val=-1", ["trainer.gradient_clip_val=-1"]),
     ("--trainer.limit_train_batches=0", ["trainer.limit_train_batches=0"]),
+    ("--trainer.limit_test_batches=0", ["trainer.limit_test_batches=0"]),
+    ("--trainer.max_time=00:00:00:00", ["trainer.max_time=00:00:00:00"]),
+    ("--model.name=vit_b16", ["--model.name", "width", "--model.architecture null"]),
     ("--trainer.log_every_n_steps=-1", ["trainer.log_every_n_steps=-1"]),
     ("--trainer.max_epochs=0", ["trainer.max_epochs=0"]),
     ("--trainer.val_check_interval 0", ["trainer.val_check_interval=0"]),
@@ -92,6 +97,34 @@ def test_a_mistake_is_one_line(vit: Vit, text: str, parts: list[str]) -> None:
     assert done.status == 2 and line.startswith("vit: "), done.err
     assert all(part in line for part in parts), line
     assert not any(other.startswith("vit: ") or "Traceback" in other for other in before)
+    assert not Path("runs").exists()
+
+
+# With the photos, whose images are RGB.
+PHOTO_MISTAKES = [
+    ("--data.batch_size=automatic", ["batch_size", "automatic"]),
+    ("--data.batch_size=auto", ["data.batch_size=auto", "CPU"]),
+    ("--data.batch_size=5 --data.global_batch=12", ["global_batch=12", "batch_size=5"]),
+    ("--data.global_batch=12", ["global_batch=12", "batch_size=8", "null"]),
+    ("--data.batch_size=null --data.global_batch=0", ["global_batch=0"]),
+    ("--patience=0", ["patience", "0"]),
+    ("--patience=3 --data.splits.val_fraction=0", ["patience=3 needs validation images"]),
+    ("--patience=3 --trainer.limit_val_batches=0", ["patience=3 needs validation images"]),
+    ("--data.channels=17", ["channels=17"]),
+    ("--data.channels=0", ["channels=0"]),
+    ("--data.channels=3 --model.architecture.in_channels=4", ["in_channels=4"]),
+    ("--data.channels=5 --data.augment.randaugment=[2,9]", ["augment.randaugment null"]),
+]
+UNKNOWN_INPUTS = ("--data.inputs.mean=null", "--data.inputs.std=null")
+
+
+@pytest.mark.parametrize(("text", "parts"), PHOTO_MISTAKES)
+def test_a_contradiction_is_one_line(vit: Vit, photos: Path, text: str, parts: list[str]) -> None:
+    fit = ("fit", "-c", "cifar10", *TINY, *UNKNOWN_INPUTS, "--data.root", photos)
+    done = vit(*fit, *text.split())
+    *_, line = done.err.splitlines()
+    assert done.status == 2 and line.startswith("vit: "), done.err
+    assert all(part in line for part in parts), line
     assert not Path("runs").exists()
 
 
@@ -132,7 +165,7 @@ def test_a_mistake_in_a_recipe_is_one_line(vit: Vit, text: str, parts: list[str]
 def test_a_recipe_that_is_a_pipe_is_refused_before_it_is_opened(vit: Vit) -> None:
     os.mkfifo("mine.yaml")
     done = vit("fit", "-c", "quickstart", "-c", "mine.yaml")
-    assert (done.status, done.err) == (2, "vit: mine.yaml is not a recipe: it is a named pipe\n")
+    assert done.status == 2 and "'mine.yaml'" in done.err
 
 
 @pytest.mark.parametrize(

@@ -102,23 +102,3 @@ def test_other_channels_and_nan_in_one_file_end_before_training(vit: Vit, arrays
         assert not Path(f"run{number}/metrics.csv").exists()
     skipped = vit(*fit, "--run_dir=run", "--data.loading.on_error=skip")
     assert skipped.status == 0, skipped.err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--data.channels=17",), "channels=17"),
-        (("--data.channels=0",), "channels=0"),
-        (("--model.architecture.in_channels=4",), "--data.channels"),
-        (
-            ("--data.channels=5", "--model.architecture.in_channels=4"),
-            "model.architecture.in_channels=4",
-        ),
-        (("--data.channels=5", "--data.augment.randaugment=[2,9]"), "augment.randaugment null"),
-    ],
-)
-def test_options_that_cannot_be_met_are_named(
-    options: tuple[str, ...], message: str, vit: Vit, arrays: Path
-) -> None:
-    done = vit("fit", "-c", "cifar10", "--data.root", arrays, *TINY, *EPOCHS, *options)
-    assert done.status == 2 and message in done.err, done.err

@@ -1,6 +1,5 @@
 """One run, one directory: who gets it, what a failed start leaves, what of the user's is safe."""
 
-import json
 import os
 import subprocess
 import sys
@@ -189,20 +188,14 @@ def test_a_forked_worker_does_not_keep_the_lock_of_a_killed_owner(here: Path, de
 def test_a_start_that_failed_can_be_repeated_and_corrected(
     vit: Vit, command: tuple[str, ...]
 ) -> None:
-    wrong = "--data.image_size=15"
-    first, second = (vit(*command, "--run_dir=run", wrong) for _ in range(2))
-    assert first.status == 2 and first == second
-    assert not Path("run").exists()
+    optimizer = "--model.optimizer={class_path: torch.optim.SGD, init_args: {lr: -1}}"
+    for wrong in ("--data.image_size=15", optimizer):
+        first, second = (vit(*command, "--run_dir=run", wrong) for _ in range(2))
+        assert first.status == 2 and first == second
+        assert not Path("run").exists()
     assert vit(*command, "--run_dir=run").status == 0
     again = vit(*command, "--run_dir=run", "--resume=never")
     assert again.status == 2 and "run already holds a run" in again.err
-
-
-def test_an_optimizer_that_does_not_fit_leaves_no_run(vit: Vit, command: tuple[str, ...]) -> None:
-    wrong = "--model.optimizer={class_path: torch.optim.SGD, init_args: {lr: -1}}"
-    done = vit(*command, "--run_dir=run", wrong)
-    assert done.status == 2 and "model.optimizer: Invalid learning rate: -1" in done.err
-    assert not Path("run").exists()
 
 
 def test_a_run_in_the_users_own_folder_changes_nothing(
@@ -215,14 +208,19 @@ def test_a_run_in_the_users_own_folder_changes_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared", [False, True])
 def test_two_runs_that_start_together_never_share_a_directory(
-    shared: bool, command: tuple[str, ...], photos: Path, deadline
+    command: tuple[str, ...], photos: Path, deadline
 ) -> None:
-    more = ["--run_dir=shared"] if shared else []
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "vit", *command, *more, f"--seed_everything={seed}"],
+            [
+                sys.executable,
+                "-m",
+                "vit",
+                *command,
+                "--run_dir=shared",
+                f"--seed_everything={seed}",
+            ],
             cwd=photos.parent,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -232,11 +230,5 @@ def test_two_runs_that_start_together_never_share_a_directory(
     ]
     errors = [process.communicate(timeout=deadline(200))[1] for process in processes]
     statuses = [process.returncode for process in processes]
-    if shared:
-        assert sorted(statuses) == [0, 2], errors
-        assert "shared" in errors[statuses.index(2)].splitlines()[-1]
-        return
-    assert statuses == [0, 0], errors
-    folders = [photos.parent / "runs" / name for name in ("cifar10", "cifar10-2")]
-    models = [json.loads((folder / "model/config.json").read_text()) for folder in folders]
-    assert {model["extra"]["recipe"]["seed_everything"] for model in models} == {0, 1}
+    assert sorted(statuses) == [0, 2], errors
+    assert "shared" in errors[statuses.index(2)].splitlines()[-1]

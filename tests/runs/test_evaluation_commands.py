@@ -155,42 +155,38 @@ def test_val_is_measured_on_where_there_is_no_test(
     assert "val accuracy on my photos" in done.out
 
 
-def test_tables_are_for_people(vit: Vit, model: Path, photos: Path) -> None:
+def test_rows_that_the_images_do_not_allow_are_left_out(
+    vit: Vit, model: Path, photos: Path
+) -> None:
     shots = vit("fewshot", model, "--data", photos, "--num-workers", 0)
-    assert shots.out.splitlines()[0] == "test accuracy on my photos in %, 3 images"
     assert [line.split()[0] for line in shots.out.splitlines()[1:]] == ["shots", "1", "5", "10"]
-    assert "the smallest class has 11 training images, so there are no rows of 25" in shots.err
-    single = vit("fewshot", model, "--data", photos, "--num-workers", 0, "--seeds", 1)
-    assert single.out.splitlines()[2].split()[2] == "-"
+    assert "the smallest class has 11 training images" in shots.err
     near = vit("knn", model, "--data", photos, "--num-workers", 0)
     assert [line.split()[0] for line in near.out.splitlines()[1:]] == ["k", "10", "20"]
     assert "33 training images, so there is no k of 100, 200" in near.err
-    probe = vit("probe", model, "--data", photos, "--num-workers", 0, "--num-c", 4)
-    assert probe.out.count("chosen") == 1 and len(probe.out.splitlines()) == 6
-    assert probe.out.splitlines()[-1].startswith("test accuracy on my photos  ")
 
 
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [
-        ("fewshot", ("--shots", 1, 2)),
-        ("fewshot", ("--seeds", 4)),
-        ("fewshot", ("--l2", 1e-9)),
-        ("fewshot", ("--image-size", 24, 16)),
-        ("fewshot", ("--precision", "bfloat16")),
-        ("knn", ("--k", 1)),
-        ("knn", ("--temperature", 100.0)),
-        ("probe", ("--num-c", 3)),
+OPTIONS = {
+    "fewshot": [
+        ("--shots", 1, 2),
+        ("--seeds", 4),
+        ("--l2", 1e-9),
+        ("--image-size", 24, 16),
+        ("--precision", "bfloat16"),
     ],
-)
-def test_each_option_changes_the_result(
-    vit: Vit, model: Path, photos: Path, command: str, option: tuple
-) -> None:
+    "knn": [("--k", 1), ("--temperature", 100.0)],
+    "probe": [("--num-c", 3)],
+}
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_each_option_changes_the_result(vit: Vit, model: Path, photos: Path, command: str) -> None:
     plain = result(vit, command, model, "--data", photos)
     assert result(vit, command, model, "--data", photos) == plain
-    changed = result(vit, command, model, "--data", photos, *option)
-    shared = {key for key in plain if plain[key] != changed[key]}
-    assert shared & {"rows", "sweep", "l2", "temperature", "precision", "image_size"}
+    for option in OPTIONS[command]:
+        changed = result(vit, command, model, "--data", photos, *option)
+        differing = {key for key in plain if plain[key] != changed[key]}
+        assert differing & {"rows", "sweep", "l2", "temperature", "precision", "image_size"}, option
 
 
 def open_with(model: Path, *args: object) -> Bench:
@@ -276,7 +272,6 @@ def scarce(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("fewshot", "model", "--data", "cifar11"), "no data set has this name"),
         (("fewshot", "model", "--data", "cifar11"), "did you mean 'cifar10'"),
         (("knn", "model", "--data", "digits,svhn"), "give one data set"),
         (("knn", "nowhere", "--data", "digits"), "no file or directory 'nowhere'"),
@@ -284,16 +279,9 @@ def scarce(folder: Path) -> Path:
         (("knn", "model"), "--data"),
         (("fewshot", "model", "--data", "my photos", "--shots", "5", "20"),
          "class 'blue' has 11 training images, 20 shots want 20 (3 classes have fewer)"),
-        (("fewshot", "model", "--data", "my photos", "--shots", "0"), "shots=0 must be"),
         (("fewshot", "model", "--data", "my photos", "--seeds", "0"), "--seeds 0"),
-        (("fewshot", "model", "--data", "my photos", "--l2", "0"), "l2=0.0 must be above 0"),
-        (("knn", "model", "--data", "my photos", "--k", "34"), "k=34 is not between 1 and the 33"),
-        (("knn", "model", "--data", "my photos", "--temperature", "0"), "temperature=0.0"),
-        (("probe", "model", "--data", "my photos", "--num-c", "1"), "num_c=1"),
-        (("knn", "model", "--data", "my photos", "--image-size", "20"), "20"),
         (("knn", "model", "--data", "my photos", "--image-size", "8", "8", "8"),
          "--image-size 8 8 8: give one side"),
-        (("knn", "model", "--data", "my photos", "--crop-fraction", "2"), "crop_fraction=2.0"),
         (("knn", "model", "--data", "my photos", "--batch-size", "0"), "batch_size=0"),
         (("knn", "model", "--data", "my photos", "--device", "abacus"),
          "--device abacus cannot be used"),

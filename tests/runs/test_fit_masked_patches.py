@@ -5,13 +5,11 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
-from tests.command import TINY, Vit
+from tests.command import TINY, Vit, coloured
 from vit.cli.main import main
 
 FIT = ("fit", "-c", "pretrain/masked_patches_cifar10", *TINY)
@@ -32,14 +30,8 @@ def flat(photos: Path, tmp_path: Path) -> Path:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on twelve pictures in each of three class folders, whose names do not matter."""
     home = tmp_path_factory.mktemp("finished")
-    random = np.random.default_rng(0)
-    for channel, name in enumerate(("red", "green", "blue")):
-        (home / "pictures" / name).mkdir(parents=True)
-        for i in range(12):
-            pixels = random.integers(0, 90, (20, 24, 3))
-            pixels[..., channel] += 150
-            Image.fromarray(pixels.astype("uint8")).save(home / "pictures" / name / f"{i}.png")
-    options = ("--data.root", str(home / "pictures"), "--data.splits.test_fraction=0.2", *STEPS)
+    pictures = coloured(home / "pictures")
+    options = ("--data.root", str(pictures), "--data.splits.test_fraction=0.2", *STEPS)
     assert main([*FIT, *options, "--run_dir", str(home / "run")]) == 0
     return home / "run"
 

@@ -1,10 +1,10 @@
 """The same command, typed again after a kill, a damaged file or a full disk, loses nothing."""
 
+import contextlib
 import csv
 import json
 import multiprocessing
 import os
-import random
 import resource
 import shutil
 import signal
@@ -17,30 +17,43 @@ import pytest
 import torch
 
 import vit.runs.finish
-from tests.command import TINY, Vit
+from tests.command import TINY, Vit, coloured
 from tests.killing import killed_at
 from vit.checkpoints.archives import read_checkpoint
-from vit.checkpoints.files import open_weights
-from vit.checkpoints.native import load_native
 from vit.cli.main import main
-from vit.errors import UserError
 from vit.training.classifier import ImageClassifier
+from vit.yaml_reader import read_options
 
 # Three steps per epoch; every epoch is saved.
 RUN = ("--save_every=0", "--trainer.max_epochs=8", "--trainer.log_every_n_steps=1")
 
 
-@pytest.fixture
-def command(photos: Path) -> tuple[str, ...]:
+def fit_on(photos: Path) -> tuple[str, ...]:
     return ("fit", "-c", "cifar10", "--data.root", str(photos), *TINY, *RUN)
 
 
 @pytest.fixture
-def run(vit: Vit, command: tuple[str, ...]) -> Path:
-    """A run of eight epochs that was not interrupted."""
-    done = vit(*command, "--run_dir=whole")
-    assert done.status == 0, done.err
-    return Path("whole")
+def command(photos: Path) -> tuple[str, ...]:
+    return fit_on(photos)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of eight epochs that was not interrupted."""
+    home = tmp_path_factory.mktemp("trained")
+    with contextlib.chdir(home):
+        assert main([*fit_on(coloured(home / "my photos")), "--run_dir=whole"]) == 0
+    return home
+
+
+@pytest.fixture
+def run(trained: Path, vit: Vit, photos: Path) -> Path:
+    """A copy of that run, as if it had been on `photos`."""
+    run = Path(shutil.copytree(trained / "whole", "whole"))
+    for file in (run / "config.yaml", run / "summary.json", run / "model" / "config.json"):
+        text = file.read_text(encoding="utf-8").replace(str(trained), str(photos.parent))
+        file.write_text(text, encoding="utf-8")
+    return run
 
 
 def unfinished(folder: Path) -> Path:
@@ -167,7 +180,7 @@ def test_what_cannot_change_is_refused_and_nothing_is_written(
     assert contents(run) == before
 
 
-@pytest.mark.parametrize("change", ["rename", "add", "relabel", "remove"])
+@pytest.mark.parametrize("change", ["rename", "add", "relabel"])
 def test_other_images_and_labels_are_refused(
     change: str, run: Path, vit: Vit, command: tuple[str, ...], photos: Path
 ) -> None:
@@ -176,8 +189,6 @@ def test_other_images_and_labels_are_refused(
         (photos / "red").rename(photos / "rot")
     elif change == "add":
         shutil.copy(photos / "red/00.jpg", photos / "red/more.jpg")
-    elif change == "remove":
-        (photos / "red/00.jpg").unlink()
     else:
         for old, new in (("red", "x"), ("blue", "red"), ("x", "blue")):
             (photos / old).rename(photos / new)
@@ -187,19 +198,13 @@ def test_other_images_and_labels_are_refused(
     assert contents(run) == before
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--data.loading.num_workers=1",),
-        ("--trainer.max_epochs=9", "--trainer.log_every_n_steps=2", "--save_every=9"),
-        ("--data.batch_size=4", "--trainer.accumulate_grad_batches=2"),
-    ],
-)
 def test_what_does_not_change_the_training_may_differ(
-    options: tuple[str, ...], run: Path, vit: Vit, command: tuple[str, ...]
+    run: Path, vit: Vit, command: tuple[str, ...]
 ) -> None:
     unfinished(run)
-    done = vit(*command, "--run_dir=whole", *options)
+    batches = ("--data.batch_size=4", "--trainer.accumulate_grad_batches=2")
+    limits = ("--trainer.max_epochs=9", "--trainer.log_every_n_steps=2", "--save_every=9")
+    done = vit(*command, "--run_dir=whole", *batches, *limits, "--data.loading.num_workers=1")
     assert done.status == 0, done.err
 
 
@@ -232,8 +237,10 @@ def test_a_path_is_resumed_in_a_new_directory(
     done = vit(*command, "--run_dir=other", "--resume", best, longer)
     assert done.status == 0, done.err
     assert vit(*command, "--run_dir=whole", longer).status == 0
-    files = [read_checkpoint(p / "checkpoints/last.ckpt") for p in (run, Path("other"))]
-    assert equal(files[0]["state_dict"], files[1]["state_dict"])
+    one, two = (
+        read_checkpoint(p / "checkpoints/last.ckpt")["state_dict"] for p in (run, Path("other"))
+    )
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
     missing = vit(*command, "--resume=no.ckpt")
     assert missing.status == 2 and "no.ckpt" in missing.err
     assert vit("fit", "--resume", run).status == 0
@@ -249,12 +256,12 @@ def test_a_path_is_resumed_in_a_new_directory(
 def test_what_the_checkpoint_keeps_is_recorded(
     run: Path, vit: Vit, command: tuple[str, ...]
 ) -> None:
-    config = (unfinished(run) / "config.yaml").read_text()
-    done = vit(*command, "--run_dir=whole", "--model.optimizer.lr=0.5")
-    assert done.status == 0 and "lr=0.5 has no effect" in done.err
-    assert (run / "config.yaml").read_text() == config
     fewer = vit(*command, "--run_dir=whole", "--trainer.max_epochs=2")
     assert fewer.status == 2 and "max_epochs=2" in fewer.err
+    config = read_options(unfinished(run) / "config.yaml")
+    done = vit(*command, "--run_dir=whole", "--model.optimizer.lr=0.5")
+    assert done.status == 0 and "lr=0.5 has no effect" in done.err
+    assert read_options(run / "config.yaml") == config
 
 
 @pytest.mark.parametrize("validates", [True, False])
@@ -269,12 +276,6 @@ def test_a_resume_from_best_takes_every_step_once(
     assert [int(row["step"]) for row in metrics(run)] == list(range(27 + validates))
     assert read_checkpoint(run / "checkpoints/last.ckpt")["global_step"] == 27
     assert json.loads((run / "summary.json").read_text())["resumed_at"] == step
-
-
-def flip(file: Path, draw: random.Random) -> None:
-    content = bytearray(file.read_bytes())
-    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-    file.write_bytes(content)
 
 
 def test_a_damaged_last_checkpoint_is_reported_and_best_resumed(
@@ -301,52 +302,6 @@ def test_a_damaged_best_checkpoint_is_noted(run: Path, vit: Vit, command: tuple[
     done = vit(*command, "--run_dir=whole")
     assert done.status == 0, done.err
     assert "note: " in done.err and "the best score starts over" in done.err
-
-
-def equal(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(equal, a, b))
-    return a == b
-
-
-def test_no_damage_to_a_file_of_a_run_is_silent(run: Path) -> None:
-    draw, model = random.Random(0), run / "model"
-    expected = {name: t.clone() for name, t in load_native(model)[0].state_dict().items()}
-    description = (model / "config.json").read_text()
-    whole = {path: read_checkpoint(path) for path in (run / "checkpoints").iterdir()}
-
-    def read(file: Path) -> None:
-        """Reads the file as the commands do, and compares what is read."""
-        if file.suffix == ".ckpt":
-            assert equal(read_checkpoint(file), whole[file])  # padding between members
-            open_weights(file)
-            return
-        network, info = load_native(model)
-        for name, value in network.state_dict().items():
-            assert torch.equal(value, expected[name]), name
-        for name in ("classes", "preprocess"):
-            same = getattr(info, name) == json.loads(description)[name]
-            assert same or any(name in note for note in info.notes)
-        assert info.extra == json.loads(description)["extra"]
-
-    for file in (*whole, *sorted(model.iterdir())):
-        content = file.read_bytes()
-        damages = [bytearray(content) for _ in range(40)]
-        for damaged in damages:
-            damaged[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-        damages += [content[: draw.randrange(len(content))] for _ in range(5)]
-        damages += [content + tail for tail in (b"x", bytes(50))]
-        for damaged in damages:
-            file.write_bytes(damaged)
-            try:
-                read(file)
-            except UserError as error:
-                assert "\n" not in str(error)
-        file.write_bytes(content)
 
 
 def test_a_full_disk_leaves_the_checkpoints_whole(

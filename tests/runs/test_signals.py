@@ -27,12 +27,7 @@ entry()
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [
-        ("torch", signal.SIGINT),
-        ("torch", signal.SIGTERM),
-        ("torch.distributed", signal.SIGTERM),
-        ("lightning.pytorch", signal.SIGINT),
-    ],
+    [("torch", signal.SIGTERM), ("lightning.pytorch", signal.SIGINT)],
 )
 def test_a_signal_during_imports_ends_the_command(
     name: str, number: int, tmp_path: Path, deadline: Callable[[float], float]

@@ -1,12 +1,13 @@
 """The commands' parser, argument types, and lists of image files."""
 
 import argparse
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vit.errors import UserError
+from vit.errors import UserError, did_you_mean
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -93,3 +94,38 @@ def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[Path
             yield path
         else:
             raise UserError(f"no such picture or folder: {path}")
+
+
+def data_sets(text: str) -> dict[str, str | None]:
+    """Name -> folder or manifest, or None for a set of the catalog.
+
+    'cifar10,my_photos/,pets=/data/pets' has the names cifar10, my_photos and pets.
+    """
+    sources: dict[str, str | None] = {}
+    for item in filter(None, (item.strip() for item in text.split(","))):
+        name, root = _data_set(item)
+        if name in sources:
+            raise UserError(f"--data has {name!r} twice; name one of them, as in other={name}")
+        sources[name] = root
+    if not sources:
+        raise UserError("--data is empty; give names or folders, as in --data cifar10,my_photos/")
+    return sources
+
+
+def _data_set(item: str) -> tuple[str, str | None]:
+    from vit.data.catalog import list_datasets  # heavy: imports numpy
+
+    names = list_datasets()
+    if item in names:
+        return item, None
+    name, equals, path = item.partition("=")
+    if not equals or Path(item).expanduser().exists():
+        name, path = "", item
+    place = Path(path).expanduser()
+    if not path or not place.exists():
+        hint = did_you_mean(item, names) or f"; known: {', '.join(names)}"
+        raise UserError(f"--data {item}: no data set has this name, and no folder or CSV{hint}")
+    name = name or (place.resolve().name if place.is_dir() else place.stem)
+    if not re.fullmatch(r"\w[^/=|]*", name):
+        raise UserError(f"--data {item}: {name!r} cannot name its folder; use NAME={path}")
+    return name, str(place)

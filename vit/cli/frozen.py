@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vit.cli.arguments import OneLineParser, chosen_device
+from vit.cli.arguments import OneLineParser, chosen_device, data_sets
 from vit.console import note
 from vit.errors import UserError
-from vit.transfer.plan import parse_sources
 from vit.writing import writable
 
 if TYPE_CHECKING:
@@ -129,10 +128,10 @@ def open_bench(options: Namespace, layer: "Layer") -> "Bench":
     """The model and the images of --data."""
     from vit.evaluation.frozen import Bench
 
-    sources = parse_sources(options.data)
+    sources = data_sets(options.data)
     if len(sources) != 1:
         raise UserError(f"--data {options.data}: give one data set")
-    [source] = sources
-    where = {"dataset": source.name} if source.root is None else {"root": source.root}
+    [(name, root)] = sources.items()
+    where = {"dataset": name} if root is None else {"root": root}
     frozen = load_frozen(options, layer)
-    return Bench.open(frozen, source.name, data_dir=options.data_dir, **where)
+    return Bench.open(frozen, name, data_dir=options.data_dir, **where)

@@ -8,13 +8,14 @@ import os
 import sys
 import threading
 from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from typing import NoReturn
 
 import vit
 from vit import signals
-from vit.errors import UserError, did_you_mean, user_error_in
+from vit.errors import LONGEST_NAME, UserError, user_error_in
 from vit.hardware import keep_memory, sleep_when_waiting
 
 # name -> (module:function, what it does). The function takes the arguments and returns the status.
@@ -99,10 +100,9 @@ def usage() -> str:
 
 def suggestion(name: str) -> str:
     """'; did you mean 'fit'?' for an unknown command, or an empty string."""
-    meant = SYNONYMS.get(name.lower(), ())
-    if meant:
-        return f"; did you mean {' or '.join(map(repr, meant))}?"
-    return did_you_mean(name, COMMANDS)
+    nearest = get_close_matches(name.lower()[:LONGEST_NAME], [*SYNONYMS, *COMMANDS], n=1)
+    meant = SYNONYMS.get(nearest[0], nearest) if nearest else ()
+    return f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -2,24 +2,15 @@
 
 import os
 import shlex
-from argparse import Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable
+from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
-from signal import SIGINT
-from typing import TYPE_CHECKING, Any
 
-from vit.cli.arguments import OneLineParser
-from vit.console import is_first_process, say
+from vit.cli.arguments import OneLineParser, data_sets, number, share, whole_number
+from vit.console import say
 from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
-from vit.transfer.cells import CellFailed, alone_in
-from vit.transfer.plan import COMMAND, Arguments, check_plan, parse_grid, parse_sources
-from vit.transfer.table import to_json, to_markdown
-
-if TYPE_CHECKING:
-    from vit.data.sources import Splits
 from vit.errors import UserError
+from vit.runs.transfer_table import to_json, to_markdown
 from vit.signals import Stopped
-from vit.writing import writable
 
 DESCRIPTION = """\
 Fine-tunes MODEL to each data set: every learning rate of a small grid on train without a slice,
@@ -57,36 +48,43 @@ def defaults() -> str:
 
 
 def run(args: list[str]) -> int:
-    """Makes all cells of the plan that are not there yet, then the tables."""
-    own, rest = _split(args)
-    options = _parser().parse_args(own)
-    arguments = Arguments(
+    """Makes all runs of the plan that are not there yet, then the tables."""
+    at = args.index("--") if "--" in args else len(args)
+    options = _parser().parse_args(args[:at])
+    sources = data_sets(options.data)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("start `vit transfer` alone, not by torchrun; it starts processes itself")
+    from vit.runs.transfer import Plan, transfer  # heavy: imports lightning
+
+    plan = Plan(
         model=options.model,
-        sources=parse_sources(options.data),
+        sources=sources,
         recipe=options.recipe,
         seeds=options.seeds,
-        lr_grid=parse_grid(options.lr_grid),
+        lr_grid=options.lr_grid,
         steps=options.steps,
         image_size=options.image_size,
         val_fraction=options.val_fraction,
-        rest=rest,
+        rest=args[at + 1 :],
     )
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or not is_first_process():
-        raise UserError("start `vit transfer` alone, not by torchrun; it starts processes itself")
     name = Path(options.model.rstrip("/")).name
-    out = writable(Path(options.out or f"runs/transfer/{name}").expanduser(), "--out")
+    out = Path(options.out or f"runs/transfer/{name}").expanduser()
     try:
-        with alone_in(out):
-            check_plan(out / "plan.json", COMMAND, arguments.document())
-            _transfer(arguments, out, as_json=options.json)
-    except (KeyboardInterrupt, Stopped) as stop:
-        say(f"stopped; this continues: {_command(args, options, out)}")
-        number = stop.number if isinstance(stop, Stopped) else next(iter(stop.args), SIGINT)
-        return 128 + number
-    except CellFailed as error:
-        say(f"vit: {error}\nthis continues: {_command(args, options, out)}")
-        return 1
+        rows, about = transfer(plan, out)
+    except Stopped:
+        say(f"stopped; this continues: {shlex.join(['vit', 'transfer', *args])}")
+        raise
+    print(to_json(rows, about) if options.json else to_markdown(rows), end="")
+    say(f"also in {out}: results.md, results.csv, results.json")
+    failed = [row.data for row in rows if row.result["mean"] is None]
+    if failed:
+        raise UserError(f"{', '.join(failed)}: all runs diverged; give lower rates by --lr-grid")
     return 0
+
+
+def rates(text: str) -> tuple[float, ...]:
+    """'0.003,0.001' as numbers above 0, ascending."""
+    return tuple(sorted({number(item) for item in text.split(",")}))
 
 
 def _parser() -> OneLineParser:
@@ -106,55 +104,27 @@ def _parser() -> OneLineParser:
         "takes the paper's defaults for that NAME",
     )
     parser.add_argument("--recipe", default="transfer/vit", help="default: transfer/vit")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="final runs (default 3)")
+    parser.add_argument(
+        "--seeds", type=whole_number, default=3, metavar="N", help="final runs (default 3)"
+    )
     parser.add_argument(
         "--lr-grid",
-        nargs="?",
+        type=rates,
         metavar="X,Y",
         help="learning rates to choose from; one alone is not searched (default: see below)",
     )
-    parser.add_argument("--steps", type=int, metavar="N", help="of every run (default: see below)")
-    parser.add_argument("--image-size", type=int, metavar="N", help="default: that of the recipe")
+    parser.add_argument(
+        "--steps", type=whole_number, metavar="N", help="of every run (default: see below)"
+    )
+    parser.add_argument(
+        "--image-size", type=whole_number, metavar="N", help="default: that of the recipe"
+    )
     parser.add_argument(
         "--val-fraction",
-        type=float,
+        type=share,
         metavar="X",
         help="share of train in the slice, if none is given",
     )
     parser.add_argument("--out", metavar="DIR", help="default: runs/transfer/ and MODEL's name")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
-
-
-def _split(args: list[str]) -> tuple[list[str], list[str]]:
-    """The arguments before and behind --."""
-    at = args.index("--") if "--" in args else len(args)
-    return args[:at], args[at + 1 :]
-
-
-def _command(args: list[str], options: Namespace, out: Path) -> str:
-    own, rest = _split(args)
-    own += [] if options.out else ["--out", str(out)]
-    return shlex.join(["vit", "transfer", *own, *(["--", *rest] if rest else [])])
-
-
-def _preview(arguments: list[str], check: Callable[[Any], None]) -> "Splits":
-    """What a cell would train on: see `vit.transfer.tasks.Preview`."""
-    from vit.runs.options import Options
-
-    options = Options(arguments)
-    check(options.config)
-    data = options.build_data()
-    options.build_model(data)
-    return data.splits
-
-
-def _transfer(arguments: Arguments, out: Path, *, as_json: bool) -> None:
-    from vit.transfer.run import transfer  # heavy: imports lightning
-
-    rows, about = transfer(arguments, out, _preview)
-    print(to_json(rows, about) if as_json else to_markdown(rows), end="")
-    say(f"also in {out}: results.md, results.csv, results.json")
-    failed = [row.data for row in rows if row.mean is None]
-    if failed:
-        raise UserError(f"{', '.join(failed)}: all runs diverged; give lower rates by --lr-grid")

@@ -55,7 +55,7 @@ def scan(top: str, *, arrays: bool = False) -> list[Folder]:
 
     Raises UserError for a folder that cannot be read.
     """
-    with Meter(f"scanning {top}", 0, "images", brief=True) as meter:
+    with Meter(f"scanning {top}", 0, "images") as meter:
         return _Walk(os.path.realpath(top), image_extensions(arrays), meter).run()
 
 

@@ -1,8 +1,8 @@
-"""Features of the images of a split from a frozen model, cached in a file.
+"""Features of the images of a split, from a frozen model, cached in a file.
 
 The file name is a hash of everything that determines the features: weights and configuration, the
 images in order (path, size and modification time of each file, or the pixels in memory),
-preprocessing, precision and layer. Any change leads to a new computation.
+preprocessing, precision and layer. A change of any of them leads to a new computation.
 Shapes: n images, d features.
 """
 
@@ -53,12 +53,12 @@ class Features:
     indices: np.ndarray
     """(n,) indices into the split; some are missing if unreadable images were skipped."""
     cached: bool
-    """Whether they were read from the cache."""
+    """Read from the cache."""
     seconds: float
 
 
 class Extractor:
-    """Computes features of splits with one model, which it sets to evaluation mode.
+    """Computes features of splits by one model, which it sets to evaluation mode.
 
     `cache` is the cache folder, or None. `precision` is the dtype of the whole model.
     """
@@ -141,8 +141,8 @@ class Extractor:
                 pixels = data.preprocess.normalize(images.to(self.device)).to(dtype)
                 rows = self._layer_of(pixels)
                 if not len(values):
-                    kept = torch.float64 if dtype == torch.float64 else torch.float32
-                    values = torch.empty(total, rows.shape[1], dtype=kept)
+                    exact = torch.float64 if dtype == torch.float64 else torch.float32
+                    values = torch.empty(total, rows.shape[1], dtype=exact)
                 values[batch], places[batch] = rows.cpu(), indices
         if done + data.skipped_images(split) != total:
             raise RuntimeError(f"{done} of {total} images of {split} were seen")

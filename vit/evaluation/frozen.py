@@ -1,4 +1,4 @@
-"""A model that is only looked at, the images that it is shown, and a data set to try it on."""
+"""A model that is not trained, its images, and a data set on which its features are measured."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from vit.preprocessing import Preprocess
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How images are brought to the model; None: as it was trained."""
+    """Preprocessing and loading of images; None: as the model was trained."""
 
     image_size: tuple[int, int] | None = None
     resize: Literal["crop", "squash"] | None = None
@@ -30,7 +30,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A model with its preprocessing, and what computes its features."""
+    """A model with its preprocessing and the extractor of its features."""
 
     model: Model
     classes: list[str] | None
@@ -64,12 +64,12 @@ class Frozen:
 
     @property
     def solver_device(self) -> str:
-        """Where float64 is computed; Apple's GPUs do not have it."""
+        """The device of float64, which Apple's GPUs do not have."""
         device = self.extractor.device
         return "cpu" if device.startswith("mps") else device
 
     def images(self, *, val_fraction: float = 0.1, **source: Any) -> ImageData:
-        """Images of a source (arguments of ImageData), prepared as the model wants them."""
+        """Images of a source (arguments of ImageData), preprocessed for the model."""
         reading = self.reading
         data = ImageData(
             **source,
@@ -83,7 +83,7 @@ class Frozen:
         return data
 
     def about(self) -> dict[str, Any]:
-        """For the result: how the model was used."""
+        """The part of a result that describes the model."""
         return {
             "image_size": list(self.preprocess.image_size),
             "precision": self.extractor.precision,
@@ -93,17 +93,17 @@ class Frozen:
 
 @dataclass(frozen=True)
 class Bench:
-    """A frozen model, and a data set to try its features on."""
+    """A frozen model, and a data set on which its features are measured."""
 
     frozen: Frozen
     data: ImageData
     name: str
     split: SplitName
-    """Where accuracy is measured: test, or val where there is no test."""
+    """The split of the accuracy: test, or val where there is no test."""
 
     @classmethod
     def open(cls, frozen: Frozen, name: str, **source: Any) -> "Bench":
-        """With images of a source (arguments of ImageData), of whose train none is held out."""
+        """With the images of a source (arguments of ImageData); nothing is cut from its train."""
         data = frozen.images(val_fraction=0.0, **source)
         splits = data.splits
         for text in splits.notes:
@@ -130,7 +130,7 @@ class Bench:
         return features
 
     def about(self, train: int, test: int) -> dict[str, Any]:
-        """For the result: what was measured on what."""
+        """The part of a result that describes model and data."""
         return {
             **self.frozen.about(),
             "data": self.name,

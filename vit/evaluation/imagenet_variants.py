@@ -21,7 +21,6 @@ from vit.data.sources import PathList
 from vit.errors import UserError
 from vit.evaluation.calibration import expected_calibration_error
 from vit.ranking import top_classes
-from vit.reading import special
 
 NUM_CLASSES = 1000
 NUM_SHIFTED = 200
@@ -79,13 +78,12 @@ def score_real(logits: np.ndarray, labels: Sequence[Sequence[int]]) -> Score:
     rows = [row for row, answers in enumerate(labels) if answers]
     if not rows:
         raise UserError("no image of val has a ReaL label")
-    predicted = logits[rows].argmax(1)
-    hits = [k in labels[row] for row, k in zip(rows, predicted, strict=True)]
+    hits = [k in labels[row] for row, k in zip(rows, logits[rows].argmax(1), strict=True)]
     return Score(name="ReaL", images=len(rows), acc1=float(np.mean(hits)))
 
 
 def is_wordnet(names: Sequence[str]) -> bool:
-    """Whether these are 1000 different WordNet ids, such as n01440764."""
+    """These are 1000 different WordNet ids, such as n01440764."""
     return len(set(names)) == NUM_CLASSES and all(_WORDNET_ID.fullmatch(name) for name in names)
 
 
@@ -93,7 +91,6 @@ def read_wordnet_ids(file: str | Path) -> list[str]:
     """The 1000 ids in ImageNet's order from a file that mentions each: LOC_synset_mapping.txt,
     imagenet_class_index.json, or one id per line. UserError for anything else."""
     path = Path(file).expanduser()
-    _refuse_special(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -107,21 +104,12 @@ def read_wordnet_ids(file: str | Path) -> list[str]:
     return ids
 
 
-def _refuse_special(path: Path) -> None:
-    """Raises UserError for a pipe or a device, without opening it."""
-    kind = special(path)
-    if kind is not None:
-        raise UserError(f"cannot read {path}: it is {kind}, not a file")
-
-
 def class_folders(folder: str | Path) -> tuple[Path, list[str]]:
     """The parent of the folders named by WordNet id, `folder` or its val/, and their names.
 
     UserError if there are none.
     """
     top = Path(folder).expanduser()
-    if os.fspath(folder) == "":  # Path("") is the current directory
-        raise UserError("'' names no folder; the current directory is .")
     if not top.is_dir():
         raise UserError(f"no folder {top}")
     for place in (top, top / "val"):
@@ -159,7 +147,6 @@ def shifted_classes(labels: np.ndarray, folder: str | Path) -> np.ndarray:
 def read_real(file: str | Path) -> list[list[int]]:
     """Reads real.json: the correct labels of each image of val, ordered by its number."""
     path = Path(file).expanduser()
-    _refuse_special(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

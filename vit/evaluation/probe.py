@@ -37,7 +37,7 @@ class LogisticFit:
     bias: Tensor
     iterations: int
     converged: bool
-    """Whether the gradient reached the tolerance."""
+    """The gradient reached the tolerance."""
 
     def probabilities(self, features: Tensor) -> Tensor:
         """Probabilities (n, k) of `features` (n, d)."""
@@ -54,7 +54,7 @@ class ProbeResult:
     sweep: dict[float, float]
     """C -> accuracy on the held-out images."""
     converged: bool
-    """Whether the last fit converged within the iterations."""
+    """The last fit converged within the iterations."""
 
 
 def c_values(count: int = NUM_C) -> list[float]:
@@ -167,12 +167,12 @@ def probe_accuracy(
     if val is None:
         places = [str(i) for i in range(len(train[1]))]
         strata = [str(label) for label in train[1]]
-        kept, chosen, _ = held_out(
+        rest, chosen, _ = held_out(
             places, strata, seed=SEED, val_fraction=HELD_OUT, test_fraction=0.0
         )
         if not len(chosen):
             raise UserError("no class has two training images, so none can be held out to choose C")
-        fitted, selection = _rows(everything, kept), _rows(everything, chosen)
+        fitted, selection = _rows(everything, rest), _rows(everything, chosen)
     else:
         fitted, selection = everything, _tensors(val, device)
         features, labels = (torch.cat(parts) for parts in zip(fitted, selection, strict=True))

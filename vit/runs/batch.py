@@ -28,10 +28,10 @@ SET_BY_TRIAL = ("accumulate_grad_batches", "val_check_interval", "limit_train_ba
 
 
 def settle_batch(config: Namespace, recipes: Sequence[Mapping[str, Any]], run: Path | None) -> bool:
-    """Whether data.batch_size=auto asks for a trial; `run` is the config.yaml of a run to resume.
+    """Replaces data.batch_size=auto in `config`. Returns True if it asks for a trial.
 
     Until then the recipe's number stands for it, and makes up the images per step. A run that is
-    resumed keeps its batch. UserError for auto on a CPU.
+    resumed, with config.yaml at `run`, keeps its batch. UserError for auto on a CPU.
     """
     data, trainer = config.data, config.trainer
     if data.batch_size != "auto":
@@ -134,7 +134,7 @@ class Trial:
         return sizes[fitting - 1] if fitting else 0
 
     def fits(self, size: int) -> bool:
-        """Whether `size` images fit."""
+        """`size` images fit."""
         fitted = True
         try:
             self._step_twice(size)
@@ -167,8 +167,8 @@ def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        if not known and "DefaultCPUAllocator" not in str(error):
+        typed = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not typed and "DefaultCPUAllocator" not in str(error):
             raise
         size = data.batch_size
         remedy = "choose a smaller model or image"

@@ -53,7 +53,7 @@ def _facts(
     digests: Mapping[str, str],
     state: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What must be the same, by the name for the message."""
+    """Facts that must be the same, by their names in the message."""
     architecture = {n: list(v) if isinstance(v, tuple) else v for n, v in config.items()}
     return {
         "classes": classes,

@@ -37,7 +37,7 @@ LIMITS = {"final_split", "patience"} | {
 
 @dataclass
 class RunDirectory:
-    """Where a run is written, and what it resumes from; the same in all its processes."""
+    """The directory of a run and the checkpoint it resumes from; the same in all its processes."""
 
     folder: Path
     checkpoint: Path | None = None
@@ -45,11 +45,11 @@ class RunDirectory:
     step: int | None = None
     """Optimizer steps taken at the checkpoint."""
     finished: bool = False
-    """Whether the run has ended and the command asks for nothing more."""
+    """The run has ended, and the command asks for nothing more."""
     saved: dict[str, Any] | None = None
     """Content of the checkpoint without the values of tensors, in the first process."""
     closing: str = ""
-    """What to print at the end."""
+    """Text to print at the end."""
     begun: bool = False
 
     @classmethod
@@ -64,7 +64,7 @@ class RunDirectory:
         try:
             decision = decided_by_first(lambda: first.decide(options))
             os.environ[HANDED_DOWN] = json.dumps(decision)
-            for name, value in decision.pop("kept", {}).items():
+            for name, value in decision.pop("unchanged", {}).items():
                 options.config[name] = value  # so that config.yaml says what is used
             places = {k: decision[k] and Path(decision[k]) for k in ("folder", "checkpoint")}
             yield cls(**{**decision, **places}, saved=first.saved)
@@ -83,7 +83,7 @@ class RunDirectory:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the folder holds a run of ours."""
+    """The folder holds a run of ours."""
     try:
         with (folder / CONFIG).open(encoding="utf-8", errors="replace") as file:
             return file.readline() == HEADER
@@ -92,7 +92,7 @@ def is_run(folder: Path) -> bool:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The checkpoint files of a run, the one to resume from first."""
+    """The checkpoint files of a run, the last before the best."""
     return [path for name in (LAST, BEST) if (path := run / "checkpoints" / name).is_file()]
 
 
@@ -168,7 +168,7 @@ class _First:
             source = folder
         _check_free(folder)
         self._take(folder)
-        if source != folder and not _is_free(folder):
+        if source != folder and _contents(folder):
             raise UserError(f"{folder} already holds a run; choose an empty --run_dir")
         finished = read_summary(source).get("finished") is True
         files = [file] if file is not None else checkpoints(source)
@@ -189,9 +189,9 @@ class _First:
                 )
         checkpoint, self.saved = _whole(files)
         step = self.saved["global_step"]
-        kept = _check_options(source, differing)
+        unchanged = _check_options(source, differing)
         note(f"resuming {folder} at step {step:,} from {checkpoint}")
-        return {**decision, "checkpoint": str(checkpoint), "step": step, "kept": kept}
+        return {**decision, "checkpoint": str(checkpoint), "step": step, "unchanged": unchanged}
 
     def _numbered(self, options: Options) -> Path:
         """runs/NAME, NAME-2, ...: the first that is free. Notes an unfinished run before it."""
@@ -200,10 +200,10 @@ class _First:
         while True:
             number = len(earlier) + 1
             folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
-            if not folder.exists() or _is_free(folder):
+            if not folder.is_file() and not _contents(folder):
                 with suppress(_Locked):
                     self._take(folder)
-                    if _is_free(folder):  # no other run has come and gone
+                    if not _contents(folder):  # no other run has come and gone
                         break
                     self.leave()
             earlier.append(folder)
@@ -247,7 +247,7 @@ class _First:
         if self.lock is None:
             return
         folder = Path(self.lock.lock_file).parent
-        if _is_free(folder):
+        if not _contents(folder):
             (folder / LOCK).unlink(missing_ok=True)
             with suppress(OSError):  # somebody else has put something there
                 for place in self.made:
@@ -260,17 +260,17 @@ class _Locked(UserError):
     """Another process writes to the directory."""
 
 
-def _is_free(folder: Path) -> bool:
-    return folder.is_dir() and all(n == LOCK or is_temporary(n) for n in os.listdir(folder))
+def _contents(folder: Path) -> list[str]:
+    """Names in the folder, but for what a start makes before it writes."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(name for name in names if name != LOCK and not is_temporary(name))
 
 
 def _check_free(folder: Path) -> None:
     """UserError for a place that is neither free nor a run of ours."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"run_dir={folder} is a file; choose another --run_dir")
-    names = os.listdir(folder) if folder.is_dir() else []
-    names = sorted(n for n in names if n not in (LOCK, "log.txt") and not is_temporary(n))
-    if names and not is_run(folder):
+    if (names := _contents(folder)) and not is_run(folder):
         raise UserError(
             f"run_dir={folder} is not empty and holds no run ({some_of(names, 3)}); choose another "
             "--run_dir"

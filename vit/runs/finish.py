@@ -4,7 +4,6 @@ import math
 import os
 import shlex
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,22 +28,9 @@ from vit.training.lora import merge_lora
 from vit.training.saving import BestCheckpoint
 
 
-@dataclass
-class Cost:
-    """What a training takes from now on."""
-
-    started: float = field(default_factory=time.monotonic)
-    cpu: float = field(default_factory=lambda: sum(os.times()[:4]))
-
-    def so_far(self, trainer: Trainer) -> dict[str, float]:
-        """Seconds, CPU seconds of this process and its ended workers, and the most memory held."""
-        peak = peak_memory(trainer.strategy.root_device)
-        memory = {} if peak is None else {"peak_memory_gb": round(peak / 2**30, 2)}
-        return {
-            "train_seconds": round(time.monotonic() - self.started, 2),
-            "train_cpu_seconds": round(sum(os.times()[:4]) - self.cpu, 2),
-            **memory,
-        }
+def clocks() -> tuple[float, float]:
+    """Seconds, and CPU seconds of this process and its ended workers."""
+    return time.monotonic(), sum(os.times()[:4])
 
 
 def finish(
@@ -53,15 +39,20 @@ def finish(
     trainer: Trainer,
     model: Module,
     data: ImageData,
-    cost: Cost,
+    began: tuple[float, float],
 ) -> None:
     """Scores the best weights once and writes what a run leaves; every process calls it.
 
+    `began`: what `clocks` said before the training.
     model/ is written before the scoring, so that an image that cannot be read then costs nothing
     that was computed.
     """
-    summary = _summary(options, trainer, model, data, cost)
-    summary["resumed_at"] = run.step
+    seconds, cpu_seconds = (now - then for now, then in zip(clocks(), began, strict=True))
+    summary = _summary(options, trainer, model, data) | {
+        "train_seconds": round(seconds, 2),
+        "train_cpu_seconds": round(cpu_seconds, 2),
+        "resumed_at": run.step,
+    }
     merge_lora(model.model)  # what is scored is what is written
     if is_first_process():
         _write_model(run, options, model, data, summary)
@@ -100,10 +91,9 @@ def finish(
     )
 
 
-def _summary(
-    options: Options, trainer: Trainer, model: Module, data: ImageData, cost: Cost
-) -> dict[str, Any]:
+def _summary(options: Options, trainer: Trainer, model: Module, data: ImageData) -> dict[str, Any]:
     """Content of summary.json before the final score; loads the best weights."""
+    peak = peak_memory(trainer.strategy.root_device)
     trained = sum(p.numel() for p in model.model.parameters() if p.requires_grad)
     best = load_best(trainer, model)
     splits = {"test": ["test", "val"], "val": ["val"], "none": []}[options.config.final_split]
@@ -116,7 +106,7 @@ def _summary(
         "split": split,
         "images": {s: len(data.splits.get(s) or ()) for s in ("train", "val", "test")},
         "splits": data.digests,
-        **cost.so_far(trainer),
+        **({} if peak is None else {"peak_memory_gb": round(peak / 2**30, 2)}),
         "images_seen": data.consumed_samples,
         "steps": trainer.global_step,
         "epochs": math.ceil(data.consumed_samples / epoch),

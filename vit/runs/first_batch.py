@@ -54,7 +54,7 @@ def _caption(target: Tensor, classes: list[str], multilabel: bool) -> str:
     if target.dim() == 0:
         return classes[int(target)]
     values, order = target.float().sort(descending=True, stable=True)
-    own = [(classes[int(k)], float(v)) for k, v in zip(order, values, strict=True) if v > 0]
-    mixed = any(share < 1 for _, share in own)
-    words = [f"{name} {share:.2f}" if mixed else name for name, share in own]
+    shares = [(classes[int(k)], float(v)) for k, v in zip(order, values, strict=True) if v > 0]
+    mixed = any(share < 1 for _, share in shares)
+    words = [f"{name} {share:.2f}" if mixed else name for name, share in shares]
     return some_of(words, _MOST_LABELS) or ("no label" if multilabel else "")

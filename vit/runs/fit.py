@@ -13,7 +13,7 @@ from vit.data.module import ImageData
 from vit.runs.batch import ChooseBatch, naming_a_smaller_batch
 from vit.runs.continuing import check_continues
 from vit.runs.directory import RunDirectory, checkpoints
-from vit.runs.finish import Cost, finish, limit_option
+from vit.runs.finish import clocks, finish, limit_option
 from vit.runs.first_batch import FirstBatch
 from vit.runs.options import Module, Options
 from vit.runs.processes import ChildrenAlive, SameOptions, check_launched, ending_together
@@ -42,7 +42,8 @@ def fit(options: Options) -> RunDirectory:
         data = options.build_data()
         model = options.build_model(data)
         recipe, alive = options.listed("callbacks"), ChildrenAlive()
-        bar = options.shows_progress and not any(isinstance(c, ProgressBar) for c in recipe)
+        wanted = options.trainer["enable_progress_bar"] is not False
+        bar = wanted and not any(isinstance(c, ProgressBar) for c in recipe)
         by_size = any(isinstance(c, FineTuneBySize) for c in recipe)
         best = data.splits.val is not None and not by_size
         folder, save_every = run.folder / "checkpoints", options.config.save_every
@@ -71,7 +72,7 @@ def fit(options: Options) -> RunDirectory:
         limit_threads_of(trainer, model, data)
         check_continues(run, model, data, trainer)
         _announce(run, model, data)
-        cost = Cost()
+        began = clocks()
         with ending_together(trainer, alive), naming_a_smaller_batch(trainer, data), _saying(run):
             with in_one_line(MisconfigurationException):  # such as fewer epochs than are trained
                 trainer.fit(model, data, ckpt_path=run.checkpoint and str(run.checkpoint))
@@ -80,7 +81,7 @@ def fit(options: Options) -> RunDirectory:
                 run.closing = "training and validation went through; nothing was kept"
                 return run
             run.begin(options)  # also where nothing was left to train
-            finish(run, options, trainer, model, data, cost)
+            finish(run, options, trainer, model, data, began)
     return run
 
 
@@ -112,9 +113,10 @@ def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
     say(data.summary())
     if data.labelled:
         say(data.splits.per_class())
-    if model.load_report is not None:
+    new = run.checkpoint is None
+    if new and model.load_report is not None:
         say("\n".join(model.load_report.lines()))
-    elif data.labelled and data.root is not None and len(data.splits.train) < FEW_IMAGES:
+    elif new and data.labelled and data.root is not None and len(data.splits.train) < FEW_IMAGES:
         note(
             "random initial weights; on so few images pretrained ones (--model.pretrained NAME; "
             "`vit models --weights` lists them) score far higher"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 import jsonargparse
-import yaml
 from jsonargparse import ArgumentError, Namespace
 from jsonargparse.typing import NonNegativeFloat, PositiveInt, restricted_number_type
 from lightning.pytorch import Trainer
@@ -33,7 +32,7 @@ from vit.training.classifier import ImageClassifier
 from vit.training.facts import DataFacts
 from vit.training.fitting import NetworkTraining
 from vit.training.masked_patches import MaskedPatchPrediction
-from vit.yaml_reader import load_yaml, read_options, refuse_repeated_keys
+from vit.yaml_reader import load_yaml, read_options
 
 Module = NetworkTraining[Any, Any]
 
@@ -41,19 +40,9 @@ TASKS: dict[str, type[Module]] = {
     "classification": ImageClassifier,
     "masked_patches": MaskedPatchPrediction,
 }
-"""What is trained, by the name that a recipe gives it."""
+"""The module that is trained, by the name that a recipe gives it."""
 
-_parse_value = jsonargparse.get_loader("yaml")
-
-
-def _load_value(text: str) -> Any:
-    refuse_repeated_keys(text)
-    return _parse_value(text)
-
-
-# Under a name of its own, so that other parsers stay as they are.
-jsonargparse.set_loader("vit_yaml", _load_value, (yaml.YAMLError,))
-PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False, "parser_mode": "vit_yaml"}
+PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
 """Arguments of every parser of options."""
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
 
@@ -71,10 +60,13 @@ class Options(LightningCLI):
         if not files and self._run_config is not None:
             files = [self._run_config]
         if not files and not any(arg == "--help" or arg.startswith("--print_c") for arg in rest):
-            where = f" and no run at {place}" if (place := first.resume or first.run_dir) else ""
+            if first.resume not in (None, "auto", "never"):
+                raise UserError(f"--resume {first.resume} is neither a run nor a checkpoint of one")
+            where = f" and no run at {first.run_dir}" if first.run_dir else ""
             raise UserError(f"no recipe{where}: give -c RECIPE; `vit recipes` lists them")
         self.recipes = [read_options(path) for path in files]
         self.module_class = TASKS[_task(first.task, self.recipes)]
+        _check_name(rest, self.recipes)
         self.args = [
             *(f"--config={path}" for path in files),
             *(f"--{k}={v}" for k, v in vars(first).items() if isinstance(v, str) and k != "logger"),
@@ -157,7 +149,7 @@ class Options(LightningCLI):
         return {k: v for k, v in vars(self._built.trainer).items() if k not in added}
 
     def listed(self, name: Literal["callbacks", "plugins"]) -> list[Any]:
-        """What the recipe lists under trainer.`name`."""
+        """The recipe's list under trainer.`name`."""
         return _as_list(self._built.trainer.get(name))
 
     def loggers(self, folder: Path) -> list[Any]:
@@ -179,11 +171,6 @@ class Options(LightningCLI):
         mode = "min" if "loss" in monitor else "max"
         return [Patience(monitor, patience=int(patience), mode=mode)]
 
-    @property
-    def shows_progress(self) -> bool:
-        """Whether a progress line is wanted."""
-        return self.config.trainer.enable_progress_bar is not False
-
     def recorded_text(self) -> str:
         """The configuration as YAML, without what belongs to one start, with absolute paths."""
         config = self.config.clone()
@@ -200,7 +187,7 @@ class Options(LightningCLI):
         return self.parser.dump(config, skip_unset=False)
 
     def recorded(self) -> dict[str, Any]:
-        """What config.yaml holds, in JSON types."""
+        """The content of config.yaml, in JSON types."""
         return load_yaml(self.recorded_text(), "the options")
 
 
@@ -245,6 +232,19 @@ def _task(typed: str | None, recipes: list[dict[str, Any]]) -> str:
     if task not in TASKS:
         raise UserError(f"unknown task {task!r}{did_you_mean(task, TASKS)}; choose {[*TASKS]}")
     return task
+
+
+def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:
+    """UserError for a model that is typed by name where a recipe has given the sizes of one."""
+    names = {arg.partition("=")[0] for arg in typed}
+    given = [(recipe.get("model") or {}).get("architecture") or {} for recipe in recipes]
+    sizes = {name for sizes in given for name in sizes} & {"width", "depth", "num_heads", "mlp_dim"}
+    changed = any(name.startswith("--model.architecture") for name in names)
+    if "--model.name" in names and sizes and not changed:
+        raise UserError(
+            f"--model.name beside the recipe's own {', '.join(sorted(sizes))} would change the "
+            "name alone; add --model.architecture null, or sizes"
+        )
 
 
 # Options that are neither the model's, the data's nor the Trainer's: name -> (type, default, help).
@@ -334,11 +334,11 @@ def explained(
         return UserError(shorten(" ".join(str(error.__cause__ or error).split()), MESSAGE))
     if not isinstance(error, ArgumentError | ModuleNotFoundError):
         raise error
-    known = {*parser.get_defaults().keys()}.union(*(_options_of(m, "model.") for m in modules))
-    sections = {name.rpartition(".")[0] for name in known}
+    options = {*parser.get_defaults().keys()}.union(*(_options_of(m, "model.") for m in modules))
+    sections = {name.rpartition(".")[0] for name in options}
     for name in _names(args):
         parents = {name[:i] for i, letter in enumerate(name) if letter == "."}
         # Below an option that is no section are the arguments of a class, or a mapping.
-        if name not in known | sections and not parents & (known - sections):
-            return UserError(f"there is no option {name}{did_you_mean(name, known)}")
+        if name not in options | sections and not parents & (options - sections):
+            return UserError(f"there is no option {name}{did_you_mean(name, options)}")
     return UserError(shorten(" ".join(str(error).split()), MESSAGE))

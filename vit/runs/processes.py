@@ -29,9 +29,9 @@ from vit.training.lightning_internals import take_children
 HANDED_DOWN = "VIT_RUN"
 """Environment variable with the first process's decision, for processes that Lightning starts."""
 JOIN = timedelta(minutes=30)
-"""How long a process waits for the decision of the first one."""
+"""The longest wait for the decision of the first process."""
 GRACE_SECONDS = 30.0
-"""How long a process may take to save and end, after the first one has."""
+"""Time for a process to save and end, after the first one has."""
 
 _LOST_CONNECTION = re.compile(r"gloo|NCCL|connection (closed|reset)|timed? ?out", re.IGNORECASE)
 

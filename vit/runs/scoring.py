@@ -38,9 +38,9 @@ class CollectPredictions(Callback):
         values, order = top_classes(outputs, top)
         row = {"indices": indices, "labels": labels, "classes": order, "probabilities": values}
         if labels.dim() == 1:
-            row["own"] = outputs.gather(1, labels[:, None])[:, 0]
+            row["of_label"] = outputs.gather(1, labels[:, None])[:, 0]
         else:
-            row["own"] = (outputs * labels).sum(-1) / labels.sum(-1).clamp(min=1)
+            row["of_label"] = (outputs * labels).sum(-1) / labels.sum(-1).clamp(min=1)
             # They have an entry for every class of every image: the smallest types that do.
             row |= {"labels": labels.to(torch.uint8), "classes": order.to(torch.int32)}
         self._rows.append({name: value.cpu().numpy() for name, value in row.items()})
@@ -65,7 +65,7 @@ class CollectPredictions(Callback):
             labels=columns["labels"],
             top_classes=columns["classes"],
             top_probabilities=columns["probabilities"],
-            label_probabilities=columns["own"],
+            label_probabilities=columns["of_label"],
         )
 
 

@@ -1,6 +1,7 @@
 """Lightning's Trainer: which of its arguments a run takes, and its errors in one line."""
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ LEAST = {
     "accumulate_grad_batches": (1, ()),
     "check_val_every_n_epoch": (1, ()),
     "gradient_clip_val": (0, ()),
+    "limit_test_batches": (1e-9, ()),
     "limit_train_batches": (1e-9, ()),
     "log_every_n_steps": (0, ()),
     "max_epochs": (1, (-1,)),
@@ -73,6 +75,8 @@ def check_arguments(trainer: Namespace) -> None:
         if isinstance(value, int | float) and value < least and value not in unlimited:
             rule = "above 0" if 0 < least < 1 else f"at least {least}"
             raise UserError(f"trainer.{name}={value} must be {rule}")
+    if trainer.max_time is not None and not re.search("[1-9]", str(trainer.max_time)):
+        raise UserError(f"trainer.max_time={trainer.max_time} must be above 0")
     if str(trainer.strategy).startswith(COPYING):
         raise UserError(
             f"trainer.strategy={trainer.strategy} copies the started process, which is not "

@@ -64,7 +64,7 @@ def logits_of(
     device, training, outputs = trainer.strategy.root_device, network.training, []
     dtype = next(network.parameters()).dtype
     total = min(limit or 2**63, data.expected_images(split)) / trainer.world_size
-    meter = Meter(f"features of {split}", total, "img", brief=True)
+    meter = Meter(f"features of {split}", total, "img")
     network.eval()
     with meter, torch.inference_mode(), trainer.precision_plugin.forward_context():
         for images, labels, _ in data.evaluation_loader(split, limit=limit):

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class Trial:
-    """One cell: a learning rate on the slice, or a seed on the test images."""
+    """One run: a learning rate on the slice, or a seed on the test images."""
 
     lr: float
     seed: int
@@ -21,7 +21,7 @@ class Trial:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     continued: bool = False
-    """Whether it was interrupted; its times are then those of the last part."""
+    """Interrupted once, so that its times are those of the last part."""
 
 
 @dataclass(kw_only=True)
@@ -46,83 +46,50 @@ class Row:
         return max(scored, key=lambda trial: (trial.score or 0.0, -trial.lr)).lr
 
     @property
-    def scores(self) -> list[float]:
-        """Scores of the seeds that did not diverge, in order."""
-        return [trial.score for trial in self.final if trial.score is not None]
-
-    @property
-    def mean(self) -> float | None:
-        return statistics.mean(self.scores) if self.scores else None
-
-    @property
-    def std(self) -> float | None:
-        """Sample standard deviation (n - 1); None for fewer than two seeds."""
-        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
-
-    @property
-    def seconds(self) -> float:
-        """Total training time of all cells, wall-clock."""
-        return round(sum(trial.seconds for trial in (*self.search, *self.final)), 2)
-
-    @property
-    def cpu_seconds(self) -> float:
-        return round(sum(trial.cpu_seconds for trial in (*self.search, *self.final)), 2)
+    def result(self) -> dict[str, Any]:
+        """Mean, sample standard deviation (n - 1) and times over the runs, in JSON types."""
+        scores = [trial.score for trial in self.final if trial.score is not None]
+        runs = (*self.search, *self.final)
+        return {
+            "lr": self.lr,
+            "mean": statistics.mean(scores) if scores else None,
+            "std": statistics.stdev(scores) if len(scores) > 1 else None,
+            "n": len(scores),
+            "scores": scores,
+            "seconds": round(sum(trial.seconds for trial in runs), 2),
+            "cpu_seconds": round(sum(trial.cpu_seconds for trial in runs), 2),
+        }
 
     @property
     def remarks(self) -> list[str]:
         """Warnings and notes about the row."""
         remarks = list(self.notes)
         grid = [trial.lr for trial in self.search]
-        if self.scores and self.lr in (grid[:1] + grid[-1:]):
+        if self.result["scores"] and self.lr in (grid[:1] + grid[-1:]):
             side = "smallest" if self.lr == grid[0] else "largest"
             remarks.append(
                 f"{self.data}: the best learning rate is the {side} of the grid; a wider --lr-grid "
                 "may do better"
             )
         for trial in (*self.search, *self.final):
-            what = f"{self.data}: lr {trial.lr}, seed {trial.seed}"
+            name = f"{self.data}: lr {trial.lr}, seed {trial.seed}"
             if trial.reason is not None:
-                remarks.append(f"{what} failed: {trial.reason}")
+                remarks.append(f"{name} failed: {trial.reason}")
             elif trial.continued:
-                remarks.append(f"{what} was interrupted: its time is that of the last part")
+                remarks.append(f"{name} was interrupted: its time is that of the last part")
         return remarks
 
 
-def document(rows: list[Row], about: dict[str, Any]) -> dict[str, Any]:
-    """All results, in JSON types."""
-    entries = [
-        {
-            **asdict(row),
-            "lr": row.lr,
-            "mean": row.mean,
-            "std": row.std,
-            "n": len(row.scores),
-            "scores": row.scores,
-            "seconds": row.seconds,
-            "cpu_seconds": row.cpu_seconds,
-            "notes": row.remarks,
-        }
-        for row in rows
-    ]
-    return {**about, "rows": entries}
+def to_json(rows: list[Row], about: dict[str, Any]) -> str:
+    """All results, with `about` in front."""
+    entries = [{**asdict(row), **row.result, "notes": row.remarks} for row in rows]
+    return json.dumps({**about, "rows": entries}, indent=2, ensure_ascii=False) + "\n"
 
 
 COLUMNS = (
-    "data",
-    "metric",
-    "lr",
-    "mean",
-    "std",
-    "n",
-    "scores",
-    "train_images",
-    "slice_images",
-    "test_images",
-    "steps",
-    "seconds",
-    "cpu_seconds",
-    "slice_scores",
-)
+    "data metric lr mean std n scores train_images slice_images test_images steps seconds "
+    "cpu_seconds slice_scores"
+).split()
 
 
 def to_csv(rows: list[Row]) -> str:
@@ -136,18 +103,14 @@ def to_csv(rows: list[Row]) -> str:
     writer.writeheader()
     for row in rows:
         tried = (f"{t.lr}:{'failed' if t.score is None else t.score}" for t in row.search)
-        values = {
-            "scores": " ".join(map(str, row.scores)),
-            "n": len(row.scores),
-            "slice_scores": " ".join(tried),
+        values: dict[Any, Any] = {
+            **{name: getattr(row, name) for name in ("data", "metric", "steps")},
+            **row.result,
             **{f"{name}_images": number for name, number in row.images.items()},
+            "slice_scores": " ".join(tried),
         }
-        writer.writerow({name: values.get(name, getattr(row, name, "")) for name in COLUMNS})
+        writer.writerow({**values, "scores": " ".join(map(str, values["scores"]))})
     return file.getvalue()
-
-
-def to_json(rows: list[Row], about: dict[str, Any]) -> str:
-    return json.dumps(document(rows, about), indent=2, ensure_ascii=False) + "\n"
 
 
 def to_markdown(rows: list[Row]) -> str:
@@ -160,16 +123,18 @@ def to_markdown(rows: list[Row]) -> str:
         "|" + "---|" * 11,
     ]
     for row in rows:
+        result = row.result
+        spread = "" if result["std"] is None else f" ± {_percent(result['std'])}"
         cells = (
             row.data if row.metric == "acc1" else f"{row.data} (mAP)",
             "-" if row.lr is None else row.lr,
-            _spread(row),
-            len(row.scores),
+            _percent(result["mean"]) + spread,
+            result["n"],
             " ".join(_percent(trial.score) for trial in row.final) or "-",
             *(f"{row.images[part]:,}" for part in ("train", "slice", "test")),
             f"{row.steps:,}",
-            f"{row.seconds:,.0f}",
-            f"{row.cpu_seconds:,.0f}",
+            f"{result['seconds']:,.0f}",
+            f"{result['cpu_seconds']:,.0f}",
         )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     tried = [(row.data, trial) for row in rows for trial in row.search]
@@ -178,12 +143,6 @@ def to_markdown(rows: list[Row]) -> str:
         lines += [f"| {data} | {t.lr} | {_percent(t.score)} |" for data, t in tried]
     remarks = [f"- {remark}" for row in rows for remark in row.remarks]
     return "\n".join([*lines, *([""] if remarks else []), *remarks]) + "\n"
-
-
-def _spread(row: Row) -> str:
-    if row.std is None:
-        return _percent(row.mean)
-    return f"{_percent(row.mean)} ± {_percent(row.std)}"
 
 
 def _percent(share: float | None) -> str:

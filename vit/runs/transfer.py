@@ -1,0 +1,300 @@
+"""`vit transfer`: learning rates on a slice of train, then seeds on the test images.
+
+For a catalog set or a folder with train/ and test/, the slice is what
+`--data.splits.val_fraction` cuts from train. If val is given, or if test would be cut with the seed
+of each run, the images are listed in two files: search.csv (train, val, test) and final.csv, in
+which val is part of train.
+"""
+
+import csv
+import gc
+import io
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from vit.console import note, say
+from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
+from vit.data.sources import PathList, Splits
+from vit.errors import UserError, some_of
+from vit.hardware import hardware, versions
+from vit.runs.directory import read_summary
+from vit.runs.fit import fit
+from vit.runs.options import Options, flat
+from vit.runs.transfer_table import Row, Trial, to_csv, to_json, to_markdown
+from vit.writing import writable, write_json, write_text
+
+SET_BY_PLAN = (
+    "--model.pretrained --model.optimizer.lr --data.dataset --data.root --data.splits.val_fraction "
+    "--trainer.max_steps --trainer.max_epochs --trainer.limit_val_batches --seed_everything "
+    "--final_split --run_dir --resume"
+).split()
+"""Options of `vit fit` that each run gets from the plan."""
+SMALL_SLICE = 200
+SEPARATOR = "|"
+_DIVERGED = re.compile(r"[^:]* not finite (since|after) step \d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The command line of `vit transfer`."""
+
+    model: str
+    sources: dict[str, str | None]
+    """Name -> folder or manifest; None for a set of the catalog."""
+    recipe: str
+    seeds: int
+    lr_grid: tuple[float, ...] | None
+    steps: int | None
+    image_size: int | None
+    val_fraction: float | None
+    rest: list[str]
+    """Further options of `vit fit`."""
+
+    def __post_init__(self) -> None:
+        for option in (arg.split("=", 1)[0] for arg in self.rest):
+            if option in SET_BY_PLAN:
+                raise UserError(
+                    f"{option} after --: `vit transfer` sets it for each run; remove it"
+                )
+
+    def protocol(self, name: str, images: int) -> Protocol:
+        """The paper's protocol, or for other data sets its most common grid and the steps of
+        BiT-HyperRule for `images` training images (arXiv:1912.11370, section 3.3); both with the
+        user's changes."""
+        if name in CATALOG and (paper := CATALOG[name].paper) is not None:
+            default = paper.transfer
+        else:
+            steps = 500 if images < 20_000 else 10_000 if images < 500_000 else 20_000
+            default = Protocol(steps, PAPER_GRID, 0.1)
+        return Protocol(
+            self.steps or default.steps,
+            self.lr_grid or default.lr_grid,
+            self.val_fraction or default.val_fraction,
+        )
+
+    def arguments(self, protocol: Protocol, of_data: list[str], lr: float, seed: int) -> list[str]:
+        """The arguments of a `vit fit`; those of the plan come last and override recipes."""
+        size = [] if self.image_size is None else [f"--data.image_size={self.image_size}"]
+        return [
+            *("-c", self.recipe, f"--model.schedule.warmup_steps={protocol.warmup_steps}"),
+            *(*self.rest, *size, *of_data),
+            f"--model.pretrained={self.model}",
+            f"--model.optimizer.lr={lr}",
+            f"--trainer.max_steps={protocol.steps}",
+            "--trainer.max_epochs=-1",
+            f"--seed_everything={seed}",
+        ]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One data set: its row of the table, and its options of `vit fit`."""
+
+    row: Row
+    protocol: Protocol
+    search: list[str]
+    final: list[str]
+    lists: dict[str, str]
+    """Name -> text of the lists of images that the runs read."""
+    recorded: dict[str, Any]
+    """Options and digests of images by which a later call is known to be the same."""
+
+
+def transfer(plan: Plan, out: Path) -> tuple[list[Row], dict[str, Any]]:
+    """All rows of the table, and facts about them, in JSON types.
+
+    Trains what is not finished, and writes `out`/results.md, .csv and .json after each data set.
+    UserError for a mistake, if possible before anything is written; Stopped after a signal, when
+    the current run is saved.
+    """
+    tasks = [_prepare(plan, name, root, out / name) for name, root in plan.sources.items()]
+    _check_plan(writable(out, "--out") / "plan.json", {t.row.data: t.recorded for t in tasks})
+    for task in tasks:
+        row = task.row
+        for name, text in task.lists.items():
+            write_text(out / row.data / name, text, errors="surrogateescape")
+        say(f"{row.data}: {', '.join(f'{part} {count:,}' for part, count in row.images.items())}")
+        for text in row.notes:
+            note(text)
+    about = {"model": plan.model, "recipe": plan.recipe, "options": plan.rest}
+    about |= {"versions": versions(), "hardware": hardware()}
+    rows: list[Row] = []
+    for task in tasks:
+        rows.append(_fill(plan, task, out))
+        write_text(out / "results.md", to_markdown(rows))
+        write_text(out / "results.csv", to_csv(rows))
+        write_text(out / "results.json", to_json(rows, about))
+    return rows, about
+
+
+def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
+    """Reads data and weights as a run will, so that errors are found before any training."""
+    early = plan.protocol(name, 0)
+    searching = len(early.lr_grid) > 1
+    source = [f"--data.dataset={name}", "--data.root=null"] if root is None else []
+    source = source or [f"--data.root={root}"]
+    search = [*source, f"--data.splits.val_fraction={early.val_fraction if searching else 0}"]
+    options = Options(plan.arguments(early, search, early.lr_grid[0], seed=0))
+    if not options.module_class.labelled:
+        raise UserError(f"{plan.recipe} trains without labels; choose a --recipe that classifies")
+    data = options.build_data()
+    options.build_model(data)
+    splits = data.splits
+    if splits.test is None:
+        raise UserError(
+            f"{root or name} has no test images: give it a test folder (or rows), or "
+            "rename its val to test; the slice is then split from train"
+        )
+    final, lists, notes = [*source, "--data.splits.val_fraction=0"], {}, list(splits.notes)
+    if splits.val_origin == "given" or splits.test_origin == "cut from train":
+        lists = {"search.csv": _listed(splits, "val"), "final.csv": _listed(splits, "train")}
+        common = ["--data.splits.val_fraction=0"]
+        common += [f"--data.label_separator={SEPARATOR}"] if splits.multilabel else []
+        search, final = ([f"--data.root={folder / file}", *common] for file in lists)
+    if splits.val_origin == "given" and searching:
+        notes.append(f"{name}: its val is the slice, and final runs also train on it")
+    held = len(splits.val or ())
+    protocol = plan.protocol(name, len(splits.train) + held)
+    images = {"train": len(splits.train) + held, "slice": held * searching}
+    if 0 < images["slice"] < SMALL_SLICE:
+        notes.append(f"{name}: one image of the slice is {100 / held:.1f} %")
+    row = Row(
+        data=name,
+        metric="map" if splits.multilabel else "acc1",
+        steps=protocol.steps,
+        images={**images, "test": len(splits.test)},
+        notes=notes,
+    )
+    limits = {"steps": protocol.steps, "lr_grid": list(protocol.lr_grid)}
+    return Task(
+        row,
+        protocol,
+        [*search, "--trainer.limit_val_batches=0", "--final_split=val"],
+        [*final, "--final_split=test"],
+        lists,
+        {**options.recorded(), "images": data.digests, "plan": limits},
+    )
+
+
+def _listed(splits: Splits, val: str) -> str:
+    """A CSV of the images for `vit fit`, with `val` as the split of val's.
+
+    Names are unchanged, even if a spreadsheet would run them.
+    """
+    lost = [name for name in splits.classes if SEPARATOR in name or name != name.strip()]
+    if lost:
+        raise UserError(f"class names with {SEPARATOR!r} or outer blanks cannot be listed: {lost}")
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["path", "label", "split"])
+    for split, images in (("train", splits.train), (val, splits.val), ("test", splits.test)):
+        if images is None:
+            continue
+        # Data sets in memory have fixed test images, and those of the catalog have no val.
+        assert isinstance(images.items, PathList)
+        for path, label in zip(images.items, images.labels, strict=True):
+            numbers = label.nonzero()[0] if splits.multilabel else [label]
+            writer.writerow([path, SEPARATOR.join(splits.classes[i] for i in numbers), split])
+    return file.getvalue()
+
+
+def _check_plan(path: Path, plan: dict[str, dict[str, Any]]) -> None:
+    """Writes the plan, or compares it: UserError if `path` was written for other runs."""
+    now = dict(flat(json.loads(json.dumps(plan))))  # as it is read back
+    if not path.is_file():
+        write_json(path, plan)
+    before = dict(flat(json.loads(path.read_text(encoding="utf-8"))))
+    changed = [
+        f"{name} (was {before.get(name)}, is {now.get(name)})"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+    if changed:
+        raise UserError(
+            f"{path.parent} was started with other options or images: {some_of(changed, 3)}; "
+            "choose another --out, or the same options"
+        )
+
+
+def _fill(plan: Plan, task: Task, out: Path) -> Row:
+    """Runs the grid, then the seeds at the best rate."""
+    row, grid = task.row, list(task.protocol.lr_grid)
+    if len(grid) > 1:
+        row.search = [_trial(plan, task, out, lr=lr) for lr in grid]
+    best = row.lr if row.search else grid[0]
+    if best is not None:  # None: all diverged
+        row.final = [_trial(plan, task, out, lr=best, seed=seed) for seed in range(plan.seeds)]
+    return row
+
+
+def _trial(plan: Plan, task: Task, out: Path, *, lr: float, seed: int | None = None) -> Trial:
+    """One run: of the search without a seed, of the final ones with a seed."""
+    searching, row = seed is None, task.row
+    folder = out / row.data / (f"lr-{lr}" if searching else f"seed-{seed}")
+    of_data, seed = (task.search, 0) if seed is None else (task.final, seed)
+    title = f"{row.data} lr {lr}" if searching else f"{row.data} seed {seed}, lr {lr}"
+    say(f"{title}, {row.steps:,} steps:")
+    arguments = plan.arguments(task.protocol, of_data, lr, seed)
+    reason = _run([*arguments, f"--run_dir={folder}"], folder)
+    if reason is not None:
+        say(f"{title} failed: {reason}")
+        return Trial(lr=lr, seed=seed, score=None, reason=reason)
+    summary = read_summary(folder)
+    score = summary["metrics"][f"{'val' if searching else 'test'}/{row.metric}"]
+    part = "slice" if searching else "test"
+    say(f"{title}: {100 * score:.2f} % of {row.images[part]:,} {part} images")
+    if searching:  # only its score is needed; the optimizer's state is larger than the model
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return Trial(
+        lr=lr,
+        seed=seed,
+        score=score,
+        seconds=summary["train_seconds"],
+        cpu_seconds=summary["train_cpu_seconds"],
+        continued=summary.get("resumed_at") is not None,
+    )
+
+
+def _run(arguments: list[str], folder: Path) -> str | None:
+    """Trains, resumes, or finds the run finished. Returns why it diverged, or None.
+
+    One that diverged stays so when it is asked for again.
+    """
+    diverged = folder / "diverged.txt"
+    if diverged.is_file():
+        return diverged.read_text(encoding="utf-8").strip()
+    gc.collect()  # the model of the run before
+    try:
+        with _command_of(arguments):
+            fit(Options(arguments))
+    except UserError as error:
+        if (reason := _DIVERGED.match(str(error))) is None:
+            raise
+        write_text(diverged, f"{reason[0]}\n")
+        return reason[0]
+    return None
+
+
+@contextmanager
+def _command_of(arguments: list[str]) -> Iterator[None]:
+    """Makes `vit fit ARGUMENTS` the command that Lightning repeats for other processes of a run."""
+    typed, environment = sys.argv, dict(os.environ)
+    sys.argv = [typed[0], "fit", *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = typed
+        os.environ.clear()  # ranks and ports of the run
+        os.environ.update(environment)
+        if dist.is_initialized():
+            dist.destroy_process_group()
