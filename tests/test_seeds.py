@@ -4,7 +4,7 @@ from hashlib import blake2b
 
 import pytest
 
-from vit.seeds import sample_seed, step_seed
+from vit.seeds import step_seed
 
 
 def test_seeds_of_neighbouring_steps_processes_and_runs_differ() -> None:
@@ -17,22 +17,12 @@ def test_seeds_of_neighbouring_steps_processes_and_runs_differ() -> None:
     assert len(seeds) == 3 * 1000 * 8
 
 
-def test_sample_seeds_of_neighbours_are_distinct() -> None:
-    keys = [(s, e, i, r) for s in range(3) for e in range(5) for i in range(200) for r in range(3)]
-    assert len({sample_seed(*key) % 2**32 for key in keys}) == len(keys)
-
-
 @pytest.mark.parametrize("numbers", [(0, 0, 0), (7, 64_000, 3), (1, 5, -1)])
 def test_a_step_seed_is_a_hash_of_three_numbers_without_its_last_bit(
     numbers: tuple[int, int, int],
 ) -> None:
     assert step_seed(*numbers) == digest(numbers) // 2
     assert step_seed(*numbers) < 2**63  # torch.manual_seed takes no more
-
-
-@pytest.mark.parametrize("numbers", [(0, 0, 0, 0), (7, 2, 49_999, 1), (1, 5, -1, 0)])
-def test_a_sample_seed_is_a_hash_of_four_numbers(numbers: tuple[int, int, int, int]) -> None:
-    assert sample_seed(*numbers) == digest(numbers)
 
 
 def digest(numbers: tuple[int, ...]) -> int:

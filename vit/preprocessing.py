@@ -93,14 +93,18 @@ class Preprocess:
         return height, width
 
     def __call__(self, image: Image.Image | Tensor) -> Tensor:
-        """RGB image -> uint8 `c h w`; float32 `c h w` -> the same."""
-        if isinstance(image, Tensor):
-            return self._cut(image)
-        return to_tensor(self._cut(image))
+        """RGB image -> uint8 `c h w`; float32 `c h w` -> the same.
 
-    def _cut(self, image: Picture) -> Picture:
+        Also a batch `b c h w` of images that `fit` leaves as they are.
+        """
+        if isinstance(image, Tensor):
+            return center_crop(self.fit(image), self.image_size)
+        return to_tensor(center_crop(self.fit(image), self.image_size))
+
+    def fit(self, image: Picture) -> Picture:
+        """The resize before the centre crop: the image itself where it has that size."""
         fit = resize if self.resize == "squash" else resize_to_cover
-        return center_crop(fit(image, self.resized, self.interpolation), self.image_size)
+        return fit(image, self.resized, self.interpolation)
 
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 `b c h w`, or float32 where `channels` are given -> float32 on the same device.
@@ -205,9 +209,9 @@ def window(image: Picture, top: int, left: int, size: Size) -> Picture:
 
 
 def size_of(image: Image.Image | Tensor) -> Size:
-    """Height and width of an image, or of `c h w`."""
+    """Height and width of an image, or of `c h w` or `b c h w`."""
     if isinstance(image, Tensor):
-        return image.shape[1], image.shape[2]
+        return image.shape[-2], image.shape[-1]
     return image.height, image.width
 
 

@@ -1,7 +1,6 @@
-"""Seeds of single steps and single samples: hashes, the same on every machine.
+"""Seeds of single steps: hashes, the same on every machine and in a resumed run.
 
-A draw that depends only on such a seed is the same in a resumed run, in any order of the images, on
-any number of processes and workers. Also, which images of a step each process takes.
+Also, which images of a step each process takes.
 """
 
 import struct
@@ -32,14 +31,10 @@ def places(batch_size: int, rank: int, world_size: int, accumulated: int, batch:
 
 def step_seed(seed: int, consumed_samples: int, rank: int) -> int:
     """A 63-bit hash of (run seed, position, process)."""
-    return _bits(seed, consumed_samples, rank) >> 1
+    return hashed(seed, consumed_samples, rank) >> 1
 
 
-def sample_seed(seed: int, epoch: int, index: int, repeat: int) -> int:
-    """A 64-bit hash of (run seed, epoch, index of the image, number of its copy)."""
-    return _bits(seed, epoch, index, repeat)
-
-
-def _bits(*numbers: int) -> int:
+def hashed(*numbers: int) -> int:
+    """A 64-bit hash of integers of up to 63 bits and a sign."""
     packed = struct.pack(f"<{len(numbers)}q", *numbers)
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")

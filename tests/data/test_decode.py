@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageCms, ImageFile, ImageOps, ImageSequence
+from PIL import Image, ImageCms, ImageOps, ImageSequence
 
 from vit.data.decode import MAX_PIXELS, ImageError, open_image
 from vit.data.photo import Photo
@@ -69,27 +69,19 @@ def white_composite(colour, alpha):
 # Right pixel values
 
 
-def test_sixteen_bit_gray_png_is_scaled():
-    values = pixels(png(7, 1, [RAMP.tobytes()], depth=16, colour=GRAY))
+SIXTEEN_BITS = {
+    "gray PNG": lambda: png(7, 1, [RAMP.tobytes()], depth=16, colour=GRAY),
+    "RGB PNG": lambda: png(7, 1, [np.repeat(RAMP, 3).tobytes()], depth=16, colour=RGB),
+    "TIFF": lambda: encode(Image.fromarray(RAMP.astype("<u2")), "TIFF"),
+    "big-endian TIFF": lambda: encode(Image.fromarray(RAMP), "TIFF"),
+    "PGM": lambda: b"P5 7 1 65535\n" + RAMP.tobytes(),
+}
+
+
+@pytest.mark.parametrize("kind", SIXTEEN_BITS)
+def test_of_sixteen_bits_the_high_byte_is_kept(kind):
+    values = pixels(SIXTEEN_BITS[kind]())
     assert np.array_equal(values, np.repeat(RAMP[..., None].astype(int) >> 8, 3, axis=-1))
-    assert np.abs(values[..., 0] - RAMP / 257).max() <= 1
-
-
-def test_sixteen_bit_rgb_png_equals_the_same_image_in_gray():
-    gray = pixels(png(7, 1, [RAMP.tobytes()], depth=16, colour=GRAY))
-    colour = pixels(png(7, 1, [np.repeat(RAMP, 3).tobytes()], depth=16, colour=RGB))
-    assert np.array_equal(gray, colour)
-
-
-@pytest.mark.parametrize("dtype", ["<u2", ">u2"])
-def test_sixteen_bit_tiff_is_scaled_in_both_byte_orders(dtype):
-    values = pixels(encode(Image.fromarray(RAMP.astype(dtype)), "TIFF"))
-    assert np.array_equal(values[..., 0], RAMP.astype(int) >> 8)
-
-
-def test_sixteen_bit_pgm_is_scaled():
-    values = pixels(b"P5 7 1 65535\n" + RAMP.tobytes())
-    assert np.array_equal(values[..., 0], RAMP.astype(int) >> 8)
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("f4", "floating-point"), ("i4", "32-bit integer")])
@@ -104,10 +96,6 @@ def test_pixels_without_an_agreed_white_are_refused(tmp_path, dtype, kind):
 def test_one_bit_png_is_black_and_white():
     values = pixels(png(4, 1, [bytes([0b0110_0000])], depth=1, colour=GRAY))
     assert values[0].tolist() == [[0, 0, 0], [255, 255, 255], [255, 255, 255], [0, 0, 0]]
-
-
-def test_gray_fills_three_channels():
-    assert pixels(encode(Image.new("L", (1, 1), 77), "PNG"))[0, 0].tolist() == [77, 77, 77]
 
 
 @pytest.mark.parametrize("transparency", [1, b"\xff\x00\x80"], ids=["index", "alpha per entry"])
@@ -286,14 +274,6 @@ def test_400_megapixel_bomb_is_refused_before_decoding(tmp_path, name):
     )
 
 
-def test_bomb_of_another_format_is_refused(tmp_path):
-    path = tmp_path / "bomb.bmp"
-    data = bytearray(encode(photo(), "BMP"))
-    data[18:26] = struct.pack("<ii", 20_000, 20_000)
-    path.write_bytes(data)
-    assert error_line(path).startswith(f"{path}: more than the limit of {MAX_PIXELS:,} pixels")
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "GIF", "WEBP"])
 def test_large_photo_below_the_limit_does_not_warn(monkeypatch, kind):
     data = encode(photo(), kind)
@@ -306,13 +286,6 @@ def test_limit_holds_although_pillow_has_none(monkeypatch):
     bomb = png(20_000, 20_000, [b"\0"], depth=8, colour=GRAY)
     assert "exceed the limit" in error_line(bomb)
     assert "exceed the limit" in error_line(Image.open(io.BytesIO(bomb)))
-
-
-def test_pillow_switches_are_untouched():
-    before = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
-    pixels(encode(photo(), "JPEG"))
-    error_line(b"")
-    assert (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES) == before
 
 
 # Kinds of source
@@ -355,21 +328,12 @@ def test_array_of_another_kind_is_refused(array):
     assert error_line(array).endswith("pass uint8 of shape (h, w) or (h, w, 3)")
 
 
-def test_other_objects_are_a_type_error():
-    with pytest.raises(TypeError, match="a path, bytes, a PIL image or a uint8 array, not int"):
-        open_image(3)
-
-
 def test_pil_image_is_converted_and_left_alone():
     image = Image.new("RGBA", (2, 1), (0, 0, 0, 0))
     assert (pixels(image) == 255).all()
     assert image.mode == "RGBA"
     upright = photo()
     assert open_image(upright) is upright
-
-
-def test_pil_image_without_pixels_is_refused():
-    assert "the image has no pixels" in error_line(Image.new("RGB", (0, 5)))
 
 
 def test_truncated_pil_image_is_named(tmp_path):

@@ -9,9 +9,7 @@ import torch
 from vit.data import loaders
 from vit.data.dataset import ImageDataset
 from vit.data.loaders import choose_num_workers, make_loader
-from vit.data.memory import decoded_arrays
 from vit.data.sources import ImageSet, PathList
-from vit.data.windows import Windows
 
 
 def plain(_: object) -> torch.Tensor:
@@ -34,18 +32,9 @@ def test_workers_share_the_cores(cores, processes, expected, monkeypatch):
         assert choose_num_workers(ImageDataset(images(size), plain), processes) == expected
 
 
-@pytest.mark.parametrize(("size", "expected"), [(32, 0), (33, 8)])
-def test_batches_cut_from_memory_need_no_workers(size, expected, monkeypatch):
-    monkeypatch.setattr(loaders, "available_cores", lambda: 64)
-    windows = Windows(size=(32, 32), resized=(32, 32))
-    whole = images(size)
-    assert isinstance(whole.items, np.ndarray)
-    dataset = ImageDataset(whole, plain, windows=windows, decoded=decoded_arrays(whole.items))
-    assert choose_num_workers(dataset, 1) == expected
-
-
-def test_available_cores_respects_the_scheduler():
-    assert 1 <= loaders.available_cores() <= (loaders.os.cpu_count() or 1)
+def test_batches_cut_from_memory_need_no_workers():
+    dataset = ImageDataset(images(32), plain, in_batches=True)
+    assert choose_num_workers(dataset, 1) == 0
 
 
 class Worker:

@@ -12,17 +12,15 @@ from PIL import Image
 
 from tests.grouped import image_data
 from vit.data import memory
-from vit.data.dataset import ImageDataset, UnreadableImage, collate
+from vit.data.dataset import UnreadableImage, collate
 from vit.data.decode import open_image
-from vit.data.loaders import make_loader
-from vit.data.memory import Cache, automatic_limit, in_memory
+from vit.data.loaders import make_dataset, make_loader
+from vit.data.memory import Cache, in_memory
 from vit.data.module import InputFormat
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform
-from vit.data.windows import Windows
 from vit.errors import UserError
-
-EIGHT = Windows(size=(8, 8), resized=(8, 8), padding=2, random=True, flip=True)
+from vit.preprocessing import Preprocess
 
 
 def on_disk(folder: Path, sizes: list[tuple[int, int]], broken: tuple[int, ...] = ()) -> ImageSet:
@@ -37,8 +35,8 @@ def on_disk(folder: Path, sizes: list[tuple[int, int]], broken: tuple[int, ...] 
     return ImageSet(names, np.arange(len(sizes)) % 3, names.printable())
 
 
-def keep(images, windows: Windows | None = EIGHT, cache: Cache = "auto", processes=1):
-    return in_memory(images, windows, cache=cache, processes=processes)
+def keep(images, *, cache: Cache = "auto", processes=1, fits=True):
+    return in_memory(images, lambda size: fits, cache=cache, processes=processes)
 
 
 def test_small_images_of_one_size_are_decoded_as_open_image_does(tmp_path):
@@ -48,17 +46,13 @@ def test_small_images_of_one_size_are_decoded_as_open_image_does(tmp_path):
     assert decoded.planes.shape == (12, 3, 8, 8) and decoded.planes.flags.c_contiguous
     for index, path in enumerate(images.items):
         assert np.array_equal(decoded[index], np.asarray(open_image(path)))
-    assert decoded.note("train") == (
-        "train: 12 images of 8 x 8 pixels stay in memory (0 MiB; --data.loading.cache none "
-        "reads them each time)"
-    )
+    assert decoded.note("train").startswith("train: 12 images of 8 x 8 pixels stay in memory (0 M")
 
 
 def test_images_stay_on_disk_where_memory_would_not_help(tmp_path, monkeypatch):
     images = on_disk(tmp_path / "p", [(8, 8)] * 12)
     assert keep(images, cache="none") is None
-    assert keep(images, windows=None) is None  # changed one by one anyway
-    assert keep(images, windows=Windows(size=(16, 16), resized=(16, 16))) is None  # resized
+    assert keep(images, fits=False) is None  # changed one by one anyway
     monkeypatch.setattr(memory, "SMALL_PIXELS", 63)
     assert keep(images) is None
     monkeypatch.setattr(memory, "SMALL_PIXELS", 64)
@@ -67,7 +61,8 @@ def test_images_stay_on_disk_where_memory_would_not_help(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "MAX_BYTES", needed)
     assert keep(images) is not None
     assert keep(images, processes=2) is None
-    monkeypatch.setattr(memory, "MAX_BYTES", needed - 1)
+    monkeypatch.setattr(memory, "MAX_BYTES", 2**30)
+    monkeypatch.setattr(memory, "available_memory", lambda: 8 * needed - 1)
     assert keep(images) is None
 
 
@@ -83,43 +78,71 @@ def test_images_of_several_sizes_stay_on_disk(tmp_path, odd):
 
 def test_ram_takes_any_augmentation_and_size_up_to_half_of_the_memory(tmp_path, monkeypatch):
     images = on_disk(tmp_path / "p", [(70, 80)] * 4)
-    decoded = keep(images, windows=None, cache="ram")
+    decoded = keep(images, fits=False, cache="ram")
     assert decoded is not None and decoded.planes.shape == (4, 3, 70, 80)
     needed = 4 * 3 * 70 * 80
     monkeypatch.setattr(memory, "available_memory", lambda: 2 * needed - 1)
     with pytest.raises(UserError, match=r"cache=ram would take .* for 4 images of 70 x 80 pixels"):
-        keep(images, windows=None, cache="ram")
+        keep(images, cache="ram")
     monkeypatch.setattr(memory, "available_memory", lambda: 2 * needed)
-    assert keep(images, windows=None, cache="ram") is not None
-
-
-def test_automatic_limit_is_an_eighth_of_the_free_memory_at_most(monkeypatch):
-    for available, expected in [(2**40, 2**30), (2**32, 2**29)]:
-        monkeypatch.setattr(memory, "available_memory", lambda value=available: value)
-        assert automatic_limit(1) == expected
-        assert automatic_limit(4) == expected // 4
+    assert keep(images, cache="ram") is not None
 
 
 def test_arrays_are_in_memory_already():
     pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
-    arrays = ImageSet(pixels, np.arange(3), PathList("abc"))
-    decoded = keep(arrays, cache="none")
+    decoded = keep(ImageSet(pixels, np.arange(3), PathList("abc")), cache="none")
     assert decoded is not None and np.array_equal(decoded[1], pixels[1])
-    assert keep(arrays, windows=None) is None  # opened from the array
+    assert keep(ImageSet(pixels, np.arange(3), PathList("abc")), fits=False) is None
+    gray = keep(ImageSet(pixels[..., 0], np.arange(3), PathList("abc")))
+    assert gray is not None and np.shares_memory(gray.planes, pixels)
+    assert np.array_equal(gray[2], np.repeat(pixels[2, :, :, :1], 3, axis=-1))
 
 
 # Batches
 
+EIGHT = Preprocess(image_size=(8, 8), crop_fraction=1.0)
+PAD = TrainTransform(crop="pad", crop_padding=2)
 
-def datasets(images, **options):
-    transform = TrainTransform(crop="pad", crop_padding=2)
-    windows = transform.windows((8, 8))
 
-    def convert(image):
-        return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy())
+def dataset(images, augment, *, preprocess=EIGHT, cache: Cache = "auto", **options):
+    return make_dataset(
+        images,
+        preprocess,
+        augment,
+        **{"seed": 0, "on_error": "error", **options},
+        in_memory=lambda fits: in_memory(images, fits, cache=cache, processes=1),
+    )
 
-    for decoded in (keep(images), None):
-        yield ImageDataset(images, convert, windows=windows, decoded=decoded, **options)
+
+def datasets(images, augment: TrainTransform | None = PAD, **options):
+    """From memory, and from disk."""
+    return [dataset(images, augment, cache=cache, **options) for cache in ("auto", "none")]
+
+
+@pytest.mark.parametrize(
+    ("resize", "fraction", "size", "fits"),
+    [
+        ("crop", 1.0, (20, 20), True),
+        ("crop", 1.0, (20, 31), True),
+        ("crop", 1.0, (21, 31), False),
+        ("crop", 0.8, (25, 40), True),
+        ("crop", 0.8, (20, 20), False),
+        ("squash", 0.8, (25, 25), True),
+        ("squash", 0.8, (25, 26), False),
+        ("crop", 1.0, (20, 2001), False),
+    ],
+)
+def test_evaluation_in_batches_is_the_preprocessing(resize, fraction, size, fits):
+    preprocess = Preprocess(image_size=(20, 20), resize=resize, crop_fraction=fraction)
+    pixels = np.random.default_rng(0).integers(0, 256, (6, *size, 3), dtype=np.uint8)
+    images = dataset(
+        ImageSet(pixels, np.arange(6), PathList("abcdef")), None, preprocess=preprocess
+    )
+    assert images.in_batches == fits
+    batch = collate(images.__getitems__([5, 0, 3]))[0]
+    for index, window in zip((5, 0, 3), batch, strict=True):
+        assert torch.equal(preprocess(Image.fromarray(pixels[index])), window)
+    assert batch.is_contiguous()
 
 
 KEYS = [(epoch, index, copy) for epoch in range(3) for index in (7, 2, 9, 0) for copy in range(2)]
@@ -128,7 +151,7 @@ KEYS = [(epoch, index, copy) for epoch in range(3) for index in (7, 2, 9, 0) for
 @pytest.mark.parametrize("keys", [KEYS, [4, 1, 11]])
 def test_batches_are_the_same_from_memory_and_from_disk(tmp_path, keys):
     images = on_disk(tmp_path / "p", [(8, 8)] * 12)
-    in_ram, from_disk = datasets(images, seed=5)
+    in_ram, from_disk = datasets(images, PAD if keys is KEYS else None, seed=5)
     batch = collate(in_ram.__getitems__(keys))
     for other in (
         collate(from_disk.__getitems__(keys)),
@@ -138,22 +161,24 @@ def test_batches_are_the_same_from_memory_and_from_disk(tmp_path, keys):
         for ours, theirs in zip(batch, other, strict=True):
             assert torch.equal(ours, theirs) and ours.dtype == theirs.dtype
     if keys is KEYS:
-        (_, reseeded) = datasets(images, seed=6)
+        reseeded = dataset(images, PAD, seed=6)
         assert not torch.equal(collate(reseeded.__getitems__(keys))[0], batch[0])
 
 
 def test_batches_in_memory_come_without_reading_files(tmp_path):
     images = on_disk(tmp_path / "p", [(8, 8)] * 12)
     in_ram, from_disk = datasets(images)
-    assert in_ram.in_batches and not from_disk.in_batches
+    evaluated = dataset(images, None)
+    assert in_ram.in_batches and evaluated.in_batches and not from_disk.in_batches
     for index in range(12):
         (tmp_path / "p" / f"{index}.jpg").unlink()
     loader = make_loader(
-        in_ram, num_workers=0, image_size=(8, 8), pin_memory=False, batch_sampler=[KEYS, [3, 4]]
+        in_ram, num_workers=0, image_size=(8, 8), pin_memory=False, batch_sampler=[KEYS]
     )
-    assert [tuple(images.shape) for images, _, _ in loader] == [(24, 3, 8, 8), (2, 3, 8, 8)]
+    assert [tuple(images.shape) for images, _, _ in loader] == [(24, 3, 8, 8)]
+    assert collate(evaluated.__getitems__([3, 4]))[0].shape == (2, 3, 8, 8)
     with pytest.raises(UnreadableImage):
-        from_disk.__getitems__([3])
+        from_disk.__getitems__(KEYS)
 
 
 def test_several_labels_are_rows_of_a_batch(tmp_path):
@@ -168,24 +193,27 @@ def test_several_labels_are_rows_of_a_batch(tmp_path):
 def test_unreadable_images_are_skipped_and_named_as_from_disk(tmp_path, capfd):
     images = on_disk(tmp_path / "p", [(8, 8)] * 12, broken=(2, 9))
     results = []
-    for dataset in datasets(images, on_error="skip"):
-        training = collate(dataset.__getitems__(KEYS))
-        evaluation = collate(dataset.__getitems__(list(range(12))))
-        assert 2 not in training[2] and 3 in training[2]
-        assert evaluation[2].tolist() == [0, 1, 3, 4, 5, 6, 7, 8, 10, 11]
-        assert dataset.num_skipped == 2
-        results.append((*training, *evaluation))
+    both = zip(
+        datasets(images, on_error="skip"), datasets(images, None, on_error="skip"), strict=True
+    )
+    for training, evaluation in both:
+        trained = collate(training.__getitems__(KEYS))
+        evaluated = collate(evaluation.__getitems__(list(range(12))))
+        assert 2 not in trained[2] and 3 in trained[2]
+        assert evaluated[2].tolist() == [0, 1, 3, 4, 5, 6, 7, 8, 10, 11]
+        assert training.num_skipped == evaluation.num_skipped == 2
+        results.append((*trained, *evaluated))
         names = [line.split(": ")[1] for line in capfd.readouterr().err.splitlines()]
-        assert sorted(names) == [f"{tmp_path}/p/2.jpg", f"{tmp_path}/p/9.jpg"]
+        assert sorted(set(names)) == [f"{tmp_path}/p/2.jpg", f"{tmp_path}/p/9.jpg"]
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_an_unreadable_image_stops_when_it_is_asked_for(tmp_path):
     images = on_disk(tmp_path / "p", [(8, 8)] * 12, broken=(2,))
-    for dataset in datasets(images):
-        assert len(collate(dataset.__getitems__([(0, 1, 0), (0, 3, 0)]))[2]) == 2
+    for images_of in datasets(images):
+        assert len(collate(images_of.__getitems__([(0, 1, 0), (0, 3, 0)]))[2]) == 2
         with pytest.raises(UnreadableImage, match=r"p/2\.jpg"):
-            dataset.__getitems__([(0, 1, 0), (0, 2, 0)])
+            images_of.__getitems__([(0, 1, 0), (0, 2, 0)])
 
 
 # As an option

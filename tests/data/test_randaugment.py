@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageEnhance
+from PIL import Image
 
 from vit.data import randaugment as module
 from vit.data.randaugment import (
@@ -100,12 +100,11 @@ def test_timm_as_a_whole_has_timms_distribution():
     )
     random.seed(0)
     np.random.seed(0)  # timm draws from both
-    torch.manual_seed(0)
     before = to_tensor(image).float()
     reference, found = [], []
-    for _ in range(1500):
+    for seed in range(1500):
         reference.append((to_tensor(theirs(image)) - before).abs().mean().item())
-        found.append((ours(image, (24, 24), mean=MEAN) - before).abs().mean().item())
+        found.append((ours(image, seed, (24, 24), mean=MEAN) - before).abs().mean().item())
     for share in (0.4, 0.5, 0.6, 0.75, 0.9):
         assert np.quantile(found, share) == pytest.approx(np.quantile(reference, share), rel=0.25)
     unchanged = np.mean(np.array(found) == 0)
@@ -227,22 +226,6 @@ def test_tf_changes_colours_as_tensorflow_does(name, tolerance, magnitude):
     assert np.abs(ours - expected.astype(float)).max() <= tolerance
 
 
-def test_tf_solarize_inverts_at_10_and_20_and_solarizes_at_15():
-    # tf.where(image < 256, ...) on bytes compares with 0; run with TensorFlow 2.12, NumPy 1.23.
-    pixels = picture()
-    at = {m: np.asarray(TF_OPERATIONS["Solarize"](Image.fromarray(pixels), m / 10, NEAREST))
-          for m in (10, 15, 20)}  # fmt: skip
-    assert np.array_equal(at[10], 255 - pixels)
-    assert np.array_equal(at[15], np.where(pixels < 128, pixels, 255 - pixels))
-    assert np.array_equal(at[20], 255 - pixels)
-
-
-def test_tf_factor_goes_beyond_1_9_above_magnitude_10():
-    image = Image.fromarray(picture())
-    ours = to_tensor(TF_OPERATIONS["Brightness"](image, 1.5, NEAREST))
-    assert torch.equal(ours, to_tensor(ImageEnhance.Brightness(image).enhance(2.8)))
-
-
 def test_tf_cuts_out_a_gray_box_around_any_pixel():
     image = Image.new("RGB", (120, 100), "white")
     hits = np.zeros((100, 120))
@@ -280,13 +263,6 @@ def test_tf_draws_all_16_operations_equally_and_always_applies_them(monkeypatch)
 # As an option
 
 
-@pytest.mark.parametrize("name", [*TF_OPERATIONS])
-def test_operations_keep_mode_and_size(name):
-    image = Image.fromarray(picture(5, 7))
-    changed = TF_OPERATIONS[name](image, 2.0, NEAREST)
-    assert (changed.mode, changed.size) == ("RGB", (7, 5))
-
-
 @pytest.mark.parametrize("variant", ["torchvision", "tf", "timm"])
 def test_variant_magnitude_and_seed_matter_and_nothing_else(variant):
     image = Image.fromarray(picture())
@@ -295,8 +271,7 @@ def test_variant_magnitude_and_seed_matter_and_nothing_else(variant):
         transform = TrainTransform(
             crop="none", flip=False, randaugment=(3, magnitude), randaugment_variant=variant
         )
-        torch.manual_seed(seed)
-        return transform(image, (40, 56))
+        return transform(image, seed, (40, 56))
 
     random.seed(1)
     first = [sample(seed, 9, variant) for seed in range(8)]
@@ -313,11 +288,12 @@ def test_timm_fills_with_the_mean_and_tf_with_gray():
     def colours(variant, mean):
         found = set()
         for seed in range(60):
-            torch.manual_seed(seed)
             transform = TrainTransform(
                 crop="none", flip=False, randaugment=(2, 9), randaugment_variant=variant
             )
-            found |= {tuple(c) for c in transform(image, (40, 40), mean=mean)[:, 0].T.tolist()}
+            found |= {
+                tuple(c) for c in transform(image, seed, (40, 40), mean=mean)[:, 0].T.tolist()
+            }
         return found
 
     assert (124, 116, 104) in colours("timm", MEAN)

@@ -16,7 +16,7 @@ from vit.data.decode import ImageError, open_image
 from vit.data.module import ImageData
 from vit.data.options import InputFormat, Loading
 from vit.data.raster import open_raster, picture
-from vit.data.transforms import TrainTransform, pad_crop
+from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.preprocessing import Preprocess, center_crop, resize_to_cover
 
@@ -70,12 +70,6 @@ def test_arrays_of_both_orders_are_their_values(kind: str, shape: tuple[int, ...
     np.testing.assert_allclose(found.numpy(), planes.astype(np.float64) / scale, rtol=1e-6)
 
 
-def test_an_array_that_could_be_either_is_height_width_channels() -> None:
-    values = some("uint8", 5, 6, 5)
-    found = open_raster(values, 5)
-    np.testing.assert_allclose(found.numpy() * 255, values.transpose(2, 0, 1), atol=1e-4)
-
-
 @pytest.mark.parametrize("mode", ["L", "I;16", "F", "RGB"])
 def test_tiff_of_pillow_keeps_its_values(mode: str) -> None:
     kind = {"I;16": "uint16", "F": "float32"}.get(mode, "uint8")
@@ -127,9 +121,9 @@ NAN[1, 2, 3] = np.nan
         (npy(np.ones((4, 4, 5)))[:200], "cannot be decoded"),
         (b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n",
          "cannot be decoded"),
-        (png(some("uint8", 30, 30, 3))[:900], "cannot be decoded"),
-        (b"", "cannot be decoded"),
-        (npy(np.ones((0, 4, 5))), "0 x 4 pixels"),
+        (png(some("uint8", 30, 30, 3))[:900], "cut short"),
+        (b"", "the file is empty"),
+        (npy(np.ones((0, 4, 5))), "no pixels"),
     ],
 )  # fmt: skip
 def test_what_is_no_such_image_is_refused_in_one_line(
@@ -196,23 +190,11 @@ def test_training_crops_have_the_size_and_are_a_function_of_the_seed(crop: str) 
     raster = open_raster(some("uint16", 33, 25, 5), 5)
 
     def drawn(seed: int) -> Tensor:
-        torch.manual_seed(seed)
-        return augment(raster, (16, 12), mean=(0.5,) * 5, std=(0.2,) * 5)
+        return augment(raster, seed, (16, 12), mean=(0.5,) * 5, std=(0.2,) * 5)
 
     for seed in range(8):
         assert drawn(seed).shape == (5, 16, 12) and torch.equal(drawn(seed), drawn(seed))
     assert not torch.equal(drawn(0), drawn(1))
-
-
-def test_a_padded_window_is_that_of_pillow() -> None:
-    values = some("uint8", 16, 16)
-    raster = open_raster(values, 1)
-    for seed in range(6):
-        torch.manual_seed(seed)
-        ours = TrainTransform(crop="pad", flip=False)(raster, (16, 16), mean=(0.5,), std=(0.5,))
-        torch.manual_seed(seed)
-        theirs = np.asarray(pad_crop(Image.fromarray(values), (16, 16), 4))
-        assert (np.rint(ours[0].numpy() * 255) == theirs).all()
 
 
 @pytest.mark.parametrize("name", ["randaugment", "three_augment", "color_jitter"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
-from vit.data.sampler import EvalSampler, TrainBatchSampler
+from vit.data.sampler import TrainBatchSampler
 from vit.errors import UserError
 
 
@@ -61,20 +61,6 @@ def test_ranks_share_a_prefix_of_the_permutation_equally(num_samples, batch_size
     assert len(set(keys)) == len(keys), "a repeated image is augmented differently"
 
 
-@pytest.mark.parametrize(("num_samples", "batch_size", "world"), CASES)
-def test_evaluation_takes_every_index_exactly_once(num_samples, batch_size, world):
-    num_samples -= 1  # an empty set, too
-    ranks = [EvalSampler(num_samples, rank=rank, world_size=world) for rank in range(world)]
-    assert sorted(index for rank in ranks for index in rank) == list(range(num_samples))
-    assert [len(list(rank)) for rank in ranks] == [len(rank) for rank in ranks]
-
-
-def test_every_image_comes_once_an_epoch_when_sizes_divide():
-    assert sorted(key for batch in sampler(60, 5) for key in batch) == [
-        (0, index, 0) for index in range(60)
-    ]
-
-
 def run(sampled: TrainBatchSampler, batches: int) -> list[list]:
     """That many batches, over epochs, with the progress counted as training does."""
     progress, seen = sampled.progress, []
@@ -117,11 +103,6 @@ def test_the_global_generator_is_not_touched():
     before = torch.get_rng_state()
     list(sampler(100, 10, weights=torch.ones(100)))
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_a_changed_batch_size_repeats_less_than_one_batch():
-    resumed = list(sampler(100, 10, at=21))
-    assert resumed[:8] == list(sampler(100, 10))[2:]
 
 
 def test_a_pass_from_inside_an_epoch_goes_over_into_the_next():
@@ -252,24 +233,6 @@ def test_changes_of_ranks_and_batches_change_no_step(
         actual += steps_of(num_samples, way, at * whole, count, repeats=repeats)
         at += count
     assert actual == expected
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(1, 70), divisions())
-def test_each_sample_comes_once_an_epoch_but_for_a_remainder(
-    num_samples: int, divided: tuple[int, list[Division]]
-) -> None:
-    whole, ways = divided
-    steps = max(num_samples // whole, 1)
-    for way in ways:
-        keys = [key for step in steps_of(num_samples, way, 0, steps) for key in step]
-        assert {epoch for epoch, _, _ in keys} == {0}
-        counts = Counter(index for _, index, _ in keys)
-        if num_samples >= whole:
-            assert set(counts.values()) == {1}
-            assert len(counts) == num_samples - num_samples % whole
-        else:  # repeated to fill a step
-            assert max(counts.values()) - min(counts[i] for i in range(num_samples)) <= 1
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,14 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
-from vit.data.transforms import TrainTransform, erase, inception_box
+from vit.data.transforms import (
+    TrainTransform,
+    erase,
+    inception_box,
+    sample_bits,
+    seeded,
+    to_image,
+)
 from vit.errors import UserError
 from vit.preprocessing import to_tensor
 
@@ -39,9 +47,58 @@ def still(**options):
     return TrainTransform(**{"crop": "none", "flip": False} | options)
 
 
-def seeded(seed, function, *args, **kwargs):
+def after(seed, function, *args, **kwargs):
+    """What torch's global generator draws from a seed; `TrainTransform` takes its bits as one."""
     torch.manual_seed(seed)
     return function(*args, **kwargs)
+
+
+def many(count):
+    """The bits of so many samples."""
+    return [sample_bits(0, 0, index, 0) for index in range(count)]
+
+
+# Bits
+
+KEYS = np.array([(e, i, r) for e in range(20) for i in range(500) for r in range(2)], np.uint64)
+
+
+def test_bits_are_splitmix_over_seed_epoch_index_and_copy():
+    def splitmix(value):
+        mask = 2**64 - 1
+        value = (value + 0x9E3779B97F4A7C15) & mask
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+        return value ^ (value >> 31)
+
+    # The first outputs of the generator for the seed 1234567, from Rosetta Code.
+    outputs = [splitmix(1234567 + step * 0x9E3779B97F4A7C15) for step in range(3)]
+    assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    for seed in (0, 7, 2**63):
+        whole = sample_bits(seed, *KEYS.T)
+        for key, bits in list(zip(KEYS.tolist(), whole, strict=True))[::997]:
+            expected = splitmix(splitmix(splitmix(seed) ^ key[0]) ^ (key[1] | key[2] << 40))
+            assert int(bits) == sample_bits(seed, *key) == expected
+
+
+def test_bits_of_different_samples_are_independent():
+    bits = np.concatenate([sample_bits(seed, *KEYS.T) for seed in (0, 1)])
+    assert len(np.unique(bits)) == len(np.unique(bits % 2**32)) == len(bits)
+    ones = np.unpackbits(bits.view(np.uint8).reshape(-1, 8), axis=1)
+    assert np.abs(ones.mean(0) - 0.5).max() < 0.5 * 4.5 / np.sqrt(len(bits))
+    correlation = np.corrcoef(ones.T.astype(float)) - np.eye(64)
+    assert np.abs(correlation).max() < 5 / np.sqrt(len(bits))
+    assert abs(np.corrcoef(bits[:-1].astype(float), bits[1:].astype(float))[0, 1]) < 0.02
+
+
+def test_the_global_generator_is_put_back(monkeypatch):
+    monkeypatch.setattr(torch, "manual_seed", None)  # it would seed the accelerators, too
+    before = torch.get_rng_state()
+    TrainTransform(erasing=1.0)(noise(9, 9), 5, (8, 8))
+    with pytest.raises(ZeroDivisionError), seeded(1):
+        torch.rand(1)
+        _ = 1 / 0
+    assert torch.equal(before, torch.get_rng_state())
 
 
 # Crops
@@ -53,18 +110,16 @@ def seeded(seed, function, *args, **kwargs):
 )
 def test_inception_boxes_are_torchvisions(height, width, area):
     image = Image.new("RGB", (width, height))
-    for seed in range(300):
-        expected = seeded(
-            seed, transforms.RandomResizedCrop.get_params, image, area, (3 / 4, 4 / 3)
-        )
-        assert seeded(seed, inception_box, height, width, area) == expected
+    for seed in range(100):
+        expected = after(seed, transforms.RandomResizedCrop.get_params, image, area, (3 / 4, 4 / 3))
+        assert after(seed, inception_box, height, width, area) == expected
 
 
 def test_inception_crop_of_five_percent_does_occur():
     # The paper's smallest area is 0.05, not torchvision's 0.08.
-    boxes = [seeded(seed, inception_box, 400, 400, (0.05, 1.0)) for seed in range(2000)]
+    boxes = [after(seed, inception_box, 400, 400, (0.05, 1.0)) for seed in range(1000)]
     shares = np.array([height * width / 400**2 for _, _, height, width in boxes])
-    assert 0.049 < shares.min() < 0.055
+    assert 0.049 < shares.min() < 0.06
     assert abs(np.median(shares) - 0.5) < 0.1
 
 
@@ -76,107 +131,115 @@ def test_inception_crop_shows_what_torchvision_shows(interpolation):
     )
     transform = TrainTransform(flip=False, interpolation=interpolation)
     for seed in range(30):
-        ours = seeded(seed, transform, image, (40, 48)).int()
-        theirs = to_tensor(seeded(seed, reference, image)).int()
+        ours = transform(image, seed, (40, 48)).int()
+        theirs = to_tensor(after(seed, reference, image)).int()
         assert (ours - theirs).abs().max() <= 1  # the same within rounding
 
 
-def test_crop_area_is_used():
-    image = noise(64, 64)
-    whole = seeded(0, TrainTransform(flip=False, crop_area=(1.0, 1.0)), image, (64, 64))
-    assert torch.equal(whole, to_tensor(image))  # no box of that area but the whole image
-    part = seeded(0, TrainTransform(flip=False, crop_area=(0.05, 0.1)), image, (64, 64))
-    assert not torch.equal(part, whole)
-
-
-@pytest.mark.parametrize("padding", [0, 2, 4])
-def test_pad_crop_and_flip_equal_torchvision_to_the_bit(padding):
-    image = noise(32, 32)
-    transform = TrainTransform(crop="pad", crop_padding=padding)
-    reference = compose(
-        [
-            transforms.RandomCrop(32, padding=padding),
-            transforms.RandomHorizontalFlip(),
-            transforms.PILToTensor(),
-        ]
-    )
-    if padding == 0:  # torchvision draws nothing where there is one window only
-        assert torch.equal(still(crop="pad", crop_padding=0)(image, (32, 32)), to_tensor(image))
-        return
-    for seed in range(100):
-        ours = seeded(seed, transform, image, (32, 32))
-        assert torch.equal(ours, seeded(seed, reference, image))
-
-
-def test_pad_crop_resizes_an_image_of_another_size_first():
-    image = smooth(90, 60)
-    reference = compose(
-        [transforms.Resize(32), transforms.RandomCrop(32, padding=4), transforms.PILToTensor()]
-    )
-    for seed in range(20):
-        ours = seeded(seed, still(crop="pad"), image, (32, 32))
-        assert torch.equal(ours, seeded(seed, reference, image))
-
-
-@pytest.mark.parametrize("padding", [4, 7])
-def test_simple_crop_is_that_of_deit_iii(padding):
-    image = noise(90, 60)
-    transform = TrainTransform(crop="simple", crop_padding=padding, interpolation="bicubic")
-    reference = compose(
+WINDOWS = [
+    # big_vision: resize_small(448)|random_crop(384) and resize(448)|random_crop(384).
+    ({"crop": "resize_random", "resize_size": 40}, [transforms.Resize(40)]),
+    (
+        {"crop": "resize_random", "resize_size": 40, "resize_squash": True},
+        [transforms.Resize((40, 40))],
+    ),
+    ({"crop": "pad", "crop_padding": 0}, [transforms.Resize(32)]),
+    ({"crop": "pad", "crop_padding": 5}, [transforms.Resize(32), transforms.Pad(5)]),
+    (  # DeiT III's simple random crop
+        {"crop": "simple", "interpolation": "bicubic"},
         [
             transforms.Resize(32, interpolation=InterpolationMode.BICUBIC),
-            transforms.RandomCrop(32, padding=padding, padding_mode="reflect"),
-            transforms.RandomHorizontalFlip(),
-            transforms.PILToTensor(),
-        ]
-    )
-    for seed in range(50):
-        ours = seeded(seed, transform, image, (32, 32))
-        assert torch.equal(ours, seeded(seed, reference, image))
-
-
-@pytest.mark.parametrize("squash", [False, True])
-def test_resize_random_is_resize_then_random_crop(squash):
-    # big_vision: resize_small(448)|random_crop(384) and resize(448)|random_crop(384).
-    image = noise(90, 60)
-    transform = still(crop="resize_random", resize_size=40, resize_squash=squash)
-    reference = compose(
+            transforms.Pad(4, padding_mode="reflect"),
+        ],
+    ),
+    ({"crop": "none"}, [transforms.Resize(32), transforms.CenterCrop(32)]),
+    (
+        {"crop": "none", "interpolation": "bicubic"},
         [
-            transforms.Resize((40, 40) if squash else 40),
-            transforms.RandomCrop((24, 32)),
-            transforms.PILToTensor(),
-        ]
+            transforms.Resize(32, interpolation=InterpolationMode.BICUBIC),
+            transforms.CenterCrop(32),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "steps"), WINDOWS)
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (90, 61)])
+def test_a_window_is_a_slice_of_torchvisions_image(options, steps, flip, height, width):
+    image = noise(height, width)
+    whole = to_tensor(compose(steps)(image))
+    transform = TrainTransform(**options, flip=flip)
+    rows, columns = whole.shape[1] - 32 + 1, whole.shape[2] - 32 + 1
+    mirrored = 0
+    for bits in many(40):
+        top, left = (bits >> 32) * rows >> 32, (bits >> 1 & 0x7FFFFFFF) * columns >> 31
+        expected = whole[:, top : top + 32, left : left + 32]
+        if flip and bits & 1:
+            expected, mirrored = expected.flip(-1), mirrored + 1
+        pixels = transform(image, bits, (32, 32))
+        assert torch.equal(pixels, expected) and pixels.is_contiguous()
+    assert (8 < mirrored < 32) == flip
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+@pytest.mark.parametrize("options", [options for options, _ in WINDOWS])
+def test_a_batch_is_cut_as_its_images_are(options, kind):
+    transform = TrainTransform(**options)
+    images = [torch.from_numpy(np.asarray(noise(32, 45, i)).astype(kind)) for i in range(5)]
+    planes = [transform.fit(image.permute(2, 0, 1), (32, 32)) for image in images]
+    bits = np.array(many(5), np.uint64)
+    batch = transform(torch.stack(planes), bits, (32, 32))
+    assert batch.is_contiguous()
+    for image, number, window in zip(planes, bits.tolist(), batch, strict=True):
+        assert torch.equal(transform(image, number, (32, 32)), window)
+
+
+def test_all_windows_are_drawn_equally_often_and_half_of_them_mirrored():
+    bits = np.concatenate([sample_bits(5, *KEYS.T), sample_bits(6, *KEYS.T)])
+    marks = torch.zeros(len(bits), 3, 4, 4, dtype=torch.uint8)
+    marks[:, :, 0, 0] = 1
+    transform = TrainTransform(crop="pad", crop_padding=1)
+    windows = transform(marks, bits, (4, 4))[:, 0]
+    # With its corner outside, a window is black: one row or column of the nine places.
+    places = Counter(
+        tuple(place)
+        for window in windows[windows.flatten(1).any(1).bool()]
+        for place in window.nonzero().tolist()
     )
-    for seed in range(50):
-        ours = seeded(seed, transform, image, (24, 32))
-        assert torch.equal(ours, seeded(seed, reference, image))
+    expected = len(bits) / 9 / 2
+    assert len(places) == 8  # four corners' positions, each of both hands
+    assert all(abs(count - expected) < 5 * np.sqrt(expected) for count in places.values())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"crop": "inception"},
+        {"randaugment": (2, 9)},
+        {"three_augment": True},
+        {"color_jitter": 0.1},
+        {"erasing": 0.1},
+    ],
+)
+def test_only_windows_take_batches(change):
+    assert TrainTransform(crop="pad").takes_batches
+    assert not TrainTransform(**{"crop": "pad"} | change).takes_batches
 
 
 def test_window_larger_than_resize_size_is_a_user_error():
     transform = still(crop="resize_random", resize_size=40)
     transform.check_size((40, 40))
     with pytest.raises(UserError, match=r"resize_size=40 is smaller than image_size=\(40, 41\)"):
-        transform(noise(90, 60), (40, 41))
-
-
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_crop_none_is_the_evaluation_geometry(interpolation):
-    image = noise(90, 60)
-    reference = compose(
-        [
-            transforms.Resize(32, interpolation=InterpolationMode(interpolation)),
-            transforms.CenterCrop(32),
-            transforms.PILToTensor(),
-        ]
-    )
-    ours = still(interpolation=interpolation)(image, (32, 32))
-    assert torch.equal(ours, reference(image))
+        transform(noise(90, 60), 0, (40, 41))
+    with pytest.raises(UserError, match="crop_padding=4 is more than"):
+        still(crop="simple").check_size((4, 40))
 
 
 @pytest.mark.parametrize("crop", ["inception", "pad", "simple", "none"])
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (8, 8), (70, 30), (1, 2000)])
 def test_every_crop_gives_height_before_width_in_uint8(crop, height, width):
-    pixels = TrainTransform(crop=crop)(noise(height, width), (24, 40))
+    pixels = TrainTransform(crop=crop)(noise(height, width), 2**60 + 1, (24, 40))
     assert pixels.shape == (3, 24, 40)
     assert pixels.dtype == torch.uint8
     assert pixels.is_contiguous()
@@ -185,14 +248,18 @@ def test_every_crop_gives_height_before_width_in_uint8(crop, height, width):
 # Colours and noise
 
 
-def test_flip_mirrors_every_second_image():
-    image = noise(4, 6)
-    mirrored = to_tensor(image).flip(-1)
-    count = sum(
-        torch.equal(seeded(seed, still(flip=True), image, (4, 6)), mirrored) for seed in range(1000)
-    )
-    assert abs(count - 500) < 60  # 3.8 standard deviations
-    assert torch.equal(still(flip=False)(image, (4, 6)), to_tensor(image))
+def test_half_of_the_inception_crops_are_mirrored_whatever_their_box():
+    image = smooth(40, 40)
+    plain, flipping = TrainTransform(flip=False), TrainTransform()
+    mirrored, boxes = [], []
+    for bits in many(1000):
+        whole = plain(image, bits, (8, 8))
+        mirrored.append(not torch.equal(flipping(image, bits, (8, 8)), whole))
+        boxes.append([after(bits, inception_box, 40, 40, (0.05, 1.0))])
+        assert not mirrored[-1] or torch.equal(flipping(image, bits, (8, 8)), whole.flip(-1))
+    assert abs(sum(mirrored) - 500) < 60  # 3.8 standard deviations
+    for values in np.array(boxes)[:, 0].T:
+        assert abs(np.corrcoef(mirrored, values)[0, 1]) < 0.12
 
 
 def test_three_augment_is_gray_solarize_or_blur_equally_often():
@@ -203,7 +270,7 @@ def test_three_augment_is_gray_solarize_or_blur_equally_often():
     counts = {"gray": 0, "solarize": 0, "blur": 0}
     spreads = []
     for seed in range(900):
-        pixels = seeded(seed, still(three_augment=True), image, (16, 16))
+        pixels = still(three_augment=True)(image, seed, (16, 16))
         if torch.equal(pixels, gray):
             counts["gray"] += 1
         elif torch.equal(pixels, solarized):
@@ -224,8 +291,8 @@ def test_randaugment_is_torchvisions(setting):
         *setting, interpolation=InterpolationMode.BILINEAR, fill=[128.0] * 3
     )
     for seed in range(60):
-        ours = seeded(seed, still(randaugment=setting), image, (40, 40))
-        assert torch.equal(ours, to_tensor(seeded(seed, reference, image)))
+        ours = still(randaugment=setting)(image, seed, (40, 40))
+        assert torch.equal(ours, to_tensor(after(seed, reference, image)))
 
 
 @pytest.mark.parametrize("strength", [0.3, 0.9])
@@ -233,45 +300,36 @@ def test_color_jitter_is_torchvisions(strength):
     image = smooth(20, 20)
     reference = transforms.ColorJitter(strength, strength, strength)
     for seed in range(30):
-        ours = seeded(seed, still(color_jitter=strength), image, (20, 20))
-        assert torch.equal(ours, to_tensor(seeded(seed, reference, image)))
+        ours = still(color_jitter=strength)(image, seed, (20, 20))
+        assert torch.equal(ours, to_tensor(after(seed, reference, image)))
 
 
 def test_order_is_crop_flip_augment_jitter():
     image = smooth(40, 40)
     transform = TrainTransform(crop="pad", randaugment=(2, 9), color_jitter=0.3)
-    reference = compose(
-        [
-            transforms.RandomCrop(40, padding=4),
-            transforms.RandomHorizontalFlip(),
-            transforms.RandAugment(
-                2, 9, interpolation=InterpolationMode.BILINEAR, fill=[128.0] * 3
-            ),
-            transforms.ColorJitter(0.3, 0.3, 0.3),
-            transforms.PILToTensor(),
-        ]
-    )
-    for seed in range(60):
-        ours = seeded(seed, transform, image, (40, 40))
-        assert torch.equal(ours, seeded(seed, reference, image))
+    steps = [
+        transforms.RandAugment(2, 9, interpolation=InterpolationMode.BILINEAR, fill=[128.0] * 3),
+        transforms.ColorJitter(0.3, 0.3, 0.3),
+        transforms.PILToTensor(),
+    ]
+    for bits in many(60):
+        window = TrainTransform(crop="pad")(image, bits, (40, 40))
+        expected = after(bits, compose(steps), to_image(window))
+        assert torch.equal(transform(image, bits, (40, 40)), expected)
 
 
-def test_erasing_leaves_the_rest_and_has_deits_area_and_probability():
+def test_erasing_leaves_the_rest_and_has_its_probability():
     image = Image.new("RGB", (64, 64), (255, 0, 255))
-    clean = to_tensor(image)
-    shares = []
-    for seed in range(1500):
-        pixels = seeded(seed, still(erasing=0.25), image, (64, 64), mean=MEAN, std=STD)
+    clean, erased = to_tensor(image), 0
+    for seed in range(600):
+        pixels = still(erasing=0.25)(image, seed, (64, 64), mean=MEAN, std=STD)
         changed = (pixels != clean).any(0)
         if changed.any():
             rows, columns = changed.any(1).nonzero().ravel(), changed.any(0).nonzero().ravel()
             height, width = rows[-1] - rows[0] + 1, columns[-1] - columns[0] + 1
             assert changed.float().sum() / (height * width) > 0.9  # one full box
-            shares.append((height * width / 64**2).item())
-    assert abs(len(shares) / 1500 - 0.25) < 0.045  # 4 standard deviations
-    assert 0.015 < min(shares) < 0.04
-    assert 0.30 < max(shares) < 0.345
-    assert abs(np.mean(shares) - (0.02 + 1 / 3) / 2) < 0.025
+            erased += 1
+    assert abs(erased / 600 - 0.25) < 0.07  # 4 standard deviations
 
 
 def test_erasing_boxes_are_those_of_timm():
@@ -287,34 +345,17 @@ def test_erasing_boxes_are_those_of_timm():
     ours = []
     for seed in range(1500):
         pixels = torch.full((3, 48, 48), 2, dtype=torch.uint8)
-        seeded(seed, erase, pixels, (0.9,) * 3, (0.01,) * 3)
+        after(seed, erase, pixels, (0.9,) * 3, (0.01,) * 3)
         ours.append(sides(pixels))
     assert np.allclose(np.mean(ours, 0), np.mean(reference, 0), rtol=0.06)
     assert np.allclose(np.std(ours, 0), np.std(reference, 0), rtol=0.1)
-
-
-def test_erased_box_is_smaller_than_the_image_on_both_sides():
-    for seed in range(300):
-        pixels = torch.zeros(3, 5, 5, dtype=torch.uint8)
-        seeded(seed, erase, pixels, (0.9,) * 3, (0.01,) * 3)
-        assert 1 <= pixels[0].any(0).sum() < 5
-        assert 1 <= pixels[0].any(1).sum() < 5
-
-
-def test_erasing_uses_the_given_mean_and_std():
-    black = Image.new("RGB", (32, 32))
-    mean, std = (0.9, 0.6, 0.3), (0.02, 0.01, 0.03)
-    pixels = seeded(0, still(erasing=1.0), black, (32, 32), mean=mean, std=std)
-    erased = pixels[:, pixels[0] > 0].double() / 255
-    assert torch.allclose(erased.mean(1), torch.tensor(mean).double(), atol=0.01)
-    assert torch.allclose(erased.std(1), torch.tensor(std).double(), rtol=0.4)
 
 
 def test_erasing_noise_is_standard_normal_once_normalised():
     values = []
     for seed in range(60):
         pixels = torch.zeros(3, 96, 96, dtype=torch.uint8)
-        seeded(seed, erase, pixels, (0.5, 0.45, 0.4), (0.1, 0.05, 0.08))  # little is clipped
+        after(seed, erase, pixels, (0.5, 0.45, 0.4), (0.1, 0.05, 0.08))  # little is clipped
         values.append(pixels[:, pixels.bool().any(0)])
     found = torch.cat(values, dim=1).double() / 255
     normalised = (found - torch.tensor([[0.5], [0.45], [0.4]])) / torch.tensor(
@@ -325,15 +366,15 @@ def test_erasing_noise_is_standard_normal_once_normalised():
     assert torch.corrcoef(normalised).fill_diagonal_(0).abs().max() < 0.02  # each value its own
 
 
-def test_sample_is_a_function_of_the_seed():
+def test_a_sample_is_a_function_of_its_bits():
     transform = TrainTransform(
         randaugment=(2, 9), three_augment=True, color_jitter=0.3, erasing=1.0
     )
     image = noise(50, 60)
-    first = seeded(7, transform, image, (32, 32))
-    seeded(8, transform, noise(9, 9), (32, 32))  # what came before does not matter
-    assert torch.equal(seeded(7, transform, image, (32, 32)), first)
-    assert not torch.equal(seeded(8, transform, image, (32, 32)), first)
+    first = transform(image, 7, (32, 32))
+    transform(noise(9, 9), 8, (32, 32))  # what came before does not matter
+    assert torch.equal(transform(image, 7, (32, 32)), first)
+    assert not torch.equal(transform(image, 8, (32, 32)), first)
 
 
 # Settings
@@ -343,22 +384,16 @@ def test_sample_is_a_function_of_the_seed():
     ("options", "message"),
     [
         ({"crop": "inceptoin"}, "crop='inceptoin' is unknown; did you mean 'inception'"),
-        ({"crop": "zoom"}, r"choose inception \| pad \| simple \| resize_random \| none"),
         ({"interpolation": "sinc"}, "interpolation='sinc' is unknown"),
         ({"crop_area": (0.0, 1.0)}, r"crop_area=\(0.0, 1.0\) must be 0 < smallest"),
         ({"crop_area": (0.5, 0.2)}, "crop_area"),
-        ({"crop_area": (0.5, 1.2)}, "crop_area"),
-        ({"crop_padding": -1}, "crop_padding=-1 must be 0 pixels or more"),
-        ({"randaugment": (0, 9)}, r"randaugment=\(0, 9\) must be 1 operation or more"),
+        ({"crop_padding": -1}, "crop_padding=-1"),
+        ({"randaugment": (0, 9)}, "randaugment="),
         ({"randaugment": (2, 31)}, "a magnitude from 0 to 30"),
         ({"randaugment_variant": "tff"}, "randaugment_variant='tff' is unknown; did you mean 'tf'"),
         (
             {"randaugment": (2, 11), "randaugment_variant": "timm"},
             r"randaugment=\(2, 11\) must be .* from 0 to 10 \(timm\)",
-        ),
-        (
-            {"interpolation": "box"},
-            "interpolation='box' is unknown",
         ),
         ({"crop": "resize_random"}, "resize_size=None: crop='resize_random' needs resize_size"),
         ({"crop": "resize_random", "resize_size": 0}, "resize_size=0"),
@@ -373,14 +408,14 @@ def test_impossible_setting_is_a_user_error(options, message):
         TrainTransform(**options)
 
 
-@pytest.mark.parametrize("crop", ["inception", "pad", "none"])
-def test_crop_and_flip_do_not_import_torchvision(crop):
+def test_crop_and_flip_do_not_import_torchvision():
     code = (
         "import sys; sys.modules['torchvision'] = None\n"
         "from PIL import Image\n"
         "from vit.data.transforms import TrainTransform\n"
-        f"print(TrainTransform(crop={crop!r})(Image.new('RGB', (9, 9)), (8, 8)).shape)"
+        "for crop in ('inception', 'pad', 'simple', 'none'):\n"
+        "    print(TrainTransform(crop=crop)(Image.new('RGB', (9, 9)), 5, (8, 8)).shape)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "[3, 8, 8]" in done.stdout
+    assert done.stdout.count("[3, 8, 8]") == 4

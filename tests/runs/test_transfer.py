@@ -31,11 +31,10 @@ FAST = ("--recipe=small.yaml", "--steps=3", "--out=out")
 @pytest.fixture(autouse=True)
 def pretrained(vit: Vit) -> None:
     """`pre`, a model directory with patches of 8 pixels, and the recipe small.yaml."""
-    from vit.preprocessing import Preprocess
-
     from vit.checkpoints.native import save_native
     from vit.models.config import ViTConfig
     from vit.models.zoo import build_model
+    from vit.preprocessing import Preprocess
 
     config = ViTConfig(
         image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=1, num_classes=5

@@ -1,11 +1,10 @@
 """Steps 1 and 2 of the walk: from an index to (uint8 `c h w`, label, index), and to a batch.
 
-Whatever is random in a training sample is a function of (seed, epoch, index, repeat) alone: not of
+Whatever is random in a training sample is a function of (seed, epoch, index, copy) alone: not of
 the worker, the order, or anything drawn before. Shapes: b batch, c channels, h w pixels, k classes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -17,11 +16,10 @@ from vit.console import say
 from vit.data.decode import ImageError, open_image
 from vit.data.memory import Decoded
 from vit.data.sources import ImageSet
-from vit.data.windows import Windows, key_bits
-from vit.seeds import sample_seed
+from vit.data.transforms import sample_bits
 
 Key = int | tuple[int, int, int]
-"""An index (evaluation), or (epoch, index, repeat): which copy of the image in this epoch."""
+"""An index (evaluation), or (epoch, index, copy): the number of its copy in this epoch."""
 Sample = tuple[Tensor, int | Tensor, int]
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -45,31 +43,29 @@ class ImageDataset(Dataset[Sample | None]):
 
     Args:
         images: What to open.
-        transform: RGB image -> uint8 `c h w`. Whatever it draws must come from torch's global
-            generator, which is seeded for every training key and put back afterwards.
+        transform: RGB image -> uint8 `c h w`, at evaluation. In training it also gets the
+            `sample_bits` of the key, which decide all that is random.
         seed: Of the training transforms.
         on_error: What an unreadable image does. "error" raises UnreadableImage, which names it.
             "skip" names it once on stderr and counts it; evaluation leaves it out (the sample is
             None), training takes the next image of the set in its place.
         opener: Makes what `transform` is given in training: an image, or a photo
             (`vit.data.photo.Photo`) that is decoded as far as a crop needs it.
-        windows: In training, cuts windows that depend on the key in place of `transform`; in
-            evaluation, does the same as `transform`. It takes whole batches where the images are
-            `decoded` and have the size that it needs.
         decoded: The images of the set, opened.
+        in_batches: `transform` takes whole batches of `decoded`, uint8 `b c h w`.
         reader: Opens what evaluation and people see, in place of `open_image`.
     """
 
     def __init__(
         self,
         images: ImageSet,
-        transform: Callable[[Any], Tensor],
+        transform: Callable[..., Tensor],
         *,
         seed: int = 0,
         on_error: Literal["error", "skip"] = "error",
         opener: Callable[[Any], Any] = open_image,
-        windows: Windows | None = None,
         decoded: Decoded | None = None,
+        in_batches: bool = False,
         reader: Callable[[Any], Any] = open_image,
     ) -> None:
         self.images = images
@@ -77,8 +73,8 @@ class ImageDataset(Dataset[Sample | None]):
         self.seed = seed
         self.on_error = on_error
         self.opener = opener
-        self.windows = windows
         self.decoded = decoded
+        self.in_batches = in_batches
         self.reader = reader
         # Shared with the workers, so that all of them name a file once and the count is known here.
         self._skipped = None
@@ -89,7 +85,7 @@ class ImageDataset(Dataset[Sample | None]):
         return len(self.images)
 
     def __getitem__(self, key: Key) -> Sample | None:
-        """The sample of an index or of (epoch, index, repeat); None for a skipped image."""
+        """The sample of an index or of (epoch, index, copy); None for a skipped image."""
         index, neighbours = key, 0
         if not isinstance(index, int):
             index, neighbours = index[1], min(len(self) - 1, _MAX_NEIGHBOURS)
@@ -113,25 +109,16 @@ class ImageDataset(Dataset[Sample | None]):
 
         DataLoader asks for this. Both ways give the same pixels.
         """
-        rows = np.array(keys, dtype=np.int64)  # b, or b 3
+        rows = np.array(keys, dtype=np.uint64)  # b, or b 3
         training = rows.ndim == 2
-        indices = rows[:, 1] if training else rows
-        windows, decoded = self.windows, self.decoded
-        if windows is None or decoded is None or not self.in_batches or not len(keys):
+        indices = (rows[:, 1] if training else rows).astype(np.int64)
+        decoded = self.decoded
+        if decoded is None or not self.in_batches or not decoded.readable[indices].all():
             return [self[key] for key in keys]
-        if not decoded.readable[indices].all() or not (training or windows.fixed):
-            return [self[key] for key in keys]
-        bits = key_bits(self.seed, rows) if training else None
-        pixels = windows.cut(decoded.planes, indices, bits)
+        images = torch.from_numpy(np.ascontiguousarray(decoded.planes[indices]))
+        more = (sample_bits(self.seed, *rows.T),) if training else ()
         labels = torch.from_numpy(self.images.labels[indices])
-        return pixels, labels, torch.from_numpy(indices.copy())
-
-    @property
-    def in_batches(self) -> bool:
-        """Whether batches are cut from images in memory, instead of image by image."""
-        if self.windows is None or self.decoded is None:
-            return False
-        return self.windows.fits(*self.decoded.planes.shape[2:])
+        return self.transform(images, *more), labels, torch.from_numpy(indices)
 
     @property
     def num_skipped(self) -> int:
@@ -150,11 +137,7 @@ class ImageDataset(Dataset[Sample | None]):
     def _pixels(self, index: int, key: Key) -> Tensor:
         if isinstance(key, int):
             return self.transform(self.open(index))
-        if self.windows is not None:
-            return self.windows.cut_one(self.open(index), key_bits(self.seed, np.array([key])))
-        image = self.opener(self._item(index))
-        with seeded(sample_seed(self.seed, *key)):
-            return self.transform(image)
+        return self.transform(self.opener(self._item(index)), sample_bits(self.seed, *key))
 
     def _label(self, index: int) -> int | Tensor:
         label = self.images.labels[index]
@@ -173,26 +156,11 @@ def collate(
     """
     if isinstance(samples, tuple):
         return cast(Batch, samples)
-    kept = [sample for sample in samples if sample is not None]
-    if not kept:
+    readable = [sample for sample in samples if sample is not None]
+    if not readable:
         nothing = torch.empty(0, dtype=torch.int64)
         kind = torch.uint8 if channels is None else torch.float32
         return torch.empty(0, channels or 3, *image_size, dtype=kind), nothing, nothing
     # torch's own: in a worker it stacks straight into shared memory.
-    images, labels, indices = default_collate(kept)
+    images, labels, indices = default_collate(readable)
     return images, labels, indices
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's CPU generator, and puts its state back at the end.
-
-    Not `torch.manual_seed`: that also seeds every accelerator, from which dropout draws.
-    """
-    generator = torch.default_generator
-    state = generator.get_state()
-    generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        generator.set_state(state)

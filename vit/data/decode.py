@@ -22,7 +22,7 @@ import io
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from PIL import Image
 from PIL.ExifTags import Base
@@ -36,7 +36,7 @@ MAX_PIXELS = 178_956_970
 """Images of more pixels (height times width) are refused before they are decoded. This is where
 Pillow's own limit stands; a camera of 108 megapixels is below it."""
 
-TRANSPOSE = {
+_TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -59,7 +59,8 @@ _IMPOSTORS = (
 )
 """First bytes (lower case, white space stripped) of what often carries an image's name."""
 
-_Stream = io.BufferedReader | io.BytesIO
+Stream = io.BufferedReader | io.BytesIO
+Content = TypeVar("Content")
 
 
 class ImageError(UserError):
@@ -77,16 +78,10 @@ def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Im
             decoder notices, above `MAX_PIXELS`, of an unknown format or of pixels without an
             agreed range.
     """
-    if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
-        kind = special(path)
-        if kind is not None:
-            raise ImageError(f"{printable_path(path)}: it is {kind}, not an image file; {_REPLACE}")
-        return _read(lambda: open(path, "rb"), printable_path(path))
-    if isinstance(source, bytes):
-        return _read(lambda: io.BytesIO(source), f"image of {len(source):,} bytes")
+    if isinstance(source, str | os.PathLike | bytes):
+        return read(source, decode)
     if isinstance(source, Image.Image):
-        name = printable_path(getattr(source, "filename", "")) or f"PIL image of mode {source.mode}"
+        name = name_of(source)
         try:
             return _upright_rgb(source, name)
         except (UserError, MemoryError):
@@ -108,21 +103,34 @@ def open_input(source: Any, channels: int | None) -> Any:
     return open_raster(source, channels)
 
 
-def _read(open_stream: Callable[[], _Stream], name: str) -> Image.Image:
+def read(
+    source: str | os.PathLike[str] | bytes, decoder: Callable[[Stream, bytes, str], Content]
+) -> Content:
+    """What `decoder` makes of a file's stream, its first 64 bytes, and its name for messages.
+
+    Raises ImageError for all that the decoder raises but MemoryError.
+    """
+    if isinstance(source, bytes):
+        name = f"image of {len(source):,} bytes"
+    else:
+        name, kind = printable_path(os.fspath(source)), special(source)
+        if kind is not None:
+            raise ImageError(f"{name}: it is {kind}, not an image file; {_REPLACE}")
     head = b""
     try:
-        with open_stream() as stream:
+        with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as stream:
             head = stream.read(64)
             stream.seek(0)
-            return _decode(stream, head, name)
+            return decoder(stream, head, name)
     except (UserError, MemoryError):
         raise
-    # Pillow's plugins answer damaged files with anything from struct.error to ZeroDivisionError.
+    # Decoders answer damaged files with anything from struct.error to ZeroDivisionError.
     except Exception as error:
         raise ImageError(f"{name}: {_diagnosis(error, head)}") from error
 
 
-def _decode(stream: _Stream, head: bytes, name: str) -> Image.Image:
+def decode(stream: Stream, head: bytes, name: str) -> Image.Image:
+    """A file that begins with `head`, as `open_image` gives it."""
     if b"Exif" not in head:
         # The two formats of most data sets, opened directly: `Image.open` would warn about
         # 90 megapixels, and silencing it for every image makes Python forget which warnings
@@ -136,24 +144,34 @@ def _decode(stream: _Stream, head: bytes, name: str) -> Image.Image:
         return _upright_rgb(Image.open(stream), name)
 
 
-def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
-    if image.width * image.height > MAX_PIXELS:
-        size = f"{image.height:,} x {image.width:,} pixels"
+def check_size(height: int, width: int, name: str) -> None:
+    """Raises ImageError for an image without pixels, or with more than `MAX_PIXELS`."""
+    if height * width > MAX_PIXELS:
+        size = f"{height:,} x {width:,} pixels"
         raise ImageError(f"{name}: {size} exceed the limit of {MAX_PIXELS:,}; make it smaller")
-    if 0 in image.size:
+    if not height * width:
         raise ImageError(f"{name}: the image has no pixels; {_REPLACE}")
-    if image.format == "EPS":
-        # Pillow would run Ghostscript on it.
-        raise ImageError(f"{name}: an EPS file is a program, not an image; convert it to PNG")
+
+
+def upright(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """The image, loaded and converted, as its EXIF tag says that it stands."""
     image.load()
     # After loading, because Pillow turns TIFF files by itself and then drops the tag.
-    turn = TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))
-    image = _to_rgb(image, name)
+    turn = _TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))
+    image = convert(image)
     if turn is None:
         return image
     image = image.transpose(turn)
     image.info = {}  # the copied EXIF would turn it once more when it is opened again
     return image
+
+
+def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
+    check_size(image.height, image.width, name)
+    if image.format == "EPS":
+        # Pillow would run Ghostscript on it.
+        raise ImageError(f"{name}: an EPS file is a program, not an image; convert it to PNG")
+    return upright(image, lambda loaded: _to_rgb(loaded, name))
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
@@ -186,8 +204,8 @@ def _from_array(array: Any) -> Image.Image:
         kinds = "a path, bytes, a PIL image or a uint8 array"
         raise TypeError(f"an image is {kinds}, not {type(array).__name__}")
     shape, kind = interface["shape"], interface["typestr"]
-    known = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4))
-    if kind != "|u1" or not known or 0 in shape:
+    usual = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4))
+    if kind != "|u1" or not usual or 0 in shape:
         raise ImageError(
             f"array of shape {shape} and type {kind}: pass uint8 of shape (h, w) or (h, w, 3)"
         )
@@ -214,6 +232,11 @@ def _diagnosis(error: Exception, head: bytes) -> str:
         return f"not an image of a known format, or its beginning is damaged; {_REPLACE}"
     reason = " ".join(str(error).split()) or type(error).__name__
     return f"cannot be decoded ({reason}); {_REPLACE}"
+
+
+def name_of(image: Image.Image) -> str:
+    """A PIL image in a message."""
+    return printable_path(getattr(image, "filename", "")) or f"PIL image of mode {image.mode}"
 
 
 def printable_path(path: str | bytes) -> str:

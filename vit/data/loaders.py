@@ -8,17 +8,17 @@ from functools import partial
 from multiprocessing import active_children
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.dataset import ImageDataset, collate
 from vit.data.decode import open_input
-from vit.data.memory import Decoded
+from vit.data.memory import Decoded, Fits
 from vit.data.photo import Photo
 from vit.data.sources import ImageSet
 from vit.data.transforms import TrainTransform
-from vit.data.windows import Windows, evaluation_windows
-from vit.preprocessing import Preprocess
+from vit.preprocessing import Preprocess, Size
 
 MAX_WORKERS = 8
 """More rarely pay: each takes memory, and a GPU is fed by eight cores or by none."""
@@ -47,27 +47,34 @@ def make_dataset(
     *,
     seed: int,
     on_error: Literal["error", "skip"],
-    in_memory: Callable[[Windows | None], Decoded | None],
+    in_memory: Callable[[Fits], Decoded | None],
 ) -> ImageDataset:
     """The images as they are evaluated, or with `augment` as they are trained on.
 
-    `in_memory`: asked for the images, opened, by what is cut from them.
+    `in_memory`: asked for the images, opened.
     """
-    rgb, size = preprocess.channels is None, preprocess.image_size
+    rgb, image_size = preprocess.channels is None, preprocess.image_size
     reader = partial(open_input, channels=preprocess.channels)
-    transform: Callable[[Any], Tensor] = preprocess
-    windows = evaluation_windows(preprocess)
+    transform: Callable[..., Tensor] = preprocess
     if augment is not None:
-        transform = partial(augment, image_size=size, mean=preprocess.mean, std=preprocess.std)
-        windows = augment.windows(size)
+        mean, std = preprocess.mean, preprocess.std
+        transform = partial(augment, image_size=image_size, mean=mean, std=std)
+
+    def fits(size: Size) -> bool:
+        image = torch.empty(3, *size)  # returned itself where nothing is to be resized
+        if augment is None:
+            return preprocess.fit(image) is image
+        return augment.takes_batches and augment.fit(image, image_size) is image
+
+    decoded = in_memory(fits) if rgb else None
     return ImageDataset(
         images,
         transform,
         seed=seed,
         on_error=on_error,
-        opener=Photo if rgb else reader,
-        windows=windows if rgb else None,
-        decoded=in_memory(windows) if rgb else None,
+        opener=reader if augment is None or augment.takes_batches or not rgb else Photo,
+        decoded=decoded,
+        in_batches=decoded is not None and fits(decoded.size),
         reader=reader,
     )
 
@@ -76,7 +83,7 @@ def make_loader(
     dataset: ImageDataset,
     *,
     num_workers: int,
-    image_size: tuple[int, int],
+    image_size: Size,
     pin_memory: bool,
     channels: int | None = None,
     persistent: bool = False,
@@ -95,7 +102,7 @@ def make_loader(
 
 
 def on_cuda(trainer: Any) -> bool:
-    """Whether batches go to a GPU; not without a Trainer."""
+    """Batches go to a GPU; not without a Trainer."""
     return trainer is not None and trainer.strategy.root_device.type == "cuda"
 
 

@@ -24,14 +24,13 @@ from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.find import Known, find_splits
 from vit.data.loaders import choose_num_workers, make_dataset, make_loader, on_cuda
-from vit.data.memory import Decoded, in_memory
+from vit.data.memory import Decoded, Fits, in_memory
 from vit.data.options import InputFormat, Loading, Sampling, Splitting, both_sides
 from vit.data.raster import rgb
-from vit.data.sampler import EvalSampler, TrainBatchSampler, balancing
+from vit.data.sampler import TrainBatchSampler, balancing
 from vit.data.sources import EVALUATION_ORDER, ImageSet, PathList, SplitName, Splits
 from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
-from vit.data.windows import Windows
 from vit.errors import UserError
 from vit.preprocessing import Preprocess
 
@@ -294,7 +293,7 @@ class ImageData(LightningDataModule):
         `limit`: at most so many images of all processes together, drawn by the seed.
         """
         dataset = self._image_dataset(split, training=False)
-        sampler: Any = EvalSampler(len(dataset), rank=self._rank, world_size=self._world_size)
+        sampler: Any = range(self._rank, len(dataset), self._world_size)
         if limit is not None and limit < len(dataset):
             generator = torch.Generator().manual_seed(self.seed)
             drawn = torch.randperm(len(dataset), generator=generator)[:limit].tolist()
@@ -352,7 +351,7 @@ class ImageData(LightningDataModule):
             )
         return self._datasets[key]
 
-    def _in_memory(self, split: SplitName, windows: Windows | None) -> Decoded | None:
+    def _in_memory(self, split: SplitName, fits: Fits) -> Decoded | None:
         # Other loops than a fit go through the images once.
         cache = self.loading.cache
         if cache == "auto" and not self._is_fitting():
@@ -361,7 +360,7 @@ class ImageData(LightningDataModule):
         for _, other in sorted(self._datasets.items()):
             if other.images is images and other.decoded is not None:
                 return other.decoded
-        decoded = in_memory(images, windows, cache=cache, processes=self._local_processes)
+        decoded = in_memory(images, fits, cache=cache, processes=self._local_processes)
         if decoded is not None and isinstance(images.items, PathList):
             say(decoded.note(split))
         return decoded

@@ -10,6 +10,7 @@ import io
 import os
 import re
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import torch.nn.functional as F
@@ -18,8 +19,7 @@ from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from vit.data.borrow import borrowed
-from vit.data.decode import MAX_PIXELS, open_image
+from vit.data.decode import MAX_PIXELS, Stream, decode, open_image, read
 from vit.preprocessing import (
     Interpolation,
     cover_size,
@@ -27,9 +27,7 @@ from vit.preprocessing import (
     is_strip,
     pillow_filter,
     resize_to_cover,
-    to_tensor,
 )
-from vit.reading import special
 
 Box = tuple[int, int, int, int]
 """Top, left, height and width in pixels."""
@@ -39,9 +37,6 @@ _START, _END = b"\xff\xd8\xff", b"\xff\xd9"
 
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 """In the compressed data, 255 stands before 0, in a restart marker, or as filling."""
-
-_MAX_COPIED = 2**24
-"""Pixels of a crop above which Pillow resizes in place; it warns about copying 90 million."""
 
 
 class Photo:
@@ -55,15 +50,17 @@ class Photo:
     def __init__(self, source: str | os.PathLike[str] | bytes | Image.Image | Any) -> None:
         """`source` is what `open_image` takes. Raises ImageError where that does."""
         self._source = source
-        self._jpeg = _ordinary_jpeg(source)
-        self._image = open_image(source) if self._jpeg is None else None
-        whole = self._jpeg or self.image()
+        is_file = isinstance(source, str | os.PathLike | bytes)
+        whole = read(source, _opened) if is_file else open_image(source)
+        self._jpeg = whole if isinstance(whole, _Jpeg) else None
+        self._image = None if isinstance(whole, _Jpeg) else whole
         self.height, self.width = whole.height, whole.width
 
     def image(self) -> Image.Image:
         """The whole image as `open_image` gives it."""
         if self._image is None:
-            self._image = open_image(self._source)
+            whole = self._decoded(1, self.height)
+            self._image = open_image(self._source if whole is None else whole)
         return self._image
 
     def crop(self, box: Box, size: tuple[int, int], interpolation: Interpolation) -> Tensor:
@@ -120,46 +117,37 @@ class _Jpeg:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._opened: JpegImageFile | None = JpegImageFile(io.BytesIO(data))
-        self.width, self.height = self._opened.size
-        assert self._opened.fp is not None
-        start = self._opened.fp.tell()
-        # Whether rows come one after the other, with no marker among them that does not belong
-        # there: what follows is then of no consequence for those above.
-        self.one_scan = _MARKER.search(data, start, len(data) - len(_END)) is None
-
-    def is_ordinary(self) -> bool:
-        """Whether it is upright, in gray or colour, and not too large."""
-        image = self._opened
-        assert image is not None
-        usual = image.mode in ("RGB", "L") and 0 < image.width * image.height <= MAX_PIXELS
-        return usual and bool(image.tile) and _is_upright(image)
+        image = self._image = JpegImageFile(io.BytesIO(data))
+        self.width, self.height = image.size
+        self.is_ordinary = (
+            image.mode in ("RGB", "L")
+            and 0 < image.width * image.height <= MAX_PIXELS
+            and bool(image.tile)
+            and _is_upright(image)
+        )
+        assert image.fp is not None
+        # Rows come one after the other, with no marker among them that does not belong there: what
+        # follows is then of no consequence for those above.
+        self.one_scan = _MARKER.search(data, image.fp.tell(), len(data) - len(_END)) is None
 
     def opened(self) -> JpegImageFile:
         """The image, not decoded yet. It can be decoded once: the next call reads it again."""
-        image, self._opened = self._opened, None
+        image, self._image = self._image, None
         return image or JpegImageFile(io.BytesIO(self._data))
 
 
-def _ordinary_jpeg(source: Any) -> _Jpeg | None:
-    """A file that `Photo` may decode in part."""
-    if isinstance(source, str | os.PathLike):
-        if special(source) is not None:  # `open_image` says so
-            return None
-        try:
-            with open(source, "rb") as file:
-                head = file.read(len(_START))
-                source = head + file.read() if head == _START else None
-        except OSError:
-            return None
-    # What does not end here is cut short or followed by something.
-    if not (isinstance(source, bytes) and source.startswith(_START) and source.endswith(_END)):
-        return None
-    try:
-        jpeg = _Jpeg(source)
-        return jpeg if jpeg.is_ordinary() else None
-    except Exception:  # `open_image` says what is wrong
-        return None
+def _opened(stream: Stream, head: bytes, name: str) -> _Jpeg | Image.Image:
+    """A file that `Photo` may decode in part, or its image."""
+    if head.startswith(_START):
+        data = stream.read()
+        # What does not end here is cut short or followed by something.
+        if data.endswith(_END):
+            with suppress(Exception):  # `decode` says what is wrong
+                jpeg = _Jpeg(data)
+                if jpeg.is_ordinary:
+                    return jpeg
+        stream.seek(0)
+    return decode(stream, head, name)
 
 
 def _is_upright(image: Image.Image) -> bool:
@@ -183,17 +171,8 @@ def _resized(
 ) -> Tensor:
     top, left, height, width = box
     corners = (left, top, left + width, top + height)
-    if height * width > _MAX_COPIED:
-        image = image if image.mode == "RGB" else image.convert("RGB")
-        resampling = pillow_filter(interpolation)
-        return to_tensor(image.resize((size[1], size[0]), resampling, box=corners))
-    whole = borrowed(image)
-    if whole is None:
-        part = image if corners == (0, 0, *image.size) else image.crop(corners)
-        pixels = interleaved(part if part.mode == "RGB" else part.convert("RGB"))
-    else:
-        pixels = whole[top : top + height, left : left + width].contiguous()
-    planes = pixels.permute(2, 0, 1)
+    part = image if corners == (0, 0, *image.size) else image.crop(corners)
+    planes = interleaved(part if part.mode == "RGB" else part.convert("RGB")).permute(2, 0, 1)
     if size != (height, width):
         planes = F.interpolate(planes[None], size, mode=interpolation, antialias=True)[0]
-    return planes[:3].contiguous()
+    return planes.contiguous()

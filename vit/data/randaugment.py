@@ -50,7 +50,7 @@ class Operation:
     """Magnitude / 10 -> the argument."""
 
     signed: bool = False
-    """Whether the argument is negated with probability 1/2."""
+    """The argument is negated with probability 1/2."""
 
     def __call__(self, image: Image.Image, level: float, around: Surroundings) -> Image.Image:
         """`level` is the magnitude over 10."""

@@ -13,55 +13,55 @@ those of the file: nothing is turned into RGB, and transparency is a channel.
 Shapes: c channels, h w pixels.
 """
 
-import io
 import os
 import warnings
-from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from PIL.ExifTags import Base
 from torch import Tensor
 
-from vit.data.decode import MAX_PIXELS, TRANSPOSE, ImageError, open_image, printable_path
-from vit.errors import MESSAGE, shorten
+from vit.data.decode import ImageError, Stream, check_size, name_of, read, upright
 from vit.preprocessing import Preprocess
-from vit.reading import special
 
 _NUMPY, _PNG = b"\x93NUMPY", b"\x89PNG\r\n\x1a\n"
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _GRAY = 0
 """Colour type of PNG files without colour and transparency."""
 _BITS_PER_SAMPLE = 258
-_SCALES = {"uint8": 255.0, "uint16": 65535.0}
+_WHITE = {"uint8": 255.0, "uint16": 65535.0}
 """What becomes 1; other types have no agreed white."""
 
 
 def open_raster(source: Any, channels: int) -> Tensor:
-    """float32 `c h w` from a path, a file's bytes, a PIL image, an array or such a tensor.
+    """float32 `c h w` from a path, a file's bytes, a PIL image or an array; such a tensor itself.
 
     Raises:
         ImageError: the file cannot be read, has another number of channels, or NaN or infinity.
     """
     if isinstance(source, Tensor) and source.dtype == torch.float32 and source.ndim == 3:
         return source
-    name, values = _values(source, channels)
+    if isinstance(source, str | os.PathLike | bytes):
+        name, values = read(source, _decoded)
+    elif isinstance(source, Image.Image):
+        name = name_of(source)
+        values = _pillow_values(source, name)
+    else:
+        values = np.asarray(source)
+        name = f"array of shape {values.shape}"
     planes = _planes(values, channels, name)
-    if 0 in planes.shape or planes.shape[1] * planes.shape[2] > MAX_PIXELS:
-        size = f"{planes.shape[1]:,} x {planes.shape[2]:,} pixels"
-        raise ImageError(f"{name}: {size}; 1 to {MAX_PIXELS:,} are allowed")
-    scale = _SCALES.get(values.dtype.name, 1.0)
+    check_size(planes.shape[1], planes.shape[2], name)
     with np.errstate(over="ignore"):  # infinity is refused below
-        floats = np.ascontiguousarray(planes, dtype=np.float32)
-    if values.dtype.kind == "f" and not np.isfinite(floats).all():
-        bad = int((~np.isfinite(floats)).sum())
+        floats = np.array(planes, dtype=np.float32, order="C")
+    finite = np.isfinite(floats)
+    if not finite.all():
         raise ImageError(
-            f"{name}: {bad:,} of its {floats.size:,} values are NaN or infinite (as float32); "
-            "replace them by numbers"
+            f"{name}: {floats.size - finite.sum():,} of its {floats.size:,} values are NaN or "
+            "infinite (as float32); replace them by numbers"
         )
-    return torch.from_numpy(floats / scale if scale != 1 else floats.copy())
+    return torch.from_numpy(floats).div_(_WHITE.get(values.dtype.name, 1.0))
 
 
 def picture(raster: Tensor, *, stretch: bool = True) -> Image.Image:
@@ -88,123 +88,72 @@ def rgb(image: Tensor | Image.Image) -> Image.Image:
     return picture(image) if isinstance(image, Tensor) else image
 
 
-def _values(source: Any, channels: int) -> tuple[str, np.ndarray]:
-    """What to call the image, and its numbers as they are stored."""
-    if isinstance(source, np.ndarray):
-        return f"array of shape {source.shape}", source
-    if isinstance(source, Image.Image):
-        name = printable_path(getattr(source, "filename", "")) or f"PIL image of mode {source.mode}"
-        return name, _pillow_values(source, name)
-    if isinstance(source, bytes):
-        name, data = f"image of {len(source):,} bytes", source
+def _decoded(stream: Stream, head: bytes, name: str) -> tuple[str, np.ndarray]:
+    """The name, and the numbers as they are stored."""
+    if head.startswith(_NUMPY):
+        values = np.load(stream, allow_pickle=False)
+        if values.dtype.kind not in "uifb":
+            raise ImageError(f"{name}: an array of {values.dtype}; save one of numbers")
+    elif head.startswith(_TIFF):
+        values = _tiff(stream, name)
     else:
-        path = os.fspath(source)
-        name, kind = printable_path(path), special(path)
-        if kind is not None:
-            raise ImageError(f"{name}: it is {kind}, not an image file; replace or delete it")
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except OSError as error:
-            raise ImageError(
-                f"{name}: cannot be read ({error.strerror}); check the path and its permissions"
-            ) from error
-    return name, _decoded(data, name)
+        with Image.open(stream) as image:
+            depth, color = head[24:26] if head.startswith(_PNG) else (8, _GRAY)
+            deep = depth == 16 and color != _GRAY
+            values = _deep_png(image, stream, name) if deep else _pillow_values(image, name)
+    return name, values
 
 
-def _decoded(data: bytes, name: str) -> np.ndarray:
-    decoder: Callable[[bytes, str], np.ndarray] = _pillow
-    if data.startswith(_NUMPY):
-        decoder = _numpy
-    elif data.startswith(_PNG):
-        decoder = _png
-    elif data.startswith(_TIFF):
-        decoder = _tiff
-    try:
-        return decoder(data, name)
-    except (ImageError, MemoryError):
-        raise
-    # Decoders answer damaged files with anything from struct.error to ZeroDivisionError.
-    except Exception as error:
-        reason = shorten(" ".join(str(error).split()), MESSAGE) or type(error).__name__
-        raise ImageError(f"{name}: cannot be decoded ({reason}); replace or delete it") from error
-
-
-def _numpy(data: bytes, name: str) -> np.ndarray:
-    values = np.load(io.BytesIO(data), allow_pickle=False)
-    if values.dtype.kind not in "uifb":
-        raise ImageError(f"{name}: an array of {values.dtype}; save one of numbers")
-    return values
-
-
-def _png(data: bytes, name: str) -> np.ndarray:
-    depth, color = data[24:26]  # of the header, which comes first
-    if depth < 16 or color == _GRAY:
-        return _pillow(data, name)
-    with Image.open(io.BytesIO(data)) as header:  # its size, before it takes memory
-        _check_size(header, name)
+def _deep_png(image: Image.Image, stream: Stream, name: str) -> np.ndarray:
+    """Colour of 16 bits, by torchvision, because Pillow cuts it to 8."""
+    check_size(image.height, image.width, name)
     with warnings.catch_warnings():
         # torchvision announces another package for this, which no other step here needs.
         warnings.simplefilter("ignore", DeprecationWarning)
         from torchvision.io import ImageReadMode, decode_png
 
-        encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        stream.seek(0)
+        encoded = torch.frombuffer(bytearray(stream.read()), dtype=torch.uint8)
         return decode_png(encoded, ImageReadMode.UNCHANGED).permute(1, 2, 0).numpy()
 
 
-def _tiff(data: bytes, name: str) -> np.ndarray:
-    try:
-        image = Image.open(io.BytesIO(data))
-    except Image.UnidentifiedImageError:
-        return _tifffile(data, name)
-    bits: Any = image.tag_v2.get(_BITS_PER_SAMPLE, (1,))  # pyright: ignore
-    whole = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") and max(bits) <= 8
-    alone = len(bits) == 1 and image.mode in ("I;16", "I;16B", "I", "F")
-    if getattr(image, "n_frames", 1) == 1 and (whole or alone):
-        return _pillow_values(image, name)
-    return _tifffile(data, name)
-
-
-def _tifffile(data: bytes, name: str) -> np.ndarray:
+def _tiff(stream: Stream, name: str) -> np.ndarray:
+    """By Pillow where it keeps all values, else by tifffile."""
+    with suppress(Image.UnidentifiedImageError):
+        image = Image.open(stream)
+        bits: Any = image.tag_v2.get(_BITS_PER_SAMPLE, (1,))  # pyright: ignore
+        whole = image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") and max(bits) <= 8
+        alone = len(bits) == 1 and image.mode in ("I;16", "I;16B", "I", "F")
+        if getattr(image, "n_frames", 1) == 1 and (whole or alone):
+            return _pillow_values(image, name)
     try:
         import tifffile
     except ImportError as error:
         raise ImageError(
             f"{name}: TIFF files with these channels need tifffile: pip install 'vitkit[tiff]'"
         ) from error
-    with tifffile.TiffFile(io.BytesIO(data)) as file:
+    stream.seek(0)
+    with tifffile.TiffFile(stream) as file:
         series = file.series[0]
         axes = [axis for axis, side in zip(series.axes, series.shape, strict=True) if side > 1]
         values = np.squeeze(series.asarray())
-        flat = {"Y", "X"} <= set(axes) and len(axes) <= 3
-        if flat and len(axes) == 3:
+        if {"Y", "X"} <= set(axes) and len(axes) == 3:
             values = np.moveaxis(values, [axes.index("Y"), axes.index("X")], [0, 1])
         return values
 
 
-def _pillow(data: bytes, name: str) -> np.ndarray:
-    with Image.open(io.BytesIO(data)) as image:
-        return _pillow_values(image, name)
-
-
 def _pillow_values(image: Image.Image, name: str) -> np.ndarray:
     """Upright `h w` or `h w c`, uint8 unless the mode has more bits."""
-    _check_size(image, name)
-    image.load()
-    turn = TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))
-    image = image if turn is None else image.transpose(turn)
-    if image.mode in ("1", "P", "PA"):
-        image = image.convert({"1": "L", "P": "RGB", "PA": "RGBA"}[image.mode])
-    if image.mode == "I" and image.format in ("PNG", "PPM"):  # 16 bits in a 32-bit mode
-        image = image.convert("I;16")
-    values = np.asarray(image)
+    check_size(image.height, image.width, name)
+    values = np.asarray(upright(image, _without_palette))
     return values.astype(values.dtype.newbyteorder("="))
 
 
-def _check_size(image: Image.Image, name: str) -> None:
-    if image.width * image.height > MAX_PIXELS:
-        open_image(image)  # says so
-        raise ImageError(f"{name}: more than {MAX_PIXELS:,} pixels")
+def _without_palette(image: Image.Image) -> Image.Image:
+    if image.mode == "I" and image.format in ("PNG", "PPM"):  # 16 bits in a 32-bit mode
+        return image.convert("I;16")
+    modes = {"1": "L", "P": "RGB", "PA": "RGBA"}
+    return image.convert(modes[image.mode]) if image.mode in modes else image
 
 
 def _planes(values: np.ndarray, channels: int, name: str) -> np.ndarray:
@@ -218,9 +167,9 @@ def _planes(values: np.ndarray, channels: int, name: str) -> np.ndarray:
         raise ImageError(f"{name}: an array of shape {shape} is no image; (h, w, c) is one")
     if len(values) == channels:
         return values
-    there = "1" if len(shape) == 2 else str(min(shape[0], shape[2]))
+    count = 1 if len(shape) == 2 else min(shape[0], shape[2])
     raise ImageError(
-        f"{name}: it has {there} channel{'s' if there != '1' else ''} (shape {shape}), and "
-        f"data.channels={channels} are wanted of every image; choose --data.channels {there}, or "
+        f"{name}: it has {count} channel{'s' if count != 1 else ''} (shape {shape}), and "
+        f"data.channels={channels} are wanted of every image; choose --data.channels {count}, or "
         "leave the file out"
     )

@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 
 from vit.data.batches import batches_per_epoch
 from vit.errors import UserError
-from vit.seeds import places, sample_seed
+from vit.seeds import hashed, places
 
 
 @runtime_checkable
@@ -119,7 +119,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
 
     def order(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The epoch's indices on all ranks, and which copy of its image each one is."""
-        generator = torch.Generator().manual_seed(sample_seed(self.seed, epoch, -1, 0))
+        generator = torch.Generator().manual_seed(hashed(self.seed, epoch, -1, 0))
         drawn = -(-self.samples_per_epoch // self.repeats)
         if self.weights is not None:
             order = torch.multinomial(self.weights, drawn, replacement=True, generator=generator)
@@ -140,19 +140,3 @@ def _copies(order: Tensor) -> Tensor:
     copies = torch.empty_like(order)
     copies[positions] = steps - first
     return copies
-
-
-class EvalSampler(Sampler[int]):
-    """Every index exactly once over all ranks: rank r takes r, r + world_size, ... without padding.
-
-    Ranks may differ by one sample, and a rank may have none.
-    """
-
-    def __init__(self, num_samples: int, *, rank: int, world_size: int) -> None:
-        self.indices = range(rank, num_samples, world_size)
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.indices)

@@ -1,19 +1,23 @@
 """Step 2 in training: RGB image -> randomly cropped, changed uint8 `c h w`.
 
 The order is that of the official codes (big_vision, DeiT): crop, flip, 3-Augment or RandAugment,
-colour jitter, tensor, erasing. Every draw comes from torch's global generator, which the data set
-seeds for each sample. Only what is switched on runs, and torchvision is imported only by the
-options that are its code ('simple', torchvision's randaugment, color_jitter).
+colour jitter, erasing. All draws are those of one number per sample, `sample_bits`: bits of it
+place a window and mirror it, for an image or a whole batch, and everything else draws from torch's
+global generator, seeded with it around each image. Only what is switched on runs, and torchvision
+is imported only by the options that are its code (torchvision's randaugment, color_jitter).
 
 Resizing is antialiased, as it is at evaluation. The paper's code draws inception crops of the same
 smallest area but resizes them without antialiasing, the default of TensorFlow's resize.
+
+Shapes: b batch, c channels, h w pixels.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,17 +26,16 @@ from torch import Tensor
 
 from vit.data.photo import Photo
 from vit.data.randaugment import MAX_MAGNITUDE, Variant, randaugment
-from vit.data.windows import Windows
 from vit.errors import NOT_NEGATIVE, UserError, check_range
 from vit.preprocessing import (
     Interpolation,
-    center_crop,
+    Size,
     check_choice,
     pillow_filter,
     resize,
     resize_to_cover,
+    size_of,
     to_tensor,
-    window,
 )
 
 Crop = Literal["inception", "pad", "simple", "resize_random", "none"]
@@ -141,6 +144,11 @@ class TrainTransform:
                 f"resize_size={self.resize_size} is smaller than image_size={image_size}, the "
                 "window that is cut from it"
             )
+        if self.crop == "simple" and self.crop_padding >= min(image_size):
+            raise UserError(
+                f"crop_padding={self.crop_padding} is more than an image of {image_size} can "
+                "reflect; make it smaller"
+            )
 
     def check_channels(self) -> None:
         """Raises UserError for a change that is defined for RGB images of 8 bits only."""
@@ -155,50 +163,86 @@ class TrainTransform:
     def __call__(
         self,
         image: Image.Image | Photo | Tensor,
-        image_size: tuple[int, int],
+        bits: Any,
+        image_size: Size,
         *,
         mean: tuple[float, ...] = (0.5, 0.5, 0.5),
         std: tuple[float, ...] = (0.5, 0.5, 0.5),
     ) -> Tensor:
         """RGB image -> uint8 `c h w` of `image_size` (height, width); float32 `c h w` -> the same.
 
-        `mean` and `std` are those of the normalisation that follows; erasing and timm's
-        RandAugment fill with them.
+        Where `takes_batches`, a batch `b c h w` of images that `fit` leaves as they are, too.
+
+        Args:
+            image: A photo is decoded as far as its crop needs it.
+            bits: `sample_bits` of the sample; uint64 `b` for a batch.
+            image_size: Height and width in pixels.
+            mean: Of the normalisation that follows; erasing and timm's RandAugment fill with it.
+            std: The same.
         """
-        if isinstance(image, Tensor):
-            pixels = self._cropped_raster(image, image_size)
-        else:
-            pixels = self._cropped(image if isinstance(image, Photo) else Photo(image), image_size)
-        if self.flip and torch.rand(1).item() < 0.5:
-            pixels = pixels.flip(-1)
-        if self.three_augment or self.randaugment is not None or self.color_jitter:
-            pixels = to_tensor(self._recoloured(to_image(pixels), mean))
-        if self.erasing and torch.rand(1).item() < self.erasing:
-            erase(pixels, mean, std)
+        if isinstance(image, Tensor) and image.ndim == 4:
+            return self._windows(image, bits.tolist(), image_size)
+        with seeded(bits):
+            pixels = self._cropped(image, bits, image_size)
+            if self.three_augment or self.randaugment or self.color_jitter:
+                pixels = to_tensor(self._recoloured(to_image(pixels), mean))
+            if self.erasing and torch.rand(1).item() < self.erasing:
+                erase(pixels, mean, std)
         return pixels
 
-    def windows(self, image_size: tuple[int, int]) -> Windows | None:
-        """The same changes for whole batches, if they are windows and mirroring only.
-
-        They are drawn from the sample's key instead of torch's generator.
-        """
+    @property
+    def takes_batches(self) -> bool:
+        """Nothing is changed but the window and its mirroring."""
         more = self.three_augment or self.randaugment or self.color_jitter or self.erasing
-        if more or self.crop == "inception":
-            return None
-        resized = image_size
+        return self.crop != "inception" and not more
+
+    def fit(self, image: Image.Image | Photo | Tensor, image_size: Size) -> Tensor:
+        """The resize before the window: `c h w`, the tensor itself where it has that size."""
+        size = image_size
         if self.crop == "resize_random":
             assert self.resize_size is not None
-            resized = self.resize_size, self.resize_size
-        return Windows(
-            size=image_size,
-            resized=resized,
-            squash=self.resize_squash,
-            padding=self.crop_padding if self.crop in ("pad", "simple") else 0,
-            reflect=self.crop == "simple",
-            random=self.crop != "none",
-            flip=self.flip,
-            interpolation=self.interpolation,
-        )
+            self.check_size(image_size)
+            size = self.resize_size, self.resize_size
+        if isinstance(image, Photo):
+            image = image.image() if self.resize_squash else image.cover(size, self.interpolation)
+        fit = resize if self.resize_squash else resize_to_cover
+        if isinstance(image, Tensor):
+            return fit(image, size, self.interpolation)
+        return to_tensor(fit(image, size, self.interpolation))
+
+    def _cropped(self, image: Image.Image | Photo | Tensor, bits: int, size: Size) -> Tensor:
+        """The crop, mirrored or not."""
+        if self.crop != "inception":
+            return self._windows(self.fit(image, size)[None], [bits], size)[0]
+        if isinstance(image, Tensor):
+            top, left, height, width = inception_box(*size_of(image), self.crop_area)
+            part = image[:, top : top + height, left : left + width].clone()
+            pixels = resize(part, size, self.interpolation)
+        else:
+            photo = image if isinstance(image, Photo) else Photo(image)
+            box = inception_box(photo.height, photo.width, self.crop_area)
+            pixels = photo.crop(box, size, self.interpolation)
+        return pixels.flip(-1) if self.flip and bits & 1 else pixels.contiguous()
+
+    def _windows(self, images: Tensor, bits: list[int], size: Size) -> Tensor:
+        """A window of each image of `b c h w`, mirrored or not."""
+        if self.crop in ("pad", "simple") and self.crop_padding:
+            kind = "constant" if self.crop == "pad" else "reflect"
+            images = F.pad(images, (self.crop_padding,) * 4, mode=kind)
+        windows = torch.empty(*images.shape[:2], *size, dtype=images.dtype)
+        source, target = images.numpy(), windows.numpy()
+        mirrored = target[..., ::-1]
+        rows, columns = images.shape[2] - size[0], images.shape[3] - size[1]
+        top, left = round(rows / 2), round(columns / 2)
+        # One slice per image in NumPy is faster than a gather over the batch.
+        for i, number in enumerate(bits):
+            if self.crop != "none":
+                # 32 bits become a row, 31 a column; the last one is the coin.
+                top = (number >> 32) * (rows + 1) >> 32
+                left = (number >> 1 & 2**31 - 1) * (columns + 1) >> 31
+            part = source[i, :, top : top + size[0], left : left + size[1]]
+            (mirrored if self.flip and number & 1 else target)[i] = part
+        return windows
 
     def _recoloured(self, image: Image.Image, mean: tuple[float, ...]) -> Image.Image:
         if self.three_augment:
@@ -210,55 +254,38 @@ class TrainTransform:
             )
         return _color_jitter(self.color_jitter)(image) if self.color_jitter else image
 
-    def _cropped(self, photo: Photo, size: tuple[int, int]) -> Tensor:
-        if self.crop == "inception":
-            box = inception_box(photo.height, photo.width, self.crop_area)
-            return photo.crop(box, size, self.interpolation)
-        if self.crop == "resize_random":
-            return to_tensor(self._resize_random_crop(photo, size))
-        image = photo.cover(size, self.interpolation)
-        if self.crop == "pad":
-            return to_tensor(pad_crop(image, size, self.crop_padding))
-        if self.crop == "simple":
-            return to_tensor(_simple_crop(size, self.crop_padding)(image))
-        return to_tensor(center_crop(image, size))
 
-    def _cropped_raster(self, image: Tensor, size: tuple[int, int]) -> Tensor:
-        """The same crops of float32 `c h w`, by the same draws."""
-        self.check_channels()
-        if self.crop == "inception":
-            rows, columns = image.shape[1:]
-            top, left, height, width = inception_box(rows, columns, self.crop_area)
-            part = image[:, top : top + height, left : left + width]
-            return resize(part, size, self.interpolation).contiguous()
-        border = 0
-        if self.crop == "resize_random":
-            assert self.resize_size is not None
-            self.check_size(size)
-            square = (self.resize_size, self.resize_size)
-            fit = resize if self.resize_squash else resize_to_cover
-            image = fit(image, square, self.interpolation)
-        else:
-            image = resize_to_cover(image, size, self.interpolation)
-        if self.crop == "none":
-            return center_crop(image, size)
-        if self.crop == "pad":
-            border = self.crop_padding
-        if self.crop == "simple":
-            image = F.pad(image, (self.crop_padding,) * 4, mode="reflect")
-        top = _randint(image.shape[1] + 2 * border - size[0]) - border
-        left = _randint(image.shape[2] + 2 * border - size[1]) - border
-        return window(image, top, left, size)
+def sample_bits(seed: int, epoch: Any, index: Any, copy: Any) -> Any:
+    """64 well mixed bits for the draws of a training sample, the same on every machine.
 
-    def _resize_random_crop(self, photo: Photo, size: tuple[int, int]) -> Image.Image:
-        assert self.resize_size is not None
-        self.check_size(size)
-        square = (self.resize_size, self.resize_size)
-        if self.resize_squash:
-            image = photo.image().resize(square, pillow_filter(self.interpolation))
-        else:
-            image = photo.cover(square, self.interpolation)
-        return pad_crop(image, size, 0)
+    The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) over the run's seed, the epoch,
+    and the image's index with the number of its copy in the epoch. Integers give an integer, and
+    uint64 arrays an array.
+    """
+    return _mixed(_mixed(_mixed(seed % 2**64) ^ epoch) ^ (index | copy << 40))
+
+
+def _mixed(bits: Any) -> Any:
+    low = 2**64 - 1
+    bits = (bits + 0x9E3779B97F4A7C15) & low
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & low
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & low
+    return bits ^ (bits >> 31)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds torch's CPU generator, and puts its state back at the end.
+
+    Not `torch.manual_seed`: that also seeds every accelerator, from which dropout draws.
+    """
+    generator = torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(state)
 
 
 def inception_box(height: int, width: int, area: tuple[float, float]) -> tuple[int, int, int, int]:
@@ -278,17 +305,6 @@ def inception_box(height: int, width: int, area: tuple[float, float]) -> tuple[i
     else:
         box_height, box_width = height, width
     return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width
-
-
-def pad_crop(image: Image.Image, size: tuple[int, int], padding: int) -> Image.Image:
-    """A random window of `size` (height, width) from the image with a black border.
-
-    The CIFAR augmentation of ResNet (arXiv:1512.03385, section 4.2), drawn as torchvision's
-    RandomCrop draws it.
-    """
-    top = _randint(image.height + 2 * padding - size[0]) - padding
-    left = _randint(image.width + 2 * padding - size[1]) - padding
-    return image.crop((left, top, left + size[1], top + size[0]))  # black outside the image
 
 
 def to_image(pixels: Tensor) -> Image.Image:
@@ -355,16 +371,7 @@ def _randint(largest: int) -> int:
     return int(torch.randint(largest + 1, (1,)).item())
 
 
-# torchvision's modules hold nothing but their settings, so one of each serves every image.
-
-
-@cache
-def _simple_crop(size: tuple[int, int], padding: int) -> Callable[[Image.Image], Image.Image]:
-    from torchvision.transforms import RandomCrop
-
-    return RandomCrop(size, padding=padding, padding_mode="reflect")
-
-
+# torchvision's module holds nothing but its settings, so one serves every image.
 @cache
 def _color_jitter(strength: float) -> Callable[[Image.Image], Image.Image]:
     from torchvision.transforms import ColorJitter
