@@ -5,7 +5,7 @@ image is an RGB image of Pillow, or a float32 tensor `c h w` where channels are 
 the same steps. Shapes: b batch, c channels, h w pixels.
 """
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeVar, get_args
@@ -138,6 +138,8 @@ class Preprocess:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preprocess":
         """The inverse of `to_dict`. Raises UserError for a missing, unknown or impossible value."""
+        if not isinstance(values, Mapping):
+            raise UserError(f"preprocess={shorten(values)} is not an object of fields")
         names = [field.name for field in fields(cls)]
         for name in values:
             if name not in names:
@@ -263,7 +265,7 @@ def _numbers(values: Any, count: int, kind: type = float) -> bool:
         isinstance(values, tuple)
         and len(values) == count
         and all(isinstance(value, kinds) and not isinstance(value, bool) for value in values)
-        and all(math.isfinite(value) for value in values)
+        and all(abs(value) <= sys.float_info.max for value in values)  # false for NaN
     )
 
 

@@ -6,19 +6,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
 import vit
 from tests.checkpoints.checkpoint_peers import scatter
 from tests.checkpoints.loopback import COMMIT, Server, url
-from vit.checkpoints.hub import fetch, is_address
-from vit.checkpoints.native import load_native, save_native
+from vit.checkpoints.hub import fetch
+from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import load_pretrained
-from vit.checkpoints.publish import model_card, push_to_hub
 from vit.cli.main import main
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -40,11 +37,6 @@ def test_gs_addresses_load_as_pretrained(server: Server, tmp_path: Path) -> None
     server.files["/vit_models/imagenet21k/x.npz"] = (tmp_path / "w.npz").read_bytes()
     _, report = load_pretrained("gs://vit_models/imagenet21k/x.npz")
     assert report.format == "Google npz" and report.source.startswith("gs://")
-
-
-def test_only_addresses_are_fetched(tmp_path: Path) -> None:
-    assert all(map(is_address, ("hf://a/b", "gs://a/b", "https://a/b")))
-    assert not any(map(is_address, ("a/b", "http", tmp_path, "ftp://a", "http://a/b")))
 
 
 HF_LOAD = """
@@ -135,86 +127,6 @@ def test_without_huggingface_hub_the_extra_is_named(monkeypatch: pytest.MonkeyPa
         fetch("hf://me/pets")
 
 
-def test_the_card_says_recipe_metrics_and_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extra = {"recipe": "finetune", "metrics": {"test/acc1": 0.91234567}, "data": "my photos"}
-    save_native(tmp_path, build_model(TINY), classes=["cat", "dog"], preprocess=None, extra=extra)
-    card = model_card(tmp_path, "me/pets")
-    for text in (
-        *("# pets", "finetune", "| test/acc1 | 0.9123 |", "my photos", "cat, dog", '"width": 32'),
-        *('vit.load("hf://me/pets")', 'pretrained="hf://me/pets"'),
-    ):
-        assert text in card
-    calls: list[tuple[str, dict[str, Any]]] = []
-
-    class Api:
-        def create_repo(self, name: str, **options: Any) -> None:
-            calls.append((name, options))
-
-        def file_exists(self, name: str, file: str) -> bool:
-            assert (name, file) == ("me/pets", "model.safetensors")
-            return any(call == "upload" for call, _ in calls)
-
-        def upload_folder(self, **options: Any) -> None:
-            calls.append(("upload", options))
-
-    class Library:
-        HfApi = Api
-
-    monkeypatch.setattr("vit.checkpoints.publish.hub_library", lambda: Library)
-    assert push_to_hub(tmp_path, "me/pets", private=True) == "hf://me/pets"
-    assert calls[0] == ("me/pets", {"private": True, "exist_ok": True})
-    assert calls[1][1]["folder_path"] == tmp_path and (tmp_path / "README.md").read_text() == card
-    (tmp_path / "README.md").write_text("my words")
-    with pytest.raises(UserError, match="holds a model already; give overwrite=True"):
-        push_to_hub(tmp_path, "me/pets")
-    assert len(calls) == 3  # the repository was made sure of, and nothing uploaded
-    push_to_hub(tmp_path, "me/pets", overwrite=True)
-    assert calls[-1][0] == "upload" and (tmp_path / "README.md").read_text() == "my words"
-
-
-RECIPE = {
-    "data": {"root": "/home/alice/my photos", "dataset": None},
-    "model": {"pretrained": "runs/alice/first", "freeze_backbone": False},
-    "run_dir": "~/runs/1",
-    "trainer": {"logger": "kept in /home/alice/logs", "callbacks": [{"path": "C:\\Users\\alice"}]},
-}
-
-
-def test_what_is_saved_and_published_names_no_local_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = tmp_path / "model"
-    extra = {"recipe": RECIPE, "source": "https://alice:pw@host/w.npz?signature=1", "note": "a/b"}
-    model = build_model(TINY)
-    save_native(directory, model, classes=None, preprocess=None, extra=extra)
-    saved = json.loads((directory / "config.json").read_text())["extra"]
-    assert saved["recipe"]["data"]["root"] == "my photos"
-    assert saved["recipe"]["model"] == {"pretrained": "first", "freeze_backbone": False}
-    assert saved["source"] == "https://host/w.npz" and saved["note"] == "a/b"
-    uploaded: list[bytes] = []
-
-    class Api:
-        def create_repo(self, name: str, **options: Any) -> None:
-            pass
-
-        def file_exists(self, name: str, file: str) -> bool:
-            return False
-
-        def upload_folder(self, folder_path: Path, **options: Any) -> None:
-            names = ("README.md", "config.json", "model.safetensors")
-            uploaded.extend((folder_path / name).read_bytes() for name in names)
-            assert load_native(folder_path)[1].extra == saved
-
-    class Library:
-        HfApi = Api
-
-    monkeypatch.setattr("vit.checkpoints.publish.hub_library", lambda: Library)
-    push_to_hub(directory, "me/pets")
-    assert len(uploaded) == 3 and not any(b"alice" in content for content in uploaded)
-
-
 def test_a_published_file_classifies_by_its_address(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,29 +140,3 @@ def test_a_published_file_classifies_by_its_address(
         assert main(["classify", name, str(tmp_path / "photo.png"), "--json"]) == 0
         answers.append(json.loads(capsys.readouterr().out)[0]["top"])
     assert answers[0] == answers[1] and vit.load("gs://b/model.safetensors").multilabel
-
-
-def test_a_run_is_published_by_its_model_and_a_failure_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_native(tmp_path / "model", build_model(TINY), classes=None, preprocess=None, extra={})
-    (tmp_path / "config.yaml").touch()
-
-    class Api:
-        def create_repo(self, name: str, **options: Any) -> None:
-            raise ConnectionError("no route to host\nlong story")
-
-    class Library:
-        HfApi = Api
-
-    monkeypatch.setattr("vit.checkpoints.publish.hub_library", lambda: Library)
-    with pytest.raises(UserError) as failure:
-        vit.push_to_hub(tmp_path, "me/pets")
-    assert str(failure.value) == "upload to me/pets failed: no route to host"
-    assert (tmp_path / "model" / "README.md").is_file()
-
-
-def test_foreign_directories_are_not_published(tmp_path: Path) -> None:
-    torch.save({}, tmp_path / "w.pth")
-    with pytest.raises(UserError, match="vit convert"):
-        push_to_hub(tmp_path, "me/pets")

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from torch import nn
 
 import vit
 from tests.checkpoints.checkpoint_peers import scatter
-from vit.checkpoints import described, native
+from vit.checkpoints import native
 from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.cli.main import main
@@ -36,7 +35,7 @@ CONFIGS: dict[str, ModelConfig] = {
     ),
     "bit": ResNetConfig(depths=(1, 1), num_classes=3),
 }
-PREPROCESS = {"crop_fraction": 0.9, "image_size": [16, 24], "mean": [0.5, 0.5, 0.5]}
+PREPROCESS = Preprocess(image_size=(16, 24), crop_fraction=0.9).to_dict()
 
 
 def saved(directory: Path, seed: int = 0) -> nn.Module:
@@ -134,19 +133,6 @@ def test_a_failed_save_leaves_the_old_model(
     assert same_tensors(model, load_native(tmp_path)[0])
 
 
-@pytest.mark.parametrize("at", [0, 5, 60, 200, 900, 0.3, 0.6, 0.9, -1])
-def test_any_flipped_bit_in_the_weights_is_one_line(at: float, tmp_path: Path) -> None:
-    saved(tmp_path)
-    path = tmp_path / "model.safetensors"
-    data = bytearray(path.read_bytes())
-    data[int(at * len(data)) if isinstance(at, float) else at] ^= 4
-    path.write_bytes(data)
-    for load in (load_native, load_pretrained):
-        with pytest.raises(UserError) as raised:
-            load(tmp_path)
-        assert "\n" not in str(raised.value)
-
-
 @pytest.mark.parametrize("alone", [False, True])
 def test_no_flipped_bit_anywhere_changes_the_model(alone: bool, tmp_path: Path) -> None:
     """Refused, or harmless: a sweep over both files, config.json and header included."""
@@ -168,24 +154,6 @@ def test_no_flipped_bit_anywhere_changes_the_model(alone: bool, tmp_path: Path) 
             # Names of classes may be edited in config.json; that they differ is noted.
             assert described == info or (path == config and described.notes)
         path.write_bytes(whole)
-
-
-def test_a_header_that_becomes_that_of_a_pickle_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path)
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(b"\x80" + path.read_bytes()[1:])
-    with pytest.raises(UserError, match="damaged or incomplete"):
-        load_native(tmp_path)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_truncated_files_are_refused(share: float, name: str, tmp_path: Path) -> None:
-    saved(tmp_path)
-    path = tmp_path / name
-    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    with pytest.raises(UserError):
-        load_native(tmp_path)
 
 
 def test_class_names_must_match_the_head(tmp_path: Path) -> None:
@@ -224,42 +192,57 @@ def test_loading_needs_neither_numpy_nor_lightning_nor_torchvision(tmp_path: Pat
 EDITS: list[tuple[str, object, str]] = [
     ("classes", "abc", "is not a list of names"),
     ("classes", [1, 2, 3], "is not a list of names"),
-    ("classes", ["a", "a", "b"], "duplicate class name 'a'"),
+    ("classes", ["a", "a", "b"], "has the name a twice"),
     ("classes", ["a"], "1 class names for num_classes=3"),
     ("preprocess", [1], "is not an object"),
-    ("preprocess", {"image_size": [10**6, 10**6]}, "takes more than 67,108,864 pixels"),
-    ("preprocess", {"image_size": [16, 24], "mean": [float("nan")] * 3}, "three finite numbers"),
+    ("preprocess", {"mean": [0.5] * 3}, "has no image_size"),
+    ("preprocess", {"image_size": [16, 24], "mean": [float("nan")] * 3}, "three numbers"),
     ("preprocess", {"image_size": [16, 24], "std": [0, 1, 1]}, "above 0"),
-    ("preprocess", {"image_size": [16, 24], "crop_fraction": 1e-5}, "takes more than"),
+    ("preprocess", {"image_size": [16, 24], "crop_fraction": 10**400}, "(0, 1]"),
     ("preprocess", {"size": [16, 24]}, "has no field 'size'"),
     ("extra", [1], "is not an object"),
     ("extra", {"multilabel": "no"}, "is not true or false"),
-    ("extra", {"metrics": {"x": float("inf")}}, "cannot be written as JSON"),
-    ("version", 2, "saved by a newer version of vit; upgrade vit"),
-    ("version", "x", "is not a whole number above 0"),
+    ("extra", {"thresholds": [0.5, 0.5, 2]}, "must be in [0, 1]"),
+    ("extra", {"thresholds": [0.5]}, "is not a list of 3 numbers"),
+    ("version", 2, "upgrade vit"),
+    ("model", None, "is not an object"),
+    ("model", {**TINY.to_dict(), "width": "wide"}, "width='wide'"),
+    ("model", {**TINY.to_dict(), "rotary": {"period": "spiral"}}, "rotary: period='spiral'"),
 ]
 
 
-@pytest.mark.parametrize(("field", "value", "said"), EDITS)
-@pytest.mark.parametrize("where", ["config.json", "header"])
+@pytest.mark.parametrize(("field", "value", "named"), EDITS)
 def test_what_a_description_says_is_checked(
-    where: str, field: str, value: object, said: str, tmp_path: Path
+    field: str, value: object, named: str, tmp_path: Path
 ) -> None:
+    """In the header; and in config.json where it may be edited."""
+    saved(tmp_path)
+    path, beside = tmp_path / "model.safetensors", tmp_path / "config.json"
+    text = json.dumps({**json.loads(beside.read_text(encoding="utf-8")), field: value})
+    beside.write_text(text)
+    places = [] if field == "model" else [beside]
+    for place in (*places, path):
+        if place == path:
+            beside.unlink()
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            header = {"format": "pt", "vit": text, "vit_sha256": digest}
+            save_file(load_file(path), path, header)
+        for read in (load_native, load_pretrained, vit.load, inspect_pretrained):
+            with pytest.raises(UserError, match=re.escape(named)) as raised:
+                read(tmp_path)
+            assert str(raised.value).startswith(f"{place}: ") and "\n" not in str(raised.value)
+
+
+def test_a_width_beyond_the_file_is_refused_without_memory_for_it(tmp_path: Path) -> None:
+    """The model is compared with the file on the meta device."""
     saved(tmp_path)
     path = tmp_path / "model.safetensors"
     values = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    text = json.dumps({**values, field: value})
-    (tmp_path / "config.json").write_text(text)
-    if where == "header":
-        (tmp_path / "config.json").unlink()
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        header = {"format": "pt", "vit": text, "vit_sha256": digest}
-        save_file(load_file(path), path, header)
-    file = path if where == "header" else tmp_path / "config.json"
-    for read in (load_native, load_pretrained, vit.load, inspect_pretrained):
-        with pytest.raises(UserError, match=re.escape(said)) as raised:
-            read(tmp_path)
-        assert str(raised.value).startswith(f"{file}: ") and "\n" not in str(raised.value)
+    values["model"] |= {"width": 1 << 20, "mlp_dim": 1 << 20}  # 12 TB a layer
+    save_file(load_file(path), path)  # without a header, as another hand saves it
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=r"does not fit: .*instead of"):
+        load_native(tmp_path)
 
 
 def test_a_header_without_its_digest_is_damaged(tmp_path: Path) -> None:
@@ -297,25 +280,9 @@ def test_tensors_of_whole_numbers_are_no_weights(tmp_path: Path) -> None:
     model = saved(tmp_path)
     state = {name: tensor.long() for name, tensor in model.state_dict().items()}
     values = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    native.write_native(tmp_path, TINY, state, native.NativeInfo(values["classes"]))
+    native.write(TINY, state, native.NativeInfo(values["classes"])).save(tmp_path)
     with pytest.raises(UserError, match=r"is of type torch\.int64"):
         load_native(tmp_path)
-
-
-def test_the_fields_of_the_preprocessing_are_those_that_the_data_know(tmp_path: Path) -> None:
-    """The rooms of data and checkpoints do not import each other."""
-    whole = Preprocess(image_size=(16, 24)).to_dict()
-    assert described.completed({}, (16, 24)) == whole
-    save_native(tmp_path, build_model(TINY), classes=None, preprocess=whole, extra={})
-    assert load_native(tmp_path)[1].preprocess == whole
-    for name in whole:
-        with pytest.raises(UserError, match=name):
-            Preprocess.from_dict({**whole, name: "x"})
-        save_native(
-            tmp_path, build_model(TINY), classes=None, preprocess={**whole, name: "x"}, extra={}
-        )
-        with pytest.raises(UserError, match=name):
-            load_native(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "missing"])
@@ -335,11 +302,3 @@ def test_a_file_that_is_no_regular_file_is_refused_before_it_is_opened(
         os.mkfifo(tmp_path / "m" / "config.json")
         with pytest.raises(UserError, match=r"config\.json is not a JSON file: it is a named pipe"):
             load_native(tmp_path / "m")
-
-
-@pytest.mark.parametrize("value", [3, b"x", ["a"]])
-def test_what_is_no_path_is_answered_with_what_to_give(value: Any) -> None:
-    with pytest.raises(
-        UserError, match=r"give a name .*, a file, a directory or an address \(hf://"
-    ):
-        vit.create_model("vit_ti16", pretrained=value)

@@ -1,6 +1,5 @@
 """Every row of the table of published weights follows from what others wrote; names find rows."""
 
-import json
 import re
 from dataclasses import replace
 from functools import cache
@@ -167,26 +166,6 @@ def test_digests_are_those_that_somebody_publishes() -> None:
     assert {name for name in ROWS if name.startswith(("deit_", "dinov2_"))} <= with_digest
 
 
-def test_the_table_has_the_families_that_it_promises() -> None:
-    tags = {}
-    for row in ROWS.values():
-        tags.setdefault(row.architecture, []).append(row.name.partition(".")[2])
-    for name in ("vit_ti16", "vit_s16", "vit_s32", "vit_b16", "vit_b32", "vit_l16"):
-        assert tags[name][0] == "augreg_in21k_ft_in1k" and "augreg_in21k" in tags[name]
-    for name in ("r_vit_ti16", "r26_vit_s32", "r50_vit_l32"):
-        assert {"augreg_in21k_ft_in1k", "augreg_in21k"} <= {*tags[name]}
-    assert all("orig_in21k" in tags[name] for name in PAPER)
-    assert all(
-        {"goog_in1k", "goog_in21k", "goog_in21k_ft_in1k"} <= {*tags[f"bit_{n}"]} for n in BIT
-    )
-    assert sum(name.startswith("dinov2_") for name in tags) == 8
-    assert not any("clip" in name for name in ROWS)
-    # Google's heads of ImageNet-21k have two classes more than the others'.
-    assert {row.outputs for row in ROWS.values()} == {0, 1000, 21_843}
-    assert all(row.outputs == 0 for row in ROWS.values() if row.name.endswith(".orig_in21k"))
-    assert ROWS["vit_s16.augreg_in21k"].bytes == pytest.approx(120e6, rel=0.01)
-
-
 def test_every_default_is_for_all_uses() -> None:
     first = {row.architecture: row for row in reversed(ROWS.values())}
     assert not [row.name for row in first.values() if row.non_commercial]
@@ -264,8 +243,8 @@ def test_spellings(text: str, name: str) -> None:
         ("WEIGHTS", "`vit models --weights` lists them"),
         ("someone/their-model", "; a repository of the hub is hf://someone/their-model"),
         ("hf-hub:someone/their-model", "; a repository of the hub is hf://someone/their-model"),
-        ("vit_base_patch16_clip_224.openai", "CLIP image tower, .* QuickGELU"),
-        ("openai/clip-vit-base-patch16", "CLIP image tower"),
+        ("vit_base_patch16_clip_224.openai", "has a norm before the blocks"),
+        ("openai/clip-vit-base-patch16", "has a norm before the blocks"),
     ],
 )
 def test_an_unknown_name_is_one_line_with_the_nearest(text: str, part: str) -> None:
@@ -295,13 +274,6 @@ def test_the_names_of_imagenet_21k_are_in_googles_order() -> None:
     for ours, wordnet in zip(names, info.label_names(), strict=True):
         words = info.label_name_to_description(wordnet)
         assert ours in (words, f"{words} ({wordnet})")
-
-
-def test_the_file_is_a_row_a_line() -> None:
-    lines = Path(published.__file__).with_name("published.json").read_text().splitlines()
-    rows = [line for line in lines if '"address"' in line]
-    assert len(rows) == len(ROWS)
-    assert json.loads("{" + rows[0].rstrip(",") + "}").keys() == {next(iter(ROWS))}
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.gated])

@@ -57,7 +57,7 @@ def test_features_and_head_are_called_as_in_timm(case: str, tmp_path: Path) -> N
         assert torch.equal(ours.forward_head(actual), ours(images))
 
 
-@pytest.mark.parametrize("case", MODELS)
+@pytest.mark.parametrize("case", ["deit", "map", "bit"])
 @pytest.mark.parametrize("num_classes", [0, 7])
 def test_a_classifier_can_be_reset(case: str, num_classes: int, tmp_path: Path) -> None:
     _, ours = pair(case, tmp_path)

@@ -1,6 +1,5 @@
 """Damage to torch files is seen by the CRC-32 that their zip archive keeps of every member."""
 
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def test_a_changed_byte_never_loads_as_other_weights(
     torch.save(state, path)
     whole = path.read_bytes()
     refused = 0
-    for at in range(7, len(whole), len(whole) // 200):
+    for at in range(7, len(whole), len(whole) // 60):
         damaged = bytearray(whole)
         damaged[at] ^= 0x10
         path.write_bytes(damaged)
@@ -45,7 +44,7 @@ def test_a_changed_byte_never_loads_as_other_weights(
             refused += 1
         else:  # padding between members, and fields of the archive that nobody reads
             assert all(torch.equal(loaded[name], state[name]) for name in state)
-    assert refused > 100
+    assert refused > 30
 
 
 def test_a_file_saved_without_checksums_loads(
@@ -78,13 +77,3 @@ def test_registers_beside_a_distillation_token_are_refused(
     torch.save(model.state_dict(), tmp_path / "weights.pth")
     with pytest.raises(UserError, match="registers beside a distillation token"):
         create_model(pretrained=tmp_path / "weights.pth")
-
-
-def test_a_cut_header_of_an_array_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "weights.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,     "
-        start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
-        archive.writestr("cls.npy", start + header)
-    with pytest.raises(UserError, match="is damaged or incomplete"):
-        load(path)

@@ -19,7 +19,6 @@ from tests.models.small_models import (
     random_images,
     relative_error,
     small_bit,
-    small_hybrid,
     small_vit,
 )
 from tests.models.test_resnet import timm_twin as timm_resnet
@@ -95,12 +94,6 @@ def test_class_token_comes_on_request_only() -> None:
     assert torch.equal(patches, model.intermediate_layers(images)[0])
 
 
-def test_one_code_serves_backbones_with_and_without_a_class_token() -> None:
-    model, images = small_vit(class_token=False, pool="gap"), random_images(1, 3, 32, 32)
-    [(patches, cls)] = model.intermediate_layers(images, return_cls=True)
-    assert cls is None and torch.equal(patches, model.intermediate_layers(images)[0])
-
-
 def test_layers_after_the_last_requested_one_do_not_run() -> None:
     model = small_vit()
     model.blocks[2].register_forward_hook(lambda *_: pytest.fail("the last layer ran"))
@@ -111,15 +104,6 @@ def test_layers_after_the_last_requested_one_do_not_run() -> None:
 def test_layers_that_do_not_exist_are_refused(layers: Any) -> None:
     with pytest.raises(UserError, match="is outside the 3 layers of this model"):
         layer_indices(layers, 3)
-
-
-@pytest.mark.parametrize("build", [small_vit, small_hybrid])
-def test_a_vits_attributes_describe_its_maps(build: Build) -> None:
-    model = build()
-    depth = model.config.depth
-    maps = model.intermediate_layers(random_images(1, 3, 64, 64), depth)
-    assert [m.shape[1] for m in maps] == model.layer_channels
-    assert [64 // m.shape[2] for m in maps] == model.layer_strides == [model.patch_size] * depth
 
 
 @every_backbone

@@ -9,7 +9,7 @@ from torch import nn
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.resnet import ResNet
 from vit.models.vision_transformer import VisionTransformer
-from vit.models.zoo import ZOO, build_model, model_config
+from vit.models.zoo import ZOO, build_model
 
 # Unnamed, but with every field that a derived size depends on.
 VARIANTS: list[dict[str, Any]] = [
@@ -26,33 +26,10 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 SMALL = {"image_size": 64, "width": 64, "depth": 1, "mlp_dim": 48, "num_heads": 2}
 
-# Our name -> timm's name for the same architecture.
-TIMM = {
-    "vit_ti16": "vit_tiny_patch16_224",
-    "vit_s16": "vit_small_patch16_224",
-    "vit_s32": "vit_small_patch32_224",
-    "vit_b16": "vit_base_patch16_224",
-    "vit_b32": "vit_base_patch32_224",
-    "vit_l16": "vit_large_patch16_224",
-    "vit_l32": "vit_large_patch32_224",
-    "vit_h14": "vit_huge_patch14_224",
-    "vit_giant14": "vit_giant_patch14_224",
-    "vit_gigantic14": "vit_gigantic_patch14_224",
-    "r_vit_ti16": "vit_tiny_r_s16_p8_224",
-    "r26_vit_s32": "vit_small_r26_s32_224",
-    "r50_vit_b16": "vit_base_r50_s16_224",
-    "r50_vit_l32": "vit_large_r50_s32_224",
-    "bit_r50x1": "resnetv2_50x1_bit",
-    "bit_r50x3": "resnetv2_50x3_bit",
-    "bit_r101x1": "resnetv2_101x1_bit",
-    "bit_r101x3": "resnetv2_101x3_bit",
-    "bit_r152x2": "resnetv2_152x2_bit",
-    "bit_r152x4": "resnetv2_152x4_bit",
-}
-
 
 def configurations() -> list[Any]:
-    named = [pytest.param(entry.config, id=name) for name, entry in ZOO.items()]
+    names = ("vit_ti16", "deit_ti16_distilled", "dinov2_s14_reg4", "dinov3_s16", "bit_r50x1")
+    named = [pytest.param(ZOO[name].config, id=name) for name in names]
     varied = [pytest.param(ViTConfig(**{**SMALL, **v}), id=str(v)) for v in VARIANTS]
     return named + varied
 
@@ -101,63 +78,3 @@ def test_a_built_network_has_the_sizes_that_its_configuration_states(
     mlp: Any = model.blocks[0].get_submodule("mlp")
     halves = 2 if config.activation == "swiglu" else 1
     assert mlp.fc1.out_features == halves * mlp.fc2.in_features == config.mlp_hidden_width
-
-
-@pytest.mark.parametrize("name", TIMM)
-def test_derived_sizes_are_those_of_timms_network(name: str) -> None:
-    timm = pytest.importorskip("timm")
-    config = ZOO[name].config
-    with torch.device("meta"):
-        twin: Any = timm.create_model(TIMM[name])
-    if isinstance(config, ResNetConfig):
-        assert channels_of_parts(twin) == (config.root_channels, config.stage_channels)
-        return
-    assert twin.num_prefix_tokens == config.num_prefix_tokens
-    assert twin.patch_embed.num_patches == config.num_patches
-    assert twin.pos_embed.shape[1] == config.num_positions == config.num_tokens
-    assert twin.patch_embed.proj.in_channels == config.stem_channels
-    assert twin.blocks[0].mlp.fc1.out_features == config.mlp_hidden_width
-    assert twin.num_features == config.pooled_width == config.num_features
-
-
-@pytest.mark.parametrize(
-    ("theirs", "changes"),
-    [
-        ("deit_base_distilled_patch16_224", {"distillation_token": True}),
-        ("deit3_base_patch16_224", {"pos_embed_class_slot": False}),
-        (
-            "vit_giant_patch14_dinov2",
-            {
-                "image_size": 518,
-                "patch_size": 14,
-                "width": 1536,
-                "depth": 40,
-                "mlp_dim": 4096,
-                "num_heads": 24,
-                "activation": "swiglu",
-            },
-        ),
-        (
-            "vit_base_patch14_reg4_dinov2",
-            {
-                "image_size": 518,
-                "patch_size": 14,
-                "num_registers": 4,
-                "pos_embed_class_slot": False,
-            },
-        ),
-    ],
-)
-def test_tokens_slots_and_gates_are_those_of_timms_variants(
-    theirs: str, changes: dict[str, Any]
-) -> None:
-    timm = pytest.importorskip("timm")
-    config = model_config("vit_b16", **changes)
-    assert isinstance(config, ViTConfig)
-    with torch.device("meta"):
-        twin = timm.create_model(theirs)
-    assert twin.num_prefix_tokens == config.num_prefix_tokens
-    assert twin.pos_embed.shape[1] == config.num_positions
-    assert twin.blocks[0].mlp.fc1.out_features == config.mlp_hidden_width
-    heads = [getattr(twin, n) for n in ("head", "head_dist") if hasattr(twin, n)]
-    assert len(heads) == 1 + config.distillation_token

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tests.models.small_models import random_images, relative_error
@@ -87,17 +86,6 @@ def test_each_rule_is_its_closed_form(
     assert np.abs(as_grid(actual, new) - expected).max() < 1e-12
 
 
-def test_bicubic_is_what_transformers_does() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(hidden_size=8, image_size=32, patch_size=8)
-    embeddings = transformers.models.vit.modeling_vit.ViTEmbeddings(config).double()
-    table = table_of((4, 4), 8)
-    with torch.no_grad():
-        embeddings.position_embeddings.copy_(torch.cat([torch.zeros(1, 1, 8), table], dim=1))
-    expected = embeddings.interpolate_pos_encoding(torch.zeros(1, 43, 8), 48, 56)[:, 1:]
-    assert relative_error(resize_grid(table, (4, 4), (6, 7), "bicubic"), expected) < 1e-12
-
-
 def test_bicubic_antialias_is_what_timm_does() -> None:
     layers = pytest.importorskip("timm.layers")
     table = table_of((6, 5), 8)
@@ -107,17 +95,6 @@ def test_bicubic_antialias_is_what_timm_does() -> None:
         )
         actual = resize_grid(table, (6, 5), new, "bicubic_antialias")
         assert relative_error(actual, expected) < 1e-6  # timm interpolates in float32
-
-
-def test_bicubic_offset_is_what_dinov2_does() -> None:
-    # dinov2/models/vision_transformer.py, interpolate_pos_encoding, with its offset of 0.1.
-    table, m, w0, h0 = table_of((5, 5)), 5, 8, 7
-    sx, sy = float(w0 + 0.1) / m, float(h0 + 0.1) / m
-    grid = table.reshape(1, m, m, 6).permute(0, 3, 1, 2)
-    expected = F.interpolate(grid, mode="bicubic", antialias=False, scale_factor=(sx, sy))
-    assert expected.shape[-2:] == (w0, h0)
-    actual = resize_grid(table, (5, 5), (w0, h0), "bicubic_offset")
-    assert relative_error(actual, expected.permute(0, 2, 3, 1).reshape(1, -1, 6)) < 1e-12
 
 
 @pytest.mark.parametrize("rule", PosResize.__args__)

@@ -26,7 +26,7 @@ IMAGENET_CLASSES = 1000
 
 
 def adapt(
-    found: Recognised,
+    recognised: Recognised,
     report: LoadReport,
     *,
     num_classes: int | None,
@@ -34,8 +34,8 @@ def adapt(
     classes: Sequence[str] | None,
     overrides: dict[str, Any],
 ) -> ModelConfig:
-    """The configuration of the model to build; changes `found.tensors` to fit it."""
-    config = found.config
+    """The configuration of the model to build; changes `recognised.tensors` to fit it."""
+    config = recognised.config
     changes = dict(overrides)
     if image_size is not None:
         changes["image_size"] = image_size
@@ -43,28 +43,28 @@ def adapt(
         num_classes = len(classes)
     if num_classes is not None:
         changes["num_classes"] = num_classes
-        _adapt_head(found, report, num_classes, classes, changes)
+        _adapt_head(recognised, report, num_classes, classes, changes)
     target = config_from_dict({**config.to_dict(), **changes})
     if isinstance(target, ViTConfig) and isinstance(config, ViTConfig):
-        _resize_positions(found, report, config, target)
+        _resize_positions(recognised, report, config, target)
     if target.in_channels != config.in_channels:
-        _adapt_channels(found, report, target.in_channels)
+        _adapt_channels(recognised, report, target.in_channels)
     return target
 
 
 def _adapt_head(
-    found: Recognised,
+    recognised: Recognised,
     report: LoadReport,
     num_classes: int,
     classes: Sequence[str] | None,
     wanted: dict[str, Any],
 ) -> None:
-    old = found.config.num_classes
+    old = recognised.config.num_classes
     if old == num_classes:
-        order = _order(found.classes, classes, num_classes)
+        order = _order(recognised.classes, classes, num_classes)
         if order is not None:
             if order != list(range(num_classes)):
-                _permute_head(found, order)
+                _permute_head(recognised, order)
                 report.notes.append("head: its classes are brought into the order of the data's")
             return
         if num_classes == 0:
@@ -74,16 +74,16 @@ def _adapt_head(
         reason = f"zeros for {num_classes} classes, " + (
             f"the file has {old}" if old else "the file has no head"
         )
-    gone = [name for name in found.tensors if name.startswith((*HEAD, "pre_logits."))]
-    if isinstance(found.config, ViTConfig) and wanted.get("representation_size"):
+    gone = [name for name in recognised.tensors if name.startswith((*HEAD, "pre_logits."))]
+    if isinstance(recognised.config, ViTConfig) and wanted.get("representation_size"):
         gone = [name for name in gone if not name.startswith("pre_logits.")]
-    elif isinstance(found.config, ViTConfig):
+    elif isinstance(recognised.config, ViTConfig):
         wanted["representation_size"] = None
         if any(name.startswith("pre_logits.") for name in gone):
             report.left_out["pre_logits"] = "the tanh layer goes with the head (ViT, section 3.2)"
     for name in gone:
-        del found.tensors[name]
-    found.classes = list(classes) if classes is not None else None
+        del recognised.tensors[name]
+    recognised.classes = list(classes) if classes is not None else None
     if num_classes:
         report.reinitialised = ["head"]
         report.head = reason
@@ -105,21 +105,21 @@ def _order(
     return list(range(len(ours))) if len(ours) == IMAGENET_CLASSES else None
 
 
-def _permute_head(found: Recognised, order: list[int]) -> None:
-    for name, read in list(found.tensors.items()):
+def _permute_head(recognised: Recognised, order: list[int]) -> None:
+    for name, read in list(recognised.tensors.items()):
         if name.startswith(HEAD):
-            found.tensors[name] = _then(read, lambda rows: rows[torch.tensor(order)])
-    assert found.classes is not None
-    found.classes = [found.classes[i] for i in order]
-    thresholds = found.extra.get("thresholds")
+            recognised.tensors[name] = _then(read, lambda rows: rows[torch.tensor(order)])
+    assert recognised.classes is not None
+    recognised.classes = [recognised.classes[i] for i in order]
+    thresholds = recognised.extra.get("thresholds")
     if thresholds is not None:
-        found.extra = {**found.extra, "thresholds": [thresholds[i] for i in order]}
+        recognised.extra = {**recognised.extra, "thresholds": [thresholds[i] for i in order]}
 
 
 def _resize_positions(
-    found: Recognised, report: LoadReport, config: ViTConfig, target: ViTConfig
+    recognised: Recognised, report: LoadReport, config: ViTConfig, target: ViTConfig
 ) -> None:
-    if config.grid == target.grid or "pos_embed" not in found.tensors:
+    if config.grid == target.grid or "pos_embed" not in recognised.tensors:
         return
     slots = config.num_position_slots
 
@@ -127,17 +127,17 @@ def _resize_positions(
         patches = resize_grid(table[:, slots:], config.grid, target.grid, target.pos_resize)
         return torch.cat([table[:, :slots], patches], dim=1)
 
-    found.tensors["pos_embed"] = _then(found.tensors["pos_embed"], resized)
+    recognised.tensors["pos_embed"] = _then(recognised.tensors["pos_embed"], resized)
     old, new = ("x".join(map(str, grid)) for grid in (config.grid, target.grid))
     report.resized.append(f"positions from {old} to {new} patches ({target.pos_resize})")
 
 
-def _adapt_channels(found: Recognised, report: LoadReport, channels: int) -> None:
+def _adapt_channels(recognised: Recognised, report: LoadReport, channels: int) -> None:
     """One channel: the sum of the filters; more: the filters in turn, scaled to the same total.
 
     Source: timm, adapt_input_conv.
     """
-    old = found.config.in_channels
+    old = recognised.config.in_channels
 
     def adapted(weight: Tensor) -> Tensor:
         if channels == 1:
@@ -145,8 +145,8 @@ def _adapt_channels(found: Recognised, report: LoadReport, channels: int) -> Non
         turns = torch.arange(channels) % old
         return weight[:, turns] * (old / channels)
 
-    name = next(name for name in _FIRST_CONVOLUTION if name in found.tensors)
-    found.tensors[name] = _then(found.tensors[name], adapted)
+    name = next(name for name in _FIRST_CONVOLUTION if name in recognised.tensors)
+    recognised.tensors[name] = _then(recognised.tensors[name], adapted)
     report.resized.append(f"input filters from {old} to {channels} channels")
 
 
@@ -154,23 +154,13 @@ def _then(read: Callable[[], Tensor], change: Callable[[Tensor], Tensor]) -> Cal
     return lambda: change(read())
 
 
-def with_image_size(
-    preprocess: dict[str, Any] | None, target: ModelConfig
-) -> dict[str, Any] | None:
-    """The file's preprocessing at the size of the model that was built."""
-    return preprocess and {**preprocess, "image_size": list(target.size)}
-
-
 def same_architecture(a: ModelConfig, b: ModelConfig) -> list[str]:
     """'width=384 instead of 768' for each size in which two configurations differ."""
     if type(a) is not type(b):
-        return [f"a {_kind(a)} instead of a {_kind(b)}"]
+        kinds = {ViTConfig: "Vision Transformer", ResNetConfig: "ResNet"}
+        return [f"a {kinds[type(a)]} instead of a {kinds[type(b)]}"]
     names = ["depths", "width_factor"]
     if isinstance(a, ViTConfig):
         names = ["patch_size", "width", "depth", "mlp_dim", "num_heads", "stem_depths"]
     pairs = [(name, getattr(a, name), getattr(b, name)) for name in names]
     return [f"{name}={x} instead of {y}" for name, x, y in pairs if x != y]
-
-
-def _kind(config: ModelConfig) -> str:
-    return "ResNet" if isinstance(config, ResNetConfig) else "Vision Transformer"

@@ -1,11 +1,14 @@
-"""A model without weights, ready for those of a file: no memory, no random numbers."""
+"""A model built without memory or random numbers, and given the weights of a file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from vit.checkpoints.layout import NO_QKV_BIASES, Recognised, listed
+from vit.errors import UserError
 from vit.models.zoo import Model, ModelConfig, build_model
 
 
@@ -30,3 +33,43 @@ def build_empty(config: ModelConfig) -> Model:
     """The model on the meta device; `load_state_dict(..., assign=True)` gives it its weights."""
     with torch.device("meta"), _NoInit():
         return build_model(config)
+
+
+def filled(
+    config: ModelConfig,
+    recognised: Recognised,
+    source: str,
+    change: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+    fresh: Collection[str] = (),
+) -> Model:
+    """The model with the weights of a file, each changed by `change`.
+
+    `fresh`: beginnings of the names that get zeros, where the file has no such tensor. UserError
+    lists missing tensors (-), unexpected ones (+) and those of another shape or type.
+    """
+    model = build_empty(config)
+    wanted, tensors = model.state_dict(), recognised.tensors
+    missing = [name for name in wanted if name not in tensors and not name.startswith(tuple(fresh))]
+    extra = [*recognised.unexpected, *(set(tensors) - set(wanted))]
+    if missing or extra:
+        parts = [
+            f"{len(names)} {what}: {listed(names, sign)}"
+            for names, what, sign in ((missing, "missing", "-"), (extra, "unexpected", "+"))
+            if names
+        ]
+        if "blocks.0.attn.qkv.bias" in missing:
+            parts = [f"it has {NO_QKV_BIASES}", *parts]
+        raise UserError(f"{source} does not fit: {'; '.join(parts)}")
+    recognised.check()
+    state, misfits = {}, []
+    for name, empty in wanted.items():
+        tensor = change(tensors[name]()) if name in tensors else torch.zeros(empty.shape)
+        if tensor.shape != empty.shape:
+            misfits.append(f"{name} {list(tensor.shape)} instead of {list(empty.shape)}")
+        elif not tensor.is_floating_point():
+            misfits.append(f"{name} is of type {tensor.dtype}")
+        state[name] = tensor
+    if misfits:
+        raise UserError(f"{source} does not fit: {listed(misfits)}")
+    model.load_state_dict(state, strict=True, assign=True)
+    return model

@@ -1,31 +1,49 @@
-"""Names of the classes that published heads have, in the order of their outputs."""
+"""Names and thresholds of classes, in the order of a head's outputs; and published heads' names."""
 
 import gzip
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from vit.errors import UserError, shorten
+from vit.errors import SHARE, UserError, check_range, shorten
 
 IMAGENET21K_CLASSES = 21_843
 """Outputs of Google's models of ImageNet-21k (other orders have 21,841 or 11,221)."""
 
 
-def imagenet_classes() -> list[str] | None:
-    """The names of ImageNet's 1000 classes, from torchvision; None where it is not installed."""
-    try:
-        from torchvision.models import ResNet50_Weights
-    except ImportError:
-        return None
-    return list(ResNet50_Weights.DEFAULT.meta["categories"])
-
-
-def check_names(classes: Sequence[str] | None) -> None:
-    """UserError for a name that stands twice."""
-    counts = Counter(classes or ())
-    twice = [name for name, count in counts.items() if count > 1]
+def check_names(classes: Sequence[str] | None, num_classes: int | None = None) -> None:
+    """UserError unless `classes` are distinct names, `num_classes` of them where that is given."""
+    if classes is None:
+        return
+    is_list = isinstance(classes, Sequence) and not isinstance(classes, str)
+    if not is_list or not all(isinstance(name, str) for name in classes):
+        raise UserError(f"classes={shorten(classes)} is not a list of names")
+    if num_classes not in (None, len(classes)):
+        raise UserError(f"{len(classes)} class names for num_classes={num_classes}")
+    twice = [name for name, count in Counter(classes).items() if count > 1]
     if twice:
         raise UserError(f"classes has the name {shorten(twice[0])} twice; give each class one name")
+
+
+def check_labels(extra: dict[str, Any], num_classes: int) -> None:
+    """UserError where `multilabel` or `thresholds`, a probability per class, are no such values."""
+    if not isinstance(extra.get("multilabel", False), bool):
+        raise UserError(f"multilabel={shorten(extra['multilabel'])} is not true or false")
+    thresholds = extra.get("thresholds")
+    if thresholds is None:
+        return
+    if not isinstance(thresholds, list) or len(thresholds) != num_classes:
+        raise UserError(f"thresholds={shorten(thresholds)} is not a list of {num_classes} numbers")
+    for value in thresholds:
+        check_range("a threshold", value, SHARE)
+
+
+def imagenet_classes() -> list[str]:
+    """The names of ImageNet's 1000 classes, from torchvision."""
+    from torchvision.models import ResNet50_Weights
+
+    return list(ResNet50_Weights.DEFAULT.meta["categories"])
 
 
 def imagenet21k_classes() -> list[str]:

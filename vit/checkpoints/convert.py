@@ -1,6 +1,6 @@
 """From any layout that is read to any that is written, and the difference between two files.
 
-What is written is a directory or one file (`vit.checkpoints.formats`); each file appears whole or
+The result is a directory or one file (`vit.checkpoints.formats`); each file appears whole or
 not at all.
 """
 
@@ -20,7 +20,7 @@ from vit.errors import UserError
 
 @dataclass(kw_only=True)
 class Conversion:
-    """What was written, and what the reader should know."""
+    """The files that were written, and notes."""
 
     loaded: LoadReport
     written: list[str]

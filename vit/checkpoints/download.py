@@ -35,7 +35,7 @@ HANDLERS: list[type[request.BaseHandler]] = [
     request.HTTPErrorProcessor,
     request.UnknownHandler,
 ]
-"""What is understood: https alone. http, ftp and file are refused, also where a redirect leads."""
+"""https alone. http, ftp and file are refused, also where a redirect leads."""
 Check = Callable[[Path], object]
 _STRONG_ETAG = re.compile(r'"[!#-~]*"')
 
@@ -43,7 +43,7 @@ say = partial(console.say, everywhere=True)  # any process may be the one that d
 
 
 def offline() -> bool:
-    """Whether HF_HUB_OFFLINE forbids the network."""
+    """True if HF_HUB_OFFLINE forbids the network."""
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
 
 
@@ -60,11 +60,11 @@ def download(
 
     Args:
         url: Where the file is; `#sha256=...` at its end is compared at every use.
-        name: What the user typed, for messages.
+        name: The address as typed, for messages.
         target: Where the file is kept; by default in the cache, by the URL.
         sha256: First digits of the file's SHA-256, unless the URL has it.
         check: Raises UserError for a file of a wrong kind, which is not kept.
-        remedy: What to do without a network.
+        remedy: Advice for a machine without a network.
     """
     url, fragment = urldefrag(url)
     name = urldefrag(name or url).url
@@ -187,7 +187,7 @@ def _transfer(url: str, name: str, part: Path, sha256: str) -> str | None:
 
 
 def _other_digest(path: Path, sha256: str) -> str:
-    """What is wrong with a file whose SHA-256 does not begin as given, else ""."""
+    """The fault of a file whose SHA-256 does not begin as given, else ""."""
     actual = _digest(path, "sha256", path.stat().st_mtime_ns).hex() if sha256 else ""
     return "" if actual.startswith(sha256) else f"does not have the SHA-256 {sha256}, but {actual}"
 

@@ -1,4 +1,4 @@
-"""What the writers of all formats share: what they return, and what they cannot express."""
+"""Shared by the writers of all formats: their result, and the refusal of other models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -10,13 +10,13 @@ from torch import Tensor
 from vit.checkpoints.layout import ModelConfig
 from vit.checkpoints.writing import write_safetensors
 from vit.errors import UserError
-from vit.models.config import ResNetConfig, ViTConfig, WsMode
+from vit.models.config import ResNetConfig
 from vit.writing import atomic, write_json
 
 
 @dataclass(frozen=True)
 class NativeInfo:
-    """What a saved model knows about itself besides its weights."""
+    """The description that is saved with a model's weights."""
 
     classes: list[str] | None = None
     """Class names in the order of the logits."""
@@ -25,7 +25,7 @@ class NativeInfo:
     extra: dict[str, Any] = field(default_factory=dict)
     """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
     notes: list[str] = field(default_factory=list, compare=False)
-    """What was noticed while it was read."""
+    """Notes from reading it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Export:
     notes: list[str] = field(default_factory=list)
     """Where the other library's arithmetic differs from the model's."""
     multilabel: bool = False
-    """Whether the format records that an image may have several labels."""
+    """The format records that an image may have several labels."""
 
 
 def directory(tensors: Mapping[str, Tensor], files: Mapping[str, dict[str, Any]]) -> Any:
@@ -73,45 +73,22 @@ def check_expressed(project: str, config: ModelConfig, remedy: str, **expressed:
             must hold the configuration's default.
     """
     default = type(config)()
-    words = {
-        "image_size": f"images of {config.size[0]}x{config.size[1]}",
-        "class_token": "class_token=false",
-        "distillation_token": "distillation",
-        "num_registers": "registers",
-        "layer_scale": "LayerScale",
-        "pos_embed_class_slot": "position table without a class slot",
-        "rotary": "rotary positions",
-        "representation_size": "tanh layer before the head",
-    }
-    if isinstance(config, ViTConfig) and config.stem_depths is not None:
-        words["stem_depths"] = f"ResNet stem of depths {list(config.stem_depths)}"
     missing = []
     for name in (entry.name for entry in fields(config)):
-        value = getattr(config, name)
+        value = config.size if name == "image_size" else getattr(config, name)
         values = expressed.get(name, ANY if name in _EVERYWHERE else (getattr(default, name),))
         if values is not ANY and value not in values:
-            missing.append(words.get(name, f"{name}={value!r}"))
+            missing.append(f"{name}={value!r}")
     if missing:
         raise UserError(f"{project} has no {', '.join(missing)}; {remedy}")
 
 
-def arithmetic_notes(
-    project: str, config: ModelConfig, *, ws_mode: WsMode | None = None, activation: str = ""
-) -> list[str]:
-    """Where a project with an epsilon of 1e-6 computes something else than the model.
-
-    `activation`: the only form of GELU that it has, "" where it has both. `ws_mode`: its arithmetic
-    of convolutions, where it has any.
-    """
-    notes = []
-    forms = {"gelu": "exactly", "gelu_tanh": "by its tanh approximation"}
-    if isinstance(config, ViTConfig):
-        if activation and config.activation != activation:
-            ours, theirs = forms[config.activation], forms[activation]
-            notes.append(f"{project} computes GELU {theirs}, this model {ours}")
-        if config.layer_norm_eps != 1e-6:
-            notes.append(f"{project}'s epsilon is 1e-6, this model's {config.layer_norm_eps:g}")
+def arithmetic_notes(project: str, config: ModelConfig, **fields: Any) -> list[str]:
+    """Where a project, whose models hold these values, computes something else than the model."""
     has_convolutions = isinstance(config, ResNetConfig) or config.stem_depths is not None
-    if has_convolutions and config.ws_mode != ws_mode:
-        notes.append(f"weight standardisation or GroupNorm has another epsilon in {project}'s code")
+    notes = []
+    for name, theirs in fields.items():
+        ours = getattr(config, name, theirs)
+        if ours != theirs and (name != "ws_mode" or has_convolutions):
+            notes.append(f"{project} computes with {name}={theirs!r}, this model with {ours!r}")
     return notes

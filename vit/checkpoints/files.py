@@ -28,7 +28,7 @@ _WRAPPERS = re.compile(
     r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.|^module\."
 )
 _NESTED = ("state_dict", "model", "model_state_dict", "module", "teacher")
-# What reading a damaged zip archive or the header of an array in it raises.
+# Errors of reading a damaged zip archive or the header of an array in it.
 _DAMAGED = (
     zipfile.BadZipFile,
     tokenize.TokenError,
@@ -37,8 +37,6 @@ _DAMAGED = (
     ValueError,
     OSError,
 )
-_MOST_JSON = 1 << 26
-"""Bytes of a description; the names of ImageNet-21k's classes are a hundredth of that."""
 _IN_DIRECTORY = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -53,7 +51,7 @@ class Shapes(dict[str, tuple[int, ...]]):
         self.path = path
 
     def __missing__(self, key: str) -> tuple[int, ...]:
-        raise UserError(f"{self.path} is incomplete: it has no tensor {key!r}")
+        raise UserError(f"{self.path} is incomplete, or of a family that is not read: no {key}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +68,11 @@ class WeightFile:
     preprocessor: dict[str, Any] = field(default_factory=dict)
     """The preprocessor_config.json beside the file."""
     vit: dict[str, Any] | None = None
-    """What a Lightning checkpoint of this package says about its model."""
+    """The description of the model in a Lightning checkpoint of this package."""
     nested: str | None = None
     """The entry of a torch file that the tensors were in ("model", "state_dict"), None if none."""
     hints: dict[str, Any] = field(default_factory=dict)
-    """What the user says about the model: image_size, and fields of the configuration."""
+    """Facts from the user: image_size, and fields of the configuration."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shapes", Shapes(self.shapes, self.path))
@@ -91,11 +89,6 @@ def open_weights(path: str | Path) -> WeightFile:
 
     UserError for whatever is missing, truncated, not weights at all, or needs code to be executed.
     """
-    if not isinstance(path, str | os.PathLike):  # True, which other libraries take
-        raise UserError(
-            f"pretrained={path!r} names no weights; give a name (`vit models --weights`), a file, "
-            "a directory or an address (hf://..., gs://..., https://...), or leave it out"
-        )
     if not os.fspath(path):  # Path("") is the current directory
         raise UserError("pretrained='' names no file; give a file, a directory or an address")
     try:
@@ -129,12 +122,9 @@ def find_weights(path: Path) -> Path:
         raise UserError(f"{path} is split into several files; save it as one model.safetensors")
     weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
     if len(weights) != 1:
-        from vit.checkpoints.published import hidden_by  # only for the message
-
         what = "no weights" if not weights else f"{len(weights)} files of weights"
         raise UserError(
             f"{path} holds {what}; name one file, or a directory with model.safetensors"
-            f"{hidden_by(path)}"
         )
     return weights[0]
 
@@ -143,11 +133,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """Contents of a JSON file, {} where there is none. UserError where it holds no object."""
     if irregular(path) == "missing":
         return {}
-    size = regular_file(path, "a JSON file").stat().st_size
-    if size > _MOST_JSON:
-        raise UserError(f"{path} is no description of a model: it has {size:,} bytes")
     try:
-        return parse_json(path.read_text(encoding="utf-8"), path)
+        return parse_json(regular_file(path, "a JSON file").read_text(encoding="utf-8"), path)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is damaged or no JSON ({reason(error)})") from error
 

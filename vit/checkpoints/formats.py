@@ -4,7 +4,13 @@ Light, so that the command line names them without torch.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from vit.errors import UserError, some_of
+
+if TYPE_CHECKING:
+    from vit.checkpoints.files import WeightFile
+    from vit.checkpoints.layout import Recognised
 
 FORMATS = {
     "native": "",
@@ -25,3 +31,40 @@ that would not give the same logits."""
 def format_named(name: str) -> Any:
     """The module of a format in FORMATS."""
     return import_module(f"{__package__}.{name}")
+
+
+def recognise(file: "WeightFile") -> "Recognised":
+    """The file as its format understands it, by what is in it. UserError where none does."""
+    try:
+        for source in map(format_named, FORMATS):
+            if source.matches(file):
+                return source.recognise(file)
+        raise _unknown(file)
+    except UserError as error:
+        if type(error) is UserError and str(file.path.parent) not in str(error):
+            raise UserError(f"{file.path}: {error}") from error
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if not file.config and not file.preprocessor:
+            raise
+        # JSON of other libraries is edited by hand and written by other versions.
+        raise UserError(
+            f"{file.path.parent}: config.json or preprocessor_config.json has a value of a wrong "
+            f"kind ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _unknown(file: "WeightFile") -> UserError:
+    """Keys that no source has. Where config.json names the model, its reason says more."""
+    from vit.checkpoints.huggingface.reading import check_family
+    from vit.checkpoints.refusals import refused
+    from vit.checkpoints.timm.families import architecture_of
+
+    architecture = architecture_of(file)
+    if architecture is not None:
+        return refused("timm", architecture)
+    check_family(file)
+    return UserError(
+        f"{file.path} holds no model that is known here; it has {len(file.shapes)} tensors such as "
+        f"{some_of(sorted(file.shapes), 4, ' ')}"
+    )

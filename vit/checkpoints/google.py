@@ -10,7 +10,7 @@ models/vit.py; big_transfer, bit_pytorch/models.py.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -33,9 +33,10 @@ from vit.checkpoints.layout import (
     grid_of,
     patch_size_of,
 )
-from vit.checkpoints.preprocessing import HALF, described
+from vit.checkpoints.preprocessing import squashed
 from vit.errors import UserError
 from vit.models.config import ROOT_CHANNELS, ResNetConfig, ViTConfig
+from vit.preprocessing import Preprocess
 from vit.writing import atomic
 
 _PREFIX = re.compile(r"^(opt/target/|params/img/|params/)")
@@ -57,7 +58,7 @@ def _canonical(key: str) -> str:
 
 
 def matches(file: WeightFile) -> bool:
-    """Whether the keys are those of a Flax ViT or a BiT."""
+    """True for the keys of a Flax ViT or a BiT."""
     names = {_canonical(key) for key in file.shapes}
     return "embedding/kernel" in names or _BIT_ROOT in names
 
@@ -97,14 +98,9 @@ def _recognise_vit(file: WeightFile) -> Recognised:
         tensors=tensors,
         used=used,
         # vit_jax squashes (input_pipeline.py); big_vision's sincos2d recipe crops 224 of 256.
-        preprocess=described(
-            config.size,
-            mean=HALF,
-            std=HALF,
-            interpolation="bilinear",
-            crop_fraction=0.875 if sincos else 1.0,
-            resize="crop" if sincos else "squash",
-        ),
+        preprocess=Preprocess(image_size=config.size).to_dict()
+        if sincos
+        else squashed(config.size),
     )
 
 
@@ -190,27 +186,20 @@ def _recognise_bit(file: WeightFile) -> Recognised:
         width_factor=root // ROOT_CHANNELS,
         ws_mode="google_bit",
     )
-    tensors, used = bound(file, bit_rules(depths))
+    tensors, used = bound(file, _bit_rules(depths))
     return Recognised(
         format="BiT npz",
         config=config,
         tensors=tensors,
         used=used,
-        preprocess=described(
-            config.size,
-            mean=HALF,
-            std=HALF,
-            interpolation="bilinear",
-            crop_fraction=1.0,
-            resize="squash",
-        ),
+        preprocess=squashed(config.size),
     )
 
 
 def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
     """One .npz file as Google's releases are. UserError where Google's code has no such model."""
     if isinstance(config, ResNetConfig):
-        rules = bit_rules(config.depths)
+        rules = _bit_rules(config.depths)
         notes = arithmetic_notes("Google", config, ws_mode="google_bit")
     else:
         check_expressed(
@@ -230,7 +219,8 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         rules = _vit_rules(
             config, positions if config.pos_embed == "learned" else [], _LAYER, _PARTS
         )
-        notes = arithmetic_notes("Google", config, ws_mode="google_hybrid", activation="gelu_tanh")
+        theirs = {"ws_mode": "google_hybrid", "activation": "gelu_tanh", "layer_norm_eps": 1e-6}
+        notes = arithmetic_notes("Google", config, **theirs)
     tensors = exported(state, rules)
 
     def save(target: Path) -> list[Path]:
@@ -247,12 +237,19 @@ def _vit_rules(
     config: ViTConfig, positions: Sequence[str], layer: str, names: tuple[str, str, str]
 ) -> list[Rule]:
     """All rules of a ViT. `layer`: the beginning of a layer's keys, {} in place of its number."""
-    rules = [*head_rules(), *map_rules(config.num_heads)]
-    rules += [Rule("pos_embed", (name,)) for name in positions]
+    rules = [
+        *_dense("patch_embed.proj", "embedding", HWIO),
+        Rule("cls_token", ("cls",)),
+        *(Rule("pos_embed", (name,)) for name in positions),
+        *_norm("norm", "Transformer/encoder_norm"),
+        *_map_rules(config.num_heads),
+        *_dense("pre_logits.fc", "pre_logits"),
+        *_dense("head", "head"),
+    ]
     if config.stem_depths is not None:
-        rules += stem_rules(config.stem_depths)
+        rules += _stem_rules(config.stem_depths)
     for i in range(config.depth):
-        block = block_rules(i, layer.format(i), *names, config.num_heads)
+        block = _block_rules(i, layer.format(i), *names, config.num_heads)
         rules += [_of_layer(rule, i) for rule in block] if layer == _STACKED else block
     return rules
 
@@ -313,8 +310,8 @@ def _norm(ours: str, theirs: str, scale: str = "scale", bias: str = "bias") -> l
     ]
 
 
-def block_rules(
-    i: int, base: str, attention: str, norm2: str, mlp: str, num_heads: int = 1
+def _block_rules(
+    i: int, base: str, attention: str, norm2: str, mlp: str, num_heads: int
 ) -> list[Rule]:
     """Encoder layer `i`, whose keys start with `base`."""
     ours, attended = f"blocks.{i}", f"{base}{attention}/"
@@ -328,18 +325,7 @@ def block_rules(
     ]
 
 
-def head_rules() -> list[Rule]:
-    """What surrounds the encoder, but for positions."""
-    return [
-        *_dense("patch_embed.proj", "embedding", HWIO),
-        Rule("cls_token", ("cls",)),
-        *_norm("norm", "Transformer/encoder_norm"),
-        *_dense("pre_logits.fc", "pre_logits"),
-        *_dense("head", "head"),
-    ]
-
-
-def map_rules(num_heads: int = 1) -> list[Rule]:
+def _map_rules(num_heads: int) -> list[Rule]:
     """Attention pooling (big_vision, models/vit.py, MAPHead)."""
     base, ours = "MAPHead_0/", "attn_pool"
     attended = f"{base}MultiHeadDotProductAttention_0/"
@@ -354,42 +340,47 @@ def map_rules(num_heads: int = 1) -> list[Rule]:
     ]
 
 
-def stem_rules(depths: Sequence[int]) -> list[Rule]:
-    """The hybrids' ResNet (vit_jax/models_resnet.py); stages and units count from 1 there."""
+def _stem_rules(depths: Sequence[int]) -> list[Rule]:
+    """The hybrids' ResNet (vit_jax/models_resnet.py)."""
     stem = "patch_embed.backbone."
     root = f"{stem}stem." if depths else stem
-    rules = [Rule(f"{root}conv.weight", ("conv_root/kernel",), HWIO)]
-    rules += _norm(f"{root}norm", "gn_root")
-    for s, depth in enumerate(depths):
-        for b in range(depth):
-            ours, theirs = f"{stem}stages.{s}.blocks.{b}.", f"block{s + 1}/unit{b + 1}/"
-            for n in (1, 2, 3):
-                rules.append(Rule(f"{ours}conv{n}.weight", (f"{theirs}conv{n}/kernel",), HWIO))
-                rules += _norm(f"{ours}norm{n}", f"{theirs}gn{n}")
-            if b == 0:
-                rules.append(
-                    Rule(f"{ours}downsample.conv.weight", (f"{theirs}conv_proj/kernel",), HWIO)
-                )
-                rules += _norm(f"{ours}downsample.norm", f"{theirs}gn_proj")
+    rules = [_conv(f"{root}conv", "conv_root"), *_norm(f"{root}norm", "gn_root")]
+    for ours, theirs, first in _units(depths, f"{stem}stages", "block{}/unit{}/"):
+        for part in ("1", "2", "3", *(["_proj"] if first else [])):
+            conv, norm = f"{ours}conv{part}", f"{ours}norm{part}"
+            if part == "_proj":
+                conv, norm = f"{ours}downsample.conv", f"{ours}downsample.norm"
+            rules += [_conv(conv, f"{theirs}conv{part}"), *_norm(norm, f"{theirs}gn{part}")]
     return rules
 
 
-def bit_rules(depths: Sequence[int]) -> list[Rule]:
+def _bit_rules(depths: Sequence[int]) -> list[Rule]:
     """BiT (bit_pytorch/models.py): units have two digits, their convolutions are a, b and c."""
-    conv = "standardized_conv2d/kernel"
+    names, kernel = ("gamma", "beta"), "standardized_conv2d"
     rules = [
-        Rule("stem.conv.weight", (f"resnet/root_block/{conv}",), HWIO),
-        *_norm("norm", "resnet/group_norm", "gamma", "beta"),
+        _conv("stem.conv", f"resnet/root_block/{kernel}"),
+        *_norm("norm", "resnet/group_norm", *names),
         *_dense("head.fc", "resnet/head/conv2d", HWIO),
     ]
-    for s, depth in enumerate(depths):
-        for b in range(depth):
-            ours, theirs = f"stages.{s}.blocks.{b}.", f"resnet/block{s + 1}/unit{b + 1:02d}/"
-            for n, part in enumerate("abc", start=1):
-                rules.append(Rule(f"{ours}conv{n}.weight", (f"{theirs}{part}/{conv}",), HWIO))
-                rules += _norm(f"{ours}norm{n}", f"{theirs}{part}/group_norm", "gamma", "beta")
-            if b == 0:
-                rules.append(
-                    Rule(f"{ours}downsample.conv.weight", (f"{theirs}a/proj/{conv}",), HWIO)
-                )
+    for ours, theirs, first in _units(depths, "stages", "resnet/block{}/unit{:02d}/"):
+        for n, part in enumerate("abc", start=1):
+            rules.append(_conv(f"{ours}conv{n}", f"{theirs}{part}/{kernel}"))
+            rules += _norm(f"{ours}norm{n}", f"{theirs}{part}/group_norm", *names)
+        if first:
+            rules.append(_conv(f"{ours}downsample.conv", f"{theirs}a/proj/{kernel}"))
     return rules
+
+
+def _units(depths: Sequence[int], ours: str, theirs: str) -> Iterator[tuple[str, str, bool]]:
+    """Beginnings of the keys of each unit, ours and theirs, and whether it begins a stage.
+
+    Theirs count stages and units from 1.
+    """
+    for stage, depth in enumerate(depths):
+        for unit in range(depth):
+            start = theirs.format(stage + 1, unit + 1)
+            yield f"{ours}.{stage}.blocks.{unit}.", start, unit == 0
+
+
+def _conv(ours: str, theirs: str) -> Rule:
+    return Rule(f"{ours}.weight", (f"{theirs}/kernel",), HWIO)

@@ -26,7 +26,7 @@ HUB_SECONDS = 8
 
 
 def is_address(path: str | Path) -> bool:
-    """Whether this names something to fetch rather than a local file."""
+    """True for an address to fetch, False for a local path."""
     return isinstance(path, str) and _ADDRESS.match(path) is not None
 
 

@@ -69,6 +69,8 @@ HWIO = Op(lambda t: t.permute(3, 2, 0, 1), lambda t: (t.permute(2, 3, 1, 0),))
 """A convolution stored as height, width, input, output (Flax, TensorFlow)."""
 JOINED = Op(lambda *ts: torch.cat(ts), lambda t: t.chunk(3))
 """Queries, keys and values that are stored apart."""
+KEYLESS = Op(lambda q, v: torch.cat([q, torch.zeros_like(q), v]), lambda t: t.chunk(3)[::2])
+"""Biases of queries and values, without those of keys."""
 HALVES = Op(lambda *ts: torch.cat(ts), lambda t: t.chunk(2))
 """Two matrices of one input that are stored apart."""
 
@@ -104,18 +106,16 @@ class Recognised:
     """Keys that are knowingly not used -> why."""
     unexpected: list[str] = field(default_factory=list)
     """Keys that no rule knows: an error when the model is built."""
-    foreign: str = ""
-    """A part that our models do not have, in words, for the refusal of missing or extra keys."""
     classes: list[str] | None = None
     preprocess: dict[str, Any] | None = None
     unprepared: str = ""
     """The setting with which images cannot be prepared here, where `preprocess` is None for it."""
     notes: list[str] = field(default_factory=list)
-    """What had to be assumed, for the report."""
+    """Assumptions, for the report."""
     check: Callable[[], None] = lambda: None
     """Run before the first tensor is used; raises UserError where the file is damaged."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """What our own files carry besides: recipe, metrics, source."""
+    """Of our own files: recipe, metrics, source."""
 
 
 def bound(file: WeightFile, rules: Iterable[Rule]) -> tuple[LazyTensors, set[str]]:
@@ -141,6 +141,21 @@ def fill_qkv_biases(tensors: LazyTensors, config: ViTConfig) -> None:
     names = [f"blocks.{i}.attn.qkv.bias" for i in range(config.depth)]
     if tensors.keys().isdisjoint(names):
         tensors |= dict.fromkeys(names, lambda: torch.zeros(3 * config.width))
+
+
+def positions_into_token(tensors: LazyTensors, name: str, start: int, count: int) -> None:
+    """Adds a token's own positions to it once and for all; the sum is the same.
+
+    `start`, `count`: its entries in the table, which lose them.
+    """
+    token, table = tensors[name], tensors["pos_embed"]
+
+    def without() -> Tensor:
+        whole = table()
+        return torch.cat([whole[:, :start], whole[:, start + count :]], dim=1)
+
+    tensors[name] = lambda: token() + table()[:, start : start + count]
+    tensors["pos_embed"] = without
 
 
 def exported(state: Mapping[str, Tensor], rules: Iterable[Rule]) -> dict[str, Tensor]:
@@ -203,22 +218,25 @@ def grid_of(
     )
 
 
-# Width -> attention heads of every published model of that width.
-_HEADS = {
-    192: 3,
-    256: 4,
-    320: 5,
-    384: 6,
-    512: 8,
-    640: 10,
-    768: 12,
-    832: 13,
-    896: 14,
-    1024: 16,
-    1152: 16,
-    1280: 16,
-    1408: 16,
-    1664: 16,
+# Width and heads of the size that has this name in timm; every published model of a width has so
+# many heads, but at 1536.
+SIZES = {
+    "tiny": (192, 3),
+    "wee": (256, 4),
+    "little": (320, 5),
+    "small": (384, 6),
+    "medium": (512, 8),
+    "mediumd": (512, 8),
+    "betwixt": (640, 10),
+    "base": (768, 12),
+    "so150m": (896, 14),
+    "so150m2": (832, 13),
+    "large": (1024, 16),
+    "so400m": (1152, 16),
+    "huge": (1280, 16),
+    "giant": (1408, 16),
+    "giantopt": (1536, 16),
+    "gigantic": (1664, 16),
 }
 
 
@@ -228,7 +246,9 @@ def heads_of_width(file: WeightFile, width: int, notes: list[str], *, scaled: bo
     At width 1536 they differ: DINOv2's ViT-g, which has LayerScale (`scaled`), has 24. Adds a note.
     UserError where no published model, or more than one number, has this width.
     """
-    number = 24 if width == 1536 and scaled else _HEADS.get(width)
+    number = dict(SIZES.values()).get(width)
+    if width == 1536:
+        number = 24 if scaled else None
     if number is None:
         raise MissingFact(
             f"{file.path} does not say how many attention heads its width of {width} is divided "

@@ -1,4 +1,4 @@
-"""What a model directory says to others: no path of this machine, no user name, no secret of a URL.
+"""Model directories without paths of this machine, user names and secrets of URLs.
 
 A recipe names the data and the weights as they were typed. For everyone else only the last part of
 such a path means something.
@@ -42,8 +42,7 @@ def without_local_paths(value: Any, option: str = "") -> Any:
 
 def _last_part(path: str) -> str:
     parts = [part for part in re.split(r"[/\\]+", path) if part not in ("", ".", "..", "~")]
-    of_user = path.startswith("~") and len(parts) == 1
-    of_user |= len(parts) > 1 and parts[-2].lower() in ("home", "users")
+    of_user = len(parts) < 2 if path.startswith("~") else parts[-2:-1] in (["home"], ["Users"])
     return "" if of_user or not parts else parts[-1]  # ~alice and /home/alice say who it was
 
 

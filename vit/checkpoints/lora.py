@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from vit.errors import UserError
-
 if TYPE_CHECKING:
     from vit.checkpoints.files import WeightFile
 
@@ -22,7 +20,7 @@ A, B = "lora_a", "lora_b"
 
 
 def is_factor(name: str) -> bool:
-    """Whether a tensor's name is that of a factor."""
+    """True for the name of a factor."""
     return name.endswith((f".{A}", f".{B}"))
 
 
@@ -34,19 +32,10 @@ def merged(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def merged_file(file: "WeightFile") -> "WeightFile":
-    """The file of a run with LoRA as that of its merged model; any other as it is.
-
-    UserError where factors do not fit the weight that they belong to.
-    """
+    """The file of a run with LoRA as that of its merged model; any other as it is."""
     layers = {name.rpartition(".")[0] for name in file.shapes if is_factor(name)}
     if not layers:
         return file
-    for layer in layers:
-        a, b = file.shapes[f"{layer}.{A}"], file.shapes[f"{layer}.{B}"]
-        weight = file.shapes[f"{layer}.weight"]
-        fit = len(a) == len(b) == 3 and a[:2] == (b[0], b[2])
-        if not fit or weight != (b[0] * b[1], a[2]):
-            raise UserError(f"{file.path} is damaged: the factors of {layer} do not fit its weight")
 
     def read(name: str) -> Tensor:
         layer, _, last = name.rpartition(".")

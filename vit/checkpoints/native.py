@@ -13,25 +13,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from vit.checkpoints.building import build_empty
-from vit.checkpoints.described import VERSION, checked
+from vit.checkpoints.building import filled
+from vit.checkpoints.class_names import check_labels, check_names
 from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile, open_weights, parse_json
-from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, listed
+from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound
 from vit.checkpoints.local_paths import without_local_paths
 from vit.checkpoints.writing import memory_of, write_safetensors
-from vit.errors import UserError
+from vit.errors import UserError, shorten
+from vit.models.zoo import config_from_dict
+from vit.preprocessing import Preprocess
 from vit.writing import atomic, write_json
 
 FORMAT = "vit"
+VERSION = 1
+"""Of the description; a file of another version is refused."""
 WEIGHTS = "model.safetensors"
 _EDITABLE = ("classes", "preprocess")
 """Of config.json; all else is read from the header of the weights."""
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-"""In which a model can compute."""
 
 
 def save_native(
@@ -44,17 +45,13 @@ def save_native(
 ) -> None:
     """Writes a model directory. Each file appears whole or not at all, also over an older one."""
     config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
-    write_native(
-        Path(directory), config, model.state_dict(), NativeInfo(classes, preprocess, extra)
-    )
+    info = NativeInfo(classes, preprocess, extra)
+    write(config, model.state_dict(), info).save(Path(directory))
 
 
-def write_native(
-    directory: Path, config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo
-) -> list[Path]:
-    """`save_native` for a state dict. Returns the files that it wrote."""
-    if info.classes is not None and len(info.classes) != config.num_classes:
-        raise UserError(f"{len(info.classes)} class names for num_classes={config.num_classes}")
+def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
+    """A model directory of this package, which has a place for everything."""
+    check_names(info.classes, config.num_classes)
     # Also undoes sharing: safetensors refuses tensors that overlap in memory.
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     description = {
@@ -70,15 +67,14 @@ def write_native(
     compact = json.dumps(description, ensure_ascii=False, allow_nan=False)
     digest = hashlib.sha256(compact.encode()).hexdigest()
     metadata = {"format": "pt", FORMAT: compact, f"{FORMAT}_sha256": digest}
-    with atomic(directory / WEIGHTS) as temporary:
-        write_safetensors(temporary, tensors, metadata)
-    write_json(directory / "config.json", description)
-    return [directory / WEIGHTS, directory / "config.json"]
 
+    def save(directory: Path) -> list[Path]:
+        with atomic(directory / WEIGHTS) as temporary:
+            write_safetensors(temporary, tensors, metadata)
+        write_json(directory / "config.json", description)
+        return [directory / WEIGHTS, directory / "config.json"]
 
-def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
-    """A model directory of this package, which has a place for everything."""
-    return Export(save=lambda target: write_native(target, config, state, info), multilabel=True)
+    return Export(save=save, multilabel=True)
 
 
 def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
@@ -90,18 +86,7 @@ def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
     if not matches(file):
         raise UserError(f"{directory} is no model of this package; {convert_command(directory)}")
     recognised = recognise(file)
-    model = build_empty(recognised.config)
-    expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-    if expected != file.shapes:
-        differing = {n for n, shape in expected.items() if file.shapes.get(n) != shape}
-        differing |= set(file.shapes) - set(expected)
-        raise UserError(f"{file.path} does not fit its own config.json: {listed(differing)}")
-    recognised.check()
-    state = {name: read() for name, read in recognised.tensors.items()}
-    for name, tensor in state.items():
-        if tensor.dtype not in _DTYPES:
-            raise UserError(f"{file.path} does not fit: {name} is of type {tensor.dtype}")
-    model.load_state_dict(state, strict=True, assign=True)
+    model = filled(recognised.config, recognised, str(file.path))
     model.preprocess = recognised.preprocess or {}
     info = NativeInfo(recognised.classes, recognised.preprocess, recognised.extra, recognised.notes)
     return model.eval(), info
@@ -114,7 +99,7 @@ def convert_command(path: str | Path) -> str:
 
 
 def matches(file: WeightFile) -> bool:
-    """Whether this package saved the file: by its description, as our names are also timm's."""
+    """True for a file that this package saved, by its description: our names are also timm's."""
     return FORMAT in file.header or file.config.get("format") == FORMAT or file.vit is not None
 
 
@@ -122,29 +107,29 @@ def recognise(file: WeightFile) -> Recognised:
     """Our own file or Lightning checkpoint. Its `check` compares the SHA-256 of the tensors."""
     if file.vit is not None:
         values, path, notes = {"model": file.vit.get("config"), **file.vit}, file.path, []
-        values["version"], label = VERSION, "Lightning checkpoint"
+        label = "Lightning checkpoint"
     else:
         (values, path, notes), label = _description(file), "vit"
-    description = checked(values, path, file.shapes)
+    config, info = _checked(values, path)
     if values.get("weights") == "ema":
         notes.append("these weights are the running average of the training's")
     tensors, used = bound(file, [Rule(name, (name,)) for name in file.shapes])
-    digest = description.sha256
+    digest = values.get("sha256")
     return Recognised(
         format=label,
-        config=description.config,
+        config=config,
         tensors=tensors,
         used=used,
-        classes=description.classes,
-        preprocess=description.preprocess,
+        classes=info.classes,
+        preprocess=info.preprocess,
         notes=notes,
-        extra=description.extra,
-        check=lambda: _verify(file, digest) if digest is not None else None,
+        extra=info.extra,
+        check=lambda: None if digest is None else _verify(file, digest),
     )
 
 
 def _description(file: WeightFile) -> tuple[dict[str, Any], Path, list[str]]:
-    """What is said about the model, the file that says it, and notes."""
+    """The description, the file that has it, and notes."""
     beside = file.path.parent / "config.json"
     text = file.header.get(FORMAT, "")
     if not text:  # saved by another hand, with a config.json of ours
@@ -158,11 +143,32 @@ def _description(file: WeightFile) -> tuple[dict[str, Any], Path, list[str]]:
         return header, file.path, []  # no config.json, or that of other weights
     if header.get("model") != file.config.get("model"):
         raise UserError(f"{beside} describes another model than the weights beside it")
-    checked(file.config, beside, file.shapes)
-    mine = {name: file.config[name] for name in _EDITABLE if name in file.config}
-    edited = [name for name, value in mine.items() if value != header.get(name)]  # or damaged
-    differ = f"{' and '.join(edited)} of {beside} differ from what was saved with the weights"
-    return {**header, **mine}, beside, [differ] if edited else []
+    _checked(file.config, beside)
+    current = {name: file.config[name] for name in _EDITABLE if name in file.config}
+    edited = [name for name, value in current.items() if value != header.get(name)]  # or damaged
+    note = f"{' and '.join(edited)} of {beside} differ from what was saved with the weights"
+    return {**header, **current}, beside, [note] if edited else []
+
+
+def _checked(values: Mapping[str, Any], path: Path) -> tuple[ModelConfig, NativeInfo]:
+    """The description in `path`. UserError names the path and the first value that is wrong."""
+    try:
+        if values.get("version", VERSION) != VERSION:
+            raise UserError(
+                f"version={shorten(values['version'])} is not {VERSION}: it was saved by another "
+                "version of vit; upgrade vit"
+            )
+        config = config_from_dict(values.get("model"))
+        check_names(values.get("classes"), config.num_classes)
+        preprocess, extra = values.get("preprocess"), values.get("extra") or {}
+        if preprocess is not None:
+            preprocess = Preprocess.from_dict(preprocess).to_dict()
+        if not isinstance(extra, dict):
+            raise UserError(f"extra={shorten(extra)} is not an object")
+        check_labels(extra, config.num_classes)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return config, NativeInfo(values.get("classes"), preprocess, extra)
 
 
 def _verify(file: WeightFile, expected: str) -> None:

@@ -1,48 +1,18 @@
-"""How other projects write down what happens to an image, and our dictionary for the same.
+"""How other projects write down what happens to an image, as fields of `vit.preprocessing`.
 
-Ours: image_size [h, w], resize "crop" or "squash", crop_fraction, interpolation, mean, std, and
-channels where images are not RGB; it is what vit.data.preprocess.Preprocess reads. This room does
-not import that one.
+All functions take and return the plain values of `Preprocess.to_dict()`.
 """
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vit.errors import UserError
-
-IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-HALF = [0.5, 0.5, 0.5]
-"""Google's weights see pixels in [-1, 1]."""
+from vit.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 _PILLOW = {2: "bilinear", 3: "bicubic"}
-INTERPOLATIONS = tuple(_PILLOW.values())
-RESIZES = ("crop", "squash")
-CROP_FRACTION = 0.875
-"""Of a description that does not state it; the default of vit.data.preprocess.Preprocess."""
-
-
-def described(
-    image_size: tuple[int, int],
-    *,
-    mean: list[float],
-    std: list[float],
-    interpolation: str,
-    crop_fraction: float,
-    resize: str = "crop",
-) -> dict[str, Any]:
-    """Our dictionary, of plain JSON types; with the channels where there are not three."""
-    channels = {} if len(mean) == len(HALF) else {"channels": len(mean)}
-    return {
-        "image_size": list(image_size),
-        "resize": resize,
-        "crop_fraction": crop_fraction,
-        "interpolation": interpolation,
-        "mean": [float(value) for value in mean],
-        "std": [float(value) for value in std],
-        **channels,
-    }
+"""Pillow's numbers of its filters."""
 
 
 class Inexpressible(UserError):
@@ -57,6 +27,16 @@ def preparation(
         return {"preprocess": read(values, *size)}
     except Inexpressible as error:
         return {"preprocess": None, "unprepared": str(error)}
+
+
+def squashed(size: tuple[int, int]) -> dict[str, Any]:
+    """The evaluation of Google's code: no crop, pixels in [-1, 1]."""
+    return Preprocess(image_size=size, resize="squash", crop_fraction=1.0).to_dict()
+
+
+def of_imagenet(size: tuple[int, int], **fields: Any) -> dict[str, Any]:
+    """With ImageNet's mean and standard deviation; `fields`: of Preprocess."""
+    return Preprocess(image_size=size, mean=IMAGENET_MEAN, std=IMAGENET_STD, **fields).to_dict()
 
 
 # Image processor of transformers 5.23 -> its defaults. All do the same steps with what they are
@@ -93,23 +73,24 @@ def from_huggingface(values: dict[str, Any], size: tuple[int, int]) -> dict[str,
     if not values:
         return None
     kind = values.get("image_processor_type", values.get("feature_extractor_type"))
-    known = _PROCESSORS.get(_SUFFIXES.sub("", kind or ""))
-    if kind is not None and known is None:
+    usual = _PROCESSORS.get(_SUFFIXES.sub("", kind or ""))
+    if kind is not None and usual is None:
         raise _unlike("image_processor_type", kind)
+    is_edge = usual is _CLIP
+    if usual is None:  # without a type a crop that is given is done
+        usual = {"size": _sides(size), "do_center_crop": "crop_size" in values}
     for name in _OTHERS:
         if values.get(name):
             raise _unlike(name, values[name])
-    # Without a type a crop that is given is done.
-    usual = known or {"size": dict(zip(("height", "width"), size, strict=True))}
-    usual = {"do_center_crop": known is None and "crop_size" in values, **usual}
-    values = (
-        {"do_resize": True, "resample": 2, "image_mean": HALF, "image_std": HALF} | usual | values
-    )
+    values = {
+        **{"do_resize": True, "resample": 2, "image_mean": HALF, "image_std": HALF},
+        **{"do_center_crop": False, **usual, **values},
+    }
     if not values["do_resize"]:
         raise _unlike("do_resize", False)
     if values["resample"] not in _PILLOW:
         raise _unlike("resample", values["resample"])
-    resized, edge = _resized(values["size"], is_edge=known is _CLIP)
+    resized, edge = _resized(values["size"], is_edge=is_edge)
     seen = resized
     if values["do_center_crop"]:
         crop = values.get("crop_size", resized[0])
@@ -119,22 +100,32 @@ def from_huggingface(values: dict[str, Any], size: tuple[int, int]) -> dict[str,
     elif edge:
         raise Inexpressible("do_center_crop=False with a shortest edge leaves images of any shape")
     fraction = seen[0] / resized[0]
-    same = tuple(round(side / fraction) for side in seen) == resized
-    if fraction > 1 or not same:
+    if fraction > 1 or tuple(round(side / fraction) for side in seen) != resized:
         raise Inexpressible(f"crop_size={list(seen)} of size={list(resized)} is not done here")
     mean, std = _folded(values)
-    return described(
-        seen,
-        mean=mean,
-        std=std,
-        interpolation=_PILLOW[values["resample"]],
-        crop_fraction=fraction,
-        resize="crop" if edge else "squash",
-    )
+    return Preprocess.from_dict(
+        {
+            "image_size": seen,
+            "resize": "crop" if edge else "squash",
+            "crop_fraction": fraction,
+            "interpolation": _PILLOW[values["resample"]],
+            **_colors(mean, std),
+        }
+    ).to_dict()
 
 
 def _unlike(name: str, value: Any) -> Inexpressible:
     return Inexpressible(f"{name}={value!r} is not done here")
+
+
+def _sides(size: Sequence[int]) -> dict[str, int]:
+    return dict(zip(("height", "width"), size, strict=True))
+
+
+def _colors(mean: Sequence[float], std: Sequence[float]) -> dict[str, Any]:
+    """The fields of pixels; `channels` are given where images are not RGB."""
+    colors = {name: [float(v) for v in values] for name, values in (("mean", mean), ("std", std))}
+    return colors if len(mean) == 3 else {**colors, "channels": len(mean)}
 
 
 def _resized(entry: Any, *, is_edge: bool) -> tuple[tuple[int, int], bool]:
@@ -148,7 +139,7 @@ def _resized(entry: Any, *, is_edge: bool) -> tuple[tuple[int, int], bool]:
     raise _unlike("size", entry)
 
 
-def _folded(values: dict[str, Any]) -> tuple[list[float], list[float]]:
+def _folded(values: dict[str, Any]) -> tuple[Sequence[float], Sequence[float]]:
     """Mean and std for pixels in [0, 1], of those for pixels that are rescaled otherwise or not."""
     mean, std = values["image_mean"], values["image_std"]
     if not values.get("do_normalize", True):
@@ -161,22 +152,17 @@ def _folded(values: dict[str, Any]) -> tuple[list[float], list[float]]:
 
 def to_huggingface(values: dict[str, Any], kind: str) -> dict[str, Any]:
     """The preprocessor_config.json that makes transformers do the same."""
-    height, width = values["image_size"]
-    fraction = values["crop_fraction"]
-    resized = (round(height / fraction), round(width / fraction))
-    squash = values["resize"] == "squash"
+    steps = Preprocess.from_dict(values)
+    squash = steps.resize == "squash"
+    # Of the library's classes, BiT's can both resize to an edge and crop.
+    processor = "ViTImageProcessor" if kind == "vit" and squash else "BitImageProcessor"
     return {
-        # The class that can both resize to an edge and crop.
-        "image_processor_type": "ViTImageProcessor"
-        if kind == "vit" and squash
-        else "BitImageProcessor",
+        "image_processor_type": processor,
         "do_resize": True,
-        "size": dict(zip(("height", "width"), resized, strict=True))
-        if squash
-        else {"shortest_edge": min(resized)},
-        "do_center_crop": not squash or fraction < 1,
-        "crop_size": {"height": height, "width": width},
-        "resample": next(code for code, name in _PILLOW.items() if name == values["interpolation"]),
+        "size": _sides(steps.resized) if squash else {"shortest_edge": min(steps.resized)},
+        "do_center_crop": not squash or steps.crop_fraction < 1,
+        "crop_size": _sides(steps.image_size),
+        "resample": next(code for code, name in _PILLOW.items() if name == steps.interpolation),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
@@ -193,18 +179,18 @@ def from_timm(values: dict[str, Any]) -> dict[str, Any] | None:
         return None
     if mode not in modes:
         raise _unlike("crop_mode", mode)
-    if filter_ not in INTERPOLATIONS:
+    if filter_ not in _PILLOW.values():
         raise _unlike("interpolation", filter_)
     _, height, width = values["input_size"]
-    fraction = timms_fraction(height, values.get("crop_pct", 0.875))
-    return described(
-        (height, width),
-        mean=values["mean"],
-        std=values["std"],
-        interpolation=filter_,
-        crop_fraction=fraction,
-        resize=modes[mode],
-    )
+    return Preprocess.from_dict(
+        {
+            "image_size": (height, width),
+            "resize": modes[mode],
+            "crop_fraction": timms_fraction(height, values.get("crop_pct", 0.875)),
+            "interpolation": filter_,
+            **_colors(values["mean"], values["std"]),
+        }
+    ).to_dict()
 
 
 def timms_fraction(side: int, crop_pct: float) -> float:

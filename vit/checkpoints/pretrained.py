@@ -9,21 +9,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vit.checkpoints import published
-from vit.checkpoints.adapt import HEAD, IMAGENET_CLASSES, adapt, same_architecture, with_image_size
-from vit.checkpoints.building import build_empty
+from vit.checkpoints.adapt import HEAD, IMAGENET_CLASSES, adapt, same_architecture
+from vit.checkpoints.building import filled
 from vit.checkpoints.class_names import (
     IMAGENET21K_CLASSES,
     check_names,
     imagenet21k_classes,
     imagenet_classes,
 )
-from vit.checkpoints.detect import recognise
 from vit.checkpoints.files import open_weights
+from vit.checkpoints.formats import recognise
 from vit.checkpoints.hub import locate
-from vit.checkpoints.layout import ModelConfig, Recognised, listed
+from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.published import Published
 from vit.checkpoints.report import LoadReport, print_report
 from vit.errors import UserError
@@ -33,7 +31,7 @@ from vit.models.zoo import Model, build_model, model_config
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedInfo:
-    """What a file says about its model, read without its tensors."""
+    """The description of a file's model, read without its tensors."""
 
     source: str
     format: str
@@ -41,7 +39,7 @@ class PretrainedInfo:
     classes: list[str] | None = None
     """Class names in the order of the logits, where known."""
     preprocess: dict[str, Any] | None = None
-    """How images are brought to the model, where known; for Preprocess.from_dict."""
+    """`Preprocess.to_dict()`, where known."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Recipe, metrics and source of a model of ours."""
 
@@ -130,42 +128,44 @@ def load_pretrained(
     Raises UserError for a file that is damaged, needs code to be executed, or does not fit.
     """
     check_names(classes)
-    found, row = _open(pretrained, image_size, overrides)
-    resized = row is not None and found.config.size != row.size
-    if row is not None and resized and image_size is None and published_size:
-        image_size = row.size
+    recognised, row = _open(pretrained, image_size, overrides)
+    if row is not None and published_size and recognised.config.size != row.size:
+        image_size = image_size or row.size
     if row is not None and not row.outputs and num_classes is None and classes is None:
         num_classes = 0  # several of Google's files have a head of zeros
     report = LoadReport(
         source=row.name if row is not None else str(pretrained),
-        format=found.format,
-        left_out=dict(found.left_out),
-        notes=list(found.notes),
+        format=recognised.format,
+        left_out=dict(recognised.left_out),
+        notes=list(recognised.notes),
     )
     if name is not None:
-        _check_architecture(found, name, pretrained)
+        _check_architecture(recognised, name, pretrained)
     target = adapt(
-        found,
+        recognised,
         report,
         num_classes=num_classes,
         image_size=image_size,
         classes=classes,
         overrides=overrides,
     )
-    model = _filled(found, target, report, str(pretrained))
-    report.classes = _class_names(found, target)
-    report.multilabel = bool(found.extra.get("multilabel", False))
+    # float32 whatever the file: half precision is a choice of the run, not of the file.
+    fresh = HEAD if report.reinitialised else ()
+    model = filled(target, recognised, str(pretrained), lambda t: t.float().contiguous(), fresh)
+    report.loaded = sum(name in recognised.tensors for name in model.state_dict())
+    report.classes = _class_names(recognised, target)
+    report.multilabel = bool(recognised.extra.get("multilabel", False))
     if report.multilabel and not report.reinitialised:
-        report.thresholds = found.extra.get("thresholds")
-    if report.classes is not None and found.classes is None and row is None:
+        report.thresholds = recognised.extra.get("thresholds")
+    if report.classes is not None and recognised.classes is None and row is None:
         report.notes.append(
             f"the file names no classes; {target.num_classes:,} outputs are taken as ImageNet's"
         )
-    report.preprocess, report.unprepared = found.preprocess, found.unprepared
-    if found.unprepared:
-        report.notes.append(f"how images are prepared is not taken over: {found.unprepared}")
-    if image_size is not None:
-        report.preprocess = with_image_size(found.preprocess, target)
+    report.preprocess, report.unprepared = recognised.preprocess, recognised.unprepared
+    if recognised.unprepared:
+        report.notes.append(f"how images are prepared is not taken over: {recognised.unprepared}")
+    if image_size is not None and report.preprocess is not None:
+        report.preprocess = {**report.preprocess, "image_size": list(target.size)}
     model.preprocess = report.preprocess or {}
     return model, report
 
@@ -177,8 +177,8 @@ def inspect_pretrained(pretrained: str | Path, **facts: Any) -> PretrainedInfo:
     """
     given = {name: value for name, value in facts.items() if value is not None}
     size = given.pop("image_size", None)
-    found, row = _open(pretrained, size, given)
-    config = found.config
+    recognised, row = _open(pretrained, size, given)
+    config = recognised.config
     if row is not None:
         config = replace(config, image_size=size or row.size)
         if not row.outputs:
@@ -187,11 +187,11 @@ def inspect_pretrained(pretrained: str | Path, **facts: Any) -> PretrainedInfo:
             config = replace(config, representation_size=None)  # goes with the head
     return PretrainedInfo(
         source=row.name if row is not None else str(pretrained),
-        format=found.format,
+        format=recognised.format,
         config=config,
-        classes=_class_names(found, config),
-        preprocess=found.preprocess,
-        extra=found.extra,
+        classes=_class_names(recognised, config),
+        preprocess=recognised.preprocess,
+        extra=recognised.extra,
     )
 
 
@@ -209,25 +209,24 @@ def _open(
     if row is not None:
         hints = row.facts | hints
     file = replace(open_weights(path), hints=hints)
-    found = recognise(file)
-    unexpected = set(file.shapes) - found.used - set(found.left_out)
-    if unexpected:
-        found.unexpected = sorted(unexpected)
+    recognised = recognise(file)
+    unexpected = set(file.shapes) - recognised.used - set(recognised.left_out)
+    recognised.unexpected = sorted(unexpected)
     if row is not None:
-        _check_architecture(found, row.architecture, path)
-        if row.outputs and found.config.num_classes != row.outputs:
+        _check_architecture(recognised, row.architecture, path)
+        if row.outputs and recognised.config.num_classes != row.outputs:
             raise UserError(
-                f"{path} is not {row.name}: it has {found.config.num_classes:,} outputs instead of "
-                f"{row.outputs:,}"
+                f"{path} is not {row.name}: it has {recognised.config.num_classes:,} outputs "
+                f"instead of {row.outputs:,}"
             )
         # It knows how images are prepared, and what a file alone does not say.
-        found.preprocess, found.unprepared, found.notes = row.preprocess(), "", []
-    return found, row
+        recognised.preprocess, recognised.unprepared, recognised.notes = row.preprocess(), "", []
+    return recognised, row
 
 
-def _check_architecture(found: Recognised, name: str, source: str | Path) -> None:
+def _check_architecture(recognised: Recognised, name: str, source: str | Path) -> None:
     """UserError where the file has another architecture; names the weights of this one."""
-    differing = same_architecture(found.config, model_config(name))
+    differing = same_architecture(recognised.config, model_config(name))
     if differing:
         rows = published.table().values()
         names = [row.name for row in rows if row.architecture == name]
@@ -235,42 +234,10 @@ def _check_architecture(found: Recognised, name: str, source: str | Path) -> Non
         raise UserError(f"{source} is not a {name}: it has {', '.join(differing)}{hint}")
 
 
-def _filled(found: Recognised, target: ModelConfig, report: LoadReport, source: str) -> Model:
-    model = build_empty(target)
-    wanted = model.state_dict()
-    fresh = {key for key in wanted if report.reinitialised and key.startswith(HEAD)}
-    missing = set(wanted) - set(found.tensors) - fresh
-    extra = [*found.unexpected, *(set(found.tensors) - set(wanted))]
-    if missing or extra:
-        parts = [
-            f"{len(keys)} {what}: {listed(keys, sign)}"
-            for keys, what, sign in ((missing, "missing", "-"), (extra, "unexpected", "+"))
-            if keys
-        ]
-        reason = f"it has {found.foreign}; " if found.foreign else ""
-        raise UserError(f"{source} does not fit: {reason}{'; '.join(parts)}")
-    found.check()
-    state = {key: torch.zeros(wanted[key].shape) for key in fresh}
-    misfits = []
-    for key in wanted:
-        if key in fresh:
-            continue
-        # float32 whatever the file: half precision is a choice of the run, not of the file.
-        tensor = found.tensors[key]().float().contiguous()
-        if tensor.shape != wanted[key].shape:
-            misfits.append(f"{key} {list(tensor.shape)} instead of {list(wanted[key].shape)}")
-        state[key] = tensor
-    if misfits:
-        raise UserError(f"{source} does not fit: {listed(misfits)}")
-    model.load_state_dict(state, strict=True, assign=True)
-    report.loaded = len(wanted) - len(fresh)
-    return model
-
-
-def _class_names(found: Recognised, target: ModelConfig) -> list[str] | None:
-    if found.classes is not None and len(found.classes) == target.num_classes:
-        return found.classes
-    if found.config.num_classes != target.num_classes or found.classes is not None:
+def _class_names(recognised: Recognised, target: ModelConfig) -> list[str] | None:
+    if recognised.classes is not None and len(recognised.classes) == target.num_classes:
+        return recognised.classes
+    if recognised.config.num_classes != target.num_classes or recognised.classes is not None:
         return None
     names = {IMAGENET_CLASSES: imagenet_classes, IMAGENET21K_CLASSES: imagenet21k_classes}
     return names[target.num_classes]() if target.num_classes in names else None

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from vit.checkpoints.files import read_json
 from vit.checkpoints.hub import hub_library
@@ -40,27 +39,23 @@ def model_card(directory: str | Path, repository: str) -> str:
         "```",
         "",
     ]
-    for title, key in (("Recipe", "recipe"), ("Data", "data"), ("Source", "source")):
-        if extra.get(key):
-            lines += [f"## {title}", "", _as_text(extra[key]), ""]
+    for key in ("recipe", "data", "source"):
+        if value := extra.get(key):
+            text = (
+                value if isinstance(value, str) else f"```json\n{json.dumps(value, indent=1)}\n```"
+            )
+            lines += [f"## {key.capitalize()}", "", text, ""]
     metrics = extra.get("metrics") or {}
     if metrics:
         lines += ["## Metrics", "", "| metric | value |", "|---|---|"]
-        lines += [f"| {name} | {_number(value)} |" for name, value in metrics.items()]
+        values = ((k, f"{v:.4g}" if isinstance(v, float) else v) for k, v in metrics.items())
+        lines += [f"| {name} | {value} |" for name, value in values]
         lines.append("")
     if info.classes:
         shown = some_of(info.classes, _SHOWN_CLASSES)
         lines += [f"## Classes ({len(info.classes)})", "", shown, ""]
     described = json.dumps(info.config.to_dict(), indent=1)
     return "\n".join([*lines, "## Architecture", "", "```json", described, "```", ""])
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else f"```json\n{json.dumps(value, indent=1)}\n```"
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _model_directory(directory: str | Path) -> Path:
@@ -84,7 +79,7 @@ def push_to_hub(
 ) -> str:
     """Uploads the model of a run or model directory to `org/name`; returns its hf:// address.
 
-    What is uploaded is model.safetensors, config.json and README.md, a card that is written first;
+    Uploads model.safetensors, config.json and README.md, a card that is written first;
     one that is there already is kept. Of local paths only the last part is published. Uses the
     login of huggingface_hub (`hf auth login`, or HF_TOKEN). `overwrite`: add the model to a
     repository that holds one; its history keeps the older one.

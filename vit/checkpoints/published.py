@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from vit.checkpoints.preprocessing import described, timms_fraction
+from vit.checkpoints.refusals import reason
 from vit.errors import UserError, did_you_mean, shorten
 from vit.models.config import ViTConfig
 from vit.models.zoo import canonical_name, model_config
@@ -21,7 +21,6 @@ from vit.reading import irregular
 
 NON_COMMERCIAL = "-nc-"
 _HUB_PREFIX = re.compile(r"^(hf-hub:|hf_hub:)")
-_CLIP = re.compile(r"(^|[_./-])clip([_./-]|$)")
 _REPOSITORY = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
 # A name has at most the hub's one slash, and does not end like a file.
 _NAME = re.compile(r"^([A-Za-z][\w-]*/)?[A-Za-z][\w-]*(\.\w+)?$")
@@ -35,13 +34,12 @@ class Published:
     name: str
     """NAME.TAG; NAME is an architecture of `vit models`."""
     address: str
-    """Where the file is: https:// or gs://."""
+    """https:// or gs://."""
     format: str
     """Whose layout it has: google, timm or torchvision."""
     bytes: int
-    """Size of the file."""
     estimated: bool
-    """Whether `bytes` follows from the number of parameters only."""
+    """`bytes` follows from the number of parameters only."""
     licence: str
     """SPDX identifier, in lower case."""
     outputs: int
@@ -49,20 +47,17 @@ class Published:
     image_size: int
     """Side of the images, in pixels, for which the accuracy is published."""
     crop_fraction: float
-    """Side of the crop over the resized side."""
     interpolation: str
     mean: tuple[float, ...]
-    """Of each channel, subtracted from values in [0, 1]."""
     std: tuple[float, ...]
-    """By which each channel is divided then."""
     source: str
-    """What confirms the row."""
+    """The page or library that confirms the row."""
     sha256: str | None = None
     """Digest, or its first digits, where somebody publishes it."""
     digest_source: str | None = None
     """The page that has the digest; None where the name of the file has it."""
     gated: bool = False
-    """Whether the licence's own terms have to be accepted first, on its page (`licence_source`)."""
+    """The licence's own terms have to be accepted first, on its page (`licence_source`)."""
     licence_source: str | None = None
     """The page that has the licence; None where `source` has it."""
     images: str | None = None
@@ -82,7 +77,7 @@ class Published:
 
     @property
     def non_commercial(self) -> bool:
-        """Whether the licence forbids commercial use."""
+        """The licence forbids commercial use."""
         return NON_COMMERCIAL in self.licence
 
     @property
@@ -116,17 +111,22 @@ class Published:
         return f"~{text}" if self.estimated else text
 
     def preprocess(self) -> dict[str, Any]:
-        """How images are brought to the model; for Preprocess.from_dict."""
-        return described(
-            self.size,
-            mean=list(self.mean),
-            std=list(self.std),
-            interpolation=self.interpolation,
-            # timm's, and rounded like it, but where another page or torchvision states the sizes.
-            crop_fraction=timms_fraction(self.image_size, self.crop_fraction)
-            if self.timm and self.images is None
-            else self.crop_fraction,
-        )
+        """How images are brought to the model: `Preprocess.to_dict()`."""
+        from vit.checkpoints.preprocessing import timms_fraction  # torch: not to print the table
+        from vit.preprocessing import Preprocess
+
+        fraction = self.crop_fraction
+        if self.timm and self.images is None:  # timm's, unless another page states the sizes
+            fraction = timms_fraction(self.image_size, fraction)
+        return Preprocess.from_dict(
+            {
+                "image_size": self.size,
+                "crop_fraction": fraction,
+                "interpolation": self.interpolation,
+                "mean": self.mean,
+                "std": self.std,
+            }
+        ).to_dict()
 
 
 @lru_cache(maxsize=1)
@@ -165,11 +165,8 @@ def find(text: str) -> Published:
     row = _exact(text)
     if row is not None:
         return row
-    if _CLIP.search(text.lower()):
-        raise UserError(
-            f"{shorten(text)} is a CLIP image tower, with a norm before the blocks and QuickGELU; "
-            "models here have neither"
-        )
+    if part := reason(text):
+        raise UserError(f"{shorten(text)} has {part}, which is not supported here")
     bare = _HUB_PREFIX.sub("", text)
     theirs = bare.removeprefix("timm/")
     if theirs in defaults():
@@ -209,19 +206,8 @@ def named(text: object) -> Published | None:
     return find(text) if row is None and could_be else row
 
 
-def hidden_by(path: Path) -> str:
-    """'; it hides the published weights ...' where a file or directory has their name, else ''."""
-    row = _exact(str(path))
-    if row is None:
-        return ""
-    remedy = "rename it"
-    if str(path) != row.name:
-        remedy = f"give {row.name}, or {remedy}"
-    return f"; it hides the published weights of that name: to use these, {remedy}"
-
-
 def means_weights(text: str) -> bool:
-    """Whether a model's name says weights too: by a tag, or as a repository of the hub."""
+    """True for a model's name that means weights too: with a tag, or a repository of the hub."""
     return "." in text or ("/" in text and _known(text) is None)
 
 

@@ -1,4 +1,4 @@
-"""What happened when weights were loaded, for people and for programs."""
+"""The account of a load of weights, for people and for programs."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +11,7 @@ class LoadReport:
     """An account of one load. Nothing that differs from the file happens without a word here."""
 
     source: str
-    """Where the weights came from."""
     format: str
-    """Whose layout they were in."""
     loaded: int = 0
     """Tensors of the model that came from the file."""
     resized: list[str] = field(default_factory=list)
@@ -27,15 +25,15 @@ class LoadReport:
     classes: list[str] | None = None
     """Class names in the order of the model's logits, where known."""
     preprocess: dict[str, Any] | None = None
-    """How images are brought to the model, where known; for Preprocess.from_dict."""
+    """`Preprocess.to_dict()`, where known."""
     unprepared: str = ""
     """The setting of the file with which images cannot be prepared here."""
     multilabel: bool = False
-    """Whether each output is a class of its own: a sigmoid, no softmax."""
+    """Each output is a class of its own: a sigmoid, no softmax."""
     thresholds: list[float] | None = None
     """Of each class, where `multilabel` and known: a probability above it is a yes."""
     notes: list[str] = field(default_factory=list)
-    """What had to be assumed."""
+    """Assumptions."""
 
     def lines(self) -> list[str]:
         """For printing: one line, and one more for everything out of the ordinary."""

@@ -22,7 +22,7 @@ from vit.checkpoints.layout import (
     heads_of_width,
     layer,
 )
-from vit.checkpoints.preprocessing import IMAGENET_MEAN, IMAGENET_STD, described
+from vit.checkpoints.preprocessing import of_imagenet
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.writing import atomic
@@ -31,7 +31,7 @@ _LAYER = "encoder.layers.encoder_layer_"
 
 
 def matches(file: WeightFile) -> bool:
-    """Whether the keys are a torchvision ViT's."""
+    """True for the keys of a torchvision ViT."""
     return "conv_proj.weight" in file.shapes and "encoder.pos_embedding" in file.shapes
 
 
@@ -89,10 +89,8 @@ def recognise(file: WeightFile) -> Recognised:
     )
     # Trained at 224 by torchvision's recipe; all larger ones are SWAG's, resized bicubically.
     swag = config.size > (224, 224)
-    preprocess = described(
+    preprocess = of_imagenet(
         config.size,
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
         interpolation="bicubic" if swag else "bilinear",
         crop_fraction=1.0 if swag else 0.875,
     )
@@ -125,4 +123,5 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
             torch.save(tensors, temporary)
         return [target]
 
-    return Export(save=save, notes=arithmetic_notes("torchvision", config, activation="gelu"))
+    notes = arithmetic_notes("torchvision", config, activation="gelu", layer_norm_eps=1e-6)
+    return Export(save=save, notes=notes)

@@ -41,7 +41,7 @@ def attend(
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether `x` is on the CPU and no mode is active that needs to see PyTorch's own operators."""
+    """True on the CPU if no mode is active that needs to see PyTorch's own operators."""
     return (
         type(x) is Tensor
         and x.is_cpu

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from vit.errors import Range, UserError, check_range
-from vit.models.fields import as_depths, as_size, check_fields, check_kinds, known_fields
+from vit.models.fields import as_depths, as_size, check_kinds, check_sizes, known_fields
 
 PosResize = Literal[
     "bilinear_corners",
@@ -61,7 +61,7 @@ class Rotary:
     period: float = 100.0
     """The longest period over the shortest one; the others are a geometric series between them."""
     key_bias: bool = False
-    """Whether the keys have biases; without, those in `qkv.bias` are not used and not trained."""
+    """The keys have biases; without, those in `qkv.bias` are not used and not trained."""
     shift: float | None = None
     """In training, coordinates of an axis move by up to this much, uniformly per batch."""
     jitter: float | None = None
@@ -71,11 +71,10 @@ class Rotary:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        check_range("rotary.period", self.period, Range(low=0, low_open=True))
-        ranges = {"shift": Range(low=0), "jitter": Range(low=1), "rescale": Range(low=1)}
-        for name, allowed in ranges.items():
+        check_range("period", self.period, Range(low=0, low_open=True))
+        for name, least in (("shift", 0), ("jitter", 1), ("rescale", 1)):
             if (value := getattr(self, name)) is not None:
-                check_range(f"rotary.{name}", value, allowed)
+                check_range(name, value, Range(low=least))
 
     @classmethod
     def of(cls, values: Any) -> "Rotary":
@@ -87,8 +86,7 @@ class Rotary:
         try:
             return cls(**known_fields(cls, dict(values)))
         except UserError as error:
-            text = str(error)
-            raise UserError(text if text.startswith("rotary") else f"rotary: {text}") from None
+            raise UserError(f"rotary: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,17 +113,17 @@ class ViTConfig:
     """Image representation: class token, mean of the patch tokens, attention pooling over them
     (arXiv:2106.04560, section 3.4), or class token and mean side by side (DINOv2's classifiers)."""
     norm_after_pool: bool = False
-    """Whether the final LayerNorm follows pooling (timm's fc_norm) instead of preceding it."""
+    """The final LayerNorm follows pooling (timm's fc_norm) instead of preceding it."""
     class_token: bool = True
-    """Whether a learned class token is prepended."""
+    """A learned class token is prepended."""
     distillation_token: bool = False
-    """Whether there is a distillation token with its own head (arXiv:2012.12877)."""
+    """There is a distillation token with its own head (arXiv:2012.12877)."""
     num_registers: int = 0
     """Number of learned register tokens, without positions (arXiv:2309.16588)."""
     pos_embed: Literal["learned", "sincos2d", "none"] = "learned"
     """Positions: a learned table, fixed 2-D sine and cosine, or none."""
     pos_embed_class_slot: bool = True
-    """Whether the table has entries for class and distillation token (paper: yes; DeiT-III: no)."""
+    """The table has entries for class and distillation token (paper: yes; DeiT-III: no)."""
     pos_resize: PosResize = "bilinear_corners"
     """Rule for resampling the table to another grid; default: the paper's code."""
     rotary: Rotary | None = None
@@ -137,7 +135,7 @@ class ViTConfig:
     drop_path: float = 0.0
     """Stochastic depth: probability in [0, 1) for the last layer; grows linearly from 0."""
     drop_path_uniform: bool = False
-    """Whether every layer has the probability `drop_path` (DeiT-III)."""
+    """Every layer has the probability `drop_path` (DeiT-III)."""
     layer_scale: float | None = None
     """Initial value of LayerScale, or None for no LayerScale."""
     activation: Activation = "gelu_tanh"
@@ -154,7 +152,8 @@ class ViTConfig:
         sizes = ["patch_size", "in_channels", "width", "depth", "mlp_dim", "num_heads"]
         if self.representation_size is not None:
             sizes.append("representation_size")
-        check_fields(self, sizes, ["num_classes", "num_registers"])
+        check_kinds(self)
+        check_sizes(self, sizes, ["num_classes", "num_registers"])
         if self.stem_depths is not None:
             object.__setattr__(self, "stem_depths", as_depths("stem_depths", self.stem_depths, 0))
             if self.patch_size % self.stem_stride:
@@ -249,14 +248,6 @@ class ViTConfig:
         return self.grid[0] * self.grid[1]
 
     @property
-    def computed_positions(self) -> int:
-        """Numbers of positions that are computed, and in no file of weights."""
-        fixed = self.width if self.pos_embed == "sincos2d" else 0
-        if self.rotary is not None:  # a cosine and a sine of each channel
-            fixed += 2 * self.head_size
-        return self.num_patches * fixed
-
-    @property
     def num_prefix_tokens(self) -> int:
         """Number of learned tokens before the patches: class, distillation, registers."""
         return self._num_slot_tokens + self.num_registers
@@ -331,7 +322,8 @@ class ResNetConfig:
     """Epsilons of the standardised convolutions and GroupNorms."""
 
     def __post_init__(self) -> None:
-        check_fields(self, ["in_channels", "width_factor"], ["num_classes"])
+        check_kinds(self)
+        check_sizes(self, ["in_channels", "width_factor"], ["num_classes"])
         object.__setattr__(self, "depths", as_depths("depths", self.depths, 1))
 
     @property

@@ -109,10 +109,10 @@ class DropPath(nn.Module):
             return x
         keep = 1 - self.rate
         if self.draws is None:
-            kept = x.new_empty(x.shape[0], 1, 1).bernoulli_(keep)
+            mask = x.new_empty(x.shape[0], 1, 1).bernoulli_(keep)
         else:
-            kept = (self.draws < keep).to(x.dtype)[:, None, None]
-        return x * (kept / keep)
+            mask = (self.draws < keep).to(x.dtype)[:, None, None]
+        return x * (mask / keep)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:.3f}"

@@ -1,8 +1,11 @@
 """Default initializations of Flax, which the official code uses."""
 
 import math
+from typing import TypeVar
 
 from torch import nn
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def lecun_normal_(layer: nn.Linear | nn.Conv2d) -> None:
@@ -34,7 +37,8 @@ def probe_(token: nn.Parameter) -> None:
     nn.init.uniform_(token, -bound, bound)
 
 
-def zero_(layer: nn.Linear | nn.Conv2d) -> None:
-    """A head with zero output, so that fine-tuning starts without noise (section 3.2)."""
+def zero_(layer: Layer) -> Layer:
+    """The head with zero output, so that fine-tuning starts without noise (section 3.2)."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
+    return layer

@@ -8,6 +8,7 @@ Sources: big_transfer, bit_pytorch/models.py; vision_transformer, vit_jax/models
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,10 +83,7 @@ class PreActBottleneck(nn.Module):
 
     def __init__(self, in_channels: int, mid: int, stride: int, ws_mode: WsMode) -> None:
         super().__init__()
-
-        def conv(c: int, d: int, kernel_size: int, stride: int = 1) -> StdConv2d:
-            return StdConv2d(c, d, kernel_size, stride, ws_mode=ws_mode, same=False)
-
+        conv = partial(StdConv2d, ws_mode=ws_mode, same=False)
         self.downsample = None
         if in_channels != 4 * mid or stride != 1:
             self.downsample = nn.Sequential()
@@ -107,10 +105,7 @@ class PostActBottleneck(nn.Module):
 
     def __init__(self, in_channels: int, mid: int, stride: int, ws_mode: WsMode) -> None:
         super().__init__()
-
-        def conv(c: int, d: int, kernel_size: int, stride: int = 1) -> StdConv2d:
-            return StdConv2d(c, d, kernel_size, stride, ws_mode=ws_mode, same=True)
-
+        conv = partial(StdConv2d, ws_mode=ws_mode, same=True)
         self.downsample = None
         if in_channels != 4 * mid or stride != 1:
             self.downsample = nn.Sequential()
@@ -232,7 +227,7 @@ class ResNet(nn.Module):
     def _head(self, num_classes: int) -> nn.Sequential:
         head = nn.Sequential()
         if num_classes:
-            head.add_module("fc", nn.Conv2d(self.num_features, num_classes, 1))
+            head.add_module("fc", zero_(nn.Conv2d(self.num_features, num_classes, 1)))
         return head
 
     @property
@@ -260,9 +255,6 @@ class ResNet(nn.Module):
         """Replaces the head with a zero-initialized one of `num_classes` outputs; 0 removes it."""
         self.config = replace(self.config, num_classes=num_classes)
         self.head = self._head(num_classes).to(self.norm.weight).train(self.training)
-        for layer in self.head:
-            assert isinstance(layer, nn.Conv2d)
-            zero_(layer)
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
         """Positions of the last map, row by row, after the final norm and ReLU."""
@@ -306,8 +298,5 @@ class ResNet(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """As in big_vision, models/bit_paper.py: Flax's convolutions and a zero head."""
+        """As in big_vision, models/bit_paper.py: Flax's convolutions; the head is zero."""
         init_convolutions(self)
-        for layer in self.head:
-            assert isinstance(layer, nn.Conv2d)
-            zero_(layer)

@@ -18,7 +18,7 @@ from vit.shapes import Float
 
 
 class Rotation(NamedTuple):
-    """What every layer needs to turn its queries and keys."""
+    """Angles by which every layer turns its queries and keys."""
 
     cos: Float[Tensor, "n 1 e"]
     sin: Float[Tensor, "n 1 e"]

@@ -132,8 +132,6 @@ class VisionTransformer(nn.Module):
             if getattr(self, name) is not None:
                 head = _head(self.num_features, num_classes).to(weight).train(self.training)
                 setattr(self, name, head)
-        for layer in self.head_layers:
-            zero_(layer)
 
     def forward_distilled(
         self, images: Float[Tensor, "b c h w"]
@@ -271,12 +269,10 @@ class VisionTransformer(nn.Module):
         for layer in self.pre_logits:
             if isinstance(layer, nn.Linear):
                 lecun_normal_(layer)
-        for layer in self.head_layers:
-            zero_(layer)
 
 
 def _head(features: int, num_classes: int) -> nn.Module:
-    return nn.Linear(features, num_classes) if num_classes else nn.Identity()
+    return zero_(nn.Linear(features, num_classes)) if num_classes else nn.Identity()
 
 
 def _token(n: int, width: int) -> nn.Parameter:

@@ -194,44 +194,22 @@ def canonical_name(name: str) -> str:
     if not isinstance(name, str):
         raise UserError(f"{name!r} is not the name of a model, such as 'vit_b16'")
     if _key(name) not in by_key:
-        published = _published(name)
         known = f"; known: {some_of(ZOO, 8)} (`vit models` lists them)"
         hint = did_you_mean(name.lower(), ZOO) or known
-        if published is not None:
-            hint = (
-                f"; here this architecture is {published!r}, and pretrained=... takes its weights: "
-                "a name of `vit models --weights`, a file, a directory or an address"
-            )
         raise UserError(f"unknown model {shorten(name)!r}{hint}")
     return by_key[_key(name)]
 
 
-_WORDS = {"tiny": "ti", "small": "s", "base": "b", "large": "l", "huge": "h"}
-_WORDS |= {"giant": "giant", "gigantic": "gigantic"}
-
-
-def _published(name: str) -> str | None:
-    """Our name for a name of timm or Hugging Face, with or without organisation and tag."""
-    text = name.lower().rpartition("/")[2].partition(".")[0].replace("-", "_")
-    ours = _key(text)
-    # Match the whole name: vit_base_patch16_clip_224, for example, is another architecture.
-    if match := re.match(
-        rf"(?:vit|deit)_({'|'.join(_WORDS)})_patch(\d+)(?:_\d+)?(?:_in21k)?$", text
-    ):
-        ours = f"vit{_WORDS[match[1]]}{match[2]}"
-    elif match := re.match(rf"vit_({'|'.join(_WORDS)})_r(\d+)_s(\d+)(?:_\d+)?(?:_in21k)?$", text):
-        ours = f"r{match[2]}vit{_WORDS[match[1]]}{match[3]}"
-    elif match := re.match(r"resnetv2_(\d+)x(\d+)_bit", text):
-        ours = f"bitr{match[1]}x{match[2]}"
-    return {_key(entry): entry for entry in ZOO}.get(ours)
-
-
-def config_from_dict(values: dict[str, Any]) -> ModelConfig:
+def config_from_dict(values: Any) -> ModelConfig:
     """Inverse of a configuration's `to_dict`; "architecture" selects the class."""
     kinds: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
+    if not isinstance(values, dict):
+        raise UserError(f"model={shorten(values)} is not an object of fields")
     architecture = values.get("architecture", "vit")
     if not isinstance(architecture, str) or architecture not in kinds:
-        raise UserError(f"architecture={architecture!r} is not one of {', '.join(kinds)}")
+        raise UserError(
+            f"architecture={shorten(repr(architecture))} is not one of {', '.join(kinds)}"
+        )
     return kinds[architecture].from_dict(values)
 
 

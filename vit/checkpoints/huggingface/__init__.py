@@ -4,41 +4,37 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from vit.checkpoints.described import completed
 from vit.checkpoints.exporting import Export, NativeInfo, directory
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.huggingface import bit, dinov3, reading, writing
+from vit.checkpoints.huggingface import bit, reading, writing
+from vit.checkpoints.huggingface.labels import THRESHOLDS
 from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.preprocessing import to_huggingface
 from vit.models.config import ResNetConfig
 
-_KINDS = (reading, dinov3, bit)
-
 
 def matches(file: WeightFile) -> bool:
-    """Whether the keys are those of a Hugging Face ViT or BiT, with or without a head."""
-    return any(kind.matches(file) for kind in _KINDS)
+    """True for the keys of a Hugging Face ViT or BiT, with or without a head."""
+    return reading.matches(file) or bit.matches(file)
 
 
 def recognise(file: WeightFile) -> Recognised:
     """A Hugging Face file as one of our models."""
-    return next(kind for kind in _KINDS if kind.matches(file)).recognise(file)
+    reading.check_family(file)
+    return (reading if reading.matches(file) else bit).recognise(file)
 
 
 def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
     """A directory for `from_pretrained`. UserError where no model of the library is the same."""
     if isinstance(config, ResNetConfig):
         tensors, values, notes = bit.write(config, state, info.classes)
-    elif config.rotary is not None:
-        tensors, values, notes = dinov3.write(config, state)
     else:
         tensors, values, notes = writing.write(config, state, info.classes)
     if info.extra.get("multilabel"):
         values["problem_type"] = "multi_label_classification"
         if info.extra.get("thresholds") is not None:
-            values[reading.THRESHOLDS] = info.extra["thresholds"]
+            values[THRESHOLDS] = info.extra["thresholds"]
     files = {"config.json": values}
     if info.preprocess is not None:
-        preprocess = completed(info.preprocess, config.size)
-        files["preprocessor_config.json"] = to_huggingface(preprocess, values["model_type"])
+        files["preprocessor_config.json"] = to_huggingface(info.preprocess, values["model_type"])
     return Export(save=directory(tensors, files), notes=notes, multilabel=True)

@@ -8,30 +8,36 @@ from torch import Tensor
 
 from vit.checkpoints.exporting import arithmetic_notes
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.huggingface.families import check_bit
-from vit.checkpoints.huggingface.reading import class_names, label_kind
-from vit.checkpoints.huggingface.writing import labels
+from vit.checkpoints.huggingface.labels import class_names, label_kind, labels
 from vit.checkpoints.layout import SAME, Op, Recognised, Rule, bound, count_layers, exported
 from vit.checkpoints.preprocessing import from_huggingface, preparation
+from vit.errors import UserError
 from vit.models.config import ROOT_CHANNELS, ResNetConfig
 
 _ROOT = "embedder.convolution.weight"
 _LINEAR = Op(lambda t: t[:, :, None, None], lambda t: (t[:, :, 0, 0],))
 """Their head is a matrix, ours a 1x1 convolution."""
+# Fields of config.json and the only value that is BiT's architecture; it is written as well.
+_FIXED = {
+    "layer_type": "preactivation",
+    "global_padding": None,
+    "hidden_act": "relu",
+    "num_groups": 32,
+    "embedding_dynamic_padding": False,
+    "output_stride": 32,
+    "width_factor": 1,
+}
 
 
 def matches(file: WeightFile) -> bool:
-    """Whether the keys are a Hugging Face BiT's, with or without a head."""
+    """True for the keys of a Hugging Face BiT, with or without a head."""
     return any(key.endswith(_ROOT) for key in file.shapes)
 
 
 def _rule(ours: str, prefix: str) -> Rule:
     if ours.startswith("head.fc."):
-        return Rule(
-            ours,
-            (ours.replace("head.fc.", "classifier.1."),),
-            _LINEAR if ours.endswith("weight") else SAME,
-        )
+        op = _LINEAR if ours.endswith("weight") else SAME
+        return Rule(ours, (ours.replace("head.fc.", "classifier.1."),), op)
     theirs = re.sub(r"^stages\.(\d+)\.blocks\.", r"encoder.stages.\1.layers.", ours)
     return Rule(ours, (prefix + theirs.replace("stem.conv.", "embedder.convolution."),))
 
@@ -43,9 +49,11 @@ def _our_name(key: str, prefix: str) -> str:
 
 
 def recognise(file: WeightFile) -> Recognised:
-    """A Hugging Face BiT as our ResNet."""
+    """A Hugging Face BiT as our ResNet. UserError where config.json describes another ResNet."""
+    for name, usual in _FIXED.items():
+        if (value := file.config.get(name, usual)) != usual:
+            raise UserError(f"{file.path}: {name}={value!r} is not BiT's {usual!r}")
     prefix = next(key for key in file.shapes if key.endswith(_ROOT)).removesuffix(_ROOT)
-    check_bit(file)
     names = [_our_name(key, prefix) for key in file.shapes]
     stages = count_layers(names, "stages.")
     root, in_channels, _, _ = file.shapes[prefix + _ROOT]
@@ -57,6 +65,7 @@ def recognise(file: WeightFile) -> Recognised:
         ws_mode="timm",
     )
     tensors, used = bound(file, [_rule(name, prefix) for name in names])
+    assumed = "there is no config.json: BiT's own groups, activation, padding and strides"
     return Recognised(
         format="Hugging Face",
         config=config,
@@ -65,9 +74,7 @@ def recognise(file: WeightFile) -> Recognised:
         classes=class_names(file.config, config.num_classes),
         **preparation(from_huggingface, file.preprocessor, config.size),
         extra=label_kind(file.config, config.num_classes),
-        notes=[]
-        if file.config
-        else ["there is no config.json: BiT's own groups, activation, padding and strides"],
+        notes=[] if file.config else [assumed],
     )
 
 
@@ -84,12 +91,7 @@ def write(
         "embedding_size": config.root_channels,
         "hidden_sizes": config.stage_channels,
         "depths": list(config.depths),
-        "layer_type": "preactivation",
-        "hidden_act": "relu",
-        "global_padding": None,
-        "num_groups": 32,
-        "embedding_dynamic_padding": False,
-        "width_factor": 1,
+        **_FIXED,
         **labels(config.num_classes, classes),
     }
     return tensors, values, arithmetic_notes("transformers", config, ws_mode="timm")

@@ -1,27 +1,21 @@
-"""Hugging Face's ViT, DeiT and DINOv2 (with and without registers), read and written.
+"""Hugging Face's ViT, DeiT, ViT-MSN, DINOv2 (with and without registers) and DINOv3, read.
 
 Files on the hub keep the key names of transformers 4; a state dict of transformers 5 has shorter
-ones. Both are read, and the hub's are written, as transformers itself does on saving.
-Sources: transformers 5.23, models/{vit,deit,dinov2}/modeling_*.py and conversion_mapping.py.
+ones. Both are read, and the hub's are written, as transformers itself does on saving. Of vit_mae
+and dpt only the encoder is read, without masking and without heads.
+Sources: transformers 5.23, models/{vit,deit,vit_msn,vit_mae,dpt,dinov2,dinov2_with_registers,
+dinov3_vit}/modeling_*.py and conversion_mapping.py.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
-
-from torch import Tensor
 
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.huggingface.families import (
-    activation,
-    check_family,
-    check_pooler,
-    epsilon,
-)
+from vit.checkpoints.huggingface.labels import class_names, label_kind
 from vit.checkpoints.layout import (
     ANTIALIASED,
     HALVES,
     JOINED,
-    NO_QKV_BIASES,
+    KEYLESS,
     SAME,
     LazyTensors,
     MissingFact,
@@ -32,12 +26,32 @@ from vit.checkpoints.layout import (
     fill_qkv_biases,
     grid_of,
     layer,
+    positions_into_token,
 )
 from vit.checkpoints.preprocessing import from_huggingface, preparation
+from vit.checkpoints.refusals import check_signs, refused
 from vit.errors import UserError
-from vit.models.config import ViTConfig
+from vit.models.config import Activation, PosResize, Rotary, ViTConfig
 
+# Family that gives the same logits here -> epsilon of its norms where config.json is silent.
+_EPSILON = {
+    "vit": 1e-12,
+    "deit": 1e-12,
+    "vit_msn": 1e-6,
+    "vit_mae": 1e-12,
+    "dpt": 1e-12,
+    "dinov2": 1e-6,
+    "dinov2_with_registers": 1e-6,
+    "dinov3_vit": 1e-5,
+}
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
 _POSITIONS = "embeddings.position_embeddings"
+_PATCHES_OF_DINOV3 = "embeddings.patch_embeddings.weight"
 # Family -> our name of a layer's part -> theirs; several are stored apart.
 _VIT = {
     "norm1": ("layernorm_before",),
@@ -51,6 +65,17 @@ _DINOV2 = {
     **_VIT,
     **{name: (name,) for name in ("norm1", "norm2", "mlp.fc1", "mlp.fc2")},
 }
+_GATED = {"mlp.fc1": ("mlp.gate_proj", "mlp.up_proj"), "mlp.fc2": ("mlp.down_proj",)}
+_ATTENTION = {
+    "attn.qkv": tuple(f"attention.{name}_proj" for name in "qkv"),
+    "attn.proj": ("attention.o_proj",),
+}
+_DINOV3 = {
+    **_ATTENTION,
+    **{name: (name,) for name in ("norm1", "norm2")},
+    "mlp.fc1": ("mlp.up_proj",),
+    "mlp.fc2": ("mlp.down_proj",),
+}
 SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "vit": _VIT,
     "dinov2": _DINOV2,
@@ -59,62 +84,59 @@ SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
         "mlp.fc1": ("mlp.weights_in",),
         "mlp.fc2": ("mlp.weights_out",),
     },
-    "transformers 5": {
-        "attn.qkv": tuple(f"attention.{name}_proj" for name in "qkv"),
-        "attn.proj": ("attention.o_proj",),
-    },
-    "transformers 5, gated": {
-        "mlp.fc1": ("mlp.gate_proj", "mlp.up_proj"),
-        "mlp.fc2": ("mlp.down_proj",),
-    },
+    "transformers 5": _ATTENTION,
+    "transformers 5, gated": _GATED,
 }
+SPELLINGS_OF_DINOV3 = {"dinov3, gated": {**_DINOV3, **_GATED}, "dinov3": _DINOV3}
 _OPS = {1: SAME, 2: HALVES, 3: JOINED}
 
 
 def matches(file: WeightFile) -> bool:
-    """Whether the keys are a Hugging Face ViT's, with or without a head."""
-    return any(key.endswith(_POSITIONS) for key in file.shapes)
+    """True for the keys of a Hugging Face ViT, with or without a head."""
+    return _is_dinov3(file) or any(key.endswith(_POSITIONS) for key in file.shapes)
 
 
-def _prefix(file: WeightFile) -> str:
-    """'vit.', 'deit.', 'dinov2.' ... in models with a head, '' in bare ones."""
-    return next(key for key in file.shapes if key.endswith(_POSITIONS)).removesuffix(_POSITIONS)
+def _is_dinov3(file: WeightFile) -> bool:
+    return _PATCHES_OF_DINOV3 in file.shapes and any(
+        f"{stem}0.attention.q_proj.weight" in file.shapes for stem in ("layer.", "model.layer.")
+    )
 
 
-def layer_rules(i: int, base: str, spellings: Iterable[str]) -> list[Rule]:
-    """Layer `i`, whose keys start with `base`."""
-    rules = [Rule(f"blocks.{i}.ls{n}.gamma", (f"{base}layer_scale{n}.lambda1",)) for n in (1, 2)]
-    for spelling in spellings:
-        for ours, names in SPELLINGS[spelling].items():
-            theirs = (f"{base}{name}" for name in names)
-            rules += layer(f"blocks.{i}.{ours}", *theirs, op=_OPS[len(names)])
-    return rules
+def vit_rules(
+    prefix: str,
+    stem: str,
+    depth: int,
+    spellings: Iterable[Mapping[str, tuple[str, ...]]],
+    *,
+    dinov3: bool = False,
+    keyless: bool = False,
+) -> list[Rule]:
+    """All of a model but DeiT's two heads. `stem`: what the keys of the layers begin with.
 
-
-def _stem(file: WeightFile, prefix: str) -> str:
-    """What the keys of the layers begin with, before their number.
-
-    transformers 5 saves ViTMSNForImageClassification with layers that have no prefix.
+    `keyless`: queries and values have biases, and keys have none.
     """
-    stems = [f"{start}{name}" for start in (prefix, "") for name in ("encoder.layer.", "layers.")]
-    present = [stem for stem in stems if any(key.startswith(f"{stem}0.") for key in file.shapes)]
-    return present[0] if present else stems[0]
-
-
-def vit_rules(prefix: str, stem: str, depth: int, spellings: Iterable[str]) -> list[Rule]:
-    """All of a model but DeiT's two heads. `stem`: what the keys of the layers begin with."""
+    projection = "patch_embeddings" if dinov3 else "patch_embeddings.projection"
     rules = [
         Rule("cls_token", (f"{prefix}embeddings.cls_token",)),
         Rule("dist_token", (f"{prefix}embeddings.distillation_token",)),
         Rule("reg_token", (f"{prefix}embeddings.register_tokens",)),
         Rule("pos_embed", (f"{prefix}{_POSITIONS}",)),
-        *layer("patch_embed.proj", f"{prefix}embeddings.patch_embeddings.projection"),
-        *layer("norm", f"{prefix}layernorm"),
+        *layer("patch_embed.proj", f"{prefix}embeddings.{projection}"),
+        *layer("norm", f"{prefix}norm" if dinov3 else f"{prefix}layernorm"),
         *layer("pre_logits.fc", f"{prefix}pooler.dense"),
         *layer("head", "classifier"),
     ]
     for i in range(depth):
-        rules += layer_rules(i, f"{stem}{i}.", spellings)
+        base, ours = f"{stem}{i}.", f"blocks.{i}."
+        rules += [Rule(f"{ours}ls{n}.gamma", (f"{base}layer_scale{n}.lambda1",)) for n in (1, 2)]
+        for spelling in spellings:
+            for part, names in spelling.items():
+                theirs = (f"{base}{name}" for name in names)
+                rules += layer(f"{ours}{part}", *theirs, op=_OPS[len(names)])
+        if keyless:
+            rules = [rule for rule in rules if rule.ours != f"{ours}attn.qkv.bias"]
+            biases = tuple(f"{base}attention.{name}_proj.bias" for name in "qv")
+            rules.append(Rule(f"{ours}attn.qkv.bias", biases, KEYLESS))
     return rules
 
 
@@ -125,69 +147,81 @@ def teacher_rules() -> list[Rule]:
 
 def recognise(file: WeightFile) -> Recognised:
     """A Hugging Face file as one of our models; config.json supplies what shapes cannot say."""
-    check_family(file)
+    if _is_dinov3(file):
+        return _recognise_dinov3(file)
     prefix = _prefix(file)
     keys = file.shapes
     dinov2 = any(key.endswith(".layer_scale1.lambda1") for key in keys)
     stem = _stem(file, prefix)
     depth = count_layers(keys, stem)
     teacher = "cls_classifier.weight" in keys
-    tensors, used = bound(file, [*vit_rules(prefix, stem, depth, SPELLINGS), *teacher_rules()])
+    rules = [*vit_rules(prefix, stem, depth, SPELLINGS.values()), *teacher_rules()]
+    tensors, used = bound(file, rules)
     config = _config(file, prefix, stem, depth, dinov2=dinov2, teacher=teacher)
     if file.config.get("qkv_bias") is False:
         fill_qkv_biases(tensors, config)
-    if "reg_token" in tensors and not config.num_registers:
-        del tensors["reg_token"]  # a tensor of 0 tokens
     if "dist_token" in tensors and not teacher:
-        _distillation_as_register(tensors)
-    left_out = {}
-    if f"{prefix}embeddings.mask_token" in keys:
-        left_out[f"{prefix}embeddings.mask_token"] = "used in pre-training only"
+        # DeiT without its second head: the token only takes part, which is what a register does.
+        tensors["reg_token"] = tensors.pop("dist_token")
+        positions_into_token(tensors, "reg_token", 1, 1)
+    return _recognised(file, f"{prefix}embeddings.mask_token", config, tensors, used)
+
+
+def _recognised(
+    file: WeightFile, mask: str, config: ViTConfig, tensors: LazyTensors, used: set[str]
+) -> Recognised:
+    if not config.num_registers:
+        tensors.pop("reg_token", None)  # a tensor of 0 tokens
     return Recognised(
         format="Hugging Face",
         config=config,
         tensors=tensors,
         used=used,
-        left_out=left_out,
+        left_out={mask: "used in pre-training only"} if mask in file.shapes else {},
         classes=class_names(file.config, config.num_classes),
         **preparation(from_huggingface, file.preprocessor, config.size),
         extra=label_kind(file.config, config.num_classes),
         notes=[] if file.config else ["there is no config.json: exact GELU is assumed"],
-        foreign="" if "blocks.0.attn.qkv.bias" in tensors else NO_QKV_BIASES,
     )
 
 
-def _distillation_as_register(tensors: LazyTensors) -> None:
-    """DeiT without its second head: the token only takes part, which is what a register does.
+def check_family(file: WeightFile) -> None:
+    """UserError for a model that is not known to give the same logits here.
 
-    Its position is added once and for all, since registers have none; the sum is the same.
+    config.json names it; without one, a tensor that none of ours has does.
     """
-    token, table = tensors.pop("dist_token"), tensors["pos_embed"]
+    name = file.config.get("model_type")
+    if name is None:
+        check_signs(file.path, file.shapes)
+    elif name not in (*_EPSILON, "bit"):
+        raise refused("Hugging Face", name)
 
-    def without_slot() -> Tensor:
-        whole = table()
-        return whole[:, [0, *range(2, whole.shape[1])]]
 
-    tensors["reg_token"] = lambda: token() + table()[:, 1:2]
-    tensors["pos_embed"] = without_slot
+def _prefix(file: WeightFile) -> str:
+    """'vit.', 'deit.', 'dinov2.' ... in models with a head, '' in bare ones."""
+    return next(key for key in file.shapes if key.endswith(_POSITIONS)).removesuffix(_POSITIONS)
+
+
+def _stem(file: WeightFile, prefix: str) -> str:
+    """The beginning of the layers' keys, before their number.
+
+    transformers 5 saves ViTMSNForImageClassification with layers that have no prefix.
+    """
+    stems = [f"{start}{name}" for start in (prefix, "") for name in ("encoder.layer.", "layers.")]
+    present = [stem for stem in stems if any(key.startswith(f"{stem}0.") for key in file.shapes)]
+    return present[0] if present else stems[0]
 
 
 def _config(
     file: WeightFile, prefix: str, stem: str, depth: int, *, dinov2: bool, teacher: bool
 ) -> ViTConfig:
     shapes, config = file.shapes, file.config
-    projection = f"{prefix}embeddings.patch_embeddings.projection.weight"
-    if projection not in shapes or len(shapes[projection]) != 4:
-        raise UserError(f"{file.path} has no {projection}: its patches are embedded in another way")
-    width, in_channels, patch_size, other_side = shapes[projection]
-    if patch_size != other_side:
-        raise UserError(
-            f"{file.path} has patches of {patch_size}x{other_side} pixels; only squares fit"
-        )
-    heads = file.hints.get("num_heads") or config.get("num_attention_heads")
-    norm_epsilon = epsilon(file, dinov2=dinov2)
-    if heads is None or norm_epsilon is None:
-        options = {"num_heads=...": heads, "layer_norm_eps=...": norm_epsilon}
+    width, in_channels, patch_size = _patches(
+        file, f"{prefix}embeddings.patch_embeddings.projection.weight"
+    )
+    heads, epsilon = _heads(file), _epsilon(file, "dinov2" if dinov2 else None)
+    if heads is None or epsilon is None:
+        options = {"num_heads=...": heads, "layer_norm_eps=...": epsilon}
         raise MissingFact(
             f"{file.path} needs the config.json that Hugging Face saves beside it: the number of "
             "attention heads and the epsilon of the norms are nowhere else; put it there, or",
@@ -195,15 +229,17 @@ def _config(
         )
     distillation = f"{prefix}embeddings.distillation_token" in shapes
     register_tokens = shapes.get(f"{prefix}embeddings.register_tokens")
-    registers = register_tokens[1] if register_tokens else 0
     size = config.get("image_size")
-    known = (size, size) if isinstance(size, int) else tuple(size) if size else None
-    slots = 1 + distillation
-    grid, _ = grid_of(shapes[f"{prefix}{_POSITIONS}"][1], [slots], known, patch_size)
+    known_size = (size, size) if isinstance(size, int) else tuple(size) if size else None
+    grid, _ = grid_of(
+        shapes[f"{prefix}{_POSITIONS}"][1], [1 + distillation], known_size, patch_size
+    )
     head = shapes.get("cls_classifier.weight" if teacher else "classifier.weight")
     pooler = shapes.get(f"{prefix}pooler.dense.weight")
-    if pooler:
-        check_pooler(file)
+    if pooler and config.get("pooler_act", "tanh") != "tanh":
+        raise UserError(f"{file.path}: pooler_act={config['pooler_act']!r} is not supported here")
+    # transformers resizes the tables of its register models with antialiasing, and no others.
+    resize: PosResize = "bilinear" if config.get("model_type") == "dpt" else "bicubic"
     gated = any(f"{stem}0.mlp.{name}.weight" in shapes for name in ("weights_in", "gate_proj"))
     return ViTConfig(
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
@@ -212,50 +248,125 @@ def _config(
         num_classes=head[0] if head else 0,
         width=width,
         depth=depth,
-        mlp_dim=_mlp_dim(shapes, stem),
+        mlp_dim=_mlp_dim(file, stem),
         num_heads=heads,
         pool="cls_gap" if head and head[1] == 2 * width else "cls",
         distillation_token=teacher,
-        num_registers=registers + int(distillation and not teacher),
-        # transformers resizes the tables of its register models with antialiasing, and no others.
-        pos_resize=ANTIALIASED
-        if register_tokens
-        else "bilinear"
-        if config.get("model_type") == "dpt"
-        else "bicubic",
+        num_registers=(register_tokens or (1, 0))[1] + int(distillation and not teacher),
+        pos_resize=ANTIALIASED if register_tokens else resize,
         representation_size=pooler[0] if pooler and not head else None,
-        layer_scale=float(config.get("layerscale_value", 1.0)) if dinov2 else None,
-        activation="swiglu" if gated else activation(file),
-        layer_norm_eps=norm_epsilon,
+        layer_scale=config.get("layerscale_value", 1.0) if dinov2 else None,
+        activation="swiglu" if gated else _activation(file),
+        layer_norm_eps=epsilon,
     )
 
 
-def _mlp_dim(shapes: Mapping[str, tuple[int, ...]], stem: str) -> int:
-    for names in SPELLINGS.values():
+def _patches(file: WeightFile, projection: str) -> tuple[int, int, int]:
+    """Width, input channels and side of the patches."""
+    if len(file.shapes[projection]) != 4:
+        raise UserError(f"{file.path} embeds its patches in another way, which is not read here")
+    width, in_channels, side, other_side = file.shapes[projection]
+    if side != other_side:
+        raise UserError(f"{file.path} has patches of {side}x{other_side} pixels; only squares fit")
+    return width, in_channels, side
+
+
+def _mlp_dim(file: WeightFile, stem: str) -> int:
+    for names in (*SPELLINGS.values(), _DINOV3):
         key = f"{stem}0.{names.get('mlp.fc2', ('',))[0]}.weight"
-        if shapes.get(key):
-            return shapes[key][-1]
-    raise UserError("the file's MLP layers are missing")
+        if key in file.shapes:
+            return file.shapes[key][-1]
+    raise UserError(f"{file.path} has an MLP of other layers, which is not supported here")
 
 
-def class_names(config: dict[str, Any], num_classes: int) -> list[str] | None:
-    """id2label in order; transformers' placeholders LABEL_0, LABEL_1 ... are no names."""
-    labels = {int(key): str(name) for key, name in (config.get("id2label") or {}).items()}
-    if sorted(labels) != list(range(num_classes)) or not labels:
-        return None
-    names = [labels[i] for i in range(num_classes)]
-    return None if names == [f"LABEL_{i}" for i in range(num_classes)] else names
+def _heads(file: WeightFile) -> int | None:
+    return file.hints.get("num_heads") or file.config.get("num_attention_heads")
 
 
-THRESHOLDS = "label_thresholds"
-"""Field of config.json with a threshold per class; transformers keeps it and does not use it."""
+def _epsilon(file: WeightFile, family: str | None) -> float | None:
+    """Epsilon of the norms by the user's word or config.json, whose default is its family's.
+
+    None where neither says it: the families with the same tensors have different ones.
+    """
+    default = _EPSILON.get(file.config.get("model_type") or family or "")
+    value = file.hints.get("layer_norm_eps", file.config.get("layer_norm_eps", default))
+    return value
 
 
-def label_kind(config: dict[str, Any], num_classes: int) -> dict[str, Any]:
-    """`extra` of a model whose images may have several labels: its scores are sigmoids."""
-    if config.get("problem_type") != "multi_label_classification":
-        return {}
-    thresholds = config.get(THRESHOLDS)
-    if thresholds is None or len(thresholds) != num_classes:
-        return {"multilabel": True}
-    return {"multilabel": True, "thresholds": thresholds}
+def _activation(file: WeightFile) -> Activation:
+    """GELU's form by the user's word or config.json. UserError for another activation."""
+    if "activation" in file.hints:
+        return file.hints["activation"]
+    name = file.config.get("hidden_act", "gelu")
+    if name not in _ACTIVATIONS:
+        raise UserError(f"{file.path}: hidden_act={name!r} is not one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def _recognise_dinov3(file: WeightFile) -> Recognised:
+    stem = "model.layer." if "model.layer.0.norm1.weight" in file.shapes else "layer."
+    depth = count_layers(file.shapes, stem)
+    gated = f"{stem}0.mlp.gate_proj.weight" in file.shapes
+    keyless = f"{stem}0.attention.k_proj.bias" not in file.shapes
+    spellings = SPELLINGS_OF_DINOV3.values()
+    rules = vit_rules("", stem, depth, spellings, dinov3=True, keyless=keyless)
+    tensors, used = bound(file, rules)
+    config = _config_of_dinov3(file, stem, depth, gated=gated)
+    if f"{stem}0.attention.q_proj.bias" not in file.shapes:
+        fill_qkv_biases(tensors, config)
+    return _recognised(file, "embeddings.mask_token", config, tensors, used)
+
+
+def _config_of_dinov3(file: WeightFile, stem: str, depth: int, *, gated: bool) -> ViTConfig:
+    config, hints = file.config, file.hints
+    width, in_channels, patch_size = _patches(file, _PATCHES_OF_DINOV3)
+    heads = _heads(file)
+    if heads is None or not (config or "rotary" in hints):
+        raise MissingFact(
+            f"{file.path} needs the config.json that Hugging Face saves beside it: the number of "
+            "attention heads and the form of the rotary positions are nowhere else; put it there, "
+            "or",
+            *([] if heads else ["num_heads=..."]),
+            *([] if "rotary" in hints else ["rotary={}, DINOv3's,"]),
+        )
+    if gated and config.get("hidden_act", "silu") != "silu":
+        raise UserError(
+            f"{file.path}: hidden_act={config['hidden_act']!r} in a gated MLP is not supported "
+            "here, only 'silu'"
+        )
+    size = hints.get("image_size") or config.get("image_size", 224)
+    rows, columns = (size, size) if isinstance(size, int) else size
+    return ViTConfig(
+        # The grid of an image is that of its whole patches.
+        image_size=(rows // patch_size * patch_size, columns // patch_size * patch_size),
+        patch_size=patch_size,
+        in_channels=in_channels,
+        num_classes=0,
+        width=width,
+        depth=depth,
+        mlp_dim=_mlp_dim(file, stem),
+        num_heads=heads,
+        num_registers=file.shapes.get("embeddings.register_tokens", (1, 0))[1],
+        pos_embed="none",
+        rotary=Rotary.of(hints["rotary"]) if "rotary" in hints else _rotary(file),
+        layer_scale=config.get("layerscale_value", 1.0),
+        activation="swiglu" if gated else _activation(file),
+        layer_norm_eps=_epsilon(file, "dinov3_vit") or 0.0,
+    )
+
+
+def _rotary(file: WeightFile) -> Rotary:
+    """The positions of config.json, with the library's defaults."""
+    config = file.config
+    kinds = config.get("rope_parameters") or config.get("rope_scaling")
+    if kinds:
+        raise UserError(
+            f"{file.path}: rotary positions with rope_parameters={kinds!r} are not supported here"
+        )
+    return Rotary(
+        period=config.get("rope_theta", 100.0),
+        key_bias=config.get("key_bias", False),
+        shift=config.get("pos_embed_shift"),
+        jitter=config.get("pos_embed_jitter"),
+        rescale=config.get("pos_embed_rescale", 2.0),
+    )

@@ -1,4 +1,4 @@
-"""Our ViTs as files that Hugging Face's transformers loads: ViT, DeiT, DINOv2, and with registers.
+"""Our ViTs as files that Hugging Face's transformers loads: ViT, DeiT, DINOv2 and DINOv3.
 
 Written under the hub's key names, as transformers 5 itself still saves them.
 """
@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.exporting import ANY, check_expressed
-from vit.checkpoints.huggingface.reading import teacher_rules, vit_rules
+from vit.checkpoints.huggingface.labels import labels
+from vit.checkpoints.huggingface.reading import (
+    SPELLINGS,
+    SPELLINGS_OF_DINOV3,
+    teacher_rules,
+    vit_rules,
+)
 from vit.checkpoints.layout import exported
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -23,6 +29,7 @@ _ARCHITECTURES = {
         "Dinov2WithRegistersModel",
         "Dinov2WithRegistersForImageClassification",
     ),
+    "dinov3_vit": ("DINOv3ViTModel",),
 }
 
 
@@ -32,20 +39,31 @@ def write(
     """Tensors, config.json, and what the library answers otherwise; UserError where it has no such
     model."""
     kind = _kind(config)
-    dinov2 = kind.startswith("dinov2")
+    dinov2, dinov3 = kind.startswith("dinov2"), kind == "dinov3_vit"
     prefix = f"{kind}." if config.num_classes else ""
-    spelling = "dinov2" if dinov2 else "vit"
+    spelling = "dinov3" if dinov3 else "dinov2" if dinov2 else "vit"
     if config.activation == "swiglu":
-        spelling = "dinov2, gated"
-    rules = vit_rules(prefix, f"{prefix}encoder.layer.", config.depth, [spelling])
+        spelling += ", gated"
+    rules = vit_rules(
+        prefix,
+        "layer." if dinov3 else f"{prefix}encoder.layer.",
+        config.depth,
+        [{**SPELLINGS, **SPELLINGS_OF_DINOV3}[spelling]],
+        dinov3=dinov3,
+        keyless=config.rotary is not None and not config.rotary.key_bias,
+    )
     if kind == "deit" and config.num_classes:
         rules = [r for r in rules if not r.theirs[0].startswith("classifier.")] + teacher_rules()
     tensors = exported(state, rules)
     if dinov2 and config.num_classes:
         head = tensors["classifier.weight"]
         tensors["classifier.weight"] = _over_both_halves(head, config.pool)
+    embeddings, none = f"{prefix}embeddings.", state["cls_token"].new_zeros(1, 0, config.width)
     if dinov2:  # the library expects it; it plays no part outside pre-training
-        tensors[f"{prefix}embeddings.mask_token"] = state["cls_token"].new_zeros(1, config.width)
+        tensors[f"{embeddings}mask_token"] = none.new_zeros(1, config.width)
+    if dinov3:
+        tensors[f"{embeddings}mask_token"] = none.new_zeros(1, 1, config.width)
+        tensors.setdefault(f"{embeddings}register_tokens", none)
     values, notes = _config(config, kind, classes), []
     if not config.num_classes and config.pool != "cls":
         notes.append(
@@ -73,10 +91,11 @@ def _kind(config: ViTConfig) -> str:
         "image_size": [(config.size[0],) * 2],
         "activation": ("gelu", "gelu_tanh"),
     }
-    if config.layer_scale is not None:
+    if config.layer_scale is not None or config.rotary is not None:
         kind = "dinov2_with_registers" if config.num_registers else "dinov2"
-        expressed |= {"layer_scale": ANY, "num_registers": ANY}
         expressed |= {
+            "layer_scale": ANY,
+            "num_registers": ANY,
             "pool": ("cls", "gap", "cls_gap"),
             "activation": ("gelu", "gelu_tanh", "swiglu"),
         }
@@ -85,22 +104,18 @@ def _kind(config: ViTConfig) -> str:
         expressed["distillation_token"] = ANY
         if kind == "vit" and not config.num_classes:  # with a head the library has no tanh layer
             expressed["representation_size"] = ANY
+    if config.rotary is not None:
+        kind = "dinov3_vit"
+        expressed |= {"rotary": ANY, "pos_embed": ("none",), "image_size": ANY}
+        if config.layer_scale is None or config.num_classes:
+            part = "model without LayerScale" if config.layer_scale is None else "classifier"
+            raise UserError(f"Hugging Face's dinov3_vit has no {part}; try --to timm")
     check_expressed(f"Hugging Face's {kind}", config, "try --to timm", **expressed)
     return kind
 
 
-def labels(num_classes: int, classes: list[str] | None) -> dict[str, Any]:
-    """id2label and label2id, with transformers' placeholders where there are no names."""
-    if not num_classes:
-        return {}
-    names = classes or [f"LABEL_{i}" for i in range(num_classes)]
-    return {
-        "id2label": {str(i): name for i, name in enumerate(names)},
-        "label2id": {name: i for i, name in enumerate(names)},
-    }
-
-
 def _config(config: ViTConfig, kind: str, classes: list[str] | None) -> dict[str, Any]:
+    square = config.size[0] == config.size[1]
     values: dict[str, Any] = {
         "architectures": [_ARCHITECTURES[kind][config.num_classes > 0]],
         "model_type": kind,
@@ -109,19 +124,22 @@ def _config(config: ViTConfig, kind: str, classes: list[str] | None) -> dict[str
         "num_attention_heads": config.num_heads,
         "hidden_act": "gelu_pytorch_tanh" if config.activation == "gelu_tanh" else "gelu",
         "layer_norm_eps": config.layer_norm_eps,
-        "image_size": config.size[0],
+        "image_size": config.size[0] if square else list(config.size),
         "patch_size": config.patch_size,
         "num_channels": config.in_channels,
+        **labels(config.num_classes, classes),
+    }
+    if kind == "dinov3_vit":
+        return values | _values_of_dinov3(config)
+    values |= {
         "qkv_bias": True,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": 0.0,
-        **labels(config.num_classes, classes),
     }
     if kind.startswith("dinov2"):
-        swiglu = config.activation == "swiglu"
         values |= {
             "mlp_ratio": _mlp_ratio(config),
-            "use_swiglu_ffn": swiglu,
+            "use_swiglu_ffn": config.activation == "swiglu",
             "layerscale_value": config.layer_scale,
             "drop_path_rate": config.drop_path,
         }
@@ -131,6 +149,28 @@ def _config(config: ViTConfig, kind: str, classes: list[str] | None) -> dict[str
     values["intermediate_size"] = config.mlp_dim
     values["pooler_output_size"] = config.representation_size or config.width
     return values
+
+
+def _values_of_dinov3(config: ViTConfig) -> dict[str, Any]:
+    rotary, gated = config.rotary, config.activation == "swiglu"
+    assert rotary is not None
+    return {
+        **({"hidden_act": "silu"} if gated else {}),
+        "use_gated_mlp": gated,
+        "intermediate_size": config.mlp_dim,
+        "num_register_tokens": config.num_registers,
+        "query_bias": True,
+        "key_bias": rotary.key_bias,
+        "value_bias": True,
+        "proj_bias": True,
+        "mlp_bias": True,
+        "layerscale_value": config.layer_scale,
+        "drop_path_rate": config.drop_path,
+        "rope_theta": rotary.period,
+        "pos_embed_shift": rotary.shift,
+        "pos_embed_jitter": rotary.jitter,
+        "pos_embed_rescale": rotary.rescale,
+    }
 
 
 def _mlp_ratio(config: ViTConfig) -> int:

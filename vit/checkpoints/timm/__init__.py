@@ -1,4 +1,4 @@
-"""timm's ViT, DeiT, DeiT-III, DINOv2, hybrids and BiT, read and written."""
+"""timm's ViT, DeiT, DeiT-III, DINOv2, DINOv3, hybrids and BiT, read and written."""
 
 from vit.checkpoints.timm.reading import matches, recognise
 from vit.checkpoints.timm.writing import write

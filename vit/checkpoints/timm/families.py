@@ -1,41 +1,22 @@
-"""What timm's models compute that no tensor shows: heads, GELU, pooling; and what is refused.
+"""Facts about timm's models that no tensor shows: heads, GELU, pooling, rotary positions.
 
 timm describes a file by the name of an architecture and the arguments that were changed
 (`architecture` and `model_args` of config.json). The architectures that give the same logits here
-are listed below; every other one is refused, with its reason where it has one. A test compares the
-list with the arguments that timm's own entries build with.
+are listed below; every other one is refused. A test compares the list with the arguments that
+timm's own entries build with.
 Source: timm 1.0.31, models/{vision_transformer,vision_transformer_hybrid,deit,resnetv2,eva}.py.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.layout import NO_QKV_BIASES, MissingFact
+from vit.checkpoints.layout import SIZES, MissingFact
+from vit.checkpoints.refusals import refused
 from vit.errors import UserError
-from vit.models.config import Activation, ViTConfig
+from vit.models.config import Activation, Rotary, ViTConfig
 
-# Width and heads of the size that an architecture's name has.
-_SIZES = {
-    "tiny": (192, 3),
-    "wee": (256, 4),
-    "little": (320, 5),
-    "small": (384, 6),
-    "medium": (512, 8),
-    "mediumd": (512, 8),
-    "betwixt": (640, 10),
-    "base": (768, 12),
-    "so150m": (896, 14),
-    "so150m2": (832, 13),
-    "large": (1024, 16),
-    "so400m": (1152, 16),
-    "huge": (1280, 16),
-    "giant": (1408, 16),
-    "giantopt": (1536, 16),
-    "gigantic": (1664, 16),
-}
 # Architectures whose width or heads are not those of the size in their name.
 _EXCEPTIONS = {
     "test_vit": (64, 2),
@@ -60,7 +41,7 @@ _TANH = (
     "so400m_patch16_siglip",
     "giantopt_patch16_siglip",
 )
-# Pattern of an architecture without its image size -> its pooling. "S" is a name of _SIZES.
+# Pattern of an architecture without its image size -> its pooling. "S" is a name of SIZES.
 _EQUAL = (
     (r"deit_S(_distilled)?_patch\d+", "token"),
     (r"deit3_S_patch\d+", "token"),
@@ -91,55 +72,6 @@ _RENAMED = (
     (re.compile(r"^vit_base_resnet50(?=_(224|384)$)"), "vit_base_r50_s16"),
 )
 _OLD_TAGS = re.compile(r"_(in21k|in21ft1k|in22ft1k|sam|dino)$")
-# The first pattern that is in the name of a refused architecture says why.
-_REASONS = (
-    (r"_pe_", "a norm before the blocks (Perception Encoder)"),
-    (r"sapiens2", "RMS norms, and keys that several heads share"),
-    (r"eva02_(?!enormous)", "rotary positions of row and column numbers (EVA-02)"),
-    (r"rope", "rotary positions of row and column numbers (RoPE-ViT)"),
-    (r"^beit3", "norms inside attention and MLP"),
-    (r"^beit|relpos", "relative positions"),
-    (r"^samvit", "relative positions and attention in windows"),
-    (r"^eva", "biases of queries and values that are stored apart (EVA)"),
-    (r"quickgelu", "QuickGELU and a norm before the blocks (CLIP)"),
-    (r"clip", "a norm before the blocks (CLIP)"),
-    (r"_xp_|pwee", "attention and MLP side by side"),
-    (r"18x2", "two branches side by side in each layer"),
-    (r"dwee|dlittle", "differential attention"),
-    (r"_rpn_", "norms behind the branches"),
-    (r"radio|intern", "no norm after the last block"),
-    (r"aimv2", "RMS norms and gated MLPs without biases"),
-    (r"^naflexvit", "patches of NaFlex"),
-    (r"^vit_.*(mci|resnet\d+d)", "another convolutional stem"),
-    (r"^test_vit3", "attention pooling that sees the registers"),
-    (r"^test_vit4", "RMS norms"),
-    (r"^resnetv2", "another ResNet than BiT's"),
-)
-# Signs in a bare file's keys. Ours are timm's names, so these are parts that are not ours.
-_SIGNS = (
-    (r"^norm_pre\.", "a norm before the blocks (CLIP)"),
-    (r"(^|\.)rope\.", "rotary positions"),
-    (r"^rope_embed\.", "periods in bfloat16 (Meta's own DINOv3; timm's and Hugging Face's fit)"),
-    (r"rel_pos|relative_position", "relative positions (as in BEiT)"),
-    (r"\.attn\.[qk]_norm\.", "norms of queries and keys"),
-    (r"\.attn\.(q_bias|v_bias)$", "biases of queries and values that are stored apart (EVA)"),
-    (r"\.attn\.q_proj\.", "queries, keys and values that are stored apart (EVA)"),
-    (r"\.attn\.(lambda|sub_norm)", "differential attention"),
-    (r"\.(attn|mlp)\.norm\.", "norms inside attention and MLP"),
-    (r"^patch_embed\.norm\.", "a norm of the patches"),
-    (r"^patch_embed\.backbone\.(?!conv\.|norm\.|stem\.|stages\.)", "another convolutional stem"),
-    (r"^embeds\.", "patches of NaFlex"),
-    (r"\.running_mean$", "batch norms"),
-    (r"^stages\..*\.norm1\.(v|tau|eps)$|^stem\.(conv1|norm)\.", "another ResNet than BiT's"),
-)
-_NEEDED = (
-    ("patch_embed.proj.weight", "patches that are embedded in another way"),
-    ("blocks.0.mlp.fc1.weight", "an MLP of other layers"),
-    ("blocks.0.mlp.fc2.weight", "an MLP of other layers"),
-    ("blocks.0.attn.qkv.bias", NO_QKV_BIASES),
-    ("blocks.0.attn.proj.bias", "attention without a bias behind it"),
-    ("blocks.0.norm1.bias", "norms without biases (RMS norms)"),
-)
 # Arguments that change no logit, whose change the tensors show, or that are read below.
 _KNOWN = frozenset(
     "num_heads global_pool act_layer img_size patch_size in_chans num_classes embed_dim depth "
@@ -149,6 +81,19 @@ _KNOWN = frozenset(
     "attn_drop_rate drop_path_rate layers width_factor zero_init_last scriptable exportable "
     "no_jit".split()
 )
+# Further ones of models with rotary positions, and the form of the positions, in timm's words.
+_KNOWN_OF_DINOV3 = frozenset(
+    "attn_type use_abs_pos_emb num_reg_tokens qkv_fused swiglu_mlp swiglu_align_to use_fc_norm "
+    "use_post_transformer_norm rope_temperature rope_shift_coords rope_jitter_coords "
+    "rope_rescale_coords".split()
+)
+ROTARY_FORM = {
+    "use_rot_pos_emb": True,
+    "rope_type": "dinov3",
+    "rope_rotate_half": True,
+    "rope_grid_indexing": "ij",
+    "rope_grid_offset": 0.0,
+}
 _GELU: dict[str, Activation] = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
 _GATES = ("silu", "swish")
 
@@ -161,7 +106,7 @@ _TWELVE_HEADS = (16, 24, 32)
 
 @dataclass(frozen=True)
 class Family:
-    """What the name of an architecture says beside its tensors."""
+    """Facts that the name of an architecture states."""
 
     architecture: str
     width: int
@@ -174,7 +119,7 @@ class Family:
 def architecture_of(file: WeightFile) -> str | None:
     """The name that timm's config.json gives, without tag and in today's spelling; None if none."""
     name = file.config.get("architecture") or described(file).get("architecture")
-    if not isinstance(name, str):
+    if name is None:
         return None
     name = _OLD_TAGS.sub("", name.split(".")[0])
     for pattern, new in _RENAMED:
@@ -184,98 +129,94 @@ def architecture_of(file: WeightFile) -> str | None:
 
 def described(file: WeightFile) -> dict[str, Any]:
     """`pretrained_cfg` of config.json, {} where there is none."""
-    values = file.config.get("pretrained_cfg")
-    return values if isinstance(values, dict) else {}
+    return file.config.get("pretrained_cfg") or {}
 
 
 def arguments_of(file: WeightFile) -> dict[str, Any]:
     """`model_args` of config.json, {} where there are none."""
-    values = file.config.get("model_args")
-    return values if isinstance(values, dict) else {}
+    return file.config.get("model_args") or {}
+
+
+def family_of(file: WeightFile) -> Family | None:
+    """The family that the description names; None without one. UserError for an unknown one."""
+    architecture = architecture_of(file)
+    if architecture is None:
+        return None
+    entry = family(architecture)
+    if entry is None:
+        raise refused("timm", architecture)
+    return entry
 
 
 def family(architecture: str) -> Family | None:
     """The family of an architecture that gives the same logits here; None for any other one."""
     stem = re.sub(r"_\d+$", "", architecture)
-    sizes = "|".join(_SIZES)
+    sizes = "|".join(SIZES)
     for pattern, pool in _EQUAL:
         if re.fullmatch(re.sub(r"(?<=[_(])S", f"({sizes})", pattern), stem) is None:
             continue
-        size = next((part for part in stem.split("_") if part in _SIZES), "")
+        size = next((part for part in stem.split("_") if part in SIZES), "")
         if stem not in _EXCEPTIONS and not size:
             continue
-        width, heads = _EXCEPTIONS.get(stem) or _SIZES[size]
+        width, heads = _EXCEPTIONS.get(stem) or SIZES[size]
         tanh = any(re.search(part, architecture) for part in _TANH)
         return Family(architecture, width, heads, "gelu_tanh" if tanh else "gelu", pool)
     return None
 
 
 def is_bit(architecture: str) -> bool:
-    """Whether this is one of timm's BiT models."""
+    """True for the name of one of timm's BiT models."""
     return _BIT.fullmatch(architecture) is not None
 
 
-def refused(architecture: str) -> str:
-    """Why an architecture that is not on the list is refused."""
-    for pattern, reason in _REASONS:
-        if re.search(pattern, architecture):
-            return f"timm's {architecture} has {reason}, which is not supported here"
-    return f"timm's {architecture} is no architecture that is known here to give the same logits"
+def rotary_of(file: WeightFile, entry: Family | None) -> Rotary | None:
+    """Rotary positions by the user's word, or DINOv3's as its arguments say; None without."""
+    if "rotary" in file.hints:
+        given = file.hints["rotary"]
+        return None if given is None else Rotary.of(given)
+    if entry is None or not re.search("dinov3|lingbot", entry.architecture):
+        return None
+    values = arguments_of(file)
+    return Rotary(
+        period=values.get("rope_temperature", 100.0),
+        key_bias=values.get("attn_type") == "rope",
+        shift=values.get("rope_shift_coords"),
+        jitter=values.get("rope_jitter_coords"),
+        rescale=values.get("rope_rescale_coords"),
+    )
 
 
-def foreign_sign(keys: Iterable[str]) -> str:
-    """A part that our models do not have by the name of one of its tensors; '' without such one."""
-    keys = list(keys)
-    return next((why for sign, why in _SIGNS if any(re.search(sign, key) for key in keys)), "")
-
-
-def foreign_part(file: WeightFile, keys: Iterable[str]) -> str:
-    """A part that our models do not have, as the names of the tensors show it; '' where none does.
-
-    `keys`: those of the file in our spelling. UserError where a layer that every model has is
-    missing.
-    """
-    keys = set(keys)
-    reasons = [sign] if (sign := foreign_sign(keys)) else []
-    for name, why in _NEEDED:
-        if name not in keys:
-            reasons.append(why)
-            if name.endswith("weight"):
-                raise UserError(
-                    f"{file.path} has {reasons[0]}, which is not supported here (no {name})"
-                )
-    if keys >= {"dist_token", "reg_token"}:  # timm has them as parameters and leaves them out
-        raise UserError(
-            f"{file.path} has registers beside a distillation token, which timm does not use"
-        )
-    if not keys & {"norm.weight", "fc_norm.weight"}:
-        reasons.append("no norm after the last block")
-    return reasons[0] if reasons else ""
+def epsilon(file: WeightFile, rotary: Rotary | None) -> float:
+    """Of the norms: timm's 1e-6, or DINOv3's 1e-5."""
+    return file.hints.get("layer_norm_eps", 1e-6 if rotary is None else 1e-5)
 
 
 def check_arguments(
     file: WeightFile,
-    known: Family | None,
+    entry: Family | None,
     *,
     has_prefix: bool,
     patch_size: int,
-    further: frozenset[str] = frozenset(),
+    rotary: Rotary | None = None,
 ) -> None:
     """UserError for an argument in `model_args` that changes logits in a way that is not known."""
     arguments = arguments_of(file)
     harmless = {
         "norm_layer": str(arguments.get("norm_layer")).replace("_", "").lower() == "layernorm",
         "pool_include_prefix": not (arguments.get("pool_include_prefix") and has_prefix)
-        or pooling(file, known) == "token",
+        or pooling(file, entry) == "token",
         "dynamic_img_pad": not arguments.get("dynamic_img_pad") or _divides(file, patch_size),
     }
+    if rotary is not None:
+        harmless |= dict.fromkeys(_KNOWN_OF_DINOV3, True)
+        harmless |= {name: arguments.get(name) == value for name, value in ROTARY_FORM.items()}
     for name, value in arguments.items():
-        if name not in _KNOWN | further and value is not None and not harmless.get(name):
+        if name not in _KNOWN and value is not None and not harmless.get(name):
             raise _unsupported(file, name, value)
 
 
 def _divides(file: WeightFile, patch_size: int) -> bool:
-    """Whether images of the model's own size fill their patches without padding."""
+    """True if images of the model's own size fill their patches without padding."""
     size = arguments_of(file).get("img_size") or described(file).get("input_size", [0, 0])[1:]
     sides = [size] if isinstance(size, int) else list(size)
     return bool(sides) and not any(side % patch_size for side in sides)
@@ -285,7 +226,7 @@ def _unsupported(file: WeightFile, name: str, value: object) -> UserError:
     return UserError(f"{file.path}: timm's {name}={value!r} (config.json) is not supported here")
 
 
-def activation(file: WeightFile, known: Family | None, *, gated: bool) -> Activation:
+def activation(file: WeightFile, entry: Family | None, *, gated: bool) -> Activation:
     """GELU's form. The user's word is taken first, then the description's, then timm's habit."""
     if "activation" in file.hints:
         return file.hints["activation"]
@@ -295,38 +236,38 @@ def activation(file: WeightFile, known: Family | None, *, gated: bool) -> Activa
             raise _unsupported(file, "act_layer", name)
         return "swiglu"
     if name is None:
-        return known.activation if known else "gelu"
+        return entry.activation if entry else "gelu"
     if name not in _GELU:
         raise _unsupported(file, "act_layer", name)
     return _GELU[name]
 
 
-def heads(file: WeightFile, known: Family | None, width: int) -> int | None:
+def heads(file: WeightFile, entry: Family | None, width: int) -> int | None:
     """Number of attention heads by the user's word or the description; None where both are silent.
 
     An architecture's own number holds at its own width, and where `embed_dim` was changed alone.
     """
     arguments = arguments_of(file)
     number = file.hints.get("num_heads") or arguments.get("num_heads")
-    if number is None and known is not None and (width == known.width or "embed_dim" in arguments):
-        number = known.num_heads
+    if number is None and entry is not None and (width == entry.width or "embed_dim" in arguments):
+        number = entry.num_heads
     return number
 
 
-def has_qkv_biases(file: WeightFile, known: Family | None) -> bool:
-    """Whether the attention of the model described has biases of queries, keys and values."""
-    has_biases = known is None or _WITHOUT_QKV_BIASES.search(known.architecture) is None
+def has_qkv_biases(file: WeightFile, entry: Family | None) -> bool:
+    """True if queries, keys and values of the model described have biases."""
+    has_biases = entry is None or _WITHOUT_QKV_BIASES.search(entry.architecture) is None
     return arguments_of(file).get("qkv_bias", has_biases) is not False
 
 
-def pooling(file: WeightFile, known: Family | None) -> str | None:
+def pooling(file: WeightFile, entry: Family | None) -> str | None:
     """timm's word for the pooling, None where nothing says it. UserError for one we do not have."""
     if "pool" in file.hints:
         return None
     arguments = arguments_of(file)
     name = file.config.get("global_pool")
     if name is None:
-        name = arguments.get("global_pool", known.pool if known else None)
+        name = arguments.get("global_pool", entry.pool if entry else None)
     if name not in (None, "token", "avg", "map"):
         raise _unsupported(file, "global_pool", name)
     return name

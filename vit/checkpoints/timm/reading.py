@@ -1,20 +1,18 @@
-"""timm's ViT, DeiT, DeiT-III, DINOv2, hybrids and BiT; and the official DeiT and DINOv2 files.
+"""timm's ViT, DeiT, DeiT-III, DINOv2, DINOv3, hybrids and BiT; and official DeiT and DINOv2 files.
 
 Our parameters have timm's names, so reading is mostly a question of what the shapes mean.
-Sources: timm 1.0, models/{vision_transformer,vision_transformer_hybrid,resnetv2,deit}.py;
+Sources: timm 1.0.31, models/{vision_transformer,vision_transformer_hybrid,resnetv2,deit,eva}.py;
 facebookresearch/deit and facebookresearch/dinov2 for the names their own files use.
 """
 
 import re
 from typing import Any, Literal
 
-from torch import Tensor
-
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.layout import (
     ANTIALIASED,
-    NO_QKV_BIASES,
-    LazyTensors,
+    HALVES,
+    KEYLESS,
     Recognised,
     Rule,
     bound,
@@ -23,34 +21,47 @@ from vit.checkpoints.layout import (
     grid_of,
     heads_of_width,
     patch_size_of,
+    positions_into_token,
 )
-from vit.checkpoints.preprocessing import (
-    HALF,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    described,
-    from_timm,
-    preparation,
-)
-from vit.checkpoints.timm import dinov3, families
+from vit.checkpoints.preprocessing import from_timm, of_imagenet, preparation, squashed
+from vit.checkpoints.refusals import check_signs, refused
+from vit.checkpoints.timm import families
 from vit.checkpoints.timm.families import Family
 from vit.errors import UserError
 from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, Rotary, ViTConfig
 
-_OFFICIAL_NAMES = (
-    (re.compile(r"\.gamma_([12])$"), r".ls\1.gamma"),  # DeiT-III
-    (re.compile(r"^register_tokens$"), "reg_token"),  # DINOv2
-    (re.compile(r"\.mlp\.w12\."), ".mlp.fc1."),
-    (re.compile(r"\.mlp\.w3\."), ".mlp.fc2."),
-)
 _STEM = "patch_embed.backbone."
-PREACTIVATION = "stages.0.blocks.0.conv1.weight"
+_PREACTIVATION = "stages.0.blocks.0.conv1.weight"
+# Their name -> ours, where they differ; the last two with rotary positions alone.
+_NAMES = (
+    (r"\.gamma_([12])$", r".ls\1.gamma"),  # DeiT-III and DINOv3
+    (r"^register_tokens$", "reg_token"),  # DINOv2
+    (r"\.mlp\.w12\.", ".mlp.fc1."),
+    (r"\.mlp\.w3\.", ".mlp.fc2."),
+)
+_NAMES_OF_PARTS = (
+    (r"\.attn\.[qv]_bias$", ".attn.qkv.bias"),
+    (r"\.mlp\.fc1_[gx]\.", ".mlp.fc1."),
+)
+
+
+def joined(ours: str, *, keyless: bool, split: bool) -> Rule | None:
+    """How DINOv3's tensors become one of ours that timm stores apart, None for any other.
+
+    `keyless`: the keys have no biases; `split`: the gate and the value of the MLP are two layers.
+    """
+    if keyless and ours.endswith(".attn.qkv.bias"):
+        block = ours.removesuffix("qkv.bias")
+        return Rule(ours, (f"{block}q_bias", f"{block}v_bias"), KEYLESS)
+    if split and ".mlp.fc1." in ours:
+        return Rule(ours, tuple(ours.replace("fc1", f"fc1_{part}") for part in "gx"), HALVES)
+    return None
 
 
 def matches(file: WeightFile) -> bool:
-    """Whether the keys are a timm ViT's or ResNet-v2's."""
+    """True for the keys of a timm ViT or ResNet-v2."""
     return "blocks.0.attn.qkv.weight" in file.shapes or (
-        "stem.conv.weight" in file.shapes and PREACTIVATION in file.shapes
+        "stem.conv.weight" in file.shapes and _PREACTIVATION in file.shapes
     )
 
 
@@ -60,33 +71,36 @@ def recognise(file: WeightFile) -> Recognised:
     UserError for an architecture that is not known to give the same logits, and where neither
     tensors nor description say something that changes them.
     """
-    if PREACTIVATION in file.shapes:
+    if _PREACTIVATION in file.shapes:
         return _recognise_resnet(file)
-    names = {key: _our_name(key) for key in file.shapes}
-    shapes = {names[key]: shape for key, shape in file.shapes.items()}
-    rules = [Rule(ours, (key,)) for key, ours in names.items()]
-    known = _family(file)
-    rotary = dinov3.rotary_of(file, known)
-    if rotary is not None:
-        shapes, rules = dinov3.joined(file.shapes, names)
-    foreign = families.foreign_part(file, shapes.keys())
+    entry = families.family_of(file)
+    check_signs(file.path, file.shapes)
+    rotary = families.rotary_of(file, entry)
+    names = {key: _our_name(key, rotary) for key in file.shapes}
+    shapes = file.renamed(names.get).shapes
+    if {"dist_token", "reg_token"} <= shapes.keys():
+        raise UserError(
+            f"{file.path} has registers beside a distillation token, which timm does not use"
+        )
     families.check_arguments(
         file,
-        known,
+        entry,
         has_prefix=not {"cls_token", "reg_token"}.isdisjoint(shapes),
         patch_size=shapes["patch_embed.proj.weight"][-1],
-        further=frozenset() if rotary is None else dinov3.arguments(file),
+        rotary=rotary,
     )
-    left_out = {}
-    if "mask_token" in shapes:
-        left_out["mask_token"] = "used in pre-training only"
+    rules = [
+        (rotary and joined(ours, keyless=key != ours, split=key != ours)) or Rule(ours, (key,))
+        for key, ours in names.items()
+    ]
+    left_out = {"mask_token": "used in pre-training only"} if "mask_token" in shapes else {}
     tensors, used = bound(file, [rule for rule in rules if rule.ours != "mask_token"])
     notes: list[str] = []
-    config, register_slots = _config(file, shapes, known, notes, rotary)
-    bare = known is None and rotary is not None and not rotary.key_bias
-    if foreign == NO_QKV_BIASES and (bare or not families.has_qkv_biases(file, known)):
+    config, register_slots = _config(file, shapes, entry, notes, rotary)
+    bare = entry is None and rotary is not None and not rotary.key_bias
+    if bare or not families.has_qkv_biases(file, entry):
         fill_qkv_biases(tensors, config)
-    if known is None and not foreign:
+    if entry is None and "blocks.0.attn.qkv.bias" in tensors:
         families.check_silent(file, config)
         if "pos_embed" in shapes and config.class_token and not config.pos_embed_class_slot:
             rows, columns = config.grid
@@ -95,7 +109,7 @@ def recognise(file: WeightFile) -> Recognised:
                 "the tokens before them; image_size=(height, width) decides"
             )
     if register_slots is not None:
-        _registers_without_slots(tensors, register_slots, config.num_registers)
+        positions_into_token(tensors, "reg_token", register_slots, config.num_registers)
     prepared, assumed = _preprocessing(file, config)
     return Recognised(
         format="DINOv2" if left_out else "timm",
@@ -106,19 +120,13 @@ def recognise(file: WeightFile) -> Recognised:
         classes=_classes(file.config, config.num_classes),
         **prepared,
         notes=assumed + notes,
-        foreign=foreign,
     )
 
 
-def _family(file: WeightFile) -> Family | None:
-    """What the description's architecture says; None without one. UserError for an unknown one."""
-    architecture = families.architecture_of(file)
-    if architecture is None:
-        return None
-    known = families.family(architecture)
-    if known is None:
-        raise UserError(f"{file.path}: {families.refused(architecture)}")
-    return known
+def _our_name(key: str, rotary: Rotary | None) -> str:
+    for pattern, name in (*_NAMES, *(_NAMES_OF_PARTS if rotary else ())):
+        key = re.sub(pattern, name, key)
+    return key
 
 
 def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any], list[str]]:
@@ -129,28 +137,16 @@ def _preprocessing(file: WeightFile, config: ViTConfig) -> tuple[dict[str, Any],
     notes = ["the file has no description: exact GELU and epsilon 1e-6 are assumed, as in timm"]
     if config.layer_scale is None and not config.distillation_token:
         return {}, [*notes, "the file does not say how images were normalised"]
-    scaled = config.layer_scale is not None
-    preprocess = described(
-        config.size,
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
-        interpolation="bicubic",
-        crop_fraction=1.0 if scaled else 0.875,
-    )
+    fraction = 0.875 if config.layer_scale is None else 1.0
     assumed = "images are taken to be normalised as ImageNet's, as DeiT and DINOv2 do"
+    preprocess = of_imagenet(config.size, interpolation="bicubic", crop_fraction=fraction)
     return {"preprocess": preprocess}, [*notes, assumed]
-
-
-def _our_name(key: str) -> str:
-    for pattern, name in _OFFICIAL_NAMES:
-        key = pattern.sub(name, key)
-    return key
 
 
 def _config(
     file: WeightFile,
     shapes: dict[str, tuple[int, ...]],
-    known: Family | None,
+    entry: Family | None,
     notes: list[str],
     rotary: Rotary | None,
 ) -> tuple[ViTConfig, int | None]:
@@ -163,10 +159,11 @@ def _config(
     first = {None: "patch_embed.proj", (): f"{_STEM}conv"}.get(stem_depths, f"{_STEM}stem.conv")
     if f"{first}.weight" not in shapes:
         raise UserError(f"{file.path} has another convolutional stem, which is not supported here")
-    fc1, fc2 = shapes["blocks.0.mlp.fc1.weight"], shapes["blocks.0.mlp.fc2.weight"]
-    gated = fc1[0] == 2 * fc2[1]
+    hidden = shapes["blocks.0.mlp.fc2.weight"][1]
+    split = "blocks.0.mlp.fc1_g.weight" in file.shapes
+    gated = split or shapes["blocks.0.mlp.fc1.weight"][0] == 2 * hidden
     layer_scale = 1e-5 if "blocks.0.ls1.gamma" in shapes else None
-    num_heads = families.heads(file, known, width)
+    num_heads = families.heads(file, entry, width)
     if num_heads is None:
         num_heads = heads_of_width(file, width, notes, scaled=layer_scale is not None)
     registers = shapes.get("reg_token", (1, 0))[1]
@@ -181,9 +178,9 @@ def _config(
         num_classes=head[0] if head else 0,
         width=width,
         depth=count_layers(shapes, "blocks."),
-        mlp_dim=fc2[1],
+        mlp_dim=hidden,
         num_heads=num_heads,
-        pool=_pool(families.pooling(file, known), shapes, width),
+        pool=_pool(families.pooling(file, entry), shapes, width),
         norm_after_pool="fc_norm.weight" in shapes,
         class_token="cls_token" in shapes,
         distillation_token="dist_token" in shapes,
@@ -193,8 +190,8 @@ def _config(
         pos_resize=resize,
         representation_size=pre_logits[0] if pre_logits else None,
         layer_scale=layer_scale,
-        activation=families.activation(file, known, gated=gated),
-        layer_norm_eps=dinov3.epsilon(file, rotary),
+        activation=families.activation(file, entry, gated=gated),
+        layer_norm_eps=families.epsilon(file, rotary),
         rotary=rotary,
         stem_depths=stem_depths,
         ws_mode="timm",
@@ -228,30 +225,18 @@ def _positions(
     return grid, slots, resize
 
 
-def _registers_without_slots(tensors: LazyTensors, start: int, registers: int) -> None:
-    """Adds the registers' own positions to them once and for all; the sum is the same."""
-    token, table = tensors["reg_token"], tensors["pos_embed"]
-
-    def without_slots() -> Tensor:
-        whole = table()
-        return whole[:, [*range(start), *range(start + registers, whole.shape[1])]]
-
-    tensors["reg_token"] = lambda: token() + table()[:, start : start + registers]
-    tensors["pos_embed"] = without_slots
-
-
 def _pool(
-    said: str | None, shapes: dict[str, tuple[int, ...]], width: int
+    word: str | None, shapes: dict[str, tuple[int, ...]], width: int
 ) -> Literal["cls", "gap", "map", "cls_gap"]:
-    """`said`: timm's word from the description, None where there is none."""
+    """`word`: timm's, of the description, None where there is none."""
     if "attn_pool.latent" in shapes:
         return "map"
     if shapes.get("head.weight", (0, 0))[1] == 2 * width:
         return "cls_gap"
     # fc_norm is timm's sign of average pooling, unless the description says otherwise.
     averaged = "fc_norm.weight" in shapes or "cls_token" not in shapes
-    if said in ("avg", "token"):
-        averaged = said == "avg"
+    if word in ("avg", "token"):
+        averaged = word == "avg"
     return "gap" if averaged else "cls"
 
 
@@ -268,7 +253,7 @@ def _depths(shapes: dict[str, tuple[int, ...]], prefix: str) -> tuple[int, ...]:
 
 def _classes(config: dict[str, Any], num_classes: int) -> list[str] | None:
     names = config.get("label_names") or (config.get("pretrained_cfg") or {}).get("label_names")
-    if not isinstance(names, list) or len(names) != num_classes or not names:
+    if not names or len(names) != num_classes:
         return None
     words = config.get("label_descriptions") or {}
     return [str(words.get(name, name)) for name in names]
@@ -277,15 +262,16 @@ def _classes(config: dict[str, Any], num_classes: int) -> list[str] | None:
 def _recognise_resnet(file: WeightFile) -> Recognised:
     architecture = families.architecture_of(file)
     if architecture is not None and not families.is_bit(architecture):
-        raise UserError(f"{file.path}: {families.refused(architecture)}")
+        raise refused("timm", architecture)
+    check_signs(file.path, file.shapes)
     families.check_arguments(file, None, has_prefix=False, patch_size=1)
     families.check_bit(file)
     tensors, used = bound(file, [Rule(key, (key,)) for key in file.shapes])
     description = families.described(file)
     root, in_channels, _, _ = file.shapes["stem.conv.weight"]
-    size = description.get("input_size", [3, 224, 224])[1:]
+    _, height, width = description.get("input_size", [3, 224, 224])
     config = ResNetConfig(
-        image_size=(size[0], size[1]),
+        image_size=(height, width),
         in_channels=in_channels,
         num_classes=file.shapes.get("head.fc.weight", (0,))[0],
         depths=_depths(file.shapes, "stages."),
@@ -294,23 +280,14 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
     )
     prepared = preparation(from_timm, description)
     if prepared == {"preprocess": None}:  # nothing is said of it
-        prepared["preprocess"] = described(
-            config.size,
-            mean=HALF,
-            std=HALF,
-            interpolation="bilinear",
-            crop_fraction=1.0,
-            resize="squash",
-        )
+        prepared["preprocess"] = squashed(config.size)
+    assumed = "the file has no description: BiT's own pooling, ReLU and strides are assumed"
     return Recognised(
         format="timm",
         config=config,
         tensors=tensors,
         used=used,
         classes=_classes(file.config, config.num_classes),
-        foreign=families.foreign_sign(file.shapes),
-        notes=[]
-        if file.config
-        else ["the file has no description: BiT's own pooling, ReLU and strides are assumed"],
+        notes=[] if file.config else [assumed],
         **prepared,
     )

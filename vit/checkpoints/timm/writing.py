@@ -3,13 +3,13 @@
 timm builds a model from the name of an architecture and arguments; both are in config.json.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vit.checkpoints.described import completed
 from vit.checkpoints.exporting import (
     ANY,
     Export,
@@ -18,11 +18,12 @@ from vit.checkpoints.exporting import (
     check_expressed,
     directory,
 )
-from vit.checkpoints.layout import ModelConfig
+from vit.checkpoints.layout import ModelConfig, Rule, exported
 from vit.checkpoints.preprocessing import to_timm
-from vit.checkpoints.timm import dinov3
+from vit.checkpoints.timm.families import ROTARY_FORM
+from vit.checkpoints.timm.reading import joined
 from vit.errors import UserError
-from vit.models.config import ResNetConfig, ViTConfig
+from vit.models.config import ResNetConfig, Rotary, ViTConfig
 from vit.models.embedding import sincos2d
 
 _HYBRIDS: dict[tuple[int, ...], str] = {
@@ -39,12 +40,13 @@ _RESNETS: dict[tuple[tuple[int, ...], int], str] = {
     ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
     ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
 }
+_DINOV3 = "vit_base_patch16_dinov3_qkvb"
 
 
 def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
     """A directory with config.json. UserError where no entry of timm is the same model."""
     tensors = {name: tensor.contiguous() for name, tensor in state.items()}
-    notes = arithmetic_notes("timm", config, ws_mode="timm")
+    notes = arithmetic_notes("timm", config, ws_mode="timm", layer_norm_eps=1e-6)
     if isinstance(config, ResNetConfig):
         architecture = _RESNETS.get((config.depths, config.width_factor))
         if architecture is None:
@@ -55,12 +57,11 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         arguments: dict[str, Any] = {"in_chans": config.in_channels}
         pool, num_features = "avg", config.stage_channels[-1]
     else:
-        if config.rotary is not None:
-            architecture, arguments, tensors = dinov3.write(config, tensors)
-            notes = []
-        else:
-            architecture, arguments = _architecture(config), _arguments(config)
+        architecture, arguments = _architecture(config), _arguments(config)
         pool, num_features = arguments["global_pool"], config.width
+        if config.rotary is not None:
+            split, notes = arguments["swiglu_align_to"] > 0, []
+            tensors = exported(tensors, [_of_dinov3(k, config.rotary, split) for k in tensors])
         if config.num_registers and config.pos_embed == "learned" and config.pos_embed_class_slot:
             table = tensors["pos_embed"]  # timm's has entries for all tokens in front or for none
             gap = table.new_zeros(1, config.num_registers, config.width)
@@ -75,8 +76,7 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         "fixed_input_size": isinstance(config, ViTConfig),
     }
     if info.preprocess is not None:
-        preprocess = completed(info.preprocess, config.size)
-        cfg |= to_timm(preprocess, config.in_channels) | {"input_size": size}
+        cfg |= to_timm(info.preprocess, config.in_channels) | {"input_size": size}
     labels = {} if info.classes is None else {"label_names": info.classes}
     values = {
         "architecture": architecture,
@@ -91,23 +91,40 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
 
 
 def _architecture(config: ViTConfig) -> str:
-    """A timm entry whose code, with our arguments, is this model."""
-    distilled = config.distillation_token
-    check_expressed(
-        "timm's distilled ViT" if distilled else "timm's ViT",
-        config,
-        "keep it --to native",
-        pool=("cls", "gap", "map") if config.num_classes else ("cls", "gap", "map", "cls_gap"),
-        norm_after_pool=(False,) if distilled else ANY,
-        class_token=ANY,
-        distillation_token=ANY,
-        num_registers=(0,) if distilled else ANY,
-        pos_embed=("learned", "sincos2d", "none"),
-        pos_embed_class_slot=(True,) if distilled else ANY,
-        layer_scale=ANY,
-        activation=("gelu", "gelu_tanh", "swiglu"),
-        stem_depths=(None, *_HYBRIDS),
+    """A timm entry whose code, with our arguments, is this model. UserError where there is none."""
+    distilled, rotary = config.distillation_token, config.rotary is not None
+    headless = ("cls_gap",) if config.num_classes == 0 else ()
+    project, expressed = (
+        "timm's ViT",
+        {
+            "pool": ("cls", "gap", "map", *headless),
+            "norm_after_pool": ANY,
+            "class_token": ANY,
+            "distillation_token": ANY,
+            "num_registers": ANY,
+            "pos_embed": ("learned", "sincos2d", "none"),
+            "pos_embed_class_slot": ANY,
+            "layer_scale": ANY,
+            "activation": ("gelu", "gelu_tanh", "swiglu"),
+            "stem_depths": (None, *_HYBRIDS),
+        },
     )
+    if distilled:
+        project = "timm's distilled ViT"
+        expressed |= {"num_registers": (0,), "pos_embed_class_slot": (True,)}
+        expressed["norm_after_pool"] = (False,)
+    if rotary:
+        project = "timm's DINOv3"
+        expressed |= {"rotary": ANY, "pool": ("cls", "gap", *headless), "stem_depths": (None,)}
+        expressed |= {"distillation_token": (False,), "activation": ("gelu", "swiglu")}
+    check_expressed(project, config, "keep it --to native", **expressed)
+    if rotary and config.layer_norm_eps != 1e-5:
+        raise UserError(
+            f"timm's DINOv3 has norms with an epsilon of 1e-5, not {config.layer_norm_eps:g}; "
+            "keep it --to native"
+        )
+    if rotary:
+        return _DINOV3
     if distilled:
         return "deit_base_distilled_patch16_224"
     if config.stem_depths is not None:
@@ -116,11 +133,11 @@ def _architecture(config: ViTConfig) -> str:
 
 
 def _arguments(config: ViTConfig) -> dict[str, Any]:
-    hidden = config.mlp_hidden_width
+    # timm's ViT takes the joint width of gate and value, its DINOv3 that of each.
+    hidden = config.mlp_hidden_width if config.rotary is None else config.mlp_dim
     ratio = hidden / config.width
     if int(config.width * ratio) != hidden:  # timm rounds down
         ratio = (hidden + 0.5) / config.width
-    pool = {"cls": "token", "gap": "avg", "map": "map", "cls_gap": "token"}[config.pool]
     arguments: dict[str, Any] = {
         "img_size": list(config.size),
         "in_chans": config.in_channels,
@@ -128,7 +145,9 @@ def _arguments(config: ViTConfig) -> dict[str, Any]:
         "depth": config.depth,
         "num_heads": config.num_heads,
         "mlp_ratio": ratio,
-        "global_pool": pool,
+        "global_pool": {"cls": "token", "gap": "avg", "map": "map", "cls_gap": "token"}[
+            config.pool
+        ],
         "class_token": config.class_token,
         "init_values": config.layer_scale,
     }
@@ -138,9 +157,36 @@ def _arguments(config: ViTConfig) -> dict[str, Any]:
         arguments["act_layer"] = "gelu_tanh"
     if config.distillation_token:
         return arguments
+    arguments["no_embed_class"] = not (config.class_token and config.pos_embed_class_slot)
+    if config.rotary is not None:
+        return arguments | _arguments_of_dinov3(config, config.rotary)
     return arguments | {
         "fc_norm": config.norm_after_pool,
         "reg_tokens": config.num_registers,
         "pos_embed": "none" if config.pos_embed == "none" else "learn",
-        "no_embed_class": not (config.class_token and config.pos_embed_class_slot),
     }
+
+
+def _arguments_of_dinov3(config: ViTConfig, rotary: Rotary) -> dict[str, Any]:
+    gated = config.activation == "swiglu"
+    return {
+        "swiglu_mlp": gated,
+        "swiglu_align_to": 8 if gated and config.mlp_dim % 8 == 0 else 0,
+        "num_reg_tokens": config.num_registers,
+        "qkv_bias": True,
+        "use_fc_norm": config.norm_after_pool,
+        "use_post_transformer_norm": not config.norm_after_pool,
+        "use_abs_pos_emb": config.pos_embed != "none",
+        **ROTARY_FORM,
+        "attn_type": "rope" if rotary.key_bias else "eva",
+        "rope_temperature": rotary.period,
+        "rope_shift_coords": rotary.shift,
+        "rope_jitter_coords": rotary.jitter,
+        "rope_rescale_coords": rotary.rescale,
+    }
+
+
+def _of_dinov3(ours: str, rotary: Rotary, split: bool) -> Rule:
+    """Where timm keeps one of our tensors in a model with rotary positions."""
+    theirs = re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", ours)
+    return joined(ours, keyless=not rotary.key_bias, split=split) or Rule(ours, (theirs,))
