@@ -136,8 +136,11 @@ class Preprocess:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Preprocess":
-        """The inverse of `to_dict`. Raises UserError for a missing, unknown or impossible value."""
+    def from_dict(cls, values: Mapping[str, Any], image_size: Size | None = None) -> "Preprocess":
+        """The inverse of `to_dict`. UserError for a missing, unknown or impossible value.
+
+        `image_size`: used if `values` has none.
+        """
         if not isinstance(values, Mapping):
             raise UserError(f"preprocess={shorten(values)} is not an object of fields")
         names = [field.name for field in fields(cls)]
@@ -145,6 +148,7 @@ class Preprocess:
             if name not in names:
                 hint = did_you_mean(name, names) or f"; the known ones are {', '.join(names)}"
                 raise UserError(f"preprocessing has no field {shorten(name)!r}{hint}")
+        values = values if image_size is None else {"image_size": image_size, **values}
         if "image_size" not in values:
             raise UserError("preprocessing has no image_size; give [height, width] in pixels")
         decoded: dict[str, Any] = {

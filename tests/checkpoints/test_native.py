@@ -195,7 +195,6 @@ EDITS: list[tuple[str, object, str]] = [
     ("classes", ["a", "a", "b"], "has the name a twice"),
     ("classes", ["a"], "1 class names for num_classes=3"),
     ("preprocess", [1], "is not an object"),
-    ("preprocess", {"mean": [0.5] * 3}, "has no image_size"),
     ("preprocess", {"image_size": [16, 24], "mean": [float("nan")] * 3}, "three numbers"),
     ("preprocess", {"image_size": [16, 24], "std": [0, 1, 1]}, "above 0"),
     ("preprocess", {"image_size": [16, 24], "crop_fraction": 10**400}, "(0, 1]"),

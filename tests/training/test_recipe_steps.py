@@ -62,7 +62,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("teacher")
     model = create_model("vit_ti16", num_classes=3, image_size=8, **{**SMALL, "depth": 1})
     nn.init.normal_(model.head_layers[0].get_parameter("weight"))
-    save_native(path, model, classes=list("abc"), preprocess={}, extra={})
+    save_native(path, model, classes=list("abc"), preprocess=None, extra={})
     return path
 
 

@@ -87,7 +87,7 @@ def test_the_result_is_the_fixed_average_of_the_two_ends(
         np.testing.assert_allclose(value.numpy(), expected, rtol=1e-5, atol=1e-6, err_msg=name)
     assert FIXED_SHARE == rule.chosen["share"] == 0.75
     printed = capsys.readouterr().err
-    assert "44 training images, 160 steps of 8" in printed and "75% of the way" in printed
+    assert "44 training images, 160 steps of 8" in printed and "75% of the last" in printed
 
 
 def test_enough_validation_images_choose_the_share(
