@@ -153,19 +153,7 @@ def test_first_frame_of_several_is_used(kind):
     assert np.array_equal(pixels(data), np.broadcast_to((255, 0, 0), (6, 8, 3)))
 
 
-UPRIGHT = {
-    1: lambda a: a,
-    2: np.fliplr,
-    3: lambda a: np.rot90(a, 2),
-    4: np.flipud,
-    5: lambda a: a.swapaxes(0, 1),
-    6: lambda a: np.rot90(a, -1),
-    7: lambda a: np.rot90(a, 2).swapaxes(0, 1),
-    8: np.rot90,
-}
-
-
-@pytest.mark.parametrize("orientation", UPRIGHT)
+@pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP", "JPEG"])
 def test_exif_rotation_is_applied_once(orientation, kind):
     stored = photo(6, 10)
@@ -173,13 +161,10 @@ def test_exif_rotation_is_applied_once(orientation, kind):
     exif[0x0112] = orientation
     options = {"lossless": True} if kind == "WEBP" else {}
     data = encode(stored, kind, exif=exif, **options)
-    plain = np.asarray(Image.open(io.BytesIO(encode(stored, kind, **options)))).astype(int)
-    expected = UPRIGHT[orientation](plain)
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+    assert expected.shape == ((6, 10, 3) if orientation < 5 else (10, 6, 3))
     assert np.array_equal(pixels(data), expected)
     assert np.array_equal(pixels(open_image(data)), expected)  # opening again changes nothing
-    assert np.array_equal(
-        expected, np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
-    )
 
 
 def test_mpo_of_a_phone_gives_its_main_photo():
@@ -292,17 +277,13 @@ def test_limit_holds_although_pillow_has_none(monkeypatch):
 
 
 def test_unicode_spaces_and_odd_bytes_in_paths_work(tmp_path):
-    for name in ("Grüße aus 東京 é.png", os_name(b"caf\xe9.png"), "two\nlines.png"):
+    for name in ("Grüße aus 東京 é.png", os.fsdecode(b"caf\xe9.png"), "two\nlines.png"):
         path = tmp_path / name
         path.write_bytes(encode(Image.new("RGB", (1, 1), (1, 2, 3)), "PNG"))
         assert pixels(path)[0, 0].tolist() == [1, 2, 3]
         assert pixels(str(path))[0, 0].tolist() == [1, 2, 3]
         path.write_bytes(b"")
         assert error_line(path).encode("utf-8")  # can be printed
-
-
-def os_name(raw):
-    return raw.decode("utf-8", "surrogateescape")
 
 
 def test_arrays_are_taken_as_uint8_pixels():

@@ -1,12 +1,19 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from vit.data.folder import load_folder, load_held_out
-from vit.data.sources import ImageSet
+from vit.data import folder
+from vit.data.folder import load_held_out
+from vit.data.options import Splitting
+from vit.data.sources import ImageSet, Splits
 from vit.errors import UserError
+
+
+def load_folder(root: Path, labelled: bool = True, **cut: Any) -> Splits:
+    return folder.load_folder(root, Splitting(**cut), labelled=labelled)
 
 
 def names(images: ImageSet | None) -> list[str]:

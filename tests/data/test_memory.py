@@ -208,14 +208,6 @@ def test_unreadable_images_are_skipped_and_named_as_from_disk(tmp_path, capfd):
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-def test_an_unreadable_image_stops_when_it_is_asked_for(tmp_path):
-    images = on_disk(tmp_path / "p", [(8, 8)] * 12, broken=(2,))
-    for images_of in datasets(images):
-        assert len(collate(images_of.__getitems__([(0, 1, 0), (0, 3, 0)]))[2]) == 2
-        with pytest.raises(UnreadableImage, match=r"p/2\.jpg"):
-            images_of.__getitems__([(0, 1, 0), (0, 2, 0)])
-
-
 # As an option
 
 

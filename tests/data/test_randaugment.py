@@ -102,7 +102,7 @@ def test_timm_as_a_whole_has_timms_distribution():
     np.random.seed(0)  # timm draws from both
     before = to_tensor(image).float()
     reference, found = [], []
-    for seed in range(1500):
+    for seed in range(800):
         reference.append((to_tensor(theirs(image)) - before).abs().mean().item())
         found.append((ours(image, seed, (24, 24), mean=MEAN) - before).abs().mean().item())
     for share in (0.4, 0.5, 0.6, 0.75, 0.9):
@@ -261,25 +261,6 @@ def test_tf_draws_all_16_operations_equally_and_always_applies_them(monkeypatch)
 
 
 # As an option
-
-
-@pytest.mark.parametrize("variant", ["torchvision", "tf", "timm"])
-def test_variant_magnitude_and_seed_matter_and_nothing_else(variant):
-    image = Image.fromarray(picture())
-
-    def sample(seed, magnitude, variant):
-        transform = TrainTransform(
-            crop="none", flip=False, randaugment=(3, magnitude), randaugment_variant=variant
-        )
-        return transform(image, seed, (40, 56))
-
-    random.seed(1)
-    first = [sample(seed, 9, variant) for seed in range(8)]
-    random.seed(2)  # other generators do not matter
-    assert all(torch.equal(sample(seed, 9, variant), first[seed]) for seed in range(8))
-    for other in {"torchvision", "tf", "timm"} - {variant}:
-        assert any(not torch.equal(sample(seed, 9, other), first[seed]) for seed in range(8))
-    assert any(not torch.equal(sample(seed, 3, variant), first[seed]) for seed in range(8))
 
 
 def test_timm_fills_with_the_mean_and_tf_with_gray():

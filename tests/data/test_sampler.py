@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
 from vit.data.sampler import TrainBatchSampler
-from vit.errors import UserError
 
 
 @dataclass
@@ -34,13 +33,9 @@ def all_ranks(num_samples: int, batch_size: int, world: int, **options: Any) -> 
     return [list(sampler(num_samples, batch_size, rank=r, world=world, **options)) for r in ranks]
 
 
-def global_batches(ranks: list[list[list]]) -> list[set]:
-    return [set().union(*parts) for parts in zip(*ranks, strict=True)]
-
-
 CASES = [
     (random.Random(case).randint(1, 70), random.Random(-case - 1).randint(1, 9), case % 5 + 1)
-    for case in range(60)
+    for case in range(30)
 ]
 
 
@@ -71,24 +66,6 @@ def run(sampled: TrainBatchSampler, batches: int) -> list[list]:
             if len(seen) == batches:
                 break
     return seen
-
-
-@pytest.mark.parametrize(("num_samples", "batch_size", "world"), CASES[:20])
-def test_resume_gives_exactly_the_rest(num_samples, batch_size, world):
-    rank = world - 1
-    whole = run(sampler(num_samples, batch_size, rank=rank, world=world), 12)
-    for done in range(12):
-        at = done * batch_size * world
-        rest = run(sampler(num_samples, batch_size, at=at, rank=rank, world=world), 12 - done)
-        assert rest == whole[done:]
-
-
-@pytest.mark.parametrize("options", [{}, {"repeats": 3}, {"weights": torch.ones(50)}])
-def test_another_world_size_gives_the_same_global_batches(options):
-    one = global_batches(all_ranks(50, 12, 1, **options))
-    assert one == global_batches(all_ranks(50, 4, 3, **options))
-    assert one == global_batches(all_ranks(50, 3, 4, **options))
-    assert one == global_batches(all_ranks(50, 1, 12, **options))
 
 
 def test_order_depends_on_seed_and_epoch_only():
@@ -146,19 +123,6 @@ def test_weights_set_the_frequencies():
 def test_draws_of_the_same_image_in_an_epoch_are_different_copies():
     keys = [key for batch in sampler(20, 10, weights=torch.ones(20)) for key in batch]
     assert len(set(keys)) == 20 and len({index for _, index, _ in keys}) < 20
-
-
-@pytest.mark.parametrize(
-    ("num_samples", "batch_size", "options", "message"),
-    [
-        (0, 1, {}, "empty"),
-        (1, 0, {}, "batch_size=0 must be at least 1"),
-        (1, 1, {"repeats": 0}, "repeats=0 must be at least 1"),
-    ],
-)
-def test_impossible_sizes_are_refused(num_samples, batch_size, options, message):
-    with pytest.raises(UserError, match=message):
-        sampler(num_samples, batch_size, **options)
 
 
 # Any number of ranks, and another one
@@ -219,18 +183,22 @@ def steps_of(
 @settings(deadline=None, max_examples=60)
 @given(
     st.integers(1, 70), divisions(), st.integers(0, 9),
-    st.lists(st.integers(1, 5), min_size=4, max_size=4), st.sampled_from([1, 1, 3]),
+    st.lists(st.integers(1, 5), min_size=4, max_size=4),
+    st.sampled_from(["none", "repeats", "weights"]),
 )  # fmt: skip
 def test_changes_of_ranks_and_batches_change_no_step(
     num_samples: int, divided: tuple[int, list[Division]], start: int, counts: list[int],
-    repeats: int,
+    option: str,
 ) -> None:  # fmt: skip
     whole, ways = divided
+    options = {"repeats": {"repeats": 3}, "weights": {"weights": torch.ones(num_samples)}}.get(
+        option, {}
+    )
     total = sum(counts[: len(ways)])
-    expected = steps_of(num_samples, (whole, 1, 1), start * whole, total, repeats=repeats)
+    expected = steps_of(num_samples, (whole, 1, 1), start * whole, total, **options)
     actual, at = [], start
     for way, count in zip(ways, counts, strict=False):
-        actual += steps_of(num_samples, way, at * whole, count, repeats=repeats)
+        actual += steps_of(num_samples, way, at * whole, count, **options)
         at += count
     assert actual == expected
 

@@ -1,7 +1,6 @@
 import os
 from pathlib import Path
 
-from vit import console
 from vit.data.scan import image_extensions, left_out_note, scan
 
 
@@ -57,15 +56,3 @@ def test_links_to_elsewhere_are_followed_once(tmp_path, make_tree):
     (root / "bird" / "two.jpg").symlink_to(pool / "dog" / "0.jpg")
     assert files(root) == ["bird/0.jpg", "bird/one.jpg", "cat/0.jpg", "cat/1.jpg"]
     assert left_out(root) == {"repeated link": 1}
-
-
-def test_progress_is_shown_only_for_slow_scans(tmp_path, make_tree, capsys, monkeypatch):
-    root = make_tree(tmp_path / "root", {"cat": 2})
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "300")
-    scan(str(root))
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(console, "PATIENCE", -1.0)
-    scan(str(root))
-    captured = capsys.readouterr()
-    assert "scanning" in captured.err and "2 images" in captured.err and captured.out == ""

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from vit.data.options import Splitting
 from vit.data.sources import (
     ImageSet,
     PathList,
@@ -106,9 +107,7 @@ def _complete(labels: list[int], val_fraction: float = 0.1, test_fraction: float
         ["a", "b"],
         {"train": images},
         keys,
-        seed=0,
-        val_fraction=val_fraction,
-        test_fraction=test_fraction,
+        Splitting(val_fraction=val_fraction, test_fraction=test_fraction),
         where="photos",
     )
 

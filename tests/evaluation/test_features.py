@@ -151,39 +151,34 @@ def test_files_are_distinguished_by_order_size_and_time(tmp_path: Path) -> None:
     assert len({first, second, digest("a", "b")}) == 3
 
 
-def truncate(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-9])
+def of_other_images(file: Path) -> bytes:
+    return next(path for path in file.parent.iterdir() if path != file).read_bytes()
 
 
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-200] ^= 1
-    file.write_bytes(content)
+DAMAGES = {
+    "truncated": lambda file: file.read_bytes()[:-9],
+    "one bit": lambda file: (
+        file.read_bytes()[:-200] + bytes([file.read_bytes()[-200] ^ 1]) + file.read_bytes()[-199:]
+    ),
+    "empty": lambda file: b"",
+    "of other images": of_other_images,
+}
 
 
-def empty(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def of_other_images(file: Path) -> None:
-    other = next(path for path in file.parent.iterdir() if path != file)
-    file.write_bytes(other.read_bytes())
-
-
-@pytest.mark.parametrize("damage", [truncate, flip, empty, of_other_images])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_never_trusted(
     make_model: Callable,
     make_data: Callable,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    damage: Callable[[Path], None],
+    damage: Callable[[Path], bytes],
 ) -> None:
     cache = tmp_path / "c"
     extractor = Extractor(make_model(), "pooled", cache=cache)
     good = extractor(make_data(), "train")
     [file] = cache.iterdir()
     extractor(make_data(), "test")
-    damage(file)
+    file.write_bytes(damage(file))
     again = extractor(make_data(), "train")
     assert not again.cached and np.array_equal(good.values, again.values)
     assert f"note: {file} is damaged" in capsys.readouterr().err

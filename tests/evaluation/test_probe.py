@@ -30,23 +30,22 @@ def sklearn(pair: Pair, c: float) -> LogisticRegression:
     return LogisticRegression(C=c, tol=1e-12, max_iter=20_000, solver="newton-cg").fit(*pair)
 
 
-@pytest.mark.parametrize("num_classes", [2, 4])
-@pytest.mark.parametrize("c", [1e-4, 1e-2, 1.0, 1e3])
-def test_a_fit_is_sklearns(num_classes: int, c: float) -> None:
-    pair = clouds(150, num_classes, seed=0)
+@pytest.mark.parametrize(
+    ("num_classes", "count", "width", "c"),
+    [
+        *((classes, 150, 10, c) for classes in (2, 4) for c in (1e-4, 1e-2, 1.0, 1e3)),
+        (3, 20, 40, 0.01),  # more features than images
+    ],
+)
+def test_a_fit_is_sklearns(num_classes: int, count: int, width: int, c: float) -> None:
+    pair = clouds(count, num_classes, seed=0, width=width)
     fit = LogisticProblem(*tensors(pair), num_classes).fit(c, tolerance=1e-9)
     model = sklearn(pair, c)
     assert fit.iterations < 100
     np.testing.assert_allclose(fit.weight.numpy(), model.coef_, rtol=0, atol=1e-6)
-    queries = clouds(50, num_classes, seed=1)[0]
-    found = fit.probabilities(torch.from_numpy(queries)).numpy()
-    np.testing.assert_allclose(found, model.predict_proba(queries), rtol=0, atol=1e-6)
-
-
-def test_more_features_than_images_equals_sklearn() -> None:
-    pair = clouds(20, 3, seed=0, width=40)
-    fit = LogisticProblem(*tensors(pair), 3).fit(0.01, tolerance=1e-9)
-    np.testing.assert_allclose(fit.weight.numpy(), sklearn(pair, 0.01).coef_, rtol=0, atol=1e-6)
+    queries = clouds(50, num_classes, seed=1, width=width)[0]
+    probabilities = fit.probabilities(torch.from_numpy(queries)).numpy()
+    np.testing.assert_allclose(probabilities, model.predict_proba(queries), rtol=0, atol=1e-6)
 
 
 def test_a_warm_start_ends_at_the_same_minimum_sooner() -> None:

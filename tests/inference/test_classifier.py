@@ -68,7 +68,10 @@ def test_the_probabilities_are_those_of_the_steps_done_by_hand(saved: Path, pict
 
 
 def test_top_limits_the_classes(saved: Path, picture: Path) -> None:
-    assert len(vit.load(saved).predict(picture, top=2)[0].classes) == 2
+    classifier = vit.load(saved)
+    assert len(classifier.predict(picture, top=2)[0].classes) == 2
+    with pytest.raises(UserError, match="top=0 must be at least 1"):
+        classifier.predict(picture, top=0)
 
 
 def test_the_batch_size_does_not_change_the_answers(saved: Path, picture: Path) -> None:
@@ -206,8 +209,3 @@ def test_an_unfinished_run_names_the_resume_command(tmp_path: Path) -> None:
     (tmp_path / "my run" / "config.yaml").write_text("")
     with pytest.raises(UserError, match=r"continue it: vit fit --run_dir '.*my run'$"):
         vit.load(tmp_path / "my run")
-
-
-def test_no_classes_at_all_are_a_clear_error(saved: Path, picture: Path) -> None:
-    with pytest.raises(UserError, match="top=0 must be at least 1"):
-        vit.load(saved).predict(picture, top=0)

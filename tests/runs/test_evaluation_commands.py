@@ -14,7 +14,7 @@ from tests.command import TINY, Vit
 from vit.checkpoints.native import save_native
 from vit.cli.frozen import bench_parser, open_bench
 from vit.data.folder import load_folder
-from vit.data.options import Loading
+from vit.data.options import Loading, Splitting
 from vit.evaluation.frozen import Bench
 from vit.inference.classifier import load
 from vit.models.config import ViTConfig
@@ -47,7 +47,7 @@ def model(tmp_path: Path) -> Path:
 def features(model: Path, photos: Path, tanh: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Of the splits without val, image by image, in float64."""
     classifier = load(model)
-    splits, parts = load_folder(photos, val_fraction=0.0), {}
+    splits, parts = load_folder(photos, Splitting(val_fraction=0.0)), {}
     for split in ("train", "test"):
         images, rows = splits.get(split), []
         for path in images.items:

@@ -188,7 +188,7 @@ def _train_images(recipe: str, data: dict[str, Any]) -> int:
             f"recipe {recipe!r}: the size of {of} is unknown: add --images N, training "
             "images per epoch"
         )
-    share = 0.0 if dataset.own_val else (data.get("splits") or {}).get("val_fraction", 0.1)
+    share = 0.0 if "val" in dataset.images else (data.get("splits") or {}).get("val_fraction", 0.1)
     whole = dataset.images["train"]
     return whole - round(whole * share)
 

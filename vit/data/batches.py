@@ -9,16 +9,16 @@ BatchSize = int | Literal["auto"] | None
 """data.batch_size: auto is the largest that fits, which `vit fit` chooses before the first step."""
 
 DEFAULT_BATCH = 64
-"""Images in a batch of one process, where nothing says how many."""
+"""Images in a batch of one process by default."""
 
 
 def batches_per_epoch(num_samples: int, global_batch: int) -> int:
-    """Full global batches in an epoch; at least one, for which a smaller set is repeated."""
+    """Full global batches in an epoch, at least one."""
     return max(1, num_samples // global_batch)
 
 
 def asked_sizes(batch_size: BatchSize, global_batch: int | None) -> int | None:
-    """Images in a batch of one process, where a number asks for them; UserError below 1."""
+    """`batch_size` if it is a number or None; UserError for auto, or a size below 1."""
     if batch_size == "auto":
         raise UserError("batch_size=auto is chosen by `vit fit`; give a number of images")
     for name, number in (("batch_size", batch_size), ("global_batch", global_batch)):
@@ -28,11 +28,11 @@ def asked_sizes(batch_size: BatchSize, global_batch: int | None) -> int | None:
 
 
 def batch_sizes(whole: int, processes: int, *, paired: bool) -> list[int]:
-    """Batches of one process of which a whole number makes a step, ascending.
+    """Sizes of batches of one process of which a whole number makes a step, ascending.
 
     Args:
         whole: Images of a step of all processes; a multiple of `processes`.
-        processes: That train together.
+        processes: Number of processes that train together.
         paired: Images are mixed in pairs, so that batches are even unless one is the step.
     """
     share = whole // processes
@@ -46,11 +46,11 @@ def divided(whole: int, own_batch: int | None, processes: int, accumulated: int)
 
     Args:
         whole: Images of a step (data.global_batch).
-        own_batch: Images in a batch of one process, if that was asked for.
-        processes: That train together.
-        accumulated: Batches of each process in a step that were asked for.
+        own_batch: Images in a batch of one process (data.batch_size), or None.
+        processes: Number of processes that train together.
+        accumulated: Batches of each process in a step (trainer.accumulate_grad_batches).
 
-    Raises UserError where it cannot be divided so.
+    Raises UserError for a remainder.
     """
     if own_batch is None:
         per_step = processes * accumulated

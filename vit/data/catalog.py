@@ -1,8 +1,7 @@
-"""Data sets by name: one table with all that is known of them, and how each is loaded.
+"""Data sets by name: scikit-learn's digits and torchvision's downloads; a new one is a row.
 
-They are scikit-learn's digits and torchvision's downloads; a new one is a row. Test figures are
-made on the official test set; vit/data/find.py cuts val from train where a data set has none.
-Shapes: n images, h w pixels, k classes.
+The test set is the official one; vit/data/find.py cuts val from train if a data set has none.
+Shapes: n images, h w pixels.
 """
 
 from collections.abc import Callable
@@ -17,8 +16,7 @@ import numpy as np
 from vit.data.sources import ImageSet, PathList, SplitName, held_out
 from vit.errors import UserError
 
-# Sets without an official test split get a fifth of their images, whatever the user's seed, so that
-# test figures of different runs can be compared.
+# The test split of sets without an official one: the same whatever the user's seed.
 _TEST_FRACTION = 0.2
 _TEST_SEED = 0
 
@@ -29,12 +27,12 @@ Channels = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Protocol:
-    """How one data set is transferred to."""
+    """The training of one transfer."""
 
     steps: int
     lr_grid: tuple[float, ...]
     val_fraction: float
-    """Share of train in the slice that the learning rates are compared on."""
+    """Share of train on which learning rates are compared."""
 
     @property
     def warmup_steps(self) -> int:
@@ -54,22 +52,17 @@ class Paper:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """One row of the catalog: what its authors publish, and what papers do with it."""
+    """One row of the catalog."""
 
     title: str
     images: dict[SplitName, int]
-    """Images of each split, as the loader gives them, before val is cut from a train without it."""
+    """Images of each split, before val is cut from train."""
     num_classes: int
     load: Loader
     mean_std: tuple[Channels, Channels] | None = None
-    """Mean and deviation of train's red, green and blue in [0, 1] if recipes give them."""
+    """Mean and deviation of train's red, green and blue in [0, 1], if recipes use them."""
     paper: Paper | None = None
-    """None where the ViT paper does not transfer to it."""
-
-    @property
-    def own_val(self) -> bool:
-        """val is a split of its own, so that none is cut from train."""
-        return "val" in self.images
+    """None if the paper does not transfer to it."""
 
 
 def list_datasets() -> list[str]:
@@ -117,7 +110,7 @@ def _digits(folder: Path) -> tuple[list[str], Parts]:
 
 
 def _download(name: str, folder: Path, **options: Any) -> Any:
-    """A torchvision dataset, downloaded under a lock; its errors become one line."""
+    """A data set of torchvision, downloaded under a lock; UserError if that fails."""
     import torchvision.datasets
     from filelock import FileLock
 
@@ -153,7 +146,7 @@ def _cifar(name: str, folder: Path) -> tuple[list[str], Parts]:
 
 
 def _columns_first(name: str, folder: Path, below: str = "") -> tuple[list[str], Parts]:
-    """Data sets whose pixels are `n 3 h w`."""
+    """Data sets of pixels `n 3 h w`."""
     parts: Parts = {}
     classes = [str(digit) for digit in range(10)]
     for split in _TRAIN_TEST:
@@ -165,7 +158,7 @@ def _columns_first(name: str, folder: Path, below: str = "") -> tuple[list[str],
 
 
 def _listed(name: str, folder: Path, splits: dict[SplitName, str]) -> tuple[list[str], Parts]:
-    """Datasets of which torchvision keeps the list of files to itself."""
+    """Data sets whose files torchvision lists in private attributes."""
     parts: Parts = {}
     classes: list[str] = []
     for ours, theirs in splits.items():

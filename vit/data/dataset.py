@@ -1,7 +1,7 @@
 """Steps 1 and 2 of the walk: from an index to (uint8 `c h w`, label, index), and to a batch.
 
-Whatever is random in a training sample is a function of (seed, epoch, index, copy) alone: not of
-the worker, the order, or anything drawn before. Shapes: b batch, c channels, h w pixels, k classes.
+The draws of a training sample are a function of (seed, epoch, index, copy) alone.
+Shapes: b batch, c channels, h w pixels, k classes.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ from vit.data.sources import ImageSet
 from vit.data.transforms import sample_bits
 
 Key = int | tuple[int, int, int]
-"""An index (evaluation), or (epoch, index, copy): the number of its copy in this epoch."""
+"""An index (evaluation), or (epoch, index, number of its copy in this epoch)."""
 Sample = tuple[Tensor, int | Tensor, int]
 Batch = tuple[Tensor, Tensor, Tensor]
 
-# Images in a row that may be unreadable before skipping them stops making sense.
 _MAX_NEIGHBOURS = 100
+"""Images in a row that may be unreadable if they are skipped."""
 
 
 class UnreadableImage(ImageError):
-    """An image that could not be opened, in one line also when a worker process raised it.
+    """An image that could not be opened.
 
-    DataLoader rebuilds a worker's exception from its whole traceback; only the last line is ours.
+    DataLoader rebuilds a worker's exception from its whole traceback; the last line is the message.
     """
 
     def __init__(self, message: str) -> None:
@@ -39,21 +39,20 @@ class UnreadableImage(ImageError):
 
 
 class ImageDataset(Dataset[Sample | None]):
-    """The images of a set, opened and transformed when asked for.
+    """The transformed images of a set.
 
     Args:
-        images: What to open.
-        transform: RGB image -> uint8 `c h w`, at evaluation. In training it also gets the
-            `sample_bits` of the key, which decide all that is random.
+        images: The set.
+        transform: RGB image -> uint8 `c h w`. In training it also gets the `sample_bits` of the
+            key, from which it draws.
         seed: Of the training transforms.
-        on_error: What an unreadable image does. "error" raises UnreadableImage, which names it.
-            "skip" names it once on stderr and counts it; evaluation leaves it out (the sample is
-            None), training takes the next image of the set in its place.
-        opener: Makes what `transform` is given in training: an image, or a photo
-            (`vit.data.photo.Photo`) that is decoded as far as a crop needs it.
+        on_error: For an unreadable image, "error" raises UnreadableImage. "skip" names it once on
+            stderr and counts it; the sample is None at evaluation, and the next image of the set
+            in training.
+        opener: Opens images for training, such as `vit.data.photo.Photo`.
         decoded: The images of the set, opened.
         in_batches: `transform` takes whole batches of `decoded`, uint8 `b c h w`.
-        reader: Opens what evaluation and people see, in place of `open_image`.
+        reader: Opens images for evaluation and for people.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class ImageDataset(Dataset[Sample | None]):
         self.decoded = decoded
         self.in_batches = in_batches
         self.reader = reader
-        # Shared with the workers, so that all of them name a file once and the count is known here.
+        # Shared with the workers: each file is named once, and counted in this process.
         self._skipped = None
         if on_error == "skip":
             self._skipped = torch.zeros(len(images), dtype=torch.bool).share_memory_()
@@ -105,10 +104,7 @@ class ImageDataset(Dataset[Sample | None]):
         raise UnreadableImage(f"{name} and the {neighbours} images after it cannot be read")
 
     def __getitems__(self, keys: Sequence[Key]) -> Sequence[Sample | None] | Batch:
-        """The samples of a batch for `collate`, or the batch itself where that is faster.
-
-        DataLoader asks for this. Both ways give the same pixels.
-        """
+        """The samples of a batch for `collate`, or the batch itself, for DataLoader."""
         rows = np.array(keys, dtype=np.uint64)  # b, or b 3
         training = rows.ndim == 2
         indices = (rows[:, 1] if training else rows).astype(np.int64)
@@ -122,7 +118,7 @@ class ImageDataset(Dataset[Sample | None]):
 
     @property
     def num_skipped(self) -> int:
-        """Images of this set that were unreadable so far, in all workers of this process."""
+        """Unreadable images so far, in all workers of this process."""
         return 0 if self._skipped is None else int(self._skipped.sum())
 
     def open(self, index: int) -> Any:
@@ -151,8 +147,8 @@ def collate(
 ) -> Batch:
     """Stacks samples to (uint8 `b c h w`, int64 `b` or float32 `b k`, int64 `b`); None is left out.
 
-    If nothing is left, images are `0 3 h w` of `image_size`, labels and indices int64 `0`. A list
-    holds samples; a tuple is a batch already. Images with `channels` that are not RGB are float32.
+    With none left, images are `0 c h w` of `image_size`. Images with `channels`, which are not RGB,
+    are float32. A tuple is a batch already.
     """
     if isinstance(samples, tuple):
         return cast(Batch, samples)

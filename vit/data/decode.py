@@ -1,19 +1,17 @@
 """Step 1: any image file -> an upright RGB image of 8 bits, or one line that names the file.
 
-What Pillow leaves to its caller is settled here, once, for training and for prediction:
+The same for training and for prediction:
 
-- Orientation: the EXIF tag is applied, so a photo stands as its camera showed it.
-- Transparency (alpha channel, transparent palette entry or colour): composited on white. Only
-  the transparent level of a gray PNG of 16 bits is not applied.
-- 16 bits a channel: the high byte is kept, for gray as Pillow does for colour; never clipped.
+- Orientation: the EXIF tag is applied.
+- Transparency (alpha channel, transparent palette entry or colour): composited on white, except
+  the transparent level of a gray PNG of 16 bits.
+- 16 bits a channel: the high byte is kept.
 - 32-bit integers and floats: refused, because their files do not say which value is white.
 - Animations and multi-page files: the first frame.
 - CMYK, also as Adobe writes it (inverted), 1-bit, palette, YCbCr and LAB: Pillow's conversion.
-- ICC profiles: ignored. The numbers in the file are taken for sRGB, so an image in Display P3 or
-  Adobe RGB is a little less saturated here than on a screen that honours its profile.
-- A JPEG with damaged bytes inside: decoded as far as libjpeg goes, with wrong pixels from the
-  damage on. libjpeg warns, but Pillow drops the warning, so nothing here can see it; only a
-  checksum of the file can.
+- ICC profiles: ignored, so an image in Display P3 or Adobe RGB is a little less saturated here.
+- A JPEG with damaged bytes inside: wrong pixels from the damage on, because Pillow drops libjpeg's
+  warning; only a checksum of the file can tell.
 
 Only Pillow is imported, and none of its global switches is touched.
 """
@@ -33,8 +31,8 @@ from vit.errors import UserError
 from vit.reading import special
 
 MAX_PIXELS = 178_956_970
-"""Images of more pixels (height times width) are refused before they are decoded. This is where
-Pillow's own limit stands; a camera of 108 megapixels is below it."""
+"""Images of more pixels (height times width) are refused before they are decoded; the limit is
+Pillow's own."""
 
 _TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -64,7 +62,7 @@ Content = TypeVar("Content")
 
 
 class ImageError(UserError):
-    """An image that cannot be used: one line with the file's name, the reason and the way out."""
+    """An image that cannot be used."""
 
 
 def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Image.Image:
@@ -74,9 +72,8 @@ def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Im
     change it is returned itself. Opening the result again changes nothing.
 
     Raises:
-        ImageError: the file is missing, empty, cut short, a pipe or a device, damaged so that its
-            decoder notices, above `MAX_PIXELS`, of an unknown format or of pixels without an
-            agreed range.
+        ImageError: The file cannot be read or decoded, is a pipe or a device, has more than
+            `MAX_PIXELS`, or pixels without an agreed range.
     """
     if isinstance(source, str | os.PathLike | bytes):
         return read(source, decode)
@@ -106,9 +103,9 @@ def open_input(source: Any, channels: int | None) -> Any:
 def read(
     source: str | os.PathLike[str] | bytes, decoder: Callable[[Stream, bytes, str], Content]
 ) -> Content:
-    """What `decoder` makes of a file's stream, its first 64 bytes, and its name for messages.
+    """`decoder` of a file's stream, its first 64 bytes, and its name for messages.
 
-    Raises ImageError for all that the decoder raises but MemoryError.
+    Raises ImageError for all errors of the decoder but MemoryError.
     """
     if isinstance(source, bytes):
         name = f"image of {len(source):,} bytes"
@@ -132,15 +129,14 @@ def read(
 def decode(stream: Stream, head: bytes, name: str) -> Image.Image:
     """A file that begins with `head`, as `open_image` gives it."""
     if b"Exif" not in head:
-        # The two formats of most data sets, opened directly: `Image.open` would warn about
-        # 90 megapixels, and silencing it for every image makes Python forget which warnings
-        # of other libraries it has already shown (and costs 15 us, a fifth of a CIFAR JPEG).
+        # Opened directly: `Image.open` would warn about 90 megapixels, and to silence it for every
+        # image costs 15 us and makes Python repeat the warnings of other libraries.
         if head.startswith(b"\xff\xd8\xff"):
             return _upright_rgb(JpegImageFile(stream), name)
         if head.startswith(b"\x89PNG\r\n\x1a\n"):
             return _upright_rgb(PngImageFile(stream), name)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # damaged EXIF fields, size: not the reader's concern
+        warnings.simplefilter("ignore")  # damaged EXIF fields, size
         return _upright_rgb(Image.open(stream), name)
 
 
@@ -154,7 +150,7 @@ def check_size(height: int, width: int, name: str) -> None:
 
 
 def upright(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    """The image, loaded and converted, as its EXIF tag says that it stands."""
+    """The image, loaded, converted and turned by its EXIF tag."""
     image.load()
     # After loading, because Pillow turns TIFF files by itself and then drops the tag.
     turn = _TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))
@@ -198,7 +194,7 @@ def _high_byte(image: Image.Image) -> Image.Image:
 
 
 def _from_array(array: Any) -> Image.Image:
-    # numpy's own description of an array, so that numpy need not be installed.
+    # NumPy need not be installed.
     interface = getattr(array, "__array_interface__", None)
     if interface is None:
         kinds = "a path, bytes, a PIL image or a uint8 array"
@@ -213,7 +209,7 @@ def _from_array(array: Any) -> Image.Image:
 
 
 def _diagnosis(error: Exception, head: bytes) -> str:
-    """What is wrong with a file that begins with `head`, and what to do about it."""
+    """Message for an error of decoding a file that begins with `head`."""
     if isinstance(error, OSError) and error.errno is not None:
         return f"cannot be read ({error.strerror}); check the path and its permissions"
     if not head:
@@ -240,7 +236,6 @@ def name_of(image: Image.Image) -> str:
 
 
 def printable_path(path: str | bytes) -> str:
-    """A path for a message, in one line."""
-    # A newline, or a byte that is not UTF-8, must not break the one line or the terminal.
+    """A path in one line, also with a newline or a byte that is not UTF-8."""
     text = os.fsdecode(path)
     return text if text.isprintable() else ascii(text)

@@ -14,12 +14,12 @@ from vit.errors import UserError, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """A model that exists, for which images are found."""
+class ModelClasses:
+    """The classes of a model that exists."""
 
-    classes: list[str]
-    """In the order of its outputs; none where it has no classes."""
-    multilabel: bool = False
+    names: list[str]
+    """In the order of its outputs; none if it has no classes."""
+    multilabel: bool
 
 
 def find_splits(
@@ -29,55 +29,43 @@ def find_splits(
     data_dir: str | None,
     cut: Splitting,
     labelled: bool = True,
-    known: Known | None = None,
+    model: ModelClasses | None = None,
     separator: str | None = None,
     arrays: bool = False,
 ) -> Splits:
     """The splits of a named data set, or of the files in `root`, by the arguments of ImageData.
 
-    `arrays`: .npy files are images, too. With `known`, `root` is held-out images of a model, all of
-    them test.
+    `arrays`: .npy files are images, too. With `model`, `root` is held-out images, all of them test.
     """
     is_manifest = root is not None and root.lower().endswith(SUFFIXES) and not os.path.isdir(root)
     if separator == "":
         raise UserError("data.label_separator='' separates nothing; give text such as ';'")
-    if separator is not None and labelled and not is_manifest and known is None:
+    if separator is not None and labelled and not is_manifest and model is None:
         raise UserError(
             f"data.label_separator={separator!r} is for the labels of a CSV or Parquet file, and "
             f"{root or dataset} is none; leave it out"
         )
     if root is None:
         assert dataset is not None
-        fraction = cut.val_fraction
-        splits = load_dataset(dataset, data_dir=data_dir, val_fraction=fraction, seed=cut.seed)
+        splits = load_dataset(dataset, cut, data_dir=data_dir)
         return splits if labelled else replace(splits, classes=[])
-    if known is not None:
-        classes, multilabel = known.classes, known.multilabel
+    if model is not None:
+        classes, multilabel = model.names, model.multilabel
         if is_manifest:
             return load_held_out_manifest(root, classes, separator=separator, multilabel=multilabel)
         return load_held_out(root, classes, multilabel=multilabel, arrays=arrays)
-    shares = {"val_fraction": cut.val_fraction, "test_fraction": cut.test_fraction}
     if is_manifest:
-        return load_manifest(root, labelled=labelled, separator=separator, seed=cut.seed, **shares)
-    return load_folder(root, labelled=labelled, arrays=arrays, seed=cut.seed, **shares)
+        return load_manifest(root, cut, labelled=labelled, separator=separator)
+    return load_folder(root, cut, labelled=labelled, arrays=arrays)
 
 
 def load_dataset(
-    name: str,
-    *,
-    data_dir: str | os.PathLike[str] | None = None,
-    val_fraction: float = 0.1,
-    seed: int = 0,
+    name: str, cut: Splitting, *, data_dir: str | os.PathLike[str] | None = None
 ) -> Splits:
-    """The splits of a data set of the catalog, downloaded to `data_dir` where it is not there yet.
+    """The splits of a data set of `list_datasets()`, downloaded to `data_dir` if need be.
 
-    Several processes may ask at once: one downloads, the others wait at a file lock.
-
-    Args:
-        name: One of `list_datasets()`.
-        data_dir: Where downloads go; `data` in VIT_CACHE or ~/.cache/vit by default.
-        val_fraction: Share of train that becomes val if the data set has no val of its own.
-        seed: Of that cut. Test sets do not depend on it.
+    Its test set does not depend on `cut`. `data_dir`: `data` in VIT_CACHE or ~/.cache/vit by
+    default. Of several processes one downloads, and the others wait at a file lock.
 
     Raises:
         UserError: The name is unknown, or the files are neither there nor can be downloaded.
@@ -101,8 +89,6 @@ def load_dataset(
         classes,
         parts,
         list(parts["train"].names),
-        seed=seed,
-        val_fraction=val_fraction,
-        test_fraction=0.0,
+        replace(cut, test_fraction=0.0),
         where=name,
     )

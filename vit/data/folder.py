@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vit.data.options import Splitting
 from vit.data.scan import LITTER, Folder, entries, left_out_note, scan
 from vit.data.sources import (
     EVALUATION_ORDER,
@@ -29,24 +30,19 @@ from vit.errors import UserError, did_you_mean, some_of
 
 def load_folder(
     root: str | os.PathLike[str],
+    cut: Splitting,
     *,
-    val_fraction: float = 0.1,
-    test_fraction: float = 0.1,
-    seed: int = 0,
     labelled: bool = True,
     arrays: bool = False,
 ) -> Splits:
-    """The splits below `root`; the classes and their order are those of train.
+    """The splits below `root`; the classes are those of train, in natural order (1, 2, 10).
 
-    Folders below a class folder belong to the class. Class names sort naturally (1, 2, 10). With
-    one folder or with train/ alone, val and test are cut from it, class by class, by `seed`; with
-    train/ and test/, val is cut from train; with train/ and val/ there is no test.
+    Folders below a class folder belong to the class. With one folder or with train/ alone, val and
+    test are cut from it; with train/ and test/, val; with train/ and val/ there is no test.
 
     Args:
         root: The folder.
-        val_fraction: Share of each class that becomes val where val is cut; 0 for none.
-        test_fraction: The same for test.
-        seed: Of the cut.
+        cut: The shares that are cut.
         labelled: False takes all images of all folders, and there are no classes.
         arrays: .npy files are images, too.
 
@@ -73,11 +69,9 @@ def load_folder(
         classes,
         sets,
         train.keys(classes),
-        notes=notes,
-        seed=seed,
-        val_fraction=val_fraction,
-        test_fraction=test_fraction,
+        cut,
         where=train.where,
+        notes=notes,
     )
 
 
@@ -90,9 +84,8 @@ def load_held_out(
 ) -> Splits:
     """Images for a model that exists: all of them are test, labelled by the model's `classes`.
 
-    Takes test/ or else val/ where there are split folders, and the whole folder where not. A class
-    without images is fine here; train is empty. Without classes, all images are taken. Raises
-    UserError for a class that the model lacks.
+    Takes test/, or else val/, or else the whole folder. A class may have no images; without
+    classes, all images are taken. Raises UserError for a class that the model lacks.
     """
     root = os.path.abspath(os.path.expanduser(os.fspath(root)))
     folders, notes = _split_folders(root)
@@ -123,7 +116,7 @@ class _Part:
         return sum(len(folder.images) for folder in self.by_class.get(name, ()))
 
     def _files(self, classes: list[str]) -> Iterator[str]:
-        """Images below the split, class by class; all images where there are no classes."""
+        """Images below the split, class by class; all images if there are no classes."""
         chosen = [folder for name in classes for folder in self.by_class.get(name, ())]
         for folder in chosen if classes else self.folders:
             above = f"{folder.path}/" if folder.path else ""
@@ -134,9 +127,9 @@ class _Part:
         return [path.split("/", 1)[1] if classes else path for path in self._files(classes)]
 
     def images(self, classes: list[str], lacking: str) -> ImageSet:
-        """The images, and their labels where there are `classes`.
+        """The images, and their labels if there are `classes`.
 
-        Raises UserError where there are none, or for a class that, say, "the model lacks".
+        Raises UserError if there are none, or for another class, which, say, "the model lacks".
         """
         unknown = [name for name in class_order(self.by_class) if self.count(name)]
         unknown = [name for name in unknown if name not in classes] if classes else []

@@ -1,4 +1,4 @@
-"""Who reads the images: how many processes, and what each does first."""
+"""The processes that read images: how many, and how they start and end."""
 
 import atexit
 import os
@@ -25,15 +25,15 @@ MAX_WORKERS = 8
 
 
 def choose_num_workers(dataset: ImageDataset, processes: int) -> int:
-    """Workers for each of `processes` training processes on this machine; never above its cores.
+    """Workers for each of `processes` training processes on this machine.
 
-    None where batches are cut from memory: that is faster than to send them between processes.
+    0 if batches are cut from memory: that is faster than to send them between processes.
     """
     return 0 if dataset.in_batches else min(available_cores() // processes, MAX_WORKERS)
 
 
 def available_cores() -> int:
-    """Cores this process may use, which a job scheduler may limit."""
+    """Cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS and Windows do not know it
@@ -51,7 +51,7 @@ def make_dataset(
 ) -> ImageDataset:
     """The images as they are evaluated, or with `augment` as they are trained on.
 
-    `in_memory`: asked for the images, opened.
+    `in_memory` returns the opened images if they stay in memory.
     """
     rgb, image_size = preprocess.channels is None, preprocess.image_size
     reader = partial(open_input, channels=preprocess.channels)
@@ -101,17 +101,11 @@ def make_loader(
     )
 
 
-def on_cuda(trainer: Any) -> bool:
-    """Batches go to a GPU; not without a Trainer."""
-    return trainer is not None and trainer.strategy.root_device.type == "cuda"
-
-
 def start_worker(worker: int) -> None:
-    """First thing in a worker process. (torch itself has set it to one thread.)
+    """Sets the signal handlers of a worker process.
 
     Ctrl-C reaches all processes of a terminal, and a scheduler's signals all of a job; the main
-    process needs the workers until it has finished its step, and then ends them in its own time,
-    without a traceback of each.
+    process needs the workers until its step is done, and then ends them itself.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGUSR1"):  # not on Windows
@@ -120,13 +114,13 @@ def start_worker(worker: int) -> None:
 
 
 def _end_at_second(*_: object) -> None:
-    """The main process ends a worker that does not stop by two SIGTERM of its own."""
+    """The main process sends SIGTERM twice to a worker that does not stop."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 
 @atexit.register
 def _end_workers() -> None:
-    """Ends the workers that an error has left: at exit multiprocessing would wait for them."""
+    """Ends workers after an error; multiprocessing would wait for them."""
     workers = [child for child in active_children() if child.daemon]
     for worker in workers:
         worker.terminate()

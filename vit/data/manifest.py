@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from vit.data.options import Splitting
 from vit.data.sources import (
     EVALUATION_ORDER,
     SPLIT_NAMES,
@@ -39,10 +40,8 @@ _ORDER: tuple[SplitName, ...] = ("train", "val", "test")
 
 def load_manifest(
     path: str | os.PathLike[str],
+    cut: Splitting,
     *,
-    val_fraction: float = 0.1,
-    test_fraction: float = 0.1,
-    seed: int = 0,
     labelled: bool = True,
     separator: str | None = None,
 ) -> Splits:
@@ -50,11 +49,9 @@ def load_manifest(
 
     An image has several labels if its cell holds `a|b` or a Parquet list, if the label column is
     repeated, or if it has a 1 in several columns of classes. `separator` takes the place of `|`,
-    and says that the set is one of several labels. Then the labels of the whole set become rows
-    of zeros and ones, and an empty cell is an image without any. Splits are train, val (also valid,
-    validation) and test; the classes are those of train, in natural order. What is absent is cut
-    from train as in `load_folder`.
-    Without `labelled` the labels are neither needed nor read, and there are no classes.
+    and says that images have several labels. The labels of the whole set are then rows of zeros
+    and ones, and an empty cell is an image without any. The classes are those of train, in natural
+    order; splits are cut as in `load_folder`. Without `labelled` the labels are not read.
 
     Raises:
         UserError: The file cannot be read, a column is missing, a row is incomplete or doubled, a
@@ -77,9 +74,7 @@ def load_manifest(
         classes,
         {name: listing.images(name, classes) for name in listing.present},
         listing.names.select(listing.rows_of("train")),
-        seed=seed,
-        val_fraction=val_fraction,
-        test_fraction=test_fraction,
+        cut,
         where=listing.path,
         notes=notes,
     )
@@ -94,8 +89,8 @@ def load_held_out_manifest(
 ) -> Splits:
     """Images for a model that exists: all are test, labelled by the model's `classes`, if any.
 
-    With a split column, the rows of test, or else of val, or else all. `multilabel`: the model is
-    one for several labels per image; then no row needs to have several.
+    Takes the rows of test, or else of val, or else all. `multilabel`: the model is one for several
+    labels per image; no row needs to have several.
     """
     listing = _Listing(path, bool(classes), separator)
     listing.multilabel = bool(classes) and (multilabel or listing.multilabel)
@@ -104,7 +99,7 @@ def load_held_out_manifest(
 
 
 def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
-    """A note where nine of ten classes look like several labels that are not separated."""
+    """A note if nine of ten classes look like several labels that are not separated."""
     for mark in ";,/":
         joined = [name for name in classes if mark in name]
         if joined and len(joined) >= 0.9 * len(classes):
@@ -127,7 +122,7 @@ class _Listing:
         cells: int32 n, index into `labels`: equal label cells share one entry.
         labels: The labels of each distinct label cell, each label once.
         multilabel: Images have several labels.
-        columns: Names of the columns that are classes, where there is no column of labels.
+        columns: Names of the columns that are classes, if there is no column of labels.
         present: The splits, in the order in which they first occur.
     """
 
@@ -159,7 +154,7 @@ class _Listing:
         self.present: list[SplitName] = [_ORDER[kind] for kind in kinds[np.argsort(first)]]
 
     def _class_columns(self, header: list[str]) -> list[int]:
-        """The places of the columns with nothing but zeros and ones; sets `columns`."""
+        """The places of the columns of zeros and ones; sets `columns`."""
         others = [at for at, name in enumerate(header) if name not in ("path", "split")]
         flags = dict.fromkeys(others, False)  # column -> it has a zero or a one
         for _, row in self.table.rows(others):
@@ -191,7 +186,7 @@ class _Listing:
         if "path" not in header:
             raise self._lacks("path", header)
         split_at = [header.index("split")] if "split" in header else []
-        known_cells: dict[tuple[Cell, ...], int] = {}
+        numbers_of: dict[tuple[Cell, ...], int] = {}
         files: set[int] = set()  # hashes, as paths would take the most memory
         for number, row in self.table.rows([header.index("path"), *split_at, *label_at]):
             name, split = str(row[0]), str(row[1]).lower() if split_at else "train"
@@ -200,18 +195,18 @@ class _Listing:
             if not name:
                 raise self._mistake(number, "has no path")
             if split not in SPLIT_NAMES:
-                known = ", ".join(SPLIT_NAMES)
-                raise self._mistake(number, f"has split {shorten(row[1])!r}; known are {known}")
+                names = ", ".join(SPLIT_NAMES)
+                raise self._mistake(number, f"has split {shorten(row[1])!r}; known are {names}")
             if file in files:
                 way = f"write several labels as a{self.separator}b in one row"
                 raise self._mistake(number, f"lists {name} again; {way}")
-            if key not in known_cells:
-                known_cells[key] = len(known_cells)
+            if key not in numbers_of:
+                numbers_of[key] = len(numbers_of)
                 self.labels.append(self._labels(key))
             files.add(file)
             numbers.append(number)
             splits.append(_ORDER.index(SPLIT_NAMES[split]))
-            cells.append(known_cells[key])
+            cells.append(numbers_of[key])
             yield name
 
     def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
@@ -235,7 +230,7 @@ class _Listing:
         return np.flatnonzero(self.splits == _ORDER.index(split))
 
     def classes(self) -> list[str]:
-        """The classes of train; UserError where they cannot be trained on."""
+        """The classes of train; UserError if they cannot be trained on."""
         used = np.unique(self.cells[self.rows_of("train")]).tolist()
         classes = class_order(label for cell in used for label in self.labels[cell])
         if not classes:
@@ -250,7 +245,7 @@ class _Listing:
         return classes
 
     def images(self, split: SplitName, classes: list[str]) -> ImageSet:
-        """The images of a split, and their labels where there are `classes`."""
+        """The images of a split, and their labels if there are `classes`."""
         rows = self.rows_of(split)
         paths = self.names.select(rows, root=self.folder)
         missing = missing_files(paths)

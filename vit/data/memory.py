@@ -1,4 +1,4 @@
-"""Images that stay in memory as uint8: where they do, an epoch neither reads nor decodes them."""
+"""Images that stay in memory as uint8, so that an epoch neither reads nor decodes them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from vit.preprocessing import Size
 
 Cache = Literal["auto", "ram", "none"]
 Fits = Callable[[Size], bool]
-"""Batches can be cut from images of this height and width, with no resizing."""
+"""True if batches can be cut from images of this height and width, without resizing."""
 
 MAX_BYTES = 2**30
 """Largest set that is kept in memory by default."""
@@ -42,7 +42,7 @@ class Decoded:
         return self.planes[index].transpose(1, 2, 0)
 
     def note(self, name: str) -> str:
-        """One line: what is kept, and what it takes."""
+        """One line: the images, and the memory that they take."""
         height, width = self.size
         return (
             f"{name}: {len(self.planes):,} images of {height} x {width} pixels stay in memory "
@@ -52,7 +52,7 @@ class Decoded:
 
 
 def in_memory(images: ImageSet, fits: Fits, *, cache: Cache, processes: int) -> Decoded | None:
-    """The images of a set where they stay in memory, in each of `processes` on this machine.
+    """The images of a set if they stay in memory, in each of `processes` on this machine.
 
     auto: if they are small, take little of the memory, and `fits` lets batches be cut from them.
 

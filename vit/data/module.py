@@ -3,6 +3,7 @@
 Shapes: b batch, c channels, h w pixels, k classes.
 """
 
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -22,8 +23,8 @@ from vit.data.batches import (
 )
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
-from vit.data.find import Known, find_splits
-from vit.data.loaders import choose_num_workers, make_dataset, make_loader, on_cuda
+from vit.data.find import ModelClasses, find_splits
+from vit.data.loaders import choose_num_workers, make_dataset, make_loader
 from vit.data.memory import Decoded, Fits, in_memory
 from vit.data.options import InputFormat, Loading, Sampling, Splitting, both_sides
 from vit.data.raster import rgb
@@ -34,7 +35,6 @@ from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.preprocessing import Preprocess
 
-# As constants, because a default that is called in the signature would be made once all the same.
 _TRAIN_TRANSFORM = TrainTransform()
 _INPUTS = InputFormat()
 _SAMPLING = Sampling()
@@ -89,7 +89,7 @@ class ImageData(LightningDataModule):
         loading: Loading = _LOADING,
     ) -> None:
         super().__init__()
-        # DataHooks.__init__ sets this on every instance. A rank may get no image of a small val.
+        # A rank may get no image of a small val.
         self.allow_zero_length_dataloader_with_multiple_devices = True
         if root == "" or (root is None and dataset is None):  # "" is an unset shell variable
             raise UserError(
@@ -108,7 +108,10 @@ class ImageData(LightningDataModule):
         self._own_batch = asked_sizes(batch_size, global_batch)
         self.batch_size: int = self._own_batch or global_batch or DEFAULT_BATCH
         self.inputs = inputs
-        self._preprocess = inputs.known(self.image_size, channels)
+        # Mean and std of other channels may depend on train; the rest is checked at once.
+        fixed = inputs if channels is None else replace(inputs, mean=None, std=None)
+        preprocess = fixed.preprocess(self.image_size, channels)
+        self._preprocess = preprocess if channels is None else None
         augment.check_size(self.image_size)
         self.augment = augment
         self.sampling = sampling
@@ -116,7 +119,7 @@ class ImageData(LightningDataModule):
         self.seed = splits.seed
         self.loading = loading
         self.labelled = True
-        self.known: Known | None = None
+        self.model_classes: ModelClasses | None = None
         self.label_separator = label_separator
         # The split that the test and predict loops get.
         self.evaluation_split: SplitName = "test"
@@ -130,19 +133,19 @@ class ImageData(LightningDataModule):
         classes: list[str] | None = None,
         multilabel: bool = False,
     ) -> "ImageData":
-        """Sets the purpose of the images, if it is not to train on their labels; returns itself.
+        """Sets another purpose of the images than training on their labels; returns itself.
 
         Args:
-            labelled: If not, `root` may be any folder of images.
-            classes: Class names of a model that exists, in the order of its outputs: `root` is then
-                held-out images, all of them test, and a class without images is fine.
+            labelled: If false, `root` may be any folder of images.
+            classes: Class names of a model that exists, in the order of its outputs: all of `root`
+                is then test, and a class may have no images.
             multilabel: That model is one for several labels per image.
         """
         if self.sampling.balanced and not labelled:
             raise UserError("sampling.balanced needs labels, which this task does not read")
         self.labelled = labelled
         if classes is not None:
-            self.known = Known(classes=classes, multilabel=multilabel)
+            self.model_classes = ModelClasses(names=classes, multilabel=multilabel)
         return self
 
     def setup(self, stage: str) -> None:
@@ -152,7 +155,7 @@ class ImageData(LightningDataModule):
     def share_batch(self, trainer: Trainer) -> None:
         """Divides global_batch among the processes of a Trainer and the batches of a step.
 
-        Raises UserError where it cannot be divided so.
+        Raises UserError for a remainder.
         """
         if self.global_batch is not None:
             asked = (self._own_batch, trainer.world_size, trainer.accumulate_grad_batches)
@@ -161,21 +164,21 @@ class ImageData(LightningDataModule):
 
     @cached_property
     def splits(self) -> Splits:
-        """Classes and images, found at the first use; nothing is decoded."""
+        """Classes and images, found at the first use."""
         return find_splits(
             self.dataset,
             self.root,
             data_dir=self.data_dir,
             cut=self.splitting,
             labelled=self.labelled,
-            known=self.known,
+            model=self.model_classes,
             separator=self.label_separator,
             arrays=self.channels is not None,
         )
 
     @property
     def preprocess(self) -> Preprocess:
-        """How images are brought to the model, with mean and std of train where `channels` ask."""
+        """The preprocessing, with `channels` and no mean and std by those of train."""
         if self._preprocess is None:
             assert self.channels is not None
             skip = self.loading.on_error == "skip"
@@ -212,7 +215,7 @@ class ImageData(LightningDataModule):
         return batches_per_epoch(len(self.splits.train), batch) * batch
 
     def image_set(self, split: SplitName) -> ImageSet:
-        """The images of a split. Raises UserError where there is none."""
+        """The images of a split. Raises UserError if there is none."""
         images = self.splits.get(split)
         if images is None:
             source = self.root or self.dataset
@@ -229,18 +232,14 @@ class ImageData(LightningDataModule):
         return 0 if dataset is None else dataset.num_skipped
 
     def open_image(self, split: SplitName, index: int) -> Image.Image:
-        """An image of a split in RGB, as it is on disk; one with `channels` as a picture of it."""
+        """An image of a split before preprocessing, in RGB; with `channels` a picture of it."""
         return rgb(self._image_dataset(split, training=False).open(index))
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """A digest of the names and labels of each split, by which other images are noticed."""
-        splits = {name: self.splits.get(name) for name in EVALUATION_ORDER}
-        return {
-            name: images.digest(self.classes)
-            for name, images in splits.items()
-            if images is not None
-        }
+        """A digest of the names and labels of each split, which tells other images."""
+        parts = [(name, self.splits.get(name)) for name in EVALUATION_ORDER]
+        return {name: images.digest(self.classes) for name, images in parts if images is not None}
 
     def summary(self) -> str:
         """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
@@ -281,14 +280,12 @@ class ImageData(LightningDataModule):
         """Every image of `evaluation_split` (test, unless it is set) once."""
         return self.evaluation_loader(self.evaluation_split)
 
-    def predict_dataloader(self) -> DataLoader[Any]:
-        """Every image of `evaluation_split` once, in the same batches as an evaluation."""
-        return self.evaluation_loader(self.evaluation_split)
+    predict_dataloader = test_dataloader
 
     def evaluation_loader(
         self, split: SplitName, *, limit: int | None = None, persistent: bool = False
     ) -> DataLoader[Any]:
-        """This process's share of a split without augmentation, every image once.
+        """This process's share of a split, every image once, without augmentation.
 
         `limit`: at most so many images of all processes together, drawn by the seed.
         """
@@ -299,8 +296,8 @@ class ImageData(LightningDataModule):
             drawn = torch.randperm(len(dataset), generator=generator)[:limit].tolist()
             sampler = sorted(drawn)[self._rank :: self._world_size]
         if not len(sampler):
-            # Lightning skips the loop of a process without batches, and the others would wait for
-            # it in the metrics' sums: it gets one batch of no images.
+            # Lightning would skip the loop of a process without batches, and the others would wait
+            # for it in the metrics' sums.
             return self._loader(dataset, persistent=persistent, batch_sampler=[[]])
         return self._loader(
             dataset, persistent=persistent, sampler=sampler, batch_size=self.batch_size
@@ -312,7 +309,7 @@ class ImageData(LightningDataModule):
         return self.preprocess.normalize(images), labels, indices
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, which is all that an exact resume needs, and the digests of the splits."""
+        """The position, all that an exact resume needs, and the digests of the splits."""
         return {"consumed_samples": self.consumed_samples, "splits": self.digests}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -374,7 +371,8 @@ class ImageData(LightningDataModule):
             num_workers=num_workers,
             image_size=self.image_size,
             channels=self.channels,
-            pin_memory=on_cuda(self.trainer),
+            pin_memory=self.trainer is not None
+            and self.trainer.strategy.root_device.type == "cuda",
             **options,
         )
 

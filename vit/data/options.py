@@ -1,6 +1,6 @@
-"""Groups among the arguments of ImageData; each checks its own."""
+"""Groups of arguments of ImageData."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from vit.data.memory import Cache
@@ -33,18 +33,11 @@ class InputFormat:
     std: tuple[float, ...] | None = None
     """Divides red, green and blue after that; 0.5 by default, or that of the training images."""
 
-    def known(self, image_size: tuple[int, int], channels: int | None) -> Preprocess | None:
-        """The complete preprocessing; None with `channels`, whose mean and std depend on train.
+    def preprocess(self, image_size: tuple[int, int], channels: int | None = None) -> Preprocess:
+        """The preprocessing for (height, width); with `channels` for images that are not RGB.
 
         Raises UserError for an impossible value.
         """
-        if channels is None:
-            return self.preprocess(image_size)
-        replace(self, mean=None, std=None).preprocess(image_size, channels)
-        return None
-
-    def preprocess(self, image_size: tuple[int, int], channels: int | None = None) -> Preprocess:
-        """The complete preprocessing for (height, width), and for `channels` that are not RGB."""
         half = HALF[:1] * (channels or 3)
         values: dict[str, Any] = {"mean": half, "std": half}
         values |= {name: value for name, value in asdict(self).items() if value is not None}
@@ -67,13 +60,13 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
-    """Val and test cut from train where they are lacking."""
+    """Val and test cut from train if they are lacking."""
 
     val_fraction: float = 0.1
-    """Share of train that becomes val, class by class, where there is no val; in [0, 1)."""
+    """Share of train that becomes val, class by class, if there is no val; in [0, 1)."""
 
     test_fraction: float = 0.1
-    """Share that becomes test where a folder or manifest has neither val nor test; in [0, 1)."""
+    """Share that becomes test if a folder or manifest has neither val nor test; in [0, 1)."""
 
     seed: int = 0
     """Seed of these cuts, of the training order and of the augmentation."""
@@ -93,10 +86,9 @@ class Loading:
     the training processes of the machine, at most 8; none where batches are cut from memory."""
 
     cache: Cache = "auto"
-    """Keeps images of one size decoded in memory. auto: in a fit, where they
-    are small (64 x 64 pixels) and take at most 1 GiB, and augmentation is no more than windows and
-    flips; their batches are then cut 20 times as fast. ram: always. none: never. The batches are
-    the same."""
+    """Keeps images of one size decoded in memory; batches are the same. auto: in a fit, if they are
+    small (64 x 64 pixels), take at most 1 GiB, and augmentation is windows and flips alone; then
+    batches are cut 20 times as fast. ram: always. none: never."""
 
     on_error: Literal["error", "skip"] = "error"
     """On an unreadable image: error stops and names it; skip names it, counts it and goes on
@@ -108,13 +100,13 @@ class Loading:
         check_choice("loading.cache", self.cache, get_args(Cache))
 
     def check_channels(self, channels: int) -> None:
-        """UserError where images with so many channels, which are not RGB, cannot be read so."""
+        """Raises UserError if images of so many channels, which are not RGB, cannot be read so."""
         check_range("channels", channels, CHANNELS)
         if self.cache == "ram":
             raise UserError("loading.cache=ram keeps RGB images; leave it out with data.channels")
 
 
 def both_sides(image_size: int | tuple[int, int] | None) -> tuple[int, int]:
-    """Height and width; 224 pixels each where nothing says how many."""
+    """Height and width; 224 pixels each by default."""
     sides = 224 if image_size is None else image_size
     return (sides, sides) if isinstance(sides, int) else sides

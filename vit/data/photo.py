@@ -1,9 +1,8 @@
 """Steps 1 and 2 of training on photos: decode no more of a JPEG than a crop needs.
 
-Entropy decoding is four fifths of a 500-pixel photo's time and cannot be skipped to the left, to
-the right or above a crop, but below it. A crop that is twice as large as its target, or more, is
-decoded at 1/2, 1/4 or 1/8 of the size, and a crop is resized in uint8 by torch, which is three
-times as fast as Pillow and agrees with it within 1 of 255.
+Entropy decoding takes four fifths of the time of a 500-pixel photo; only below a crop can it be
+skipped. A crop at least twice as large as its target is decoded at 1/2, 1/4 or 1/8 of the size.
+Crops are resized in uint8 by torch, three times as fast as Pillow and within 1 of 255 of it.
 """
 
 import io
@@ -33,22 +32,21 @@ Box = tuple[int, int, int, int]
 """Top, left, height and width in pixels."""
 
 _START, _END = b"\xff\xd8\xff", b"\xff\xd9"
-"""Of a JPEG file."""
+"""First and last bytes of a JPEG file."""
 
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-"""In the compressed data, 255 stands before 0, in a restart marker, or as filling."""
+"""A marker other than those that belong in compressed data: escaped 255, restart, filling."""
 
 
 class Photo:
-    """An image that is decoded when it is known which part of it is wanted.
+    """An image of which a part is decoded at the first use.
 
-    Only ordinary JPEG files are: upright, gray or YCbCr, and ending as a JPEG ends. Everything else
-    is opened at once by `vit.data.decode.open_image`, with its errors; and so is a JPEG whose part
-    turns out to be undecodable.
+    That holds for ordinary JPEG files: upright, gray or YCbCr, and with a JPEG's last bytes. All
+    else, and a JPEG whose part cannot be decoded, is opened by `vit.data.decode.open_image`.
     """
 
     def __init__(self, source: str | os.PathLike[str] | bytes | Image.Image | Any) -> None:
-        """`source` is what `open_image` takes. Raises ImageError where that does."""
+        """`source` and errors are those of `open_image`."""
         self._source = source
         is_file = isinstance(source, str | os.PathLike | bytes)
         whole = read(source, _opened) if is_file else open_image(source)
@@ -66,8 +64,8 @@ class Photo:
     def crop(self, box: Box, size: tuple[int, int], interpolation: Interpolation) -> Tensor:
         """The part in `box`, resized with antialiasing to uint8 `c h w` of `size`.
 
-        In a JPEG that is decoded at 1/n the box is moved to whole pixels of the small image: by at
-        most half a pixel of the result.
+        In a JPEG decoded at 1/n the box moves to whole pixels of the small image, by at most half
+        a pixel of the result.
         """
         top, left, height, width = box
         scale = scale_of(height, width, size)
@@ -86,13 +84,13 @@ class Photo:
             scale = scale_of(self.height, self.width, (height, width))
             small = self._decoded(scale, self.height) if scale > 1 else None
             if small is not None:
-                # The small image is rounded up: a part of its last pixels lies outside.
+                # The small image is rounded up: part of its last pixels lies outside.
                 box = (0, 0, self.width / scale, self.height / scale)
                 return small.resize((width, height), pillow_filter(interpolation), box=box)
         return resize_to_cover(self.image(), size, interpolation)
 
     def _decoded(self, scale: int, bottom: int) -> Image.Image | None:
-        """The rows above `bottom`, 1 / `scale` as high and wide; None if that does not work."""
+        """The rows above `bottom` at 1 / `scale` of the size; None if they cannot be decoded."""
         if self._jpeg is None:
             return None
         image = self._jpeg.opened()
@@ -105,8 +103,8 @@ class Photo:
         try:
             image.load()
         except Exception:
-            # The decoder complains that rows are left. If it has failed before, the last row is
-            # still black. (One that is black in the photo costs time only.)
+            # The decoder complains of the rows left. If it has failed before them, the last row is
+            # black. (So may be that of the photo, which then is decoded whole.)
             if not stops or image.crop((0, rows - 1, image.width, rows)).getbbox() is None:
                 return None
         return image
@@ -126,12 +124,11 @@ class _Jpeg:
             and _is_upright(image)
         )
         assert image.fp is not None
-        # Rows come one after the other, with no marker among them that does not belong there: what
-        # follows is then of no consequence for those above.
+        # Without other markers rows follow each other, and none depends on those below.
         self.one_scan = _MARKER.search(data, image.fp.tell(), len(data) - len(_END)) is None
 
     def opened(self) -> JpegImageFile:
-        """The image, not decoded yet. It can be decoded once: the next call reads it again."""
+        """The image, not decoded yet. Each can be decoded once, so the next call reads it again."""
         image, self._image = self._image, None
         return image or JpegImageFile(io.BytesIO(self._data))
 
@@ -140,7 +137,6 @@ def _opened(stream: Stream, head: bytes, name: str) -> _Jpeg | Image.Image:
     """A file that `Photo` may decode in part, or its image."""
     if head.startswith(_START):
         data = stream.read()
-        # What does not end here is cut short or followed by something.
         if data.endswith(_END):
             with suppress(Exception):  # `decode` says what is wrong
                 jpeg = _Jpeg(data)
@@ -159,7 +155,7 @@ def _is_upright(image: Image.Image) -> bool:
 
 
 def scale_of(height: int, width: int, size: tuple[int, int]) -> int:
-    """The largest of 1, 2, 4 and 8 by which a part may be divided and still has `size`."""
+    """The largest of 1, 2, 4 and 8 at which a divided part still covers `size`."""
     scale = 8
     while scale > 1 and (height < scale * size[0] or width < scale * size[1]):
         scale //= 2

@@ -18,13 +18,6 @@ MAX_MAGNITUDE: dict[Variant, int] = {"torchvision": 30, "tf": 30, "timm": 10}
 """The strongest setting of each version. The scale of tf is 10, which its recipes exceed (15, 20);
 timm draws the magnitude from a normal distribution and clips it here."""
 
-CUTOUT_PIXELS, TRANSLATE_PIXELS = 40, 100
-"""tf, at magnitude 10: half a side of the box that is cut out, and the largest shift. They do not
-depend on the image size: the code is made for 224 pixels."""
-
-TRANSLATE_SHARE = 0.45
-"""timm, at magnitude 10: the largest shift, as a share of the image's side."""
-
 APPLIED, MAGNITUDE_STD = 0.5, 0.5
 """timm: probability that an operation drawn is applied, and the spread of its magnitude."""
 
@@ -46,15 +39,15 @@ class Operation:
     apply: Callable[[Image.Image, float, Surroundings], Image.Image]
     """RGB image, argument -> RGB image of the same size."""
 
-    argument: Callable[[float], float] = float
-    """Magnitude / 10 -> the argument."""
+    strongest: float = 1.0
+    """The argument at magnitude 10; it is proportional to the magnitude."""
 
     signed: bool = False
     """The argument is negated with probability 1/2."""
 
     def __call__(self, image: Image.Image, level: float, around: Surroundings) -> Image.Image:
         """`level` is the magnitude over 10."""
-        argument = self.argument(level)
+        argument = self.strongest * level
         return self.apply(image, _either_sign(argument) if self.signed else argument, around)
 
 
@@ -69,9 +62,8 @@ def randaugment(
 ) -> Image.Image:
     """`operations` random changes of an RGB image.
 
-    torchvision: its RandAugment, with bilinear filter and gray fill. tf: `randaugment_tf`. timm:
-    `randaugment_timm`, the only one that uses `mean` (of images in [0, 1]: the fill) and
-    `resample`.
+    torchvision: its RandAugment, with bilinear filter and gray fill. timm alone uses `mean` (of
+    images in [0, 1]), with which it fills, and `resample`.
     """
     if variant == "tf":
         return randaugment_tf(image, operations, magnitude)
@@ -84,9 +76,9 @@ def randaugment(
 def randaugment_tf(image: Image.Image, operations: int, magnitude: int) -> Image.Image:
     """The version of AugReg and of the better plain ViT (big_vision/pp/archive/autoaugment.py).
 
-    16 operations, drawn with replacement and always applied at the one magnitude: the code draws
-    a probability for each, too, and then drops it. Nearest neighbours, gray fill. Contrast, colour
-    and sharpness are Pillow's and differ by rounding: at most 2 of 255.
+    16 operations, drawn with replacement and always applied, at one magnitude: the code also draws
+    a probability for each, and drops it. Nearest neighbours, gray fill. Contrast, colour and
+    sharpness are Pillow's, which rounds differently: by at most 2 of 255.
     """
     drawn = torch.randint(len(TF_OPERATIONS), (operations,)).tolist()
     table = list(TF_OPERATIONS.values())
@@ -117,28 +109,22 @@ def _either_sign(value: float) -> float:
     return -value if torch.rand(1).item() < 0.5 else value
 
 
-def _transform(image: Image.Image, matrix: tuple[float, ...], around: Surroundings) -> Image.Image:
-    affine = Image.Transform.AFFINE
-    return image.transform(
-        image.size, affine, matrix, resample=around.resample, fillcolor=around.fill
-    )
-
-
 def _rotate(image: Image.Image, degrees: float, around: Surroundings) -> Image.Image:
     return image.rotate(degrees, resample=around.resample, fillcolor=around.fill)
 
 
-# Pillow looks for the source of a pixel's centre, half a pixel from its corner; TensorFlow for that
-# of the corner. A shear about the corner is moved by half of it; a shift is the same for both. The
-# 1/1024 sends sources halfway between two pixels to the one where TensorFlow's rounding does.
+def _affine(
+    matrix: Callable[[float, Image.Image], tuple[float, ...]], strongest: float
+) -> Operation:
+    """Moves pixels by the `matrix` of an argument and the image, from target to source."""
 
+    def apply(image: Image.Image, argument: float, around: Surroundings) -> Image.Image:
+        coefficients, affine = matrix(argument, image), Image.Transform.AFFINE
+        return image.transform(
+            image.size, affine, coefficients, resample=around.resample, fillcolor=around.fill
+        )
 
-def _tf_shear_x(image: Image.Image, shear: float, around: Surroundings) -> Image.Image:
-    return _transform(image, (1, shear, 1 / 1024 - shear / 2, 0, 1, 0), around)
-
-
-def _tf_shear_y(image: Image.Image, shear: float, around: Surroundings) -> Image.Image:
-    return _transform(image, (1, 0, 0, shear, 1, 1 / 1024 - shear / 2), around)
+    return Operation(apply, strongest, signed=True)
 
 
 def _tf_posterize(image: Image.Image, bits: float, _: Surroundings) -> Image.Image:
@@ -174,97 +160,69 @@ def _tf_cutout(image: Image.Image, pixels: float, around: Surroundings) -> Image
     return image
 
 
-def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Callable[..., Image.Image]:
-    return lambda image, factor, _: kind(image).enhance(factor)
-
-
-def _enhance_by(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Callable[..., Image.Image]:
-    """The argument is the distance to the factor 1, which changes nothing."""
-    return lambda image, change, _: kind(image).enhance(max(0.1, 1 + change))
-
-
 _FIXED: dict[str, Operation] = {
     "AutoContrast": Operation(lambda image, *_: ImageOps.autocontrast(image)),
     "Equalize": Operation(lambda image, *_: ImageOps.equalize(image)),
     "Invert": Operation(lambda image, *_: ImageOps.invert(image)),
 }
-_ROTATE = Operation(_rotate, lambda level: 30 * level, signed=True)
+_ROTATE = Operation(_rotate, 30, signed=True)
 
 
 def _tf_enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
-    return Operation(_enhance(kind), lambda level: 1.8 * level + 0.1)
-
-
-def _tf_translate(x: int, y: int) -> Operation:
-    return Operation(
-        lambda image, pixels, around: _transform(
-            image, (1, 0, x * pixels, 0, 1, y * pixels), around
-        ),
-        lambda level: TRANSLATE_PIXELS * level,
-        signed=True,
-    )
+    return Operation(lambda image, level, _: kind(image).enhance(1.8 * level + 0.1))
 
 
 TF_OPERATIONS: dict[str, Operation] = {
     **_FIXED,
     "Rotate": _ROTATE,
-    "Posterize": Operation(_tf_posterize, lambda level: 4 * level),
-    "Solarize": Operation(_tf_solarize, lambda level: 256 * level),
+    "Posterize": Operation(_tf_posterize, 4),
+    "Solarize": Operation(_tf_solarize, 256),
     "Color": _tf_enhance(ImageEnhance.Color),
     "Contrast": _tf_enhance(ImageEnhance.Contrast),
     "Brightness": _tf_enhance(ImageEnhance.Brightness),
     "Sharpness": _tf_enhance(ImageEnhance.Sharpness),
-    "ShearX": Operation(_tf_shear_x, lambda level: 0.3 * level, signed=True),
-    "ShearY": Operation(_tf_shear_y, lambda level: 0.3 * level, signed=True),
-    "TranslateX": _tf_translate(1, 0),
-    "TranslateY": _tf_translate(0, 1),
-    "Cutout": Operation(_tf_cutout, lambda level: CUTOUT_PIXELS * level),
-    "SolarizeAdd": Operation(_solarize_add, lambda level: 110 * level),
+    # Pillow looks for the source of a pixel's centre, half a pixel from its corner; TensorFlow for
+    # that of the corner: a shear is moved by half of it. The 1/1024 sends sources halfway between
+    # two pixels to the one that TensorFlow's rounding takes.
+    "ShearX": _affine(lambda shear, _: (1, shear, 1 / 1024 - shear / 2, 0, 1, 0), 0.3),
+    "ShearY": _affine(lambda shear, _: (1, 0, 0, shear, 1, 1 / 1024 - shear / 2), 0.3),
+    # In pixels, for images of any size: the code is made for 224.
+    "TranslateX": _affine(lambda pixels, _: (1, 0, pixels, 0, 1, 0), 100),
+    "TranslateY": _affine(lambda pixels, _: (1, 0, 0, 0, 1, pixels), 100),
+    "Cutout": Operation(_tf_cutout, 40),  # half a side
+    "SolarizeAdd": Operation(_solarize_add, 110),
 }
-"""By magnitude / 10. Posterize keeps more bits at a higher magnitude, all of them at 20. Solarize
+"""Posterize keeps more bits at a higher magnitude, all of them at 20. Solarize
 is what TensorFlow runs, not what the code says: its threshold falls from 256 to 0 at 10 and 20,
 which inverts the image, and is the usual 128 at 15."""
 
 
 def _timm_enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
-    return Operation(_enhance_by(kind), lambda level: 0.9 * level, signed=True)
-
-
-def _timm_translate(x: int, y: int) -> Operation:
-    def apply(image: Image.Image, share: float, around: Surroundings) -> Image.Image:
-        matrix = (1, 0, x * share * image.width, 0, 1, y * share * image.height)
-        return _transform(image, matrix, around)
-
-    return Operation(apply, lambda level: TRANSLATE_SHARE * level, signed=True)
-
-
-def _timm_shear(x: int, y: int) -> Operation:
+    """The argument is the distance to the factor 1, which changes nothing."""
     return Operation(
-        lambda image, shear, around: _transform(image, (1, x * shear, 0, y * shear, 1, 0), around),
-        lambda level: 0.3 * level,
-        signed=True,
+        lambda image, change, _: kind(image).enhance(max(0.1, 1 + change)), 0.9, signed=True
     )
 
 
 TIMM_OPERATIONS: dict[str, Operation] = {
     **_FIXED,
     "Rotate": _ROTATE,
-    "PosterizeIncreasing": Operation(_timm_posterize, lambda level: 4 * level),
+    "PosterizeIncreasing": Operation(_timm_posterize, 4),
     "SolarizeIncreasing": Operation(
-        lambda image, depth, _: ImageOps.solarize(image, 256 - int(depth)),
-        lambda level: 256 * level,
+        lambda image, depth, _: ImageOps.solarize(image, 256 - int(depth)), 256
     ),
-    "SolarizeAdd": Operation(_solarize_add, lambda level: 110 * level),
+    "SolarizeAdd": Operation(_solarize_add, 110),
     "ColorIncreasing": _timm_enhance(ImageEnhance.Color),
     "ContrastIncreasing": _timm_enhance(ImageEnhance.Contrast),
     "BrightnessIncreasing": _timm_enhance(ImageEnhance.Brightness),
     "SharpnessIncreasing": _timm_enhance(ImageEnhance.Sharpness),
-    "ShearX": _timm_shear(1, 0),
-    "ShearY": _timm_shear(0, 1),
-    "TranslateXRel": _timm_translate(1, 0),
-    "TranslateYRel": _timm_translate(0, 1),
+    "ShearX": _affine(lambda shear, _: (1, shear, 0, 0, 1, 0), 0.3),
+    "ShearY": _affine(lambda shear, _: (1, 0, 0, shear, 1, 0), 0.3),
+    # Shares of the image's sides.
+    "TranslateXRel": _affine(lambda share, image: (1, 0, share * image.width, 0, 1, 0), 0.45),
+    "TranslateYRel": _affine(lambda share, image: (1, 0, 0, 0, 1, share * image.height), 0.45),
 }
-"""By magnitude / 10, in timm's order; all change more at a higher magnitude."""
+"""In timm's order; all change more at a higher magnitude."""
 
 
 # It holds nothing but its settings, so one serves every image.

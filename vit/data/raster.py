@@ -1,13 +1,12 @@
 """Step 1 for images that are not RGB: any file with 1 to 16 channels -> float32 `c h w`.
 
-Values keep their precision: 8 and 16 bits without a sign are scaled to [0, 1], so that both mean
-the same; all other numbers (floats, integers with a sign, 32 bits) stay as they are. Channels are
-those of the file: nothing is turned into RGB, and transparency is a channel.
+8 and 16 bits without a sign are scaled to [0, 1]; all other numbers (floats, integers with a sign,
+32 bits) stay as they are. Channels are those of the file; transparency is one.
 
 - PNG: Pillow, and torchvision's decoder for colour of 16 bits, which Pillow cuts to 8.
-- TIFF: Pillow where it keeps all values (8 bits, or one channel), else tifffile (`vitkit[tiff]`).
-- npy: NumPy's arrays, `h w`, `h w c` or `c h w`; the side of c channels says which, and `h w c`
-  where both would do. Nothing is unpickled.
+- TIFF: Pillow if it keeps all values (8 bits, or one channel), else tifffile (`vitkit[tiff]`).
+- npy: arrays `h w`, `h w c` or `c h w`, told by the side of c channels, `h w c` first. Nothing is
+  unpickled.
 - Other formats: Pillow.
 
 Shapes: c channels, h w pixels.
@@ -39,7 +38,7 @@ def open_raster(source: Any, channels: int) -> Tensor:
     """float32 `c h w` from a path, a file's bytes, a PIL image or an array; such a tensor itself.
 
     Raises:
-        ImageError: the file cannot be read, has another number of channels, or NaN or infinity.
+        ImageError: The file cannot be read, has another number of channels, or NaN or infinity.
     """
     if isinstance(source, Tensor) and source.dtype == torch.float32 and source.ndim == 3:
         return source
@@ -84,12 +83,12 @@ def model_input(normalized: Tensor, preprocess: Preprocess) -> Image.Image:
 
 
 def rgb(image: Tensor | Image.Image) -> Image.Image:
-    """An RGB image itself, and the `picture` of another one."""
+    """An RGB image itself, or the `picture` of another one."""
     return picture(image) if isinstance(image, Tensor) else image
 
 
 def _decoded(stream: Stream, head: bytes, name: str) -> tuple[str, np.ndarray]:
-    """The name, and the numbers as they are stored."""
+    """The name, and the stored numbers."""
     if head.startswith(_NUMPY):
         values = np.load(stream, allow_pickle=False)
         if values.dtype.kind not in "uifb":
@@ -108,7 +107,7 @@ def _deep_png(image: Image.Image, stream: Stream, name: str) -> np.ndarray:
     """Colour of 16 bits, by torchvision, because Pillow cuts it to 8."""
     check_size(image.height, image.width, name)
     with warnings.catch_warnings():
-        # torchvision announces another package for this, which no other step here needs.
+        # torchvision announces another package for this.
         warnings.simplefilter("ignore", DeprecationWarning)
         from torchvision.io import ImageReadMode, decode_png
 
@@ -118,7 +117,7 @@ def _deep_png(image: Image.Image, stream: Stream, name: str) -> np.ndarray:
 
 
 def _tiff(stream: Stream, name: str) -> np.ndarray:
-    """By Pillow where it keeps all values, else by tifffile."""
+    """By Pillow if it keeps all values, else by tifffile."""
     with suppress(Image.UnidentifiedImageError):
         image = Image.open(stream)
         bits: Any = image.tag_v2.get(_BITS_PER_SAMPLE, (1,))  # pyright: ignore

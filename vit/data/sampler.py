@@ -1,10 +1,10 @@
-"""Who gets which image when: a pure function of (seed, samples consumed so far, rank, world size).
+"""The order of training: a pure function of (seed, samples consumed so far, rank, world size).
 
-So one integer in a checkpoint resumes a run exactly, and evaluation counts every image once.
+So one integer in a checkpoint resumes a run exactly.
 """
 
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,16 +16,15 @@ from vit.errors import UserError
 from vit.seeds import hashed, places
 
 
-@runtime_checkable
 class Progress(Protocol):
-    """Where training stands."""
+    """The position of a training."""
 
     consumed_samples: int
-    """Training samples consumed so far, on all ranks together, epochs before included."""
+    """In all epochs so far, on all ranks together."""
 
 
 def balancing(labels: np.ndarray) -> Tensor:
-    """A weight per sample `n`, one over the images of its class, for balanced draws.
+    """Weights `n` of samples, one over the images of their class, for balanced draws.
 
     `labels`: a class per sample `n`. Raises UserError for several labels each, `n k`.
     """
@@ -36,28 +35,27 @@ def balancing(labels: np.ndarray) -> Tensor:
 
 
 class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
-    """Batches of (epoch, index, repeat) for one rank: a pass goes on where `progress` stands.
+    """Batches of (epoch, index, copy) for one rank; a pass goes on from `progress`.
 
     A global batch is `batch_size * world_size * accumulated` samples in a row of the epoch's order,
-    and each rank takes those that `vit.seeds.places` names. So the same global batch on another
-    number of ranks holds the same samples. All ranks get the same number of batches: the samples
-    after the last full global batch sit out this epoch; a set smaller than one global batch is
+    the same on any number of ranks; each rank takes those that `vit.seeds.places` names. Samples
+    after the last full global batch sit out the epoch; a set smaller than one global batch is
     repeated to fill it.
 
     A pass has `len(self)` batches. One that starts inside an epoch goes over into the next: after
-    a resume Lightning takes only what its own count of batches lacks, and with
+    a resume Lightning takes only the batches that its own count lacks, and with
     `limit_train_batches` every image has its turn.
 
     Args:
         num_samples: Images in the set.
-        batch_size: Of one rank.
+        batch_size: Images of one rank.
         seed: Of the orders.
         rank: Of this process.
         world_size: Processes that train together.
         accumulated: Batches of each rank in a global batch.
-        repeats: Repeated augmentation (arXiv:1902.05509, arXiv:2012.12877): each image drawn comes
-            that often in a row, augmented differently and on different ranks, and an epoch keeps
-            its length, so that it holds `1 / repeats` of the images.
+        repeats: Repeated augmentation (arXiv:1902.05509, arXiv:2012.12877): copies of each image
+            drawn, in a row and so on different ranks. An epoch keeps its length, so it holds
+            `1 / repeats` of the images.
         weights: `n`, relative frequency of each image; an epoch is then drawn with replacement.
         progress: Read at the start of each pass.
     """
@@ -75,11 +73,6 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         repeats: int = 1,
         weights: Tensor | None = None,
     ) -> None:
-        if num_samples < 1:
-            raise UserError("the training set is empty")
-        for name, value in {"batch_size": batch_size, "repeats": repeats}.items():
-            if value < 1:
-                raise UserError(f"{name}={value} must be at least 1")
         self.num_samples = num_samples
         self.batch_size = batch_size
         self.accumulated = accumulated
@@ -131,7 +124,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
 
 
 def _copies(order: Tensor) -> Tensor:
-    """For each entry, how often its value came before: [5, 7, 5] -> [0, 0, 1]."""
+    """How often the value of each entry came before: [5, 7, 5] -> [0, 0, 1]."""
     values, positions = torch.sort(order, stable=True)
     steps = torch.arange(len(order))
     is_first = torch.ones(len(order), dtype=torch.bool)

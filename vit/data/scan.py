@@ -1,7 +1,7 @@
-"""One walk over a tree of image files.
+"""A walk over a tree of image files, without hidden entries.
 
-Hidden entries are left out. Symbolic links are followed after all real entries, so that each folder
-and each file is listed once; a link to a folder above the tree is not followed.
+Symbolic links are followed after all real entries, so that each folder and each file is listed
+once; a link to a folder above the tree is not followed.
 """
 
 import os
@@ -17,16 +17,13 @@ EXTENSIONS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pbm", ".pnm"),
 )
-# What unpacking an archive from macOS leaves behind.
 LITTER = frozenset({"__MACOSX"})
+"""Folders in archives from macOS."""
 
 
 @cache
 def image_extensions(arrays: bool = False) -> frozenset[str]:
-    """Lower-case extensions of the files that are taken for images; .avif where Pillow opens it.
-
-    With `arrays`, NumPy's .npy is one of them.
-    """
+    """Lower-case extensions of images; .avif if Pillow opens it, .npy with `arrays`."""
     from PIL import features
 
     more = {".avif"} if features.check("avif") else set()
@@ -42,7 +39,7 @@ class Folder:
     names: set[str] = field(default_factory=set)
     """Of its images."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Number of other files by extension, "hidden", or kind of link."""
+    """Counts of other files by extension, "hidden", or kind of link."""
 
     @cached_property
     def images(self) -> list[str]:
@@ -51,7 +48,7 @@ class Folder:
 
 
 def scan(top: str, *, arrays: bool = False) -> list[Folder]:
-    """`top` and all folders below it, sorted by path. With `arrays`, .npy files are images, too.
+    """`top` and all folders below it, sorted by path; `arrays` as in `image_extensions`.
 
     Raises UserError for a folder that cannot be read.
     """
@@ -136,7 +133,7 @@ def _join(path: str, name: str) -> str:
 
 
 def left_out_note(where: str, folders: Iterable[Folder]) -> list[str]:
-    """One line with the numbers of files that are no images, or nothing."""
+    """At most one line, with the counts of files that are left out."""
     counts = sum((folder.left_out for folder in folders), Counter[str]())
     if not counts:
         return []

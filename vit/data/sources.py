@@ -10,11 +10,14 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from vit.errors import UserError, printable, some_of
+
+if TYPE_CHECKING:
+    from vit.data.options import Splitting
 
 SplitName = Literal["train", "val", "test"]
 Origin = Literal["given", "cut from train", "none"]
@@ -33,8 +36,8 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{1,15})?")
 class PathList:
     """Paths in one block of bytes; `paths[i]` is `root` joined to the i-th name.
 
-    A list of a million `str` takes several times the memory, and every worker process would copy
-    it page by page, because reading a `str` writes its reference count.
+    A list of `str` takes several times the memory, and every worker would copy it page by page,
+    because reading a `str` writes its reference count.
     """
 
     def __init__(self, names: Iterable[str], root: str = "") -> None:
@@ -81,14 +84,14 @@ class PathList:
 
 @dataclass
 class ImageSet:
-    """Images and their labels; nothing is decoded before an image is asked for."""
+    """Images that are not decoded, and their labels."""
 
     items: PathList | np.ndarray
     """Paths, or uint8 pixels `n h w` (gray) or `n h w 3` (RGB)."""
     labels: np.ndarray
     """int64 `n`, or float32 `n k` of zeros and ones where images may have several labels."""
     names: PathList
-    """Of each image: its path below the root, or "digits/17"."""
+    """Such as the path below the root, or "digits/17"."""
 
     def __post_init__(self) -> None:
         assert len(self.items) == len(self.labels) == len(self.names)
@@ -114,7 +117,7 @@ class ImageSet:
 
 @dataclass
 class Splits:
-    """The splits of one dataset under one list of classes, which is that of train."""
+    """The splits of one data set, and the classes of its train."""
 
     classes: list[str]
     """Empty where the images have no labels."""
@@ -125,7 +128,7 @@ class Splits:
     val_origin: Origin = "none"
     test_origin: Origin = "none"
     notes: list[str] = field(default_factory=list)
-    """Lines for the user: what was left out, and why."""
+    """Lines for the user, such as on files that are left out."""
 
     def __post_init__(self) -> None:
         self.notes = [printable(note) for note in self.notes]
@@ -135,7 +138,7 @@ class Splits:
         return getattr(self, split)
 
     def summary(self, seed: int) -> str:
-        """One line for people: sizes, and what was cut from train by `seed`."""
+        """One line: the sizes, and the splits that were cut from train by `seed`."""
         present = {"train": self.train, "val": self.val, "test": self.test}
         sizes = {name: len(images) for name, images in present.items() if images is not None}
         origins = {"val": self.val_origin, "test": self.test_origin}
@@ -166,8 +169,8 @@ class Splits:
         return f"train images per class: {', '.join(pairs)}"
 
 
-# Where held-out images lie, the likeliest place first.
 EVALUATION_ORDER: tuple[SplitName, ...] = ("test", "val", "train")
+"""Splits with held-out images, the likeliest first."""
 
 
 def all_as_test(images: ImageSet, classes: list[str], notes: list[str]) -> Splits:
@@ -183,7 +186,7 @@ def all_as_test(images: ImageSet, classes: list[str], notes: list[str]) -> Split
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Sorts runs of digits by value: 1, 2, 10. Other characters keep their code-point order."""
+    """Sorts runs of digits by value: 1, 2, 10; other characters by code point."""
     parts = re.split(r"([0-9]+)", name)
     return [(0, int(p), p) if p.isdecimal() and p.isascii() else (1, 0, p) for p in parts if p]
 
@@ -201,12 +204,12 @@ def held_out(
     val_fraction: float,
     test_fraction: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Indices of (train, val, test), each ascending: a stratified cut without any generator.
+    """Indices of (train, val, test), each ascending: a stratified cut without a generator.
 
-    Within a stratum (a class) the images are ordered by a hash of (seed, stratum, key). The first
-    are test, the next val. So the cut is a pure function of its arguments, an added image moves
-    few others, and the test set does not depend on `val_fraction`. A fraction above 0 takes at
-    least one image of each stratum, but train keeps one first: val gets the second, test the third.
+    The images of a stratum (a class) are ordered by a hash of (seed, stratum, key); the first are
+    test, the next val. So an added image moves few others, and the test set does not depend on
+    `val_fraction`. A fraction above 0 takes at least one image of each stratum, but train keeps
+    one first: val gets the second, test the third.
     """
     members: dict[str, list[int]] = {}
     for index, stratum in enumerate(strata):
@@ -235,32 +238,31 @@ def complete(
     classes: list[str],
     sets: Mapping[SplitName, ImageSet],
     keys: Sequence[str] | PathList,
+    cut: "Splitting",
     *,
-    seed: int,
-    val_fraction: float,
-    test_fraction: float,
     where: str,
     notes: Sequence[str] = (),
 ) -> Splits:
-    """The splits given, `train` at least, and val and test cut from train where they are lacking.
+    """The splits given, `train` at least, and those cut from train: val, and test if it lacks both.
 
-    A set with val but without test gets no test. Images with one label are cut class by class,
-    those with several as a whole. `keys` name the images of train, `where` the source in errors.
+    Images with one label are cut class by class, those with several as a whole. `keys` name the
+    images of train, `where` the source in errors.
 
     Raises:
         UserError: The fractions leave nothing for train, or no class has an image to spare.
     """
-    if val_fraction + test_fraction >= 1:
+    if cut.val_fraction + cut.test_fraction >= 1:
         raise UserError(
-            f"val_fraction={val_fraction} and test_fraction={test_fraction} leave nothing for train"
+            f"val_fraction={cut.val_fraction} and test_fraction={cut.test_fraction} leave nothing "
+            "for train"
         )
-    val_share = 0.0 if "val" in sets else val_fraction
-    test_share = 0.0 if "val" in sets or "test" in sets else test_fraction
+    lacking: dict[SplitName, float] = {} if "val" in sets else {"val": cut.val_fraction}
+    if lacking and "test" not in sets:
+        lacking["test"] = cut.test_fraction
     parts, notes = dict(sets), list(notes)
-    if val_share or test_share:
-        shares = {"val_fraction": val_share, "test_fraction": test_share}
-        cut, shortages = _cut(sets["train"], classes, keys, where, seed=seed, **shares)
-        parts, notes = parts | cut, notes + shortages
+    if any(lacking.values()):
+        more, shortages = _cut(sets["train"], classes, keys, where, lacking, cut.seed)
+        parts, notes = parts | more, notes + shortages
 
     def origin(name: SplitName) -> Origin:
         return "none" if name not in parts else "given" if name in sets else "cut from train"
@@ -282,16 +284,16 @@ def _cut(
     classes: list[str],
     keys: Sequence[str] | PathList,
     where: str,
-    *,
+    fractions: dict[SplitName, float],
     seed: int,
-    val_fraction: float,
-    test_fraction: float,
 ) -> tuple[dict[SplitName, ImageSet], list[str]]:
-    """train and what is cut from it; notes on what has too few images."""
+    """The rest of train and the splits cut from it; notes on classes with too few images."""
     one_label = bool(classes) and whole.labels.ndim == 1
     strata = [classes[label] for label in whole.labels] if one_label else [""] * len(keys)
-    shares = {"val_fraction": val_fraction, "test_fraction": test_fraction}
-    train, val, test = held_out(keys, strata, seed=seed, **shares)
+    val_fraction, test_fraction = fractions.get("val", 0.0), fractions.get("test", 0.0)
+    train, val, test = held_out(
+        keys, strata, seed=seed, val_fraction=val_fraction, test_fraction=test_fraction
+    )
     if val_fraction and not len(val):
         few = f"no class of {where} has two images" if classes else f"{where} has one image"
         raise UserError(
@@ -314,7 +316,7 @@ def _cut(
 
 
 def check_classes(classes: list[str], where: str, hint: str = "") -> None:
-    """Refuses fewer than two classes."""
+    """Raises UserError for a single class."""
     if len(classes) == 1:
         raise UserError(f"{where} has one class only, {classes[0]!r}; two are needed{hint}")
 
@@ -322,8 +324,7 @@ def check_classes(classes: list[str], where: str, hint: str = "") -> None:
 def missing_files(paths: PathList) -> list[int]:
     """Indices, ascending, of the paths at which there is no regular file.
 
-    Each folder is listed once, instead of one look at each file. Pipes, devices and directories
-    count as missing.
+    Folders are listed, which is faster than a look at each file.
     """
     by_folder: dict[str, list[int]] = {}
     for index, path in enumerate(paths):
@@ -340,7 +341,7 @@ def missing_files(paths: PathList) -> list[int]:
 
 
 def _regular_files(folder: str) -> set[str]:
-    """Names of the files in a folder that need no second look; none if it cannot be listed."""
+    """Names of the files in a folder, without links; none if it cannot be listed."""
     try:
         with os.scandir(folder or ".") as entries:
             return {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
@@ -366,10 +367,9 @@ def images_digest(images: ImageSet) -> str:
 
 
 def look_alikes(classes: Sequence[str], where: str) -> list[str]:
-    """A note where names of classes differ in case, Unicode form or the spelling of a number only.
+    """A note if names of classes differ only in case, Unicode form or the spelling of a number.
 
-    Such as 'Cat' and 'cat', '1' and '01' and '1.0', or an e with an accent as one or two
-    characters.
+    Such as 'Cat' and 'cat', '1' and '01' and '1.0', or an accented e of one or two characters.
     """
     groups: dict[str | float, list[str]] = {}
     for name in classes:
@@ -382,6 +382,6 @@ def look_alikes(classes: Sequence[str], where: str) -> list[str]:
 
 
 def _side_by_side(names: list[str]) -> str:
-    """'Cat' and 'cat'; with character codes where the names would look the same."""
+    """'Cat' and 'cat'; with character codes if the names would look the same."""
     same = len({unicodedata.normalize("NFC", name) for name in names}) < len(names)
     return " and ".join(map(ascii if same else repr, names[:4]))

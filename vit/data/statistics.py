@@ -15,10 +15,10 @@ from vit.errors import UserError, some_of
 def with_statistics(
     inputs: InputFormat, images: ImageSet, channels: int, *, skip: bool
 ) -> InputFormat:
-    """`inputs` with mean and std of `images`, if it has none; they are then printed to stderr.
+    """`inputs`; with mean and std of `images` if it has none, which are printed to stderr.
 
-    Values are scaled as `vit.data.raster.open_raster` scales them. A channel that is the same
-    everywhere gets a std of 1. `skip` leaves unreadable images out.
+    Values are those of `vit.data.raster.open_raster`. A constant channel gets a std of 1. `skip`
+    leaves unreadable images out.
 
     Raises:
         UserError: An image cannot be read, or has other channels, and `skip` is off.
@@ -43,12 +43,12 @@ def with_statistics(
 
 
 def channel_statistics(
-    images: ImageSet, channels: int, *, skip: bool = False
+    images: ImageSet, channels: int, *, skip: bool
 ) -> tuple[list[float], list[float]]:
     """Mean and standard deviation (of all values, not of a sample) per channel, in float64.
 
     Images are merged one by one with their counts (Chan, Golub and LeVeque, 1983), which loses no
-    digits where the mean is large.
+    digits if the mean is large.
     """
     count, mean, squares = 0, np.zeros(channels), np.zeros(channels)
     with Meter("mean and std of train", len(images), "img") as meter:

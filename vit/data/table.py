@@ -1,4 +1,4 @@
-"""A CSV or Parquet file: its header, and rows that are read one after the other."""
+"""The header and the rows of a CSV or Parquet file."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 Cell = str | tuple[str, ...]
-"""Text without outer blanks, "" where the cell is empty; a list of Parquet is a tuple."""
+"""Text without outer blanks; a list of Parquet is a tuple."""
 
 
 class Table:
@@ -45,8 +45,8 @@ class Table:
     def rows(self, columns: Sequence[int]) -> Iterator[tuple[int, tuple[Cell, ...]]]:
         """The number of each row for messages, and its cells in these columns.
 
-        Numbers start at 1: lines of a CSV file (the last one of the row), rows of a Parquet file.
-        Rows are read while they are asked for, so a mistake in the file shows late.
+        Numbers start at 1: the last line of the row in a CSV file, rows of a Parquet file. Raises
+        UserError when a mistake in the file is reached.
         """
         if self._is_parquet:
             yield from _parquet_rows(self.path, [self._names[at] for at in columns])
@@ -61,13 +61,13 @@ class Table:
 
 
 def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
-    """All rows that have any text, the header among them."""
+    """Numbers and cells of all rows with any text, from the header on."""
     line = 0
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
-            # Spreadsheets of some languages write semicolons.
+            # Spreadsheets write semicolons in some languages.
             reader = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
             for row in reader:
                 line = reader.line_num
@@ -84,7 +84,7 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
 
 @contextmanager
 def _parquet(path: str) -> "Iterator[ParquetFile]":
-    """The open file; errors of reading it become one line."""
+    """The open file; UserError if it cannot be read."""
     try:
         import pyarrow
         from pyarrow import parquet

@@ -1,13 +1,12 @@
 """Step 2 in training: RGB image -> randomly cropped, changed uint8 `c h w`.
 
-The order is that of the official codes (big_vision, DeiT): crop, flip, 3-Augment or RandAugment,
-colour jitter, erasing. All draws are those of one number per sample, `sample_bits`: bits of it
-place a window and mirror it, for an image or a whole batch, and everything else draws from torch's
-global generator, seeded with it around each image. Only what is switched on runs, and torchvision
-is imported only by the options that are its code (torchvision's randaugment, color_jitter).
+The order is that of big_vision and DeiT: crop, flip, 3-Augment or RandAugment, colour jitter,
+erasing. All draws come from one number per sample, `sample_bits`: its bits place and mirror a
+window, of an image or of a whole batch; everything else draws from torch's global generator, seeded
+with it around each image. Only the options that are torchvision's code import it (its randaugment,
+color_jitter).
 
-Resizing is antialiased, as it is at evaluation. The paper's code draws inception crops of the same
-smallest area but resizes them without antialiasing, the default of TensorFlow's resize.
+Resizing is antialiased, as at evaluation; the paper's code resizes its inception crops without.
 
 Shapes: b batch, c channels, h w pixels.
 """
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from vit.data.photo import Photo
 from vit.data.randaugment import MAX_MAGNITUDE, Variant, randaugment
-from vit.errors import NOT_NEGATIVE, UserError, check_range
+from vit.errors import NOT_NEGATIVE, SHARE, UserError, check_range
 from vit.preprocessing import (
     Interpolation,
     Size,
@@ -108,15 +107,11 @@ class TrainTransform:
         low, high = self.crop_area
         if not 0 < low <= high <= 1:
             raise UserError(f"crop_area={self.crop_area} must be 0 < smallest <= largest <= 1")
-        if self.crop_padding < 0:
-            raise UserError(f"crop_padding={self.crop_padding} must be 0 pixels or more")
         self._check_resize_random()
         self._check_randaugment()
-        if self.color_jitter < 0:
-            raise UserError(f"color_jitter={self.color_jitter} must be 0 or more")
+        check_range("crop_padding", self.crop_padding, NOT_NEGATIVE)
         check_range("color_jitter", self.color_jitter, NOT_NEGATIVE)
-        if not 0 <= self.erasing <= 1:
-            raise UserError(f"erasing={self.erasing} is a probability: it must be in [0, 1]")
+        check_range("erasing", self.erasing, SHARE)
 
     def _check_resize_random(self) -> None:
         if self.crop == "resize_random":
@@ -171,14 +166,15 @@ class TrainTransform:
     ) -> Tensor:
         """RGB image -> uint8 `c h w` of `image_size` (height, width); float32 `c h w` -> the same.
 
-        Where `takes_batches`, a batch `b c h w` of images that `fit` leaves as they are, too.
+        A photo is decoded as far as its crop needs it. If `takes_batches`, also a batch `b c h w`
+        of images that `fit` leaves as they are.
 
         Args:
-            image: A photo is decoded as far as its crop needs it.
+            image: The image, or the batch.
             bits: `sample_bits` of the sample; uint64 `b` for a batch.
             image_size: Height and width in pixels.
             mean: Of the normalisation that follows; erasing and timm's RandAugment fill with it.
-            std: The same.
+            std: Of the same; the spread of erasing's noise.
         """
         if isinstance(image, Tensor) and image.ndim == 4:
             return self._windows(image, bits.tolist(), image_size)
@@ -192,12 +188,12 @@ class TrainTransform:
 
     @property
     def takes_batches(self) -> bool:
-        """Nothing is changed but the window and its mirroring."""
+        """True if a window and its mirroring are the only changes."""
         more = self.three_augment or self.randaugment or self.color_jitter or self.erasing
         return self.crop != "inception" and not more
 
     def fit(self, image: Image.Image | Photo | Tensor, image_size: Size) -> Tensor:
-        """The resize before the window: `c h w`, the tensor itself where it has that size."""
+        """The resize before the window, to `c h w`; a tensor of that size is returned itself."""
         size = image_size
         if self.crop == "resize_random":
             assert self.resize_size is not None
@@ -258,9 +254,8 @@ class TrainTransform:
 def sample_bits(seed: int, epoch: Any, index: Any, copy: Any) -> Any:
     """64 well mixed bits for the draws of a training sample, the same on every machine.
 
-    The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) over the run's seed, the epoch,
-    and the image's index with the number of its copy in the epoch. Integers give an integer, and
-    uint64 arrays an array.
+    SplitMix64's finalizer (Steele, Lea and Flood, OOPSLA 2014) over the run's seed, the epoch, and
+    the image's index with the number of its copy in the epoch. Integers, or uint64 arrays.
     """
     return _mixed(_mixed(_mixed(seed % 2**64) ^ epoch) ^ (index | copy << 40))
 
@@ -291,8 +286,8 @@ def seeded(seed: int) -> Iterator[None]:
 def inception_box(height: int, width: int, area: tuple[float, float]) -> tuple[int, int, int, int]:
     """Top, left, height and width of a random crop (GoogLeNet, arXiv:1409.4842, section 6).
 
-    The boxes and the draws of torchvision's RandomResizedCrop: the largest centred box of an
-    allowed aspect after ten misses.
+    The draws of torchvision's RandomResizedCrop: after ten misses, the largest centred box of an
+    allowed aspect.
     """
     box = _random_box(height, width, area, CROP_ASPECT)
     if box is not None:
@@ -325,23 +320,20 @@ def _three_augment(image: Image.Image) -> Image.Image:
 def erase(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     """Fill a random box of uint8 or float32 `c h w` with noise, in place.
 
-    DeiT's random erasing (arXiv:1708.04896, mode 'pixel'): standard normal noise per value in
-    the units of the normalised image. It deviates in that noise beyond black and white is
-    clipped: 3 % of it with ImageNet's mean and std, 32 % with 0.5 and 0.5.
+    DeiT's random erasing (arXiv:1708.04896, mode 'pixel'): each value is standard normal once
+    normalised. Unlike there, uint8 noise is clipped to black and white: 3 % of it with ImageNet's
+    mean and std, 32 % with 0.5 and 0.5.
     """
     channels, height, width = pixels.shape
     box = _random_box(height, width, ERASED_AREA, ERASED_ASPECT, margin=1)
     if box is None:
         return
     top, left, box_height, box_width = box
-    scale, shift = (torch.tensor(v).view(-1, 1, 1) for v in (std, mean))
-    if pixels.is_floating_point():  # not of 8 bits: nothing is rounded or clipped
-        noise = torch.randn(channels, box_height, box_width) * scale + shift
-        pixels[:, top : top + box_height, left : left + box_width] = noise
-        return
-    scale, shift = scale * 255, shift * 255
+    white = 1 if pixels.is_floating_point() else 255
+    scale, shift = (torch.tensor(v).view(-1, 1, 1) * white for v in (std, mean))
     noise = torch.randn(channels, box_height, box_width) * scale + shift
-    noise = noise.round_().clamp_(0, 255).to(torch.uint8)
+    if white == 255:
+        noise = noise.round_().clamp_(0, 255)
     pixels[:, top : top + box_height, left : left + box_width] = noise
 
 
@@ -371,7 +363,7 @@ def _randint(largest: int) -> int:
     return int(torch.randint(largest + 1, (1,)).item())
 
 
-# torchvision's module holds nothing but its settings, so one serves every image.
+# It holds nothing but its settings, so one serves every image.
 @cache
 def _color_jitter(strength: float) -> Callable[[Image.Image], Image.Image]:
     from torchvision.transforms import ColorJitter

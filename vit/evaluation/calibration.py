@@ -13,10 +13,7 @@ from vit.calibration import reliability
 def expected_calibration_error(
     logits: np.ndarray, labels: np.ndarray, *, temperature: float = 1.0
 ) -> float:
-    """Expected calibration error of softmax(logits / temperature), in bins of equal width.
-
-    `logits` (n, k), `labels` (n,).
-    """
+    """Calibration error of softmax(logits / temperature), (n, k), in bins of equal width."""
     probabilities = (torch.from_numpy(logits).double() / temperature).softmax(1)
     confidence, predicted = (part.numpy() for part in probabilities.max(1))
     return reliability(confidence, predicted == labels).error
@@ -25,9 +22,8 @@ def expected_calibration_error(
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
     """The T that minimises the cross-entropy of softmax(logits / T); above 1 if overconfident.
 
-    `logits` (n, k) and `labels` (n,) are of images that the model was not trained on. Temperature
-    scaling changes no prediction. L-BFGS over log T in float64. If `temperature_without_minimum`
-    returns a reason, the result is only the last iterate.
+    By L-BFGS over log T in float64, from `logits` (n, k) and `labels` (n,) of held-out images.
+    Meaningless if `temperature_without_minimum` returns a reason.
     """
     scores, truth = torch.from_numpy(logits).double(), torch.from_numpy(labels)
     log_t = torch.zeros((), dtype=torch.float64, requires_grad=True)
@@ -44,7 +40,7 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def temperature_without_minimum(logits: np.ndarray, labels: np.ndarray) -> str | None:
-    """Why no temperature minimises the cross-entropy, or None if one does.
+    """The reason why no temperature minimises the cross-entropy; None if one does.
 
     Cross-entropy is convex in b = 1 / T. Its slope at b = 0 is the mean over the images of (mean
     logit - true logit), and for b to infinity that of (largest logit - true logit): it has a

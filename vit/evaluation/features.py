@@ -1,8 +1,7 @@
 """Features of the images of a split, from a frozen model, cached in a file.
 
-The file name is a hash of everything that determines the features: weights and configuration, the
-images in order (path, size and modification time of each file, or the pixels in memory),
-preprocessing, precision and layer. A change of any of them leads to a new computation.
+The file name is a hash of weights and configuration, the images in order (path, size and
+modification time of each file, or the pixels in memory), preprocessing, precision and layer.
 Shapes: n images, d features.
 """
 
@@ -44,24 +43,21 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Features:
-    """Features of the images of a split, in order."""
+    """Features of a split, in the order of its images."""
 
     values: np.ndarray
     """(n, d) float32, or float64 if the model computed in float64."""
     labels: np.ndarray
     """(n,) class indices, or (n, k) multi-hot."""
     indices: np.ndarray
-    """(n,) indices into the split; some are missing if unreadable images were skipped."""
+    """(n,) indices into the split, without skipped images."""
     cached: bool
     """Read from the cache."""
     seconds: float
 
 
 class Extractor:
-    """Computes features of splits by one model, which it sets to evaluation mode.
-
-    `cache` is the cache folder, or None. `precision` is the dtype of the whole model.
-    """
+    """Computes features by one model, which it sets to evaluation mode and to `precision`."""
 
     def __init__(
         self,
@@ -76,7 +72,7 @@ class Extractor:
         if layer == "logits" and not config.num_classes:
             raise UserError("the model has no head, so it gives no logits; use one with classes")
         tanh = isinstance(config, ViTConfig) and config.representation_size is not None
-        # Without the tanh layer these are equal and share a file.
+        # Without the tanh layer both are equal.
         self.layer: Layer = "pooled" if layer == "pre_logits" and not tanh else layer
         self.precision: Precision = precision
         self.device = device
@@ -90,8 +86,7 @@ class Extractor:
     def __call__(self, data: "ImageData", split: SplitName) -> Features:
         """Features of a split, preprocessed with `data.preprocess`.
 
-        Raises UserError for an unreadable image, unless `data` skips them, and for non-finite
-        features.
+        Raises UserError for non-finite features and, unless `data` skips it, an unreadable image.
         """
         start = time.monotonic()
         images, file, key, stored = data.image_set(split), Path(), "", None
@@ -164,8 +159,7 @@ class Extractor:
 @contextmanager
 def _whole_float32() -> Iterator[None]:
     """Disables cuDNN's default TF32 convolutions, which round the patch embedding to ten bits."""
-    cudnn: Any = torch.backends.cudnn
-    convolution = cudnn.conv
+    convolution: Any = torch.backends.cudnn.conv  # pyright: ignore
     before = convolution.fp32_precision
     convolution.fp32_precision = "ieee"
     try:

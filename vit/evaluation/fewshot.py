@@ -1,8 +1,7 @@
-"""Few-shot accuracy by ridge regression, exactly as in big_vision (evaluators/fewshot_lsr.py).
+"""Few-shot accuracy by ridge regression (ViT, arXiv:2010.11929, section 4.1).
 
-The paper's fast evaluation (ViT, arXiv:2010.11929, section 4.1): regularised least squares in
-closed form from frozen features of k images per class to targets of -1 and 1. In float64;
-big_vision uses float32. Shapes: n images, d features, k classes.
+As in big_vision (evaluators/fewshot_lsr.py), but in float64: regularised least squares in closed
+form from frozen features to targets of -1 and 1. Shapes: n images, d features, k classes.
 """
 
 from collections.abc import Sequence
@@ -61,9 +60,8 @@ def _with_bias(x: np.ndarray) -> np.ndarray:
 def draw_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) -> np.ndarray:
     """Indices of `shots` images of each class, ordered by class.
 
-    One generator permutes the images of each class, starting with class 0, and the first `shots`
-    are used, so a larger draw contains a smaller one. The draw depends on the order of the images,
-    which is that of TensorFlow Datasets in big_vision.
+    A larger draw contains a smaller one. Draws depend on the order of the images, which in
+    big_vision is that of TensorFlow Datasets.
     """
     random = np.random.default_rng(seed)
     chosen = [random.permutation(np.flatnonzero(labels == k))[:shots] for k in range(num_classes)]
@@ -73,7 +71,7 @@ def draw_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) -> n
 def check_shots(
     labels: np.ndarray, classes: Sequence[str], shots: Sequence[int], l2: float = L2
 ) -> None:
-    """Raises UserError, naming the smallest class, if a class has fewer images than requested."""
+    """Raises UserError if a class has fewer images than requested."""
     if not l2 > 0:
         raise UserError(f"l2={l2} must be above 0")
     for count in shots:

@@ -1,4 +1,4 @@
-"""A model that is not trained, its images, and a data set on which its features are measured."""
+"""A frozen model, its images, and a data set on which its features are measured."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from vit.preprocessing import Preprocess
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Preprocessing and loading of images; None: as the model was trained."""
+    """Preprocessing and loading of images; None is the model's own preprocessing."""
 
     image_size: tuple[int, int] | None = None
     resize: Literal["crop", "squash"] | None = None
@@ -103,7 +103,7 @@ class Bench:
 
     @classmethod
     def open(cls, frozen: Frozen, name: str, **source: Any) -> "Bench":
-        """With the images of a source (arguments of ImageData); nothing is cut from its train."""
+        """Opens a source (arguments of ImageData), of which val is not cut from train."""
         data = frozen.images(val_fraction=0.0, **source)
         splits = data.splits
         for text in splits.notes:
@@ -120,7 +120,7 @@ class Bench:
         return cls(frozen, data, name, split)
 
     def features(self, split: SplitName) -> Features:
-        """Features of a split; says whether they came from the cache."""
+        """Features of a split, with a line on stderr."""
         features = self.frozen.extractor(self.data, split)
         how = "from the cache" if features.cached else f"computed in {features.seconds:.1f} s"
         count, width = features.values.shape

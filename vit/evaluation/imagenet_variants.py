@@ -71,10 +71,7 @@ def score(
 
 
 def score_real(logits: np.ndarray, labels: Sequence[Sequence[int]]) -> Score:
-    """Accuracy on images with labels: the largest logit must be one of the labels.
-
-    `logits` (n, k), and a list of labels for each of n images.
-    """
+    """Accuracy of the largest of `logits` (n, k) on the images with any of `labels` (n lists)."""
     rows = [row for row, answers in enumerate(labels) if answers]
     if not rows:
         raise UserError("no image of val has a ReaL label")
@@ -83,7 +80,7 @@ def score_real(logits: np.ndarray, labels: Sequence[Sequence[int]]) -> Score:
 
 
 def is_wordnet(names: Sequence[str]) -> bool:
-    """These are 1000 different WordNet ids, such as n01440764."""
+    """True for 1000 different WordNet ids, such as n01440764."""
     return len(set(names)) == NUM_CLASSES and all(_WORDNET_ID.fullmatch(name) for name in names)
 
 
@@ -110,8 +107,6 @@ def class_folders(folder: str | Path) -> tuple[Path, list[str]]:
     UserError if there are none.
     """
     top = Path(folder).expanduser()
-    if not top.is_dir():
-        raise UserError(f"no folder {top}")
     for place in (top, top / "val"):
         if place.is_dir():
             with os.scandir(place) as entries:
@@ -145,7 +140,7 @@ def shifted_classes(labels: np.ndarray, folder: str | Path) -> np.ndarray:
 
 
 def read_real(file: str | Path) -> list[list[int]]:
-    """Reads real.json: the correct labels of each image of val, ordered by its number."""
+    """real.json: the correct labels of each image of val, ordered by its number."""
     path = Path(file).expanduser()
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -31,9 +31,9 @@ def neighbours(
     num_queries: int = _QUERIES,
     num_candidates: int = _CANDIDATES,
 ) -> tuple[Tensor, Tensor]:
-    """Cosine similarities and indices (n, k) of the k nearest in `train`, nearest first, on CPU.
+    """Cosine similarities and indices (n, k) of the k nearest in `train` (m, d), nearest first.
 
-    `train` (m, d), `queries` (n, d). Chunks only bound the memory.
+    Of `queries` (n, d), on the CPU. Chunks only bound the memory.
     """
     similarities, places = [], []
     for start in range(0, len(queries), num_queries):
@@ -84,8 +84,7 @@ def knn_accuracy(
 ) -> dict[int, float]:
     """Number of neighbours -> test accuracy, from features (n, d) and labels (n,) of two sets.
 
-    Ties go to the first class. Raises UserError for a number of neighbours outside 1 to the number
-    of training images.
+    Ties go to the first class. Raises UserError as `check_neighbours`.
     """
     (features, labels), (queries, truth) = train, test
     check_neighbours(ks, len(features), temperature)

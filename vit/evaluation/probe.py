@@ -1,9 +1,8 @@
-"""Logistic regression on frozen features; the regularisation is tuned on held-out images.
+"""Logistic regression on frozen features by DINOv2's protocol (dinov2/eval/log_regression.py).
 
-The protocol of DINOv2 (dinov2/eval/log_regression.py): C is chosen from a logarithmic grid on a
-tenth of train, or on val; then one fit on all of these and one evaluation on test. The objective is
-that of scikit-learn and cuML, C * sum of losses + |W|^2 / 2, minimised by L-BFGS in float64 on any
-device. Shapes: n images, d features, k classes.
+C is chosen from a logarithmic grid on a tenth of train, or on val; one fit on all of these is
+evaluated on test. The objective is that of scikit-learn, C * sum of losses + |W|^2 / 2, minimised
+by L-BFGS in float64. Shapes: n images, d features, k classes.
 """
 
 from collections.abc import Sequence
@@ -46,7 +45,7 @@ class LogisticFit:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Result of a probe."""
+    """A C and the accuracy with it."""
 
     accuracy: float
     """On test."""
@@ -65,13 +64,10 @@ def c_values(count: int = NUM_C) -> list[float]:
 
 
 class LogisticProblem:
-    """Training images, preconditioned for fits with any C.
+    """Training images, `features` (n, d) float64 and `labels` (n,), for fits with any C.
 
-    Raw features are highly correlated, and L-BFGS would take thousands of steps. It works in
-    coordinates with about equal curvature in all directions: centred, along the principal axes,
-    each scaled by its curvature. The minimum is the same.
-
-    `features` (n, d) float64, `labels` (n,), on one device.
+    On correlated features L-BFGS would take thousands of steps, so they are centred, turned to the
+    principal axes, and scaled to about equal curvature. The minimum is the same.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, num_classes: int) -> None:
@@ -94,8 +90,8 @@ class LogisticProblem:
     ) -> LogisticFit:
         """Minimises mean cross-entropy + |weight|^2 / (2 c n); the bias is free.
 
-        `start`: a fit to start from, such as that of the next smaller C. `tolerance`: bound of the
-        largest gradient entry in the coordinates of this class.
+        `start`: a fit to start from. `tolerance`: bound of the largest gradient entry in the
+        coordinates of this class.
         """
         count, rows = len(self.rotated), 1 if self.num_classes == 2 else self.num_classes
         strength = 1 / (c * count)
@@ -159,8 +155,7 @@ def probe_accuracy(
 ) -> ProbeResult:
     """The protocol, from features (n, d) and labels (n,) of two or three sets.
 
-    C is chosen on `val`, or if None on a tenth of each class of train; ties go to the smallest. The
-    last fit uses both. Raises UserError if every class has only one training image.
+    Ties go to the smallest C. Raises UserError if no class has two training images to choose it by.
     """
     values = c_values(num_c)
     everything = _tensors(train, device)

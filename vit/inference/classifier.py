@@ -1,7 +1,4 @@
-"""A trained model with class names and preprocessing, from paths, PIL images or arrays to names.
-
-Imports only torch and Pillow, so that it runs without the packages for training.
-"""
+"""A trained model with its class names and preprocessing; needs only torch and Pillow."""
 
 import os
 import shlex
@@ -40,8 +37,8 @@ class Prediction:
     classes: list[str]
     probabilities: list[float]
     labels: list[str] | None = None
-    """The classes of the image, most probable first, of a model for several labels per image: those
-    whose probability is above their threshold. None for a model with one label per image."""
+    """The classes above their thresholds, most probable first; None for a model with one label per
+    image."""
 
 
 class Classifier:
@@ -68,9 +65,8 @@ class Classifier:
     def probabilities(self, images: Iterable[Any]) -> Tensor:
         """Probabilities `b k` for paths, PIL images or uint8 arrays (h w, or h w 3).
 
-        A model for images that are not RGB takes what `vit.data.raster.open_raster` does.
-
-        UserError where the outputs are not finite.
+        A model for images that are not RGB takes the sources of `vit.data.raster.open_raster`.
+        Raises UserError if the outputs are not finite.
         """
         opened = (open_input(image, self.preprocess.channels) for image in images)
         batch = torch.stack([self.preprocess(image) for image in opened])
@@ -86,7 +82,7 @@ class Classifier:
         return (logits.sigmoid() if self.multilabel else logits.softmax(-1)).cpu()
 
     def predict(self, images: Any, top: int = 5, *, batch_size: int = 32) -> list[Prediction]:
-        """The `top` classes of each image. A single image needs no list."""
+        """The `top` classes of each image; `images` may be a single one."""
         if top < 1:
             raise UserError(f"top={top} must be at least 1")
         if not isinstance(images, list | tuple):
@@ -119,13 +115,11 @@ class Classifier:
 
 
 def load(path: str | Path) -> Classifier:
-    """Loads the classifier of a run, a directory, a file, a name or an address.
+    """Loads a classifier; assumptions about weights of other packages are printed to stderr.
 
-    A run or model directory of ours, or weights of any format that `load_pretrained` reads; a name
-    of published weights (`vit models --weights`); an address hf://org/repo, gs:// or https://.
-    What had to be assumed about weights of other packages is printed to stderr. Raises UserError
-    for weights without classes or with a head of zeros, for weights that do not say how images are
-    prepared, and for a damaged model.
+    `path`: a run or model directory, weights of any format that `load_pretrained` reads, a name of
+    published weights (`vit models --weights`), or an address hf://org/repo, gs:// or https://.
+    Raises UserError for weights without classes, trained head or preprocessing, and for damage.
     """
     row = published.named(path)
     if row is not None and not row.outputs:

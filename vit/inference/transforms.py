@@ -28,10 +28,9 @@ class ImageTransform:
 def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
     """The evaluation preprocessing of a model from `vit.create_model` or `vit.load`.
 
-    `changes`: overrides of fields of `vit.preprocessing.Preprocess`, such as `crop_fraction=1.0`.
-    A model with fresh weights has the defaults of training from scratch: a centre crop of 0.875,
-    and mean and standard deviation 0.5. Raises UserError if the weights do not record their
-    normalisation and `mean` and `std` are not given.
+    `changes`: fields of `vit.preprocessing.Preprocess`, such as `crop_fraction=1.0`. Fresh weights
+    have the defaults of training from scratch. Raises UserError if the weights do not record their
+    normalisation, unless `mean` and `std` are given.
     """
     if isinstance(model, Classifier):
         preprocess = model.preprocess
