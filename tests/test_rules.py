@@ -19,14 +19,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_790),
     "data": (set(), 3_900),
-    "reports": (set(), 1_580),
+    "reports": (set(), 1_540),
     "checkpoints": ({"models"}, 4_880),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
-    "compute": ({"data", "models", "checkpoints"}, 1_400),
+    "compute": ({"data", "models", "checkpoints"}, 1_370),
     "inference": ({"data", "models", "checkpoints"}, 260),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
-    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_190),
+    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_130),
     "evaluation": ({"data", "models", "checkpoints", "inference"}, 990),
     "training": ({"models", "checkpoints"}, 3_770),
 }

@@ -12,6 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.benchmarks.conftest import Load
+
 Run = Callable[..., dict[str, Any]]
 
 
@@ -37,10 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_every_axis_is_measured_and_drawn(
-    load_benchmark: Callable[[str], ModuleType],
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    load_benchmark: Load, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scaling = load_benchmark("scaling")
     sizes = {"image_size": 32, "patch_size": 16, "width": 64, "depth": 1, "batch": 1}
@@ -49,7 +48,6 @@ def test_every_axis_is_measured_and_drawn(
     monkeypatch.setattr(scaling, "AXES", axes)
     rows = run(scaling, "--quick", "--axes", *axes)["rows"]
     assert len(rows) == 4 * 2 * 3
-    assert [r["x"] for r in rows if r["axis"] == "image_size"][:2] == [5, 17]  # tokens
     exponents = {r["axis"]: r["exponent_of_operations"] for r in rows}
     assert exponents["batch"] == pytest.approx(0)
     assert 0.5 < exponents["depth"] < 1 and 1 < exponents["width"] < 2
@@ -57,9 +55,7 @@ def test_every_axis_is_measured_and_drawn(
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_exponents_are_slopes_of_time_over_size(
-    load_benchmark: Callable[[str], ModuleType],
-) -> None:
+def test_exponents_are_slopes_of_time_over_size(load_benchmark: Load) -> None:
     scaling = load_benchmark("scaling")
     quadratic = {p: scaling.Times((3.0 * p**2, 6.0 * p**2)) for p in (2, 4, 8)}
     ones = dict.fromkeys(quadratic, 1)
@@ -68,33 +64,22 @@ def test_exponents_are_slopes_of_time_over_size(
 
 
 def test_startup_is_compared_with_importing_torch(
-    load_benchmark: Callable[[str], ModuleType], run: Run, monkeypatch: pytest.MonkeyPatch
+    load_benchmark: Load, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     startup = load_benchmark("startup")
     short = [sys.executable, "-c", "pass"]
     commands = {"import torch": short, "busy": [sys.executable, "-c", "sum(range(10**7))"]}
     monkeypatch.setattr(startup, "prepare", lambda folder: None)
     monkeypatch.setattr(startup, "cases", lambda folder: commands)
-    rows = {row["command"]: row for row in run(startup, "--rounds", "3")["rows"]}
-    assert rows["import torch"]["above_import_torch"] == 0
-    assert rows["busy"]["above_import_torch"] > 0
-    assert rows["busy"]["min"] <= rows["busy"]["cpu_seconds"] <= rows["busy"]["max"]
-
-
-def test_the_commands_that_are_timed_answer(
-    load_benchmark: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
-    startup = load_benchmark("startup")
-    startup.prepare(tmp_path)
-    commands = startup.cases(tmp_path)
-    for name in ("vit --help", "vit classify, one photo, ViT-Ti/16", "the same with timm"):
-        assert min(startup.measure(commands[name])) > 0
+    base, busy = run(startup, "--rounds", "3")["rows"]
+    assert base["above_import_torch"] == 0 < busy["above_import_torch"]
+    assert busy["min"] <= busy["cpu_seconds"] <= busy["max"]
 
 
 def test_a_step_is_measured_with_each_number_of_threads(
-    load_benchmark: Callable[[str], ModuleType], run: Run, monkeypatch: pytest.MonkeyPatch
+    load_benchmark: Load, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, counts = load_benchmark("threads"), []
+    threads = load_benchmark("threads")
     monkeypatch.setattr(threads, "TURN", 0.0)
     monkeypatch.setattr(threads, "hardware", lambda: {"cpu": "c", "cores": 3})
     monkeypatch.setattr(threads, "STEPS", [("digits", "training", 2), ("digits", "inference", 4)])
@@ -103,26 +88,9 @@ def test_a_step_is_measured_with_each_number_of_threads(
     for row in rows:
         assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"] and row["rounds"] == 3
         assert row["images_per_second"] > 0
-    assert all(row["ratio_min"] == row["ratio_max"] == 1 for row in rows[::3])
     # A training step is three forward passes, less the gradient of the pixels.
     training, inference = (rows[i]["gflop"] for i in (0, 3))
     assert 2.5 * 2 < training / (inference / 4) < 3 * 2
-    before = torch.get_num_threads()
-    for count in (2, 1):
-        threads.on_threads(lambda: counts.append(torch.get_num_threads()), count)()
-    torch.set_num_threads(before)
-    assert counts == [2, 1]
-
-
-def test_cores_of_others_are_what_is_left_of_the_busy_ones(
-    load_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads = load_benchmark("threads")
-    clocks = {"busy": iter([100.0, 103.0]), "own": iter([5.0, 6.0]), "wall": iter([0.0, 4.0])}
-    monkeypatch.setattr(threads, "busy_seconds", lambda: next(clocks["busy"]))
-    monkeypatch.setattr(threads.os, "times", lambda: (next(clocks["own"]), 0.0, 0.0, 0.0, 0.0))
-    monkeypatch.setattr(threads.time, "perf_counter", lambda: next(clocks["wall"]))
-    assert threads.watched(dict) == ({}, 0.5)
 
 
 def write(folder: Path, count: int, height: int, width: int) -> None:
@@ -136,17 +104,13 @@ def write(folder: Path, count: int, height: int, width: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 def test_every_figure_of_reading_images_is_there_and_the_pixels_agree(
-    load_benchmark: Callable[[str], ModuleType],
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    load_benchmark: Load, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     data, sizes = load_benchmark("data"), tmp_path / "sizes"
     write(tmp_path / "photos" / "all", 21, 300, 400)
     write(tmp_path / "small" / "a", 8, 8, 8)
     write(tmp_path / "small" / "b", 8, 8, 8)
     data.make_sizes(tmp_path / "photos", sizes)
-    assert sorted(path.name for path in sizes.iterdir()) == ["2000", "500", "760"]
     assert Image.open(next((sizes / "2000").rglob("*.jpg"))).size == (1600, 1200)
     monkeypatch.setattr(data, "CIFAR_BATCH", 4)
     folders = [str(sizes / "500"), str(sizes / "2000")]
@@ -158,7 +122,6 @@ def test_every_figure_of_reading_images_is_there_and_the_pixels_agree(
     for figures in content["photos"].values():
         assert figures["evaluation_pixels"]["largest_difference"] == 0
     assert content["photos"]["500"]["training_pixels"]["decoded at 1/1"]["psnr"]["min"] > 45
-    assert content["photos"]["2000"]["images"] == 2
 
 
 @pytest.mark.parametrize(
@@ -171,11 +134,7 @@ def test_every_figure_of_reading_images_is_there_and_the_pixels_agree(
     ],
 )
 def test_a_part_of_the_gpu_benchmark_runs_on_the_cpu(
-    part: str,
-    column: str,
-    values: list[Any],
-    load_benchmark: Callable[[str], ModuleType],
-    run: Run,
+    part: str, column: str, values: list[Any], load_benchmark: Load, run: Run
 ) -> None:
     content = run(load_benchmark("gpu"), part, "--device", "cpu", "--quick")
     assert [row[column] for row in content["rows"]] == values

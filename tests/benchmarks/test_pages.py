@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.benchmarks.conftest import Load
 from vit.checkpoints.building import build_empty
 from vit.models.resnet import StdConv2d, pad_same
 from vit.models.zoo import model_config
@@ -25,7 +24,7 @@ def test_a_page_is_up_to_date(script: str) -> None:
 
 @pytest.mark.parametrize(("script", "results"), [("parity", "parity_*"), ("families", "families")])
 def test_a_page_of_measured_logits_is_that_of_its_results(
-    script: str, results: str, load_benchmark: Callable[[str], ModuleType]
+    script: str, results: str, load_benchmark: Load
 ) -> None:
     pytest.importorskip("timm")
     [file] = (BENCHMARKS / "results").glob(f"{results}.json")
@@ -34,10 +33,7 @@ def test_a_page_of_measured_logits_is_that_of_its_results(
     assert load_benchmark(script).page(document) == page
 
 
-def test_padding_is_counted_as_a_sum_of_ones_counts_it(
-    load_benchmark: Callable[[str], ModuleType],
-) -> None:
-    """A map of ones, summed by a kernel of ones, counts the pixels that the kernel covers."""
+def test_padding_is_counted_as_a_sum_of_ones_counts_it(load_benchmark: Load) -> None:
     compute = load_benchmark("compute")
     for name in ("bit_r50x1", "r26_vit_s32"):
         model, counts = build_empty(model_config(name)), []

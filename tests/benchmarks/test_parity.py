@@ -1,17 +1,17 @@
 """The parity benchmark runs, and its page shows the measurements."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
 
 import pytest
+
+from tests.benchmarks.conftest import Load
 
 pytest.importorskip("timm")
 
 
 @pytest.mark.parametrize("library", ["timm", "NumPy (.npz)"])
 def test_small_models_agree_to_one_in_a_hundred_thousand(
-    load_benchmark: Callable[[str], ModuleType], library: str
+    load_benchmark: Load, library: str
 ) -> None:
     parity = load_benchmark("parity")
     case = next(c for c in parity.CASES if c.library == library and c.model in parity.QUICK)

@@ -5,7 +5,7 @@ import math
 import statistics
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -17,19 +17,14 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from tests.benchmarks.conftest import Load
+
 pytest.importorskip("timm")
-# A tiny network for `vit fit`.
-TINY = [
-    "--model.architecture={patch_size: 16, width: 16, depth: 1, mlp_dim: 16, num_heads: 1}",
-    "--data.batch_size=8",
-    "--trainer.precision=32-true",
-]
+TINY = "--model.architecture={patch_size: 16, width: 16, depth: 1, mlp_dim: 16, num_heads: 1}"
 
 
 @pytest.fixture
-def benchmark(
-    load_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> ModuleType:
+def benchmark(load_benchmark: Load, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return load_benchmark("time_to_accuracy")
 
@@ -42,14 +37,13 @@ def peers(benchmark: ModuleType) -> ModuleType:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Two colours: 18 and 19 images to train on, 9 and 4 to test; 32 x 32 pixels."""
-    random = np.random.default_rng(0)
     for split, counts in {"train": (18, 19), "test": (9, 4)}.items():
         for channel, (name, count) in enumerate(zip(("red", "green"), counts, strict=True)):
             folder = tmp_path / "data" / split / name
             folder.mkdir(parents=True)
             for i in range(count):
-                pixels = random.integers(0, 60, (32, 32, 3), dtype=np.uint8)
-                pixels[..., channel] += 180
+                pixels = np.full((32, 32, 3), i, np.uint8)
+                pixels[..., channel] = 180
                 Image.fromarray(pixels).save(folder / f"{i:02}.jpg")
     return tmp_path / "data"
 
@@ -102,10 +96,8 @@ def test_the_rate_follows_the_share_of_the_budget_that_has_passed(
     peers: ModuleType, recorded: Recorded
 ) -> None:
     factor = peers.cosine
-    assert factor(0, 0.0) < 0.01
     assert factor(0, 0.025) == pytest.approx(0.5)
-    # A cosine from the end of the warm-up to that of the budget, for any step.
-    for used in (0.05, 0.1, 0.3, 0.525, 0.8, 1.0):
+    for used in (0.05, 0.3, 1.0):  # from the end of the warm-up to that of the budget
         cosine = (1 + np.cos(np.pi * (used - 0.05) / 0.95)) / 2
         assert factor(0, used) == factor(10_000, used) == pytest.approx(cosine)
     peers.train(recorded.learner, 40)
@@ -147,23 +139,20 @@ def test_arms_differ_in_what_they_are_named_for(
     def learner(arm: str, *options: str) -> Any:
         return peers.LEARNERS[arm](peers.Job(arm, str(data), 0, 9, "cpu", list(options)))
 
-    plain, best = learner("timm"), learner("timm_best", "--data.batch_size=16")
-    assert type(plain.optimizer) is type(best.optimizer) is torch.optim.AdamW
-    assert not plain.optimizer.defaults["fused"] and best.optimizer.defaults["fused"]
-    assert plain.model.blocks[0].attn.fused_attn and not best.model.blocks[0].attn.fused_attn
-    assert autocast(best) and not autocast(plain)
-    images, labels = zip(*plain.epoch(), strict=True)
-    assert sum(map(len, images)) == 37 and images[0].shape[1:] == (3, 32, 32)
-    assert 0.3 < labels[0].float().mean() < 0.7
-    for each in (plain, best):
+    default, best = learner("timm"), learner("timm_best", "--data.batch_size=16")
+    assert type(default.optimizer) is type(best.optimizer) is torch.optim.AdamW
+    assert not default.optimizer.defaults["fused"] and best.optimizer.defaults["fused"]
+    assert default.model.blocks[0].attn.fused_attn and not best.model.blocks[0].attn.fused_attn
+    assert autocast(best) and not autocast(default)
+    assert sum(len(images) for images, _ in default.epoch()) == 37
+    for each in (default, best):
         assert sum(len(labels) for _, labels in each.test()) == each.images["test"] == 13
     # Both normalise alike: no augmentation at test, classes in the same order.
-    (theirs, labels), (ours, same) = next(iter(plain.test())), next(iter(best.test()))
+    (theirs, labels), (ours, same) = next(iter(default.test())), next(iter(best.test()))
     assert torch.allclose(theirs, ours, atol=1e-5) and labels.equal(same)
     recipe = learner("timm_recipe", "--data.batch_size=16", "--model.loss.label_smoothing=0.1")
     assert type(recipe.optimizer).__name__ == "MuonWithAdamW"
     assert (recipe.model.embed_dim, len(recipe.model.blocks)) == (128, 4)
-    assert (best.model.embed_dim, len(best.model.blocks)) == (192, 6)
     assert recipe.settings["batch_size"] == 16 and len(next(iter(recipe.epoch()))[0]) == 16
     smoothed = recipe.loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0])).item()
     assert smoothed == pytest.approx(math.log(1 + math.exp(-2)) + 0.05 * 2)
@@ -193,12 +182,10 @@ def test_one_seed_of_all_arms_comes_before_the_next_and_is_written(
     document = benchmark.main([*options, "--results", str(file)])
     assert calls == [(arm, seed) for seed in (0, 1) for arm in ("timm_best", "vit")]
     assert json.loads(file.read_text()) == document
-    assert {"hardware", "versions", "commit", "date", "threads"} <= set(document)
     second, first = document["rows"]
     assert (first["label"], second["label"]) == ("timm, best settings", "vit")
     assert first["accuracies"] == pytest.approx([0.5, 0.6])
-    assert first["mean"] == pytest.approx(0.55)
-    assert first["std"] == pytest.approx(statistics.stdev([0.5, 0.6]))
+    assert (first["mean"], first["std"]) == pytest.approx((0.55, statistics.stdev([0.5, 0.6])))
 
 
 def test_rows_of_other_arms_stay_under_the_same_settings(
@@ -234,16 +221,12 @@ def test_arms_are_trained_within_the_budget_and_an_interrupted_one_anew(
 ) -> None:
     runs, file = tmp_path / "runs", tmp_path / "results.json"
     options = ["--data.root", str(data), "--seeds=1", "--arms", "vit", "timm", "--seconds=1"]
-    options += ["--runs", str(runs), "--results", str(file), "--", *TINY]
-    ours, theirs = benchmark.main(options)["rows"]
-    for row in (ours, theirs):
+    options += ["--runs", str(runs), "--results", str(file), "--", TINY, "--data.batch_size=8"]
+    rows = benchmark.main(options)["rows"]
+    for row in rows:
         assert len(row["accuracies"]) == 1 and row["accuracies"][0] * 13 % 1 < 1e-6
-        assert row["images_seen"] > 0 and row["cpu_seconds"] > 0
-        assert row["images"]["test"] == 13
-        assert row["seconds"] >= 1
-    assert ours["settings"]["precision"] == "32-true" and ours["parameters"] < 30_000
-    assert theirs["settings"]["optimizer"].startswith("AdamW")
-    assert str(tmp_path) not in ours["settings"]["command"]
+        assert row["images_seen"] > 0 and row["cpu_seconds"] > 0 and row["seconds"] >= 1
+    assert str(tmp_path) not in rows[0]["settings"]["command"]
     (runs / "timm" / "seed-0" / "summary.json").rename(runs / "timm" / "seed-0" / "half.json")
     monkeypatch.setattr(benchmark, "run_once", lambda *given: summary_of(given[1].exists()))
     assert benchmark.main(options)["rows"][1]["accuracies"] == [0]

@@ -142,8 +142,7 @@ def test_without_images_the_parameters_are_drawn(vit: Vit, tmp_path: Path) -> No
         (("--heads", -5), "--heads -5: the model has heads 0 to 3"),
         (("--class", "cta"), "--class cta: the model knows no such class of its 7; did you mean"),
         (("--class", "7"), "the model knows no such class of its 7"),
-        (("--image-size", 4), "an image of 4x4 pixels is smaller than a patch of 8"),
-        (("--image-size", 30), "30x30 pixels does not divide into patches of 8"),
+        (("--image-size", 30), "image_size=30x30 is not a multiple of patch_size=8"),
         (("--image-size", "x"), "is not a size in pixels"),
         (("--out", "file"), "--out file is a file; give a folder"),
         (("--out", "file/below"), "cannot make this folder"),
@@ -160,6 +159,7 @@ def test_bad_input_is_one_line(
     assert done.status == 2
     [line] = [line for line in done.err.splitlines() if line.startswith("vit: ")]
     assert message in line
+    assert not list(tmp_path.glob("inspection/*"))
 
 
 def test_a_class_needs_a_head_and_images(vit: Vit, tmp_path: Path, photos: Path) -> None:

@@ -31,17 +31,12 @@ def operations(work: Work) -> tuple[int, int]:
     return work.flops, work.training_flops
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_every_named_model_costs_what_the_formulas_say(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "changes"), [*((name, {}) for name in ZOO), *(("vit_ti16", c) for c in VARIANTS)]
+)
+def test_models_and_options_cost_what_the_formulas_say(name: str, changes: dict) -> None:
     size = (224, 448) if getattr(ZOO[name].config, "patch_size", 0) == 14 else (64, 96)
-    model = shallow_candidate(name, size)
-    assert model.config is not None
-    assert operations(model.work) == by_formula(model.config)
-
-
-@pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: next(iter(changes)))
-def test_every_option_of_a_vit_is_counted(changes: dict) -> None:
-    model = shallow_candidate("vit_ti16", (64, 96), **changes)
+    model = shallow_candidate(name, size, **changes)
     assert model.config is not None
     assert operations(model.work) == by_formula(model.config)
 
@@ -86,7 +81,6 @@ def test_grouped_convolutions_cost_as_much_backward_as_forward_twice() -> None:
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3, groups=8), torch.nn.Flatten()
     )
-    found = counted(model, (10, 10))
     first, depthwise = 8 * 8 * 27 * 8, 6 * 6 * 9 * 8
-    assert found.flops == 2 * (first + depthwise)
-    assert found.training_flops == 2 * (2 * first + 3 * depthwise)
+    expected = 2 * (first + depthwise), 2 * (2 * first + 3 * depthwise)
+    assert operations(counted(model, (10, 10))) == expected

@@ -17,15 +17,12 @@ from vit.models.zoo import model_config
 def like_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autocast with LayerNorm and GroupNorm in float32, and fused attention."""
 
-    def in_float32(norm):
-        def run(x, *args, **options):
-            with torch.autocast("cpu", enabled=False):
-                return norm(x.float(), *args, **options)
-
-        return run
+    def in_float32(norm, x, *args, **options):
+        with torch.autocast("cpu", enabled=False):
+            return norm(x.float(), *args, **options)
 
     for name in ("layer_norm", "group_norm"):
-        monkeypatch.setattr(F, name, in_float32(getattr(F, name)))
+        monkeypatch.setattr(F, name, partial(in_float32, getattr(F, name)))
     monkeypatch.setattr(attention, "PRODUCT_TOKENS", 0)
 
 
@@ -68,11 +65,10 @@ CASES = [
 def test_counted_activations_are_those_that_are_kept(
     name: str, changes: dict, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(  # the mask of CUDA's dropout, one byte per element
-        F,
-        "dropout",
-        lambda x, p, training, inplace: torch.native_dropout(x, p, True)[0] if p else x,
-    )
+    def dropout(x, p, training, inplace):  # CUDA's mask has one byte per element
+        return torch.native_dropout(x, p, True)[0] if p else x
+
+    monkeypatch.setattr(F, "dropout", dropout)
     model = shallow_candidate(name, **{"image_size": (64, 96), **changes})
     counts = [model.activations(precision, checkpointing=c) for c in (False, True)]
     if precision == "bf16":
@@ -106,13 +102,6 @@ def test_a_model_of_torchvision_keeps_what_ours_keeps() -> None:
     assert kept is not None and expected is not None
     assert kept.kept == pytest.approx(expected.kept, rel=0.02)
     assert theirs.activations("fp32", checkpointing=True) is None
-
-
-def test_mixed_precision_of_convolutions_with_batch_norm_is_about_half() -> None:
-    model = find_model("torchvision/resnet18", (64, 64))
-    full, mixed = (model.activations(precision) for precision in ("fp32", "bf16"))
-    assert full is not None and mixed is not None
-    assert 0.45 < mixed.kept / full.kept < 0.6
 
 
 @pytest.mark.parametrize(("precision", "bytes_per_weight"), [("fp32", 16), ("bf16", 18)])

@@ -6,17 +6,16 @@ from vit.compute.flops import work
 from vit.compute.table6 import ACCURACIES, AVERAGE, JFT_CLASSES, JFT_IMAGES, TABLE6, Point
 from vit.models.zoo import model_config
 
-WITHIN = {"ViT": 0.02, "hybrid": 0.036, "ResNet": 0.036}
-
 
 def exaflops(point: Point, num_classes: int = 1000) -> float:
     config = model_config(point.model, num_classes=num_classes)
     return work(config).training_flops * point.epochs * JFT_IMAGES / 1e18
 
 
-@pytest.mark.parametrize("point", TABLE6, ids=lambda p: f"{p.paper_name}-{p.epochs}")
-def test_compute_is_that_of_the_paper(point: Point) -> None:
-    assert exaflops(point) == pytest.approx(point.exaflops, rel=WITHIN[point.family])
+@pytest.mark.parametrize("point", TABLE6[:6], ids=lambda p: f"{p.paper_name}-{p.epochs}")
+def test_compute_of_a_vit_is_within_two_per_cent_of_the_papers(point: Point) -> None:
+    """All rows are within 3.6 %: tests/cli/test_compare.py."""
+    assert exaflops(point) == pytest.approx(point.exaflops, rel=0.02)
 
 
 def test_there_are_eighteen_rows_in_the_papers_order() -> None:

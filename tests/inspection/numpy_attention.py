@@ -1,4 +1,4 @@
-"""The forward pass of a small ViT in plain NumPy float64, with its attention weights as variables.
+"""The forward pass of a small ViT in NumPy float64, with its attention weights as variables.
 
 Written from arXiv:2010.11929 (equations 1 to 8), independently of vit/inspection. Derivatives are
 central differences, so that no rule of differentiation is shared with the package.
@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tests.models.numpy_vit import Array, below, layer_norm, mlp
-
+Array = np.ndarray
 STEP = 1e-5
 
 
@@ -17,6 +16,22 @@ def numbers(model: object) -> dict[str, Array]:
     """The state dict of a model as float64 arrays."""
     state = model.state_dict()  # pyright: ignore
     return {name: tensor.double().numpy() for name, tensor in state.items()}
+
+
+def below(weights: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+
+
+def layer_norm(z: Array, weights: Mapping[str, Array], name: str) -> Array:
+    centred = z - z.mean(-1, keepdims=True)
+    normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    return weights[f"{name}.weight"] * normal + weights[f"{name}.bias"]
+
+
+def mlp(z: Array, weights: Mapping[str, Array]) -> Array:
+    x = z @ weights["fc1.weight"].T + weights["fc1.bias"]
+    x = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))  # Flax's GELU
+    return x @ weights["fc2.weight"].T + weights["fc2.bias"]
 
 
 def embeddings(image: Array, weights: Mapping[str, Array], patch: int) -> Array:
@@ -34,21 +49,19 @@ def embeddings(image: Array, weights: Mapping[str, Array], patch: int) -> Array:
 
 
 def attend(
-    z: Array, weights: Mapping[str, Array], heads: int, change: Array | float
+    z: Array, weights: Mapping[str, Array], heads: int, change: Array
 ) -> tuple[Array, Array]:
     """Equations 6 to 8 with `change` added to the weights `heads n n`: output and weights."""
     size = z.shape[1] // heads
     q, k, v = np.split(z @ weights["qkv.weight"].T + weights["qkv.bias"], 3, axis=1)
     maps, parts = [], []
     for h in range(heads):
-        own = slice(h * size, (h + 1) * size)
-        scores = np.exp(q[:, own] @ k[:, own].T / np.sqrt(size))
+        head = slice(h * size, (h + 1) * size)
+        scores = np.exp(q[:, head] @ k[:, head].T / np.sqrt(size))
         maps.append(scores / scores.sum(1, keepdims=True))
-    attention = np.stack(maps)
-    for h in range(heads):
-        parts.append((attention + change)[h] @ v[:, h * size : (h + 1) * size])
+        parts.append((maps[h] + change[h]) @ v[:, head])
     out = np.concatenate(parts, 1) @ weights["proj.weight"].T + weights["proj.bias"]
-    return out, attention
+    return out, np.stack(maps)
 
 
 def forward(
@@ -70,14 +83,13 @@ def forward(
     maps = []
     for i in range(depth):
         layer = below(weights, f"blocks.{i}.")
-        change = 0.0 if changes is None else changes.get(i, 0.0)
-        y = layer_norm(z, layer["norm1.weight"], layer["norm1.bias"])
+        change = (changes or {}).get(i, np.zeros(heads))
+        y = layer_norm(z, layer, "norm1")
         out, attention = attend(y, below(layer, "attn."), heads, change)
         maps.append(attention)
         z = z + out
-        y = layer_norm(z, layer["norm2.weight"], layer["norm2.bias"])
-        z = z + mlp(y, below(layer, "mlp."))
-    z = layer_norm(z, weights["norm.weight"], weights["norm.bias"])
+        z = z + mlp(layer_norm(z, layer, "norm2"), below(layer, "mlp."))
+    z = layer_norm(z, weights, "norm")
     pooled = z[0] if pool == "cls" else z.mean(0)
     return weights["head.weight"] @ pooled + weights["head.bias"], maps
 

@@ -14,7 +14,7 @@ from vit import inspection
 def megabytes(name):
     return int(open("/proc/self/status").read().split(name + ":")[1].split()[0]) / 1024
 
-model = vit.create_model("vit_s16", image_size=384).eval()
+model = vit.create_model("vit_ti16", image_size=384).eval()
 images = torch.randn(1, 3, 384, 384)
 peaks = {}
 for name, *arguments in (("attention", None), ("rollout",), ("gradient_rollout", 0)):
@@ -27,8 +27,8 @@ for name, *arguments in (("attention", None), ("rollout",), ("gradient_rollout",
     del result
 print(json.dumps(peaks))
 """
-MOST = {"attention": 160, "rollout": 60, "gradient_rollout": 170}
-"""Megabytes; the weights of all 12 layers are 91, those of one are 8."""
+MOST = {"attention": 90, "rollout": 40, "gradient_rollout": 90}
+"""Megabytes; the weights of all 12 layers are 46, those of one are 4."""
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no memory peaks in /proc")
@@ -37,4 +37,4 @@ def test_twelve_layers_at_384_pixels_stay_within() -> None:
     assert done.returncode == 0, done.stderr
     peaks = json.loads(done.stdout)
     assert peaks.keys() == MOST.keys()
-    assert all(5 < peaks[name] < most for name, most in MOST.items()), peaks
+    assert all(2 < peaks[name] < most for name, most in MOST.items()), peaks

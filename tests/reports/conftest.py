@@ -13,28 +13,21 @@ from vit.reports.predictions import Predictions
 
 
 def answer(
-    num_images: int = 120,
-    num_classes: int = 10,
-    *,
-    strength: float = 4.0,
-    multilabel: bool = False,
+    num_images: int = 120, num_classes: int = 10, *, strength: float = 4.0, multilabel: bool = False
 ) -> tuple[Predictions, np.ndarray]:
-    """Predictions and the probabilities (n, k) that they were taken from.
-
-    The higher `strength`, the fewer are wrong.
-    """
+    """Predictions and their probabilities (n, k). The higher `strength`, the fewer are wrong."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(num_images, num_classes)).astype(np.float32)
     rows = np.arange(num_images)
     if multilabel:
         labels = (rng.random((num_images, num_classes)) < 0.3).astype(np.int64)
         probabilities = 1 / (1 + np.exp(1.5 - logits - strength * labels))
-        own = (probabilities * labels).sum(1) / labels.sum(1).clip(1)
+        true = (probabilities * labels).sum(1) / labels.sum(1).clip(1)
     else:
         labels = rng.integers(0, num_classes, num_images)
         logits[rows, labels] += strength
         probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-        own = probabilities[rows, labels]
+        true = probabilities[rows, labels]
     order = np.argsort(-probabilities, axis=1)[:, : num_classes if multilabel else 5]
     predictions = Predictions(
         indices=rows,
@@ -42,7 +35,7 @@ def answer(
         labels=labels,
         top_classes=order,
         top_probabilities=np.take_along_axis(probabilities, order, axis=1),
-        label_probabilities=own,
+        label_probabilities=true,
     )
     return predictions, probabilities
 

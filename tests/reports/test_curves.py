@@ -61,10 +61,9 @@ def test_one_epoch_is_drawn_by_images_seen(tmp_path, write_history):
 
 
 def test_images_that_do_not_grow_evenly_with_epochs_are_the_axis():
-    rows = [
-        {"step": s, "epoch": e, "images": i} for s, e, i in ((1, 0, 100), (2, 1, 110), (3, 2, 120))
-    ]
+    rows = [{"step": e + 1, "epoch": e, "images": 100 + 10 * e} for e in range(3)]
     assert positions(rows)[1] == "images seen"
+    assert positions([{"step": 4.0, "epoch": 0.0}]) == (np.array([5]), "steps")
 
 
 def test_images_between_logged_steps_follow_from_the_steps():
@@ -77,10 +76,6 @@ def test_images_between_logged_steps_follow_from_the_steps():
     assert (x.tolist(), name) == ([1, 1.5, 2], "epoch")
 
 
-def test_a_run_without_a_row_of_images_counts_steps():
-    assert positions([{"step": 4.0, "epoch": 0.0}]) == (np.array([5]), "steps")
-
-
 def test_a_single_row_is_a_visible_point(tmp_path):
     panels, figure = drawn(write(tmp_path / "m.csv", [{"step": 3, "epoch": 0, "train/loss": 0.7}]))
     assert panels == {"Loss": {"train": ([4.0], [0.7])}}
@@ -88,15 +83,9 @@ def test_a_single_row_is_a_visible_point(tmp_path):
 
 
 def test_blanks_and_non_finite_cells_are_left_out(tmp_path):
-    rows = write(
-        tmp_path / "m.csv",
-        [
-            {"step": 1, "train/loss": "nan", "val/loss": ""},
-            {"step": 2, "train/loss": "inf", "val/loss": 0.5},
-            {"step": 3, "train/loss": 0.4},
-        ],
-    )
-    panels, _ = drawn(rows)
+    rows = [{"step": 1, "train/loss": "nan", "val/loss": ""}]
+    rows += [{"step": 2, "train/loss": "inf", "val/loss": 0.5}, {"step": 3, "train/loss": 0.4}]
+    panels, _ = drawn(write(tmp_path / "m.csv", rows))
     assert panels["Loss"] == {"train": ([4.0], [0.4]), "val": ([3.0], [0.5])}
 
 

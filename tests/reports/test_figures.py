@@ -24,16 +24,7 @@ from vit.reports.figures import (
 from vit.reports.scores import wilson_interval
 
 
-def random_matrix(num_classes: int, num_images: int = 4000) -> np.ndarray:
-    rng = np.random.default_rng(1)
-    labels = rng.integers(0, num_classes, num_images)
-    right = rng.random(num_images) < 0.7
-    said = np.where(right, labels, rng.integers(0, num_classes, num_images))
-    return sklearn_confusion(labels, said, labels=range(num_classes))
-
-
 def boxes(figure, texts):
-    """Where the texts are on the drawn figure, empty ones left out."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         png(figure)
@@ -41,37 +32,30 @@ def boxes(figure, texts):
 
 
 def test_rows_of_the_confusion_are_shares_of_the_true_class():
-    rng = np.random.default_rng(0)
-    labels, said = rng.integers(0, 5, 200), rng.integers(0, 5, 200)
-    figure = confusion(sklearn_confusion(labels, said), list("abcde"))
+    labels, predicted = np.random.default_rng(0).integers(0, 5, (2, 200))
+    figure = confusion(sklearn_confusion(labels, predicted), list("abcde"))
     drawn = figure.axes[0].images[0].get_array()
-    np.testing.assert_allclose(drawn, sklearn_confusion(labels, said, normalize="true"))
+    np.testing.assert_allclose(drawn, sklearn_confusion(labels, predicted, normalize="true"))
 
 
 def test_confusion_cells_tell_small_shares_from_none_and_large_from_all():
-    matrix = np.array([[999, 1, 0], [0, 7, 0], [0, 5, 5]])
-    texts = {t.get_position(): t.get_text() for t in confusion(matrix, list("abc")).axes[0].texts}
+    matrix = np.array([[999, 1, 0, 0], [0, 7, 0, 0], [0, 5, 5, 0], [0] * 4])
+    texts = {t.get_position(): t.get_text() for t in confusion(matrix, list("abcd")).axes[0].texts}
     assert texts == {(0, 0): ">99", (1, 0): "<1", (1, 1): "100", (1, 2): "50", (2, 2): "50"}
-
-
-def test_a_class_without_images_is_an_empty_row():
-    figure = confusion(np.array([[3, 1], [0, 0]]), ["a", "b"])
-    assert np.ma.getmaskarray(np.ma.masked_invalid(figure.axes[0].images[0].get_array()))[1].all()
-    assert png(figure)
 
 
 @pytest.mark.parametrize(
     ("num_classes", "name"),
-    [(2, "dog"), (20, "a very long class name {:03}"), (60, "a very long class name {:03}"),
-     (100, "a very long class name {:03}"), (3, "猫{}")],
-)  # fmt: skip
+    [(2, "dog"), (20, "a very long class name {:03}"), (100, "a very long class name {:03}")],
+)
 def test_confusion_names_neither_overlap_nor_leave_the_picture(num_classes, name):
     classes = [name.format(i) for i in range(num_classes)]
-    figure = confusion(random_matrix(num_classes), classes)
+    matrix = np.random.default_rng(1).integers(0, 30, (num_classes, num_classes))
+    figure = confusion(matrix, classes)
     axes = figure.axes[0]
     across = boxes(figure, axes.get_xticklabels())
     down = boxes(figure, axes.get_yticklabels())
-    assert len(across) == len(down) == min(num_classes, 60 if num_classes <= 60 else SHOWN_CLASSES)
+    assert len(across) == len(down) == min(num_classes, SHOWN_CLASSES)
     assert all(a.x1 <= b.x0 for a, b in pairwise(across))
     assert all(a.y0 >= b.y1 for a, b in pairwise(down))
     crop = figure.get_tightbbox().padded(0.08)
@@ -87,14 +71,10 @@ def test_many_classes_show_those_in_the_largest_errors_and_say_so():
     shown = most_confused_classes(matrix)
     assert shown == [*range(15), *range(85, 100)]
     figure = confusion(matrix, [f"class {i}" for i in range(100)])
-    assert "30 of 100 classes with the largest errors" in figure.get_suptitle()
+    assert "30 of 100" in figure.get_suptitle()
+    assert most_confused_classes(np.diag(np.full(70, 5))) == [*range(30)]  # no errors
     # A row stays a share of all 80 images of its class.
     assert figure.axes[0].images[0].get_array()[0, 0] == pytest.approx(50 / 80)
-
-
-def test_many_classes_without_errors_show_the_first():
-    figure = confusion(np.diag(np.full(70, 5)), [str(i) for i in range(70)])
-    assert figure.get_suptitle() == "No errors; the first 30 of 70 classes"
 
 
 def test_class_bars_start_with_the_lowest_and_leave_undefined_out():
@@ -125,15 +105,6 @@ def test_reliability_shows_shares_with_wilson_intervals_and_counts():
     assert [bar.get_height() for bar in lower.patches] == [2, 3]
 
 
-def test_bars_of_the_reliability_diagram_span_their_bins():
-    confidence = np.linspace(0.001, 1, 300)
-    figure = reliability(curve(confidence, confidence > 0.5))
-    edges = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in figure.axes[1].patches]
-    assert len(edges) == 15
-    for i, (left, right) in enumerate(edges):
-        assert i / 15 < left < right < (i + 1) / 15
-
-
 def wrong(number: int, **changes) -> WrongImage:
     given = {
         "image": Image.new("RGB", (40 + number, 30), "teal"),
@@ -150,15 +121,15 @@ def drawn(monkeypatch) -> list[Figure]:
     """The figures onto which images are pasted."""
     made: list[Figure] = []
 
-    def kept(*arguments, **options) -> Figure:
+    def noted(*arguments, **options) -> Figure:
         made.append(new_figure(*arguments, **options))
         return made[-1]
 
-    monkeypatch.setattr(figures, "new_figure", kept)
+    monkeypatch.setattr(figures, "new_figure", noted)
     return made
 
 
-@pytest.mark.parametrize("number", [0, 1, 4, 5, 20])
+@pytest.mark.parametrize("number", [0, 1, 7])
 def test_worst_shows_prediction_probability_truth_and_file_of_each(number, drawn):
     classes = ["an extraordinarily long class name 0", "an extraordinarily long class name 1"]
     items = [wrong(i, name=f"folder/{'x' * 80}{i}.jpg") for i in range(number)]

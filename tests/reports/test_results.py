@@ -106,15 +106,6 @@ def test_the_page_asks_for_nothing_from_outside(report):
     assert policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def test_the_page_fits_a_phone_and_follows_the_dark_setting(report):
-    page, *_ = report(strength=1.0)
-    assert ("content", "width=device-width, initial-scale=1") in page.attributes
-    assert re.search(r"img \{ max-width:100%", page.html)
-    assert page.html.count('<div class="scroll"><table') == page.html.count("<table")
-    assert "@media (prefers-color-scheme:dark)" in page.html
-    assert ("media", "(prefers-color-scheme: dark)") in page.attributes
-
-
 def test_names_from_the_user_are_text_never_markup(new_run, answer, digit):
     classes = ["<b>&", '"quoted"', "</td><script>alert(1)</script>"]
     predictions, _ = answer(num_classes=3, strength=0.5)
@@ -129,13 +120,9 @@ def test_names_from_the_user_are_text_never_markup(new_run, answer, digit):
 def test_the_headline_is_the_accuracy_with_its_wilson_interval(report):
     page, predictions, probabilities = report(strength=1.0)
     right = int((probabilities.argmax(1) == predictions.labels).sum())
-    interval = binomtest(right, 120).proportion_ci(0.95, method="wilson")
+    low, high = binomtest(right, 120).proportion_ci(0.95, method="wilson")
     assert f"Test accuracy {100 * right / 120:.1f} %" in page.text
-    assert "2,687,818 parameters · 10 classes · 120 test images" in page.text
-    assert (
-        f"95 % confidence interval {100 * interval.low:.1f} % to {100 * interval.high:.1f} % "
-        f"(Wilson), n = 120; {120 - right} wrong." in page.text
-    )
+    assert f"interval {100 * low:.1f} % to {100 * high:.1f} % (Wilson), n = 120" in page.text
 
 
 def test_the_class_table_is_sklearns(report):
@@ -147,23 +134,24 @@ def test_the_class_table_is_sklearns(report):
 
 
 def test_many_classes_show_the_weakest_and_fold_the_rest(report):
-    classes = tuple(f"class {i}" for i in range(30))
+    classes = (*(f"class {i}" for i in range(29)), "class 29 \ue000")
     page, predictions, probabilities = report(classes, strength=1.0, num_images=600)
+    assert "No font could draw these names: #29 class 29 \ue000." in page.text
     f1 = precision_recall_fscore_support(predictions.labels, probabilities.argmax(1))[2]
     listed = [row[0] for row in page.cells if re.match(r"class \d", row[0]) and len(row) == 5]
-    assert listed[:10] == [f"class {k}" for k in np.argsort(f1, kind="stable")[:10]]
+    assert listed[:10] == [classes[k] for k in np.argsort(f1, kind="stable")[:10]]
     assert listed[10:] == list(classes)
     assert "<summary>All 30 classes</summary>" in page.html
 
 
 def test_the_most_confused_pairs_are_listed(report):
     page, predictions, probabilities = report(strength=1.0)
-    labels, said = predictions.labels, probabilities.argmax(1)
+    labels, first = predictions.labels, probabilities.argmax(1)
     pairs = [row for row in page.cells if len(row) == 4 and row[0].startswith("class ")]
     counts = [int(row[2]) for row in pairs]
     assert len(pairs) == 10 and counts == sorted(counts, reverse=True)
     true, predicted = (int(name.split()[1]) for name in pairs[0][:2])
-    assert counts[0] == ((labels == true) & (said == predicted)).sum()
+    assert counts[0] == ((labels == true) & (first == predicted)).sum()
     assert pairs[0][3] == f"{100 * counts[0] / (labels == true).sum():.1f} %"
 
 
@@ -216,16 +204,17 @@ def test_few_errors_are_all_shown_and_opened_by_their_index(new_run, few):
     assert "what the model looked at (rollout)" in page.text
     assert "Validation accuracy" in page.text and "2 errors in 3 val images" in page.text
     assert len(page.html) < 1_000_000  # photographs are kept small
-    page = write(new_run(), few(labels=np.array([0, 0, 0])), open_image, ["x", "y"])
-    assert "1 error in 3 test images" in page.text
 
 
-def test_an_image_that_cannot_be_opened_any_more_does_not_cost_the_report(new_run, few):
+def test_unknown_metrics_are_listed_and_images_that_cannot_be_opened_cost_no_report(new_run, few):
     def open_image(index):
         raise UserError("truncated") if index == 1 else OSError("gone")
 
-    page = write(new_run(), few(), open_image, ["x", "y"])
+    run = new_run(metrics={"test/zeal": 12345.678, "test/acc1": 0.5})
+    page = write(run, few(), open_image, ["x", "y"])
     assert page.text.count("cannot be opened") == 2 and "looked at" not in page.text
+    start = page.cells.index(["", "Test"])
+    assert page.cells[start + 1 : start + 3] == [["Accuracy", "50.0 %"], ["zeal", "1.235e+04"]]
 
 
 def test_multilabel_leads_with_the_mean_of_sklearns_average_precision(report):
@@ -255,32 +244,18 @@ def test_thousands_of_classes_are_scored_without_a_confusion_matrix(new_run, few
     assert "Test accuracy" in page.text and page.row(classes[2500])[-1] == "1"
 
 
-def test_a_name_without_a_font_is_explained(report):
-    page, *_ = report(("cat", "\ue000dog"), strength=1.0)
-    assert "No font could draw these names: #1 \ue000dog." in page.text
-
-
-def test_metrics_are_a_row_each_and_a_column_a_split(new_run, few, digit, report):
+def test_metrics_are_a_row_each_and_a_column_a_split(report):
     page, *_ = report(strength=1.0)
     assert page.row("") == ["", "Validation", "Test"]
     assert page.row("Accuracy") == ["Accuracy", "95.1 %", "94.0 %"]
     assert page.row("Expected calibration error") == ["Expected calibration error", "", "2.1 %"]
     assert page.row("Loss") == ["Loss", "0.3123", ""]
-    metrics = {"test/zeal": 12345.678, "test/acc1": 0.5}
-    page = write(new_run(metrics=metrics), few(), digit, ["x", "y"])
-    start = page.cells.index(["", "Test"])
-    assert page.cells[start + 1 : start + 3] == [["Accuracy", "50.0 %"], ["zeal", "1.235e+04"]]
 
 
 def test_the_page_has_commands_for_the_model_and_its_origin(report):
     page, *_ = report(strength=1.0)
     for part in ("vit classify", "vit.load(", "vit test", "vit fit -c quickstart"):
         assert part in page.text
-    for name, value in (
-        ("training time", "1 min 23 s"), ("parameters", "2,687,818"), ("torch", "2.15.0"),
-        ("cpu", "A CPU"), ("train", "1,437"),
-    ):  # fmt: skip
+    for name, value in {"training time": "1 min 23 s", "torch": "2.15.0", "train": "1,437"}.items():
         assert page.row(name)[1] == value
     assert not re.search(r"None|recipe|gpus", page.text)
-    assert "<summary>Model</summary>" in page.html
-    assert "<summary>config.yaml</summary>" in page.html

@@ -84,11 +84,8 @@ def test_average_precision_is_sklearns_and_torchmetrics_also_with_ties():
     np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-6)
 
 
-def test_average_precision_without_positives_is_undefined():
-    assert np.isnan(average_precision(np.array([[0.3], [0.7]]), np.array([[0], [0]]))[0])
-
-
-def test_average_precision_ranks_what_is_no_number_last():
+def test_average_precision_ranks_nan_last():
     scores = np.array([[0.3], [np.nan], [0.1]])
     assert average_precision(scores, np.array([[1], [0], [1]]))[0] == 1
     assert average_precision(scores, np.array([[0], [1], [0]]))[0] == pytest.approx(1 / 3)
+    assert np.isnan(average_precision(scores, np.zeros((3, 1)))[0])  # no positives

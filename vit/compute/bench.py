@@ -1,8 +1,7 @@
 """Images per second of models on this machine, and the share of its peak.
 
-All models, precisions and batches take turns in every round, under the same conditions. A training
-step is forward pass, loss, backward pass and fused AdamW on random images on the device: the cost
-of the model without loading and augmenting images.
+All models, precisions and batches take turns in every round. A training step is forward pass, loss,
+backward pass and fused AdamW on random images on the device, without loading and augmentation.
 """
 
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ class Way(NamedTuple):
     """A way of running a model, or the plain products that take turns with it."""
 
     place: int
-    """Index of the model; one that is named twice is measured twice."""
+    """Index of the model, which may be named twice."""
     label: str
     precision: str
     compile: str | None = None
@@ -79,11 +78,11 @@ def bench(
         fast = default_precision(where.type)[0] == "bf16-mixed"
         precision = ("fp32", "bf16") if fast else ("fp32",)
     batches = sorted(set(batch_size or BATCHES[where.type]))
-    found = [find_model(name, image_size) for name in models]
+    candidates = [find_model(name, image_size) for name in models]
     limits: dict[Way, Limit] = {}
     calls: dict[Way, Call] = {}
     try:
-        for place, model in enumerate(found):
+        for place, model in enumerate(candidates):
             for name in dict.fromkeys(precision):
                 peak = Way(place, "matrix products", name)
                 limits[peak] = limit(model.config, batches[-1], DTYPES[name], where)
@@ -101,16 +100,13 @@ def bench(
             f"{where.type} ran out of memory with --batch-size {batches[-1]}: choose a smaller "
             "one, or measure fewer models at a time"
         ) from error
-    return [_report(i, model, where, train, limits, times) for i, model in enumerate(found)]
+    return [_report(i, model, where, train, limits, times) for i, model in enumerate(candidates)]
 
 
 def limit(
     config: ModelConfig | None, batch_size: int, dtype: torch.dtype, device: torch.device
 ) -> Limit:
-    """The peak: the dense products of an encoder layer for a batch, which dominate its cost.
-
-    Convolutional networks have one large square product instead.
-    """
+    """The peak: the dense products of an encoder layer; for a ResNet one large square product."""
     if isinstance(config, ViTConfig):
         m, d, hidden = batch_size * config.num_tokens, config.width, config.mlp_dim
         # (m, d, k) is `m d` times `d k`.
@@ -136,7 +132,7 @@ def _calls(
     device: torch.device,
     train: bool,
 ) -> dict[Way, Call]:
-    """A call per batch size of one network, which in training share AdamW's moments."""
+    """A call per batch size of one network."""
     network = model.build().to(device, torch.float32 if train else DTYPES[precision])
     if mode is not None:
         network.compile(mode=mode, dynamic=False)
@@ -166,6 +162,7 @@ def _report(
         if way.place != place or not way.batch_size:
             continue
         peak = peaks[way.precision]
+        share = way.batch_size * work / limits[peak].flops
         rows.append(
             {
                 "precision": way.precision,
@@ -175,10 +172,7 @@ def _report(
                 "milliseconds_per_batch": 1000 * each.median,
                 "spread": each.spread,
                 "rounds": len(each.values),
-                "utilisation": way.batch_size
-                * work
-                / limits[peak].flops
-                * each.faster_than(times[peak]),
+                "utilisation": share * each.faster_than(times[peak]),
             }
         )
     return {
@@ -199,7 +193,7 @@ def _report(
 
 
 def suggestion(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The smallest batch that is nearly as fast as the fastest way, run like it."""
+    """The row of the smallest batch that is nearly as fast as the fastest, of its kind."""
     best = max(rows, key=lambda row: row["images_per_second"])
     similar = [
         row

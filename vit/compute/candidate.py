@@ -79,12 +79,11 @@ class Candidate:
 
 
 def is_baseline(name: str) -> bool:
-    """Whether the name starts with torchvision/."""
     return name.lower().startswith(PREFIX)
 
 
 def baseline_name(name: str) -> str:
-    """The name without its prefix. UserError for an unknown one."""
+    """The name without torchvision/. UserError for an unknown one."""
     names = set(models.list_models(module=models)) - set(SEVERAL_OUTPUTS)
     short = name[len(PREFIX) :].lower()
     if short not in names:
@@ -109,17 +108,13 @@ def build_baseline(name: str, image_size: tuple[int, int], num_classes: int = 10
     if short.startswith("maxvit"):
         options["input_size"] = image_size
     if short.startswith("vit_"):
-        _check_square(name, image_size, 14 if short.endswith("14") else int(short[-2:]))
-        options["image_size"] = image_size[0]
+        (height, width), side = image_size, int(short[-2:])
+        if height != width or height % side:
+            raise UserError(
+                f"{name} takes square images of a multiple of {side} pixels, not {height}x{width}"
+            )
+        options["image_size"] = height
     return models.get_model_builder(short)(**options)
-
-
-def _check_square(name: str, image_size: tuple[int, int], patch_size: int) -> None:
-    height, width = image_size
-    if height != width or height % patch_size:
-        raise UserError(
-            f"{name} takes square images of a multiple of {patch_size} pixels, not {height}x{width}"
-        )
 
 
 def from_config(
@@ -128,7 +123,7 @@ def from_config(
     image_size: tuple[int, int] | None = None,
     num_classes: int | None = None,
 ) -> Candidate:
-    """A model of this package, from its configuration."""
+    """A model of this package. UserError for an image size that its patches do not divide."""
     changes = {"image_size": image_size, "num_classes": num_classes}
     changes = {field: value for field, value in changes.items() if value is not None}
     try:
@@ -143,9 +138,7 @@ def find_model(
 ) -> Candidate:
     """A model by name, or the one in a run, a directory or a file of weights, or at an address.
 
-    By default it has its own size and classes. For published weights (NAME.TAG) the table is
-    enough: nothing is downloaded. UserError for an unknown name or a size that the patch size does
-    not divide.
+    `size` and `num_classes`: its own by default. Published weights (NAME.TAG) are not downloaded.
     """
     if "://" in name or Path(name).expanduser().exists():
         place = name if "://" in name else str(Path(name).expanduser())

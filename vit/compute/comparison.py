@@ -88,7 +88,7 @@ def _model(model: Candidate) -> Row:
 
 
 def _training(training: Training) -> Row:
-    """Its operations, beside the paper's figures if it is in Table 6."""
+    """Its operations, beside the paper's figures if it has any."""
     row = {
         **_model(training.model),
         "images": training.images,

@@ -34,7 +34,7 @@ DEVICES = {
 
 
 def find_device(name: str) -> Device:
-    """A device by its key. UserError names the nearest."""
+    """A device by its key. UserError for an unknown one."""
     if name not in DEVICES:
         raise UserError(f"unknown device {name!r}{did_you_mean(name, DEVICES)}")
     return DEVICES[name]

@@ -40,8 +40,7 @@ def work(config: ModelConfig) -> Work:
 def counted(model: nn.Module, image_size: tuple[int, int], channels: int = 3) -> Work:
     """Operations for one image of (height, width) pixels by `torch.utils.flop_counter`.
 
-    Moves the model to the meta device, where nothing is computed and weights are lost. Frozen
-    parameters cost no gradient.
+    Moves the model to the meta device: its weights are lost. Frozen parameters cost no gradient.
     """
     model.to("meta").eval()
     images = torch.empty(1, channels, *image_size, device="meta")

@@ -48,8 +48,7 @@ class Activations:
         return self.kept + self.recomputed
 
     def largest_batch(self, memory: int, params: int, precision: str) -> int:
-        """Largest batch of a training step with AdamW in `memory` bytes, of which WORKSPACE is
-        reserved; 0 if none fits.
+        """Largest batch of a training step with AdamW in `memory` bytes; 0 if none fits.
 
         Weights, gradients and two moments are float32. Autocast copies all weights, and keeps the
         copies until the end of the forward pass.
@@ -61,9 +60,9 @@ class Activations:
 
 @contextmanager
 def kept_by_autograd(model: nn.Module) -> Iterator[list[torch.UntypedStorage]]:
-    """The storages that autograd keeps for the backward pass of what runs inside, in order.
+    """The storages, but those of parameters, that autograd keeps for the backward pass, in order.
 
-    Those of the model's parameters are left out, and each is there once for all its views.
+    A storage is listed once for all its views.
     """
     seen = {p.untyped_storage()._cdata for p in model.parameters()}
     storages: list[torch.UntypedStorage] = []  # alive, so that no later one gets the same address
@@ -98,7 +97,7 @@ class OfCuda(TorchFunctionMode):
 def activations(config: ModelConfig, precision: str, *, checkpointing: bool = False) -> Activations:
     """Activations of a model of this package for images of `config.size`, on a GPU.
 
-    `precision` is fp32 or bf16 (mixed); `checkpointing` is `activation_checkpointing`.
+    `precision` is fp32 or bf16 (mixed).
     """
     whole = counted_activations(build_empty(config), config.size, precision, config.in_channels)
     if not checkpointing:
@@ -112,9 +111,9 @@ def activations(config: ModelConfig, precision: str, *, checkpointing: bool = Fa
 def counted_activations(
     model: nn.Module, image_size: tuple[int, int], precision: str, channels: int = 3
 ) -> Activations:
-    """What a training step of a model on the meta device keeps on a GPU; nothing is computed.
+    """What a training step of a model on the meta device keeps on a GPU.
 
-    `recomputed` is of the largest of RECOMPUTED, as if it were.
+    `recomputed`: of the largest of RECOMPUTED, as if it were.
     """
     with FakeTensorMode(allow_non_fake_inputs=True), OfCuda():
         model = model.to_empty(device="cpu").train()

@@ -18,10 +18,9 @@ def training_loss(model: nn.Module, images: Tensor, precision: str) -> Tensor:
 
 
 def training(model: nn.Module, precision: str, optimizer: Optimizer | None = None) -> Step:
-    """A training step: forward, backward, update, zero_grad.
+    """A training step in fp32 or bf16 (mixed), by default with fused AdamW.
 
-    `precision` is fp32 or bf16 (mixed). The default is fused AdamW; batches of several sizes share
-    its moments. Its learning rate is small enough for weights to stay finite.
+    Batches of several sizes share its moments. Its small learning rate keeps weights finite.
     """
     chosen = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
 
@@ -38,7 +37,7 @@ def training(model: nn.Module, precision: str, optimizer: Optimizer | None = Non
 
 
 def inference(model: nn.Module, images: Tensor) -> Callable[[], object]:
-    """A forward pass for the logits, in the dtype of the weights, as a finished model is used."""
+    """A forward pass for the logits, in the dtype of the weights."""
     model.eval()
     images = images.to(next(model.parameters()).dtype)
 

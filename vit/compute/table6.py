@@ -55,10 +55,9 @@ class Point:
         return f"{name}, {self.epochs} ep." if twice else name
 
     def score(self, name: str) -> float:
-        """Accuracy on one of ACCURACIES, in per cent.
+        """Accuracy on one of ACCURACIES, or the AVERAGE of Figure 5's five sets, in per cent.
 
-        Or their AVERAGE over the five sets in Figure 5; ReaL has ImageNet's images with other
-        labels.
+        ReaL, with ImageNet's images and other labels, is not among the five.
         """
         if name == AVERAGE:
             return sum(self.score(other) for other in ACCURACIES if other != "real") / 5
@@ -90,10 +89,7 @@ TABLE6 = (
 
 
 def column_of(datasets: Iterable[str | None]) -> str:
-    """The column with the data set of the user's runs; ImageNet's if there is none or several.
-
-    `datasets`: names in our catalog, one per run.
-    """
+    """The column of the runs' data sets (names in our catalog); ImageNet's for none or several."""
     from vit.data.catalog import CATALOG  # not needed for the table
 
     rows = [CATALOG.get(name or "") for name in datasets]
@@ -102,5 +98,5 @@ def column_of(datasets: Iterable[str | None]) -> str:
 
 
 def column_title(name: str) -> str:
-    """Axis title for one of ACCURACIES, or their AVERAGE."""
+    """Axis title of one of ACCURACIES, or their AVERAGE."""
     return "mean of five data sets" if name == AVERAGE else ACCURACIES[name]

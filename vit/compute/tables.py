@@ -97,7 +97,7 @@ def _table(columns: Sequence[tuple[str, str, Cell]], rows: Sequence[Row]) -> str
 
 
 def bench_table(reports: Sequence[Row]) -> str:
-    """Results of `vit bench`: a table of all models, their peaks, and the best settings."""
+    """Rates of all models of `vit bench`, their peaks, and the best settings."""
     first, several = reports[0], len(reports) > 1
     machine = first["device"]
     if machine == "cpu":

@@ -1,7 +1,7 @@
 """Timing of alternating calls.
 
-Machines change their speed within a minute, because of heat and other programs. Calls that
-alternate run under the same conditions, so their ratios per round are meaningful.
+Machines change their speed within a minute, because of heat and other programs: only ratios of
+calls that alternate are meaningful.
 """
 
 import time
@@ -32,7 +32,6 @@ class Times:
 
     @property
     def median(self) -> float:
-        """Median over rounds."""
         return median(self.values)
 
     @property
@@ -50,7 +49,7 @@ class Times:
 
 
 def num_turns(num_calls: int, rounds: int) -> int:
-    """Number of turns of `in_turns` for its meter, including the warm-up round."""
+    """Turns of `in_turns` for its meter, warm-up included."""
     return num_calls * (rounds + 1)
 
 
@@ -65,8 +64,7 @@ def in_turns(
 ) -> dict[Key, Times]:
     """Times of all calls, alternating for `rounds` rounds after a warm-up round.
 
-    `finish` waits for asynchronous work of a device; see `finisher`. With `shortest` 0 a turn is
-    one call, also in the warm-up.
+    `shortest`: seconds per turn; 0 for one call per turn. `finish`: see `finisher`.
     """
     now = time.perf_counter if clock == "wall" else time.process_time
 
@@ -78,26 +76,19 @@ def in_turns(
         finish()
         return (now() - start) / repeats
 
-    def show(text: str, key: Key) -> None:
-        if meter is not None:
-            meter.show(f"{text}: {key}")
-
-    def advance() -> None:
-        if meter is not None:
-            meter.advance()
-
     repeats, values = dict.fromkeys(calls, 1), {key: [] for key in calls}
-    for key, call in calls.items():
-        show("warming up", key)
-        turn(call, 1)  # may compile and choose kernels
-        if shortest:
-            repeats[key] = max(1, round(shortest / max(turn(call, 1), 1e-9)))
-        advance()
-    for i in range(rounds):
+    for i in range(rounds + 1):
         for key, call in calls.items():
-            show(f"round {i + 1}/{rounds}", key)
-            values[key].append(turn(call, repeats[key]))
-            advance()
+            if meter is not None:
+                meter.show(f"round {i}/{rounds}: {key}" if i else f"warming up: {key}")
+            if i:
+                values[key].append(turn(call, repeats[key]))
+            else:
+                turn(call, 1)  # may compile and choose kernels
+                if shortest:
+                    repeats[key] = max(1, round(shortest / max(turn(call, 1), 1e-9)))
+            if meter is not None:
+                meter.advance()
     return {key: Times(tuple(seconds)) for key, seconds in values.items()}
 
 

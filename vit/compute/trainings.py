@@ -25,7 +25,7 @@ EXAMPLE_IMAGES = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The options of `vit compare`, which says what they mean."""
+    """The options of `vit compare`, which explains them."""
 
     models: Sequence[str] = ()
     image_size: Sequence[tuple[int, int]] = ()
@@ -53,9 +53,9 @@ class Training:
     epochs: float | None = None
     """None if the length is given in steps or images."""
     frozen: bool = False
-    """Whether only the head is trained, on a frozen backbone."""
+    """Only the head is trained, on a frozen backbone."""
     point: Point | None = None
-    """Its row of the paper's Table 6, if it has one."""
+    """Its row of Table 6, if it has one."""
 
     @property
     def flops(self) -> float:
@@ -65,9 +65,9 @@ class Training:
 
 
 def jft_trainings(options: Comparison) -> tuple[list[Training], list[str]]:
-    """Rows of Table 6, of all or some models, each with its point if it is in the paper; and notes.
+    """Rows of Table 6, of all or some models, and notes.
 
-    A model that is not in the table needs `epochs`, which then replaces the table's for all.
+    A model that is not in the table needs `epochs`, which replaces the table's for all.
     """
     if options.image_size:
         raise UserError("--image-size: the models of --recipe jft are trained at 224 pixels")
@@ -114,7 +114,7 @@ def recipe_trainings(options: Comparison) -> tuple[list[Training], list[str]]:
 
 
 def _group(recipe: str, options: dict[str, Any], name: str) -> dict[str, Any]:
-    """A group of options; with class_path they are one level deeper."""
+    """A group of options, which a class_path has one level deeper."""
     group = options.get(name) or {}
     if isinstance(group, dict):
         return group.get("init_args", group) if "class_path" in group else group
@@ -169,7 +169,7 @@ def _images_seen(
 
 
 def _by_size(trainer: dict[str, Any]) -> bool:
-    """Whether the recipe's steps follow from the number of training images."""
+    """True if the recipe's steps follow from the number of training images."""
     callbacks = trainer.get("callbacks") or []
     paths = [c.get("class_path") for c in callbacks if isinstance(c, dict)]
     return any(str(path).endswith(".FineTuneBySize") for path in paths)
@@ -201,8 +201,7 @@ def _whole(value: Any, otherwise: int) -> int:
 def read_run(path: str) -> tuple[Training, dict[str, Any]]:
     """The training of a run directory, and the fields of its row.
 
-    Accuracy is top-1 in per cent, on test if there is one, otherwise on val. UserError if the
-    directory has no finished run.
+    Accuracy is top-1 in per cent, on test or else val. UserError without a finished run.
     """
     folder = Path(path).expanduser()
     try:

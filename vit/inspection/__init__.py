@@ -1,7 +1,7 @@
-"""What a trained model looks at: attention, relevance of patches, filters and positions, as arrays.
+"""What a trained model looks at: attention, relevance of patches, filters, positions, as tensors.
 
-Every function takes a model and normalised images `b c h w` (`vit.transforms`) of any size that
-divides into patches, and leaves the model as it was: no hook, the same training mode.
+Functions take a model, which they leave as it was, and normalised images `b c h w`
+(`vit.transforms`) of any size that divides into patches.
 """
 
 from vit.inspection.gradients import grad_cam, gradient_rollout

@@ -1,19 +1,20 @@
-"""Attention weights of chosen layers, one layer at a time, from an unchanged model.
+"""Attention weights of chosen layers, one layer at a time.
 
-The model computes with its own fused kernels, which never form the weights. A hook computes them
-from the input of the attention modules that were asked for.
+The model's fused kernels never form the weights: a hook computes them from the inputs of attention
+modules.
 Shapes: b batch, heads, n tokens, e channels per head, gh gw rows and columns of patches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.models.backbone import check_channels, layer_indices
+from vit.models.backbone import layer_indices
 from vit.models.config import ViTConfig
 from vit.models.rotary import Rotation, rotated
 from vit.models.vision_transformer import VisionTransformer
@@ -25,12 +26,12 @@ Receiver = Callable[[int, nn.Module, Inputs], None]
 
 
 def has_attention(model: nn.Module) -> TypeGuard[VisionTransformer]:
-    """True for a Vision Transformer or a hybrid."""
+    """True for Vision Transformers and hybrids."""
     return isinstance(getattr(model, "config", None), ViTConfig)
 
 
 def transformer(model: nn.Module) -> VisionTransformer:
-    """The model, if it has attention. UserError otherwise."""
+    """The model; UserError if it has no attention."""
     if not has_attention(model):
         raise UserError(
             f"{type(model).__name__} has no attention; vit.inspection.grad_cam shows what a ResNet "
@@ -40,21 +41,14 @@ def transformer(model: nn.Module) -> VisionTransformer:
 
 
 def grid_of(model: nn.Module, images: Tensor) -> tuple[int, int]:
-    """(rows, columns) of patches of images `b c h w`. UserError if they have no whole patch."""
-    config: ViTConfig = transformer(model).config
-    check_channels(images, config.in_channels)
-    (height, width), side = images.shape[-2:], config.patch_size
-    if min(height, width) < side:
-        raise UserError(
-            f"an image of {height}x{width} pixels is smaller than a patch of {side}x{side}; use a "
-            "larger image"
-        )
+    """(rows, columns) of patches of images `b c h w`."""
+    (height, width), side = images.shape[-2:], transformer(model).config.patch_size
     return height // side, width // side
 
 
 @contextmanager
 def evaluation(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every module has the mode that it had."""
+    """Evaluation mode, for the time being."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -72,25 +66,20 @@ def each_layer(
     `layers` as in `intermediate_layers`, None for all. Layers after the last one are not computed.
     """
     vit = transformer(model)
-    grid_of(vit, images)
     indices = chosen_layers(vit, layers)
-
-    def hook(index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        return lambda module, inputs: receive(index, module, inputs)
-
     with torch.no_grad(), evaluation(vit), ExitStack() as hooks:
         for i in indices:
-            hooks.enter_context(attention_of(vit, i).register_forward_pre_hook(hook(i)))
+            hook = partial(receive, i)
+            hooks.enter_context(attention_of(vit, i).register_forward_pre_hook(hook))
         vit.intermediate_layers(images, [indices[-1]], norm=False)
 
 
 def attention_of(model: VisionTransformer, layer: int) -> nn.Module:
-    """The attention module of a layer."""
     return model.blocks[layer].get_submodule("attn")
 
 
 def chosen_layers(model: VisionTransformer, layers: int | Sequence[int] | None) -> list[int]:
-    """Ascending indices of layers, without repetition. UserError for one that does not exist."""
+    """Ascending indices without repetition. UserError for a layer that does not exist."""
     depth = model.config.depth
     return sorted(set(layer_indices(depth if layers is None else layers, depth)))
 
@@ -117,6 +106,6 @@ def weights(q: Tensor, k: Tensor) -> Tensor:
 
 
 def attention_weights(module: nn.Module, inputs: Inputs) -> Tensor:
-    """Attention weights `b heads n n` of an attention module with these inputs."""
+    """`weights` of an attention module with these inputs."""
     q, k, _ = queries_keys_values(module, *inputs)
     return weights(q, k)

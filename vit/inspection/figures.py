@@ -1,4 +1,4 @@
-"""Pictures of what a model looks at: overlays, and figures in the manner of the paper's.
+"""Overlays, and figures in the manner of the ViT paper's.
 
 Shapes: c channels, s pixels on a patch's side, gh gw rows and columns of patches.
 """
@@ -26,8 +26,8 @@ POSITIONS_SHOWN = 7
 def overlay(photo: Image.Image, values: Tensor) -> Image.Image:
     """The photo, bright where a map `gh gw` is large (ViT, Figures 6 and 14).
 
-    The map is stretched from its minimum to its 99th percentile, so that one patch with most of
-    the attention does not hide the others, and interpolated.
+    The map is interpolated, and stretched to its 99th percentile: one patch with most of the
+    attention does not hide the others.
     """
     scaled = values.float().cpu()
     low, high = scaled.min(), scaled.quantile(0.99)
@@ -92,7 +92,7 @@ def by_depth(values: Tensor, label: str, title: str) -> Figure:
 
 
 def overview(pictures: Sequence[tuple[str, Image.Image]], title: str) -> Figure:
-    """Pictures of one photo side by side, with their names."""
+    """Pictures of one photo side by side, below their names."""
     wide, high = pictures[0][1].size
     figure = new_figure(2 * len(pictures), 2 * high / wide + 0.55, LIGHT, dpi=120)
     for axes, (name, picture) in zip(

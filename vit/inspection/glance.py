@@ -1,4 +1,4 @@
-"""Pictures of where a model looked, drawn until a time has passed: a report does not wait."""
+"""Pictures of what a model looked at, for a report that does not wait for them."""
 
 import time
 
@@ -23,9 +23,8 @@ def glances(
 ) -> tuple[str, Look] | None:
     """The name of the method, and a function that draws it until `seconds` have passed.
 
-    Attention rollout, or Grad-CAM of the class where there is no attention. None where neither
-    exists: attention pooling, other channels than RGB, a compiled model (each image would compile
-    it again).
+    Attention rollout, or Grad-CAM for a ResNet. None for attention pooling, for channels other than
+    RGB, and for a compiled model, which each image would compile again.
     """
     compiled = getattr(model, "_compiled_call_impl", None) is not None
     attends = has_attention(model)
@@ -40,8 +39,8 @@ def glances(
             return None
         with torch.inference_mode(False):
             photo = as_photo(image, "", model, preprocess)
-            pixels = photo.pixels
-            values = rollout(model, pixels) if attends else grad_cam(model, pixels, label)
+            x = photo.pixels
+            values = rollout(model, x) if attends else grad_cam(model, x, label)
         return overlay(photo.picture, values[0])
 
     return "attention rollout" if attends else "Grad-CAM", look

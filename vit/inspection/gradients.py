@@ -1,4 +1,4 @@
-"""Which patches speak for a class: gradient-weighted rollout, and Grad-CAM for feature maps.
+"""Relevance of patches for a class: gradient-weighted rollout, and Grad-CAM for feature maps.
 
 Shapes: b batch, k classes, gh gw rows and columns of the map, n tokens, d width.
 """
@@ -20,7 +20,7 @@ from vit.inspection.capture import (
     transformer,
     weights,
 )
-from vit.inspection.maps import read_map, read_tokens
+from vit.inspection.maps import read_map
 from vit.models.backbone import check_channels
 
 Classes = int | Sequence[int] | Tensor | None
@@ -32,10 +32,9 @@ def gradient_rollout(model: nn.Module, images: Tensor, classes: Classes = None) 
     A <- the mean over heads of the positive part of dy/dA * A; R <- R + A R from the first layer to
     the last, with R = 1 at first; y is the class's logit. Rows are read as in `rollout`.
     `classes`: one index for all images, one per image, or None for the predicted class. Raises
-    UserError for a model without a head or an unknown class.
+    UserError for a model without a head and an unknown class.
     """
     vit = transformer(model)
-    read = read_tokens(vit, images)
     check_head(vit)
     depth = len(vit.blocks)
     inputs: dict[int, Inputs] = {}
@@ -56,23 +55,18 @@ def gradient_rollout(model: nn.Module, images: Tensor, classes: Classes = None) 
             logits = vit(images.detach().clone().requires_grad_())
         score = class_scores(logits, classes).sum()
         grads = torch.autograd.grad(score, [outputs.pop(i) for i in range(depth)])
-    total = None
     with torch.no_grad():
+        total = torch.eye(grads[0].shape[1], device=images.device)
         for i in range(depth):
-            module = attention_of(vit, i)
-            relevance = _relevance(module, inputs.pop(i), grads[i])
-            total = relevance if total is None else total + relevance @ total
-            if i == 0:
-                total.diagonal(dim1=1, dim2=2).add_(1)
-    assert total is not None
-    return read_map(vit, images, total, read)
+            relevance = _relevance(attention_of(vit, i), inputs.pop(i), grads[i])
+            total = total + relevance @ total.to(relevance)
+    return read_map(vit, images, total)
 
 
 def _relevance(module: nn.Module, inputs: Inputs, grad: Tensor) -> Tensor:
     """Mean over heads of (dy/dA * A)+, `b n n`, from an attention module's inputs and dy/d(output).
 
-    The output is proj(A v), so dy/d(A v) is grad W and dy/dA is its product with v: the fused
-    kernel's weights are not needed.
+    The output is proj(A v), so dy/d(A v) is grad W, and dy/dA its product with v.
     """
     q, k, v = queries_keys_values(module, *inputs)
     projection = module.get_submodule("proj").get_parameter("weight")
@@ -87,8 +81,7 @@ def grad_cam(model: nn.Module, images: Tensor, classes: Classes = None) -> Tenso
 
     The maps are a ResNet's after its final norm and ReLU, or a hybrid's before the patch embedding.
     A map's weight is the mean of dy/dA over its positions; y is the class's logit.
-    `classes`: as in `gradient_rollout`. Raises UserError for a model without a convolutional part
-    or head, and for an unknown class.
+    `classes` and errors as in `gradient_rollout`; also UserError for a model without convolutions.
     """
     check_head(model)
     maps: list[Tensor] = []
@@ -114,7 +107,7 @@ def grad_cam(model: nn.Module, images: Tensor, classes: Classes = None) -> Tenso
 
 
 def check_head(model: nn.Module) -> None:
-    """Raises UserError for a model without classes."""
+    """UserError for a model without classes."""
     if not model.config.num_classes:  # pyright: ignore
         raise UserError(
             "this model is an encoder without classes, so it has no class to explain; use one "
@@ -135,10 +128,8 @@ def class_scores(logits: Tensor, classes: Classes) -> Tensor:
 
 @contextmanager
 def _frozen(model: Any) -> Iterator[None]:
-    """Few activations are kept meanwhile: no parameter needs a gradient, layers are recomputed.
-
-    Gradient rollout of ViT-B/16 at 384 pixels needs a third of the memory so.
-    """
+    """No parameter needs a gradient and layers are recomputed: ViT-B/16 at 384 pixels then needs a
+    third of the memory."""
     recompute = model.activation_checkpointing
     model.activation_checkpointing = True
     needing = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -1,4 +1,4 @@
-"""Everything that is shown of one photo: pictures over it, and maps between its patches.
+"""All that is shown of one photo: pictures over it, and maps between its patches.
 
 Shapes: heads, n tokens, p prefix tokens, gh gw rows and columns of patches.
 """
@@ -14,13 +14,11 @@ from vit.inspection import maps
 from vit.inspection.capture import has_attention
 from vit.inspection.figures import colours, overlay
 from vit.inspection.gradients import grad_cam, gradient_rollout
-from vit.inspection.subject import Photo, Subject, predicted
+from vit.inspection.subject import Photo, Subject
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What a model looks at in one photo."""
-
     photo: Photo
     pictures: list[tuple[str, Image.Image]]
     """Names and pictures of the photo's size, the photo itself first."""
@@ -45,33 +43,35 @@ class Look:
 def look(
     subject: Subject, photo: Photo, layers: Sequence[int], heads: Sequence[int], label: int | None
 ) -> Look:
-    """Computes what `vit inspect` shows of one photo; `label` None is the predicted class.
+    """All that `vit inspect` shows of one photo; `label` None is the predicted class.
 
-    What does not exist for the model is left out: a ResNet has Grad-CAM alone, an encoder without
-    classes nothing about classes, and attention pooling no rollout.
+    A ResNet has Grad-CAM alone, an encoder without classes nothing about classes, and attention
+    pooling no rollout.
     """
-    model, config = subject.model, subject.model.config
+    model, x, name = subject.model, photo.pixels, ""
     pictures = [("as the model sees it", photo.picture)]
-    name = ""
-    if config.num_classes:
-        label = predicted(subject, photo) if label is None else label
+
+    def add(title: str, values: Tensor) -> None:
+        pictures.append((title, overlay(photo.picture, values[0])))
+
+    if model.config.num_classes:
+        if label is None:
+            with torch.inference_mode():
+                label = int(model(x).argmax())
         name = subject.class_name(label)
     if not has_attention(model):
-        [cam] = grad_cam(model, photo.pixels, label)
-        return Look(photo=photo, pictures=[*pictures, shown(photo, f"Grad-CAM: {name}", cam)])
-    x, pooled = photo.pixels, model.config.pool != "map"
-    if pooled:
-        pictures.append(shown(photo, "attention rollout", maps.rollout(model, x)[0]))
-    if pooled and config.num_classes:
-        relevance = gradient_rollout(model, x, label)[0]
-        pictures.append(shown(photo, f"relevance: {name}", relevance))
-    if model.patch_embed.backbone is not None and config.num_classes:
-        pictures.append(shown(photo, f"Grad-CAM: {name}", grad_cam(model, x, label)[0]))
+        add(f"Grad-CAM: {name}", grad_cam(model, x, label))
+        return Look(photo=photo, pictures=pictures)
+    if model.config.pool != "map":
+        add("attention rollout", maps.rollout(model, x))
+        if label is not None:
+            add(f"relevance: {name}", gradient_rollout(model, x, label))
+    if label is not None and model.patch_embed.backbone is not None:
+        add(f"Grad-CAM: {name}", grad_cam(model, x, label))
     rgb = maps.patch_colours(model, x)[0]
     pictures.append(("components of features", colours(rgb, photo.picture.size)))
     gh, gw = rgb.shape[:2]
-    centre = maps.patch_similarity(model, x, (gh // 2, gw // 2))[0]
-    pictures.append(shown(photo, "similar to the centre", centre))
+    add("similar to the centre", maps.patch_similarity(model, x, (gh // 2, gw // 2)))
     weights = maps.attention(model, x, layers)[0]
     if len(heads) < model.config.num_heads:  # a copy
         weights = weights[:, list(heads)]
@@ -87,8 +87,3 @@ def look(
         grid=(gh, gw),
         prefix=model.num_prefix_tokens,
     )
-
-
-def shown(photo: Photo, name: str, values: Tensor) -> tuple[str, Image.Image]:
-    """A name and a map over the photo."""
-    return name, overlay(photo.picture, values)

@@ -1,8 +1,7 @@
 """The page on which a reader chooses a photo, a layer and a head, and points at a patch.
 
-Self-contained: photos are JPEG and maps are grey PNG files within it. A map has a row per query,
-prefix tokens first, then cells, and a column per key in the same order. Grids of more than CELLS
-patches are averaged over squares of patches, the cells.
+Photos are JPEG and maps are grey PNG files within it. A map has a row per query and a column per
+key: prefix tokens first, then cells, which are squares of patches in grids of more than CELLS.
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ CELLS = 400
 def inspection_page(
     name: str, about: str, images: Sequence[dict[str, Any]], prefix_names: Sequence[str]
 ) -> str:
-    """The whole document from `page_image` of each photo. `about` is the line below its title."""
+    """The document. `images`: `page_image` of each photo; `about`: the line below the title."""
     return page(
         "inspection/page.html",
         script=Path(__file__).with_name("page.js").read_text("utf-8"),
@@ -37,7 +36,7 @@ def inspection_page(
 
 
 def page_image(look: Look, patch_size: int) -> dict[str, Any]:
-    """What the script needs of one photo, encoded."""
+    """One photo for the script."""
     picture = look.photo.picture
     values: dict[str, Any] = {
         "name": look.photo.name,

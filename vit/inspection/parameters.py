@@ -1,4 +1,4 @@
-"""What the parameters show without an image: filters of the patch embedding, and positions.
+"""Filters of the patch embedding, and position embeddings.
 
 Shapes: c channels, s pixels on a patch's side, d width, gh gw rows and columns of positions.
 """
@@ -14,9 +14,8 @@ from vit.inspection.capture import transformer
 def embedding_filters(model: nn.Module, count: int = 28) -> Tensor:
     """Principal components of the patch embedding's filters, `count c s s` (ViT, Figure 7 left).
 
-    Of unit length, by decreasing variance over the d filters; their signs are arbitrary. On the
-    CPU. Raises UserError for a hybrid, whose patches are of feature maps, and for channels that
-    are not RGB.
+    `count`: at most, by decreasing variance over the d filters; of unit length, signs are
+    arbitrary. On the CPU. UserError for a hybrid and for channels that are not RGB.
     """
     vit = transformer(model)
     if vit.patch_embed.backbone is not None:
@@ -24,9 +23,6 @@ def embedding_filters(model: nn.Module, count: int = 28) -> Tensor:
     if vit.config.in_channels != 3:
         raise UserError(f"filters of {vit.config.in_channels} channels cannot be shown as RGB")
     kernel = vit.patch_embed.proj.weight.cpu().double()  # Apple's GPUs have no float64
-    most = min(len(kernel), kernel[0].numel())
-    if not 1 <= count <= most:
-        raise UserError(f"count={count} is not between 1 and {most}, the number of components")
     flat = kernel.flatten(1)
     _, _, components = torch.linalg.svd(flat - flat.mean(0), full_matrices=False)
     return components[:count].float().reshape(-1, *kernel.shape[1:])
@@ -36,8 +32,7 @@ def embedding_filters(model: nn.Module, count: int = 28) -> Tensor:
 def position_similarity(model: nn.Module) -> Tensor:
     """Cosine similarity of all pairs of position embeddings, `gh gw gh gw` (ViT, Figures 7 and 10).
 
-    Of the table as stored, without the entries of prefix tokens, on the CPU. Raises UserError for a
-    model without a position table.
+    Of the stored table without prefix tokens, on the CPU. UserError for a model without one.
     """
     vit = transformer(model)
     table = vit.fixed_positions if vit.fixed_positions is not None else vit.pos_embed

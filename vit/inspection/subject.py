@@ -1,9 +1,8 @@
-"""A model and its photos, as `vit inspect` takes them. Shapes: c channels, h w pixels."""
+"""A model and its photos. Shapes: c channels, h w pixels."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -25,11 +24,10 @@ class Subject:
     classes: list[str] | None
 
     def class_name(self, index: int) -> str:
-        """The name of a class, or its number."""
         return self.classes[index] if self.classes else str(index)
 
     def class_index(self, label: str) -> int:
-        """The class of a name or index. UserError if the model does not know it."""
+        """The class of a name or index. UserError for an unknown one."""
         count = self.model.config.num_classes
         if not count:
             raise UserError(f"--class {label}: the model is an encoder without classes")
@@ -52,10 +50,10 @@ class Photo:
 
 
 def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subject:
-    """A model from any weights that `load_pretrained` reads, and how images are brought to it.
+    """A model from any weights that `load_pretrained` reads.
 
-    `image_size`: (height, width) in pixels instead of that of the weights; positions are resampled
-    in each forward pass, and the table itself stays as stored.
+    `image_size`: (height, width) in pixels instead of that of the weights; the stored positions are
+    resampled in each forward pass. UserError if it does not divide into patches.
     """
     model, report = load_pretrained(source)
     print_report(report)
@@ -65,12 +63,12 @@ def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subj
         preprocess = Preprocess.for_model(model.config)
         note("the file does not say how images are prepared: [-1, 1]")
     if image_size is not None:
+        replace(model.config, image_size=image_size)  # a UserError before any file is written
         preprocess = replace(preprocess, image_size=image_size)
     return Subject(model.eval(), preprocess, report.classes)
 
 
 def open_photo(subject: Subject, path: Path) -> Photo:
-    """One image. UserError if it cannot be read."""
     return as_photo(open_image(path), path.name, subject.model, subject.preprocess)
 
 
@@ -80,9 +78,3 @@ def as_photo(image: Image.Image, name: str, model: Model, preprocess: Preprocess
     parameter = next(model.parameters())
     pixels = preprocess.normalize(seen[None].to(parameter.device)).to(parameter.dtype)
     return Photo(name, Image.fromarray(seen.permute(1, 2, 0).numpy()), pixels)
-
-
-def predicted(subject: Subject, photo: Photo) -> int:
-    """The class with the largest logit."""
-    with torch.inference_mode():
-        return int(subject.model(photo.pixels).argmax())

@@ -1,12 +1,11 @@
 """The files that `vit inspect` writes: figures of the parameters and of each photo, and a page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from vit.errors import UserError
 from vit.inspection import figures
@@ -16,6 +15,7 @@ from vit.inspection.maps import attention_distance, head_entropy, prefix_names
 from vit.inspection.page import inspection_page, page_image
 from vit.inspection.parameters import embedding_filters, position_similarity
 from vit.inspection.subject import Subject, open_photo
+from vit.models.zoo import Model
 from vit.reports.drawing import png
 from vit.writing import write_bytes, write_text
 
@@ -27,10 +27,15 @@ AVERAGED = 128
 
 @dataclass
 class Survey:
-    """The files written, and notes about what could not be."""
+    """The files in the folder `out`, and notes about what is missing."""
 
+    out: Path
     written: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def write(self, name: str, figure: Figure) -> None:
+        write_bytes(self.out / f"{name}.png", png(figure))
+        self.written.append(self.out / f"{name}.png")
 
 
 def survey(
@@ -46,17 +51,17 @@ def survey(
     """Inspects a model with photos and writes the files into the folder `out`.
 
     `layers` and `heads`: indices; by default four layers and all heads. `label`: the class to
-    explain; by default each photo's predicted one. The first SHOWN photos are shown, and the first
-    AVERAGED count in the averages. Raises UserError for what does not exist.
+    explain; by default each photo's predicted one.
     """
-    model, result = subject.model, Survey()
+    model, result, tokens = subject.model, Survey(out), []
     if has_attention(model):
         depth = model.config.depth
         spread = sorted({depth * (i + 1) // 4 - 1 for i in range(4) if depth * (i + 1) >= 4})
         indices = _chosen("layers", layers, depth) or spread
         all_heads = list(range(model.config.num_heads))
         chosen = _chosen("heads", heads, len(all_heads)) or all_heads
-        _parameters(subject, out, result)
+        tokens = prefix_names(model)
+        _parameters(model, result)
     else:
         if layers is not None or heads is not None:
             option = "--layers" if layers is not None else "--heads"
@@ -72,18 +77,22 @@ def survey(
             averages.append(torch.stack([distances, head_entropy(model, photo.pixels)[0]]))
         seen = look(subject, photo, indices, chosen, label) if i < SHOWN else None
         if seen is not None:  # its weights may take hundreds of megabytes: nothing keeps them
-            _figures(seen, out, f"{i + 1:02}_{path.stem}", result)
+            _figures(seen, f"{i + 1:02}_{path.stem}", result)
             images.append(page_image(seen, model.patch_size))
     if averages:
-        _averages(torch.stack(averages).mean(0), len(averages), out, result)
+        title = f"mean over {len(averages)} image{'s' * (len(averages) != 1)}"
+        distance, entropy = torch.stack(averages).mean(0)
+        drawn = figures.by_depth(distance, "mean attention distance, pixels", title)
+        result.write("attention_distance", drawn)
+        drawn = figures.by_depth(entropy, "entropy of attention, nats", title)
+        result.write("head_entropy", drawn)
     if images:
-        tokens = prefix_names(model) if has_attention(model) else []
         size = "x".join(map(str, subject.preprocess.image_size))
         about = f"{len(images)} images of {size} pixels"
         html = inspection_page(name, about, images, tokens)
         write_text(out / "inspection.html", html, errors="backslashreplace")
         result.written.append(out / "inspection.html")
-    result.notes += list(_left_out(subject, len(paths)))
+    result.notes += _left_out(model, len(paths))
     return result
 
 
@@ -95,49 +104,33 @@ def _chosen(name: str, wanted: Sequence[int] | None, count: int) -> list[int]:
     return sorted({index % count for index in wanted or ()})
 
 
-def _parameters(subject: Subject, out: Path, result: Survey) -> None:
-    """Filters and positions, as far as the model has them."""
-    model = subject.model
+def _parameters(model: Model, result: Survey) -> None:
     for name, compute, draw in (
         ("filters", embedding_filters, figures.filters),
         ("positions", position_similarity, figures.positions),
     ):
         try:
-            _write(out / f"{name}.png", draw(compute(model)), result)
+            result.write(name, draw(compute(model)))
         except UserError as error:  # this model has none
             result.notes.append(f"no {name}.png: {error}")
 
 
-def _figures(look: Look, out: Path, name: str, result: Survey) -> None:
-    _write(out / f"{name}.png", figures.overview(look.pictures, look.photo.name), result)
+def _figures(look: Look, name: str, result: Survey) -> None:
+    result.write(name, figures.overview(look.pictures, look.photo.name))
     if look.weights is not None:
-        drawn = figures.head_maps(look.maps, look.layers, look.heads)
-        _write(out / f"{name}_heads.png", drawn, result)
+        result.write(f"{name}_heads", figures.head_maps(look.maps, look.layers, look.heads))
 
 
-def _averages(values: Tensor, count: int, out: Path, result: Survey) -> None:
-    """Distance and entropy `2 layers heads`, averaged over `count` photos."""
-    title = f"mean over {count} image{'s' * (count != 1)}"
-    for name, label, heads in (
-        ("attention_distance", "mean attention distance, pixels", values[0]),
-        ("head_entropy", "entropy of attention, nats", values[1]),
-    ):
-        _write(out / f"{name}.png", figures.by_depth(heads, label, title), result)
-
-
-def _write(path: Path, figure: Figure, result: Survey) -> None:
-    write_bytes(path, png(figure))
-    result.written.append(path)
-
-
-def _left_out(subject: Subject, count: int) -> Iterator[str]:
-    """What the reader may miss, one line each."""
+def _left_out(model: Model, count: int) -> list[str]:
+    """Notes for `count` photos."""
+    notes = []
     if count > SHOWN:
-        yield f"the first {SHOWN} of {count} images are shown"
+        notes.append(f"the first {SHOWN} of {count} images are shown")
     if count > AVERAGED:
-        yield f"distance and entropy are averaged over the first {AVERAGED} images"
-    if count and has_attention(subject.model):
-        if not subject.model.config.num_classes:
-            yield "the model has no classes, so no relevance for a class"
-        if subject.model.config.pool == "map":
-            yield "the model pools by attention, so no rollout and no relevance for a class"
+        notes.append(f"distance and entropy are averaged over the first {AVERAGED} images")
+    if count and has_attention(model):
+        if not model.config.num_classes:
+            notes.append("the model has no classes, so no relevance for a class")
+        if model.config.pool == "map":
+            notes.append("the model pools by attention, so no rollout and no relevance for a class")
+    return notes

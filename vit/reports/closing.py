@@ -1,4 +1,4 @@
-"""What `vit fit` ends with on the terminal: the result, where it is, and what to do next."""
+"""The last lines of `vit fit`: the result, the run directory, and the next commands."""
 
 import shlex
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from vit.reports.pretraining import pretraining_headline
 
 
 def headline(split: str, metrics: Mapping[str, float], predictions: Predictions | None) -> str:
-    """The score a person asks for first."""
+    """The main score."""
     if split == "none":
         return "not scored (--final_split none)"
     if not metrics:
@@ -35,9 +35,8 @@ def closing(
 ) -> str:
     """The result, the run directory, and the next three commands.
 
-    `result` is its headline, `longer` the option that lets the run train on; a run that is not
-    `labelled` has no classes. `root` and `example`: the user's folder of images and one picture in
-    it, where there are.
+    `result`: its headline. `longer`: the option that lets the run train on. `root` and `example`:
+    the user's folder of images and one picture in it, if any.
     """
     run = shlex.quote(str(folder))
     again = (f"vit test {run}", "score it again")
@@ -49,13 +48,13 @@ def closing(
         command = f"vit fit -c RECIPE --data.root LABELLED --model.pretrained {run}"
         following = [(command, "fine-tune it"), again, on]
     elif example is not None:
-        here = Path.cwd()
-        picture = example.relative_to(here) if example.is_relative_to(here) else example
+        below = example.is_relative_to(Path.cwd())
+        picture = example.relative_to(Path.cwd()) if below else example
         command = f"vit classify {run} {shlex.quote(str(picture))}"
         following = [(command, "name what is on a picture"), again, on]
     else:
-        own = ("vit fit -c finetune --data.root my_photos/", "your own photos, a folder per class")
-        following = [again, own, ("vit recipes", "what else there is to train")]
+        photos = "vit fit -c finetune --data.root my_photos/", "your own photos, a folder per class"
+        following = [again, photos, ("vit recipes", "what else there is to train")]
     width = min(max(len(command) for command, _ in following), 70)
     contents = ("report.html", "model/", "checkpoints/", "metrics.csv")
     present = [name for name in contents if (folder / name).exists()]

@@ -20,8 +20,7 @@ PANELS = {
     "mAP and F1": ("val/map", "val/f1"),
     "Learning rate": ("lr",),
 }
-"""Panel -> columns. If there is an accuracy, it replaces mAP and F1, which are for multi-label
-runs."""
+"""Panel -> columns. An accuracy replaces mAP and F1, which are for multi-label runs."""
 
 NAMES = {
     "train/loss": "train",
@@ -38,7 +37,7 @@ NAMES = {
 
 
 def read_history(path: Path) -> list[Row]:
-    """The rows of metrics.csv without blanks and non-finite numbers; empty if there is no file."""
+    """The finite numbers in the rows of metrics.csv; empty without a file."""
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -62,7 +61,7 @@ def panels_of(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
 
 
 def curves(rows: Sequence[Row], panels: Sequence[str], theme: Theme = LIGHT) -> Figure:
-    """Draws panels (names from `panels_of`) of the history in a row."""
+    """Panels (names from `panels_of`) of the history side by side."""
     available = panels_of(rows)
     columns = {column for panel in available.values() for column in panel}
     # Rows of a final test have other values of epoch and images.
@@ -97,8 +96,8 @@ def curves(rows: Sequence[Row], panels: Sequence[str], theme: Theme = LIGHT) -> 
 def positions(rows: Sequence[Row]) -> tuple[np.ndarray, str]:
     """Position of each row on the horizontal axis, and the name of that axis.
 
-    Epochs if there are at least two and images seen (or steps) grow evenly with them, otherwise
-    images seen. A run shorter than its first row with images has steps.
+    Epochs if there are at least two and images seen grow evenly with them, otherwise images seen;
+    steps if no row has images.
     """
     step, images, epoch = (
         np.array([row.get(column, np.nan) for row in rows])
@@ -127,7 +126,6 @@ def _draw(axes: Axes, column: str, x: np.ndarray, y: np.ndarray, theme: Theme) -
     label = NAMES[column]
     window = len(x) // 40
     if column == "train/loss" and window > 3:
-        # Shows the noisy loss of single batches and its smoothed curve.
         axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.35)
         mean = np.ones(window) / window
         x, y = np.convolve(x, mean, "valid"), np.convolve(y, mean, "valid")

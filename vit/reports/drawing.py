@@ -1,7 +1,4 @@
-"""Common parts of all figures: two colour themes, axes style, tiles, PNG output.
-
-Uses Figure objects on the Agg canvas, without pyplot, global settings or a display.
-"""
+"""Common parts of all figures, on the Agg canvas, without pyplot or global settings."""
 
 from dataclasses import dataclass
 from io import BytesIO
@@ -64,28 +61,20 @@ DARK = Theme(
 
 def png(figure: Figure, *, crop: bool = False) -> bytes:
     """The figure as a PNG file, without its empty margins if `crop`."""
-    out = BytesIO()
-    figure.savefig(
-        out,
-        format="png",
-        dpi="figure",
-        facecolor=figure.get_facecolor(),
-        bbox_inches="tight" if crop else None,
-        pad_inches=0.08,
-    )
+    out, margins = BytesIO(), {"bbox_inches": "tight", "pad_inches": 0.08} if crop else {}
+    figure.savefig(out, format="png", dpi="figure", facecolor=figure.get_facecolor(), **margins)
     return out.getvalue()
 
 
 def new_figure(width: float, height: float, theme: Theme, *, dpi: int = PNG_DPI) -> Figure:
     """An empty figure of this size in inches, with constrained layout."""
-    size = (width, height)
-    figure = Figure(size, dpi, facecolor=theme.paper, layout="constrained")
+    figure = Figure((width, height), dpi, facecolor=theme.paper, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def style_axes(axes: Axes, theme: Theme, *, grid: bool = True) -> None:
-    """Removes the frame, dims the ticks, and adds a light grid."""
+    """No frame, dim ticks and a light grid."""
     axes.set_facecolor(theme.paper)
     axes.spines[:].set_visible(False)
     axes.tick_params(colors=theme.muted, labelsize=8, length=0)
@@ -95,16 +84,12 @@ def style_axes(axes: Axes, theme: Theme, *, grid: bool = True) -> None:
 
 
 def label_axes(axes: Axes, theme: Theme, *, x: str = "", y: str = "") -> None:
-    """Sets the names of the two axes."""
     axes.set_xlabel(x, color=theme.muted, fontsize=9)
     axes.set_ylabel(y, color=theme.muted, fontsize=9)
 
 
 def tiled(tiles: np.ndarray, gap: int, paper: np.ndarray | float) -> np.ndarray:
-    """Tiles `rows columns h w 3` as one picture, `gap` pixels of the colour `paper` apart.
-
-    A pair of axes for each tile would take seconds to lay out.
-    """
+    """Tiles `rows columns h w 3` as one picture, `gap` pixels of the colour `paper` apart."""
     rows, columns, h, w, _ = tiles.shape
     picture = np.empty((rows, h + gap, columns, w + gap, 3), tiles.dtype)
     picture[:] = paper

@@ -34,8 +34,8 @@ NAME_COLUMNS = 24
 def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) -> Figure:
     """Confusion matrix: rows of `matrix` (k k, counts) as fractions of the true class.
 
-    With more than MAX_CLASSES it shows the SHOWN_CLASSES with the largest errors, and a note. Rows
-    are still fractions of all images of the class, so they need not sum to 100 %.
+    With more than MAX_CLASSES it shows the SHOWN_CLASSES with the largest errors; rows are still
+    fractions of all images of the class.
     """
     shown = most_confused_classes(matrix)
     count = matrix.sum(1, keepdims=True)
@@ -45,7 +45,6 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
     num, widest = len(shown), max(map(columns, names))
     cell = float(np.clip(4.2 / num, 0.16, 0.8))
     letters = float(np.clip(cell * 72 * 0.62, 6.5, 9.0))
-    # Column names are horizontal if they fit into their cells.
     flat = widest * letters * 0.62 < cell * 72
     margin = widest * letters * 0.62 / 72 + 0.6
     figure = new_figure(
@@ -55,10 +54,9 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
     )
     axes = figure.add_subplot()
     ramp = LinearSegmentedColormap.from_list("ramp", theme.ramp).with_extremes(bad=theme.grid)
-    # The square root makes cells of a few per cent visible next to a diagonal near 100 %.
+    # The square root makes cells of a few per cent visible beside a diagonal near 100 %.
     shares = axes.imshow(share, cmap=ramp, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
     style_axes(axes, theme, grid=False)
-    # Thin lines between the cells help to follow a row.
     axes.set_xticks(np.arange(num + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(num + 1) - 0.5, minor=True)
     axes.grid(which="minor", color=theme.grid, linewidth=0.5)
@@ -82,7 +80,7 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) 
 
 
 def most_confused_classes(matrix: np.ndarray) -> list[int]:
-    """The classes that `confusion` shows, in class order: all, or those with the largest errors."""
+    """The classes that `confusion` shows, in class order."""
     num_classes = len(matrix)
     if num_classes <= MAX_CLASSES:
         return list(range(num_classes))
@@ -104,7 +102,7 @@ def _write_shares(axes: Axes, share: np.ndarray, size: float, theme: Theme) -> N
 
 
 def class_bars(values: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT) -> Figure:
-    """Average precision (k,) as one horizontal bar per class, lowest on top; NaN is skipped.
+    """Average precision (k,) as a bar per class, lowest on top; NaN is skipped.
 
     With more than MAX_CLASSES it shows the SHOWN_CLASSES lowest.
     """
@@ -130,8 +128,7 @@ def class_bars(values: np.ndarray, classes: Sequence[str], theme: Theme = LIGHT)
 
 
 def reliability(groups: "Reliability", theme: Theme = LIGHT) -> Figure:
-    """Accuracy against confidence with 95 % Wilson intervals, above a histogram of confidences.
-    A calibrated model is on the diagonal."""
+    """Accuracy against confidence with 95 % Wilson intervals, above a histogram of confidences."""
     figure = new_figure(4.6, 4.4, theme)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     bounds = np.array(
@@ -168,7 +165,7 @@ class WrongImage:
     probability: float
     """Probability of the predicted class."""
     seen: Image.Image | None = None
-    """What the model looked at in it, if that was drawn."""
+    """The picture of what the model looked at, if it was drawn."""
 
 
 Line = tuple[str, str, float, bool]
@@ -176,8 +173,7 @@ Line = tuple[str, str, float, bool]
 
 
 def worst(wrong: Sequence[WrongImage], classes: Sequence[str], title: str) -> Image.Image:
-    """Wrong images in order, with prediction, true class and file name; only the title if there are
-    none."""
+    """Wrong images, if any, with prediction, true class and file name."""
     captions: list[list[Line]] = []
     for item in wrong:
         true = ", ".join(legible_name(classes[i], i) for i in item.true) or "no class"
@@ -196,7 +192,7 @@ def worst(wrong: Sequence[WrongImage], classes: Sequence[str], title: str) -> Im
 def labelled_images(
     images: Sequence[Image.Image], captions: Sequence[str], title: str
 ) -> Image.Image:
-    """Images in order, each above its caption."""
+    """Images above their captions."""
     lines: list[list[Line]] = [
         [(shorten(legible(text), 26), LIGHT.ink, 7.5, False)] for text in captions
     ]
@@ -211,10 +207,7 @@ def _sheet(
     side: float,
     shares: Sequence[str] = (),
 ) -> Image.Image:
-    """Images in rows of five at most, each within `side` inches and above its lines of text.
-
-    The first line may end with a share.
-    """
+    """Rows of up to five images of `side` inches, above lines of text; a share ends the first."""
     across = min(5, max(3, len(images)))
     down = -(-len(images) // across)
     gap, line, top = 0.16, 0.165, 0.45  # inches
@@ -254,14 +247,13 @@ def _sheet(
 
 
 def legible_name(name: str, index: int) -> str:
-    """Name of a class in figures: shortened, or #index if no font can draw it."""
+    """A class name, shortened; #index if no font can draw it."""
     return shorten(legible(name) if drawable(name) else f"#{index}", NAME_COLUMNS)
 
 
 def _name_ticks(
     axes: Axes, which: str, names: list[str], size: float, theme: Theme, *, rotation: float = 0
 ) -> None:
-    """One tick per class, with its name."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     style = {"color": theme.ink, "rotation": rotation, **text_style(size)}
     axis.set_ticks(range(len(names)), labels=names, **style)

@@ -1,7 +1,6 @@
-"""Self-contained HTML pages: jinja2's templates, and pictures as addresses within the page.
+"""HTML pages that load nothing from outside, and follow the browser's light or dark setting.
 
-A page loads nothing from outside, has no script unless one is given, and follows the light or dark
-setting of the browser. Text is escaped by the templates.
+The templates escape all text.
 """
 
 from base64 import b64encode
@@ -30,10 +29,7 @@ TEMPLATES = Environment(
 
 
 def page(template: str, *, script: str = "", **values: Any) -> str:
-    """The document of a template, named by its path below vit/.
-
-    The page's policy admits `script` by its digest, and no other.
-    """
+    """The document of a template below vit/. Its policy admits `script`, by its digest, alone."""
     digest = b64encode(sha256(script.encode()).digest()).decode() if script else ""
     return TEMPLATES.get_template(template).render(
         themes=(LIGHT, DARK), script=Markup(script), digest=digest, **values
@@ -66,7 +62,7 @@ def plot(draw: Callable[[Theme], Figure], description: str, *, crop: bool = Fals
 
 
 def thumbnail(image: Image.Image) -> Markup:
-    """A small RGB image of a grid; one of few pixels keeps them as crisp squares."""
+    """A small RGB image; one of few pixels keeps them as crisp squares."""
     out, crisp = BytesIO(), max(image.size) < PIXEL_ART
     image.save(out, "PNG" if crisp else "JPEG", quality=85)
     source = address(out.getvalue(), "png" if crisp else "jpeg")

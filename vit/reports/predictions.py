@@ -1,4 +1,4 @@
-"""What a model predicted for a set of images, and predictions.csv.
+"""Predictions for a set of images, and predictions.csv.
 
 Shapes: n images, k classes, t classes kept per image.
 """
@@ -21,7 +21,7 @@ THRESHOLD = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """The predictions for every image of a set, in its order."""
+    """In the order of the set."""
 
     indices: np.ndarray
     """(n,) indices into the data set."""
@@ -44,7 +44,7 @@ class Predictions:
         return self.labels.ndim == 2
 
     def classes_of(self, row: int) -> tuple[int, ...]:
-        """The true class, or classes, of an image."""
+        """The true classes of an image."""
         labels = self.labels[row]
         return tuple(map(int, np.flatnonzero(labels > 0) if self.multilabel else [labels]))
 
@@ -68,8 +68,7 @@ class Predictions:
     def errors(self, thresholds: np.ndarray | None = None) -> list[tuple[int, int, float]]:
         """(row, class, probability) of each image with an error, most confident first.
 
-        Single label: the most probable class. Multi-label: the most probable of the classes that
-        are above their thresholds and that the image does not have.
+        Multi-label: the most probable class above its threshold that the image does not have.
         """
         if self.multilabel:
             wrong = self.chosen(thresholds) & ~(self.labels > 0)
@@ -93,10 +92,9 @@ def write_csv(
 ) -> None:
     """One row per image: its classes, 1 if the most probable class is correct, the top five.
 
-    Several classes of an image are separated by "|", as in a manifest; multi-label data has those
-    above their thresholds in a last column, predicted_labels. File and class names are
-    unchanged, so that programs can find the files; with `spreadsheet`, names that a spreadsheet
-    would run as formulas are prefixed with '.
+    Several classes of an image are separated by "|", as in a manifest; those above their thresholds
+    are in a last column, predicted_labels. With `spreadsheet`, names that a spreadsheet would run
+    as formulas are prefixed with '.
     """
     shown = spreadsheet_text if spreadsheet else str
     classes = [shown(name) for name in classes]

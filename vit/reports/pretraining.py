@@ -36,7 +36,7 @@ class Examples:
 
 
 def pretraining_headline(split: str, metrics: Mapping[str, float]) -> tuple[str, str, str]:
-    """Name, value and note of the main result: the loss beside those of constant predictions."""
+    """Name, value and note of the main result: the loss, and those of constant predictions."""
     notes = []
     if f"{split}/constant_loss" in metrics:
         constant = metrics[f"{split}/constant_loss"]
@@ -82,10 +82,7 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> N
 
 
 def mosaic(examples: Examples, theme: Theme = LIGHT) -> Figure:
-    """Each image, its encoder input, predicted and true colours; two images per row.
-
-    Pixels without predictions have the colour of the paper.
-    """
+    """Each image, its encoder input, predicted and true colours; two images per row."""
     paper = np.array([int(theme.paper[i : i + 2], 16) for i in (1, 3, 5)], dtype=np.uint8)
     hidden = ~examples.corrupted[..., None]
     predicted, true = (np.where(hidden, paper, c) for c in (examples.predicted, examples.true))

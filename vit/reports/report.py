@@ -1,4 +1,4 @@
-"""What the page of every run has: metrics, curves, commands, and how it was made."""
+"""The page of every run: metrics, curves, commands, and how it was made."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,8 +37,7 @@ def write_page(
 ) -> None:
     """Writes curves.png and report.html of a run; `num_images` sets the decimals of its metrics.
 
-    `scored` runs have classes, confusion, calibration and errors, pre-trained ones may have a plot
-    of `colours`; `values` are the rest that report.html shows.
+    `scored` runs have classes, confusion, calibration and errors; `values` are for report.html.
     """
     history = read_history(run_dir / "metrics.csv")
     panels = list(panels_of(history))
@@ -60,7 +59,6 @@ def write_page(
         config=(run_dir / "config.yaml").read_text("utf-8"),
         **values,
     )
-    # A file name may be invalid Unicode, but the page must not be.
     write_text(run_dir / "report.html", html, errors="backslashreplace")
 
 
@@ -84,9 +82,9 @@ def metrics_table(
     return ["", *(SPLIT_NAMES[split] for split in splits)], rows
 
 
-def _ordered(present: set[str], known: Mapping[str, str]) -> list[str]:
-    """Known keys in the order of `known`, then the others by name."""
-    return [key for key in known if key in present] + sorted(present - known.keys())
+def _ordered(present: set[str], titles: Mapping[str, str]) -> list[str]:
+    """Keys in the order of `titles`, then the others by name."""
+    return [key for key in titles if key in present] + sorted(present - titles.keys())
 
 
 def origin(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:

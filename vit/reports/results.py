@@ -1,4 +1,4 @@
-"""What the evaluation at the end of a run leaves: predictions.csv, figures and report.html.
+"""The evaluation at the end of a run: predictions.csv, figures and report.html.
 
 Shapes: n images, k classes.
 """
@@ -52,12 +52,10 @@ def write_results(
 ) -> None:
     """Writes predictions.csv, the figures and report.html of one evaluation to `run_dir`.
 
-    Reads summary.json, config.yaml and metrics.csv of the run. `open_image` returns the image of an
-    entry of `predictions.indices`; one that can no longer be opened becomes an empty frame.
-    `thresholds` (k,): probabilities above which a class of multi-label data is predicted. `look`:
-    the name of a method, and a function that draws what the model looked at in an error.
-    confusion.png is for single-label data of up to MAX_CONFUSION classes, per_class.png for
-    multi-label data.
+    Reads summary.json, config.yaml and metrics.csv of the run. `open_image` takes an entry of
+    `predictions.indices`; an image that cannot be opened becomes an empty frame. `thresholds`
+    (k,): probabilities above which a class of multi-label data is predicted. `look`: a method's
+    name, and a function that draws what the model looked at in an error.
     """
     summary = json.loads((run_dir / "summary.json").read_text("utf-8"))
     write_csv(run_dir / "predictions.csv", classes, predictions, thresholds=thresholds)
@@ -144,7 +142,7 @@ def _headline(predictions: Predictions, scores: ClassScores, split: str) -> tupl
 
 
 def _class_tables(scores: ClassScores, classes: Sequence[str]) -> dict[str, Any]:
-    """Head and rows of the table of classes, and the rows of the weakest where there are many."""
+    """Head and rows of the table of classes, and the weakest of many."""
     head, columns = ["class"], []
     if scores.average_precision is not None and scores.threshold is not None:
         head += ["average precision", "threshold"]
@@ -191,7 +189,6 @@ def _confusion(
         (classes[true], classes[other], f"{count:,}", percent(count / matrix[true].sum()))
         for true, other, count in most_confused(matrix)
     ]
-    # From here on the names need the full width of the page.
     width = "24rem" if len(shown) <= figures.WITH_NUMBERS else "100%"
     return {"plot": drawn, "note": " ".join(notes), "pairs": pairs, "width": width}
 
@@ -207,12 +204,8 @@ def _reliability(predictions: Predictions) -> Reliability:
 def _group_rows(groups: Reliability) -> list[tuple[str, ...]]:
     """The numbers of the reliability diagram, one row per bin that is not empty."""
     columns = (groups.low, groups.high, groups.count, groups.confidence, groups.hits)
-    return [
-        (
-            f"{100 * low:.0f} to {100 * high:.0f}\N{NO-BREAK SPACE}%",
-            f"{count:,}",
-            percent(confidence),
-            percent(hits / count),
-        )
-        for low, high, count, confidence, hits in zip(*columns, strict=True)
-    ]
+    rows = []
+    for low, high, count, confidence, hits in zip(*columns, strict=True):
+        bounds = f"{100 * low:.0f} to {100 * high:.0f}\N{NO-BREAK SPACE}%"
+        rows.append((bounds, f"{count:,}", percent(confidence), percent(hits / count)))
+    return rows

@@ -37,8 +37,8 @@ def compute_figure(
 ) -> Figure:
     """Figure 5 of the ViT paper (arXiv:2010.11929), with the runs among the rows of `vit compare`.
 
-    `published` are rows of Table 6 (vit/compute/table6.py), `accuracy` their column, and `title`
-    its name. UserError if no run has an accuracy.
+    `published`: rows of Table 6; `accuracy`: their column, of the name `title`. UserError if there
+    are runs, but none with an accuracy.
     """
     runs = [row for row in rows if "run" in row and row["accuracy"] is not None]
     if any("run" in row for row in rows) and not runs:
@@ -53,10 +53,7 @@ def compute_figure(
 def accuracy_against_compute(
     points: Sequence[ScalingPoint], accuracy: str, own_label: str
 ) -> Figure:
-    """`accuracy` names the vertical axis, `own_label` the user's runs.
-
-    Labels of points without free space are skipped.
-    """
+    """`accuracy` names the vertical axis, `own_label` the user's runs."""
     figure = new_figure(7.2, 4.6, LIGHT)
     axes = figure.add_subplot()
     style_axes(axes, LIGHT)
@@ -86,7 +83,7 @@ def accuracy_against_compute(
 
 
 def _place_labels(axes: Axes, points: Sequence[ScalingPoint], legend: Any) -> None:
-    """Places each label at the first offset where it covers nothing, in the order of `points`."""
+    """Places each label at the first offset at which it covers nothing, if any."""
     canvas: Any = axes.get_figure(root=True).canvas  # pyright: ignore[reportOptionalMemberAccess]
     renderer = canvas.get_renderer()
     inside = axes.get_window_extent(renderer)

@@ -21,8 +21,7 @@ MOST_PRINTED = 50
 def wilson_interval(hits: int, total: int) -> tuple[float, float]:
     """95 % confidence interval of the proportion hits / total (Wilson, 1927).
 
-    Unlike p +- z sqrt(p (1 - p) / n), it stays in [0, 1] and does not collapse to a point at
-    0 or `total` hits.
+    It stays in [0, 1], and does not collapse to a point at 0 or `total` hits.
     """
     share, z = hits / total, Z_95
     centre = share + z * z / (2 * total)
@@ -74,10 +73,10 @@ def class_scores(
         areas = average_precision(predictions.probabilities(), labels)
         multilabel = {"average_precision": areas, "threshold": thresholds}
     else:
-        labels, said = predictions.labels, predictions.top_classes[:, 0]
+        labels, first = predictions.labels, predictions.top_classes[:, 0]
         hits, predicted, count = (
             np.bincount(which, minlength=num_classes)
-            for which in (labels[labels == said], said, labels)
+            for which in (labels[labels == first], first, labels)
         )
     return ClassScores(
         count=count,
@@ -96,8 +95,7 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Average precision per class (k,) from scores and labels (n k).
 
-    Equal scores enter the ranking together, so the order of the images does not matter. `scores`
-    are probabilities; NaN, from a diverged model, ranks last.
+    Equal scores enter the ranking together. NaN, from a diverged model, ranks last.
     """
     from sklearn.metrics import average_precision_score  # slow to import, and rarely needed
 

@@ -11,7 +11,7 @@ NAMES = {
     "peak_memory_gb": "peak memory, GB",
     "memory_gb": "memory, GB",
 }
-"""Titles for keys of summary.json that are unclear."""
+"""Titles for unclear keys of summary.json."""
 
 
 def percent(share: float, num_images: int = 0) -> str:
