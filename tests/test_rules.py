@@ -28,7 +28,7 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     # Its figures are drawn with the colours, fonts and pages of `reports`.
     "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_130),
     "evaluation": ({"data", "models", "checkpoints", "inference"}, 990),
-    "training": ({"models", "checkpoints"}, 3_770),
+    "training": ({"models", "checkpoints"}, 3_590),
 }
 ROOMS["runs"] = (set(ROOMS), 2_450)
 ROOMS["cli"] = (set(ROOMS), 1_900)

@@ -120,15 +120,29 @@ def losses() -> type[Losses]:
 
 
 @pytest.fixture
-def killed() -> type[KilledError]:
-    return KilledError
+def continues_bitwise(tmp_path: Path) -> Callable[..., Path]:
+    """Checks `run(callback, resume=None) -> module`, which keeps checkpoints `step=*.ckpt` below
+    `tmp_path`, is killed after `batches` and resumed. The checkpoint that it was resumed from."""
 
+    def check(run: Callable[..., torch.nn.Module], batches: int) -> Path:
+        expected = run(whole := Losses()).state_dict()
+        for file in tmp_path.rglob("step=*.ckpt"):
+            file.unlink()
+        with pytest.raises(KilledError):
+            run(Losses(stop_after=batches))
+        last = max(tmp_path.rglob("step=*.ckpt"), key=lambda file: int(file.stem[len("step=") :]))
+        consumed = torch.load(last, weights_only=True)["ImageData"]["consumed_samples"]
+        actual = run(rest := Losses(), resume=last).state_dict()
+        assert 0 < len(rest.hex) < len(whole.hex)
+        assert rest.hex == {at: loss for at, loss in whole.hex.items() if at >= consumed}
+        for name, value in expected.items():
+            assert torch.equal(value, actual[name]), name
+        return last
 
-def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}
+    return check
 
 
 @pytest.fixture
 def snapshot() -> Callable[[torch.nn.Module], dict[str, torch.Tensor]]:
     """A copy of a module's state dict."""
-    return weights_of
+    return lambda model: {name: value.clone() for name, value in model.state_dict().items()}

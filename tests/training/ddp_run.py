@@ -18,6 +18,8 @@ from vit.training.facts import DataFacts, Labels
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing
 
+SIZES = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
+
 
 class ManyLabels(LightningDataModule):
     """One image with several labels: the second process gets an empty batch."""
@@ -33,14 +35,7 @@ def make_model(*, many: bool = False) -> ImageClassifier:
     seed_everything(0, verbose=False)
     model = ImageClassifier(
         "vit_ti16",
-        architecture={
-            "patch_size": 4,
-            "width": 16,
-            "depth": 2,
-            "mlp_dim": 32,
-            "num_heads": 2,
-            "drop_path": 0.3,
-        },
+        architecture={**SIZES, "drop_path": 0.3},
         # Only images with one label are trained on here.
         mixing=None if many else Mixing(mixup=0.8, cutmix=1.0),
         facts=DataFacts(num_classes=3, image_size=8, labels=Labels(multilabel=many)),
@@ -50,6 +45,17 @@ def make_model(*, many: bool = False) -> ImageClassifier:
     )
     torch.nn.init.normal_(model.model.get_submodule("head").get_parameter("weight"))
     return model
+
+
+def make_data(photos: str, augment: TrainTransform, batch_size: int) -> ImageData:
+    return ImageData(
+        root=photos,
+        image_size=8,
+        batch_size=batch_size,
+        loading=Loading(num_workers=0),
+        augment=augment,
+        inputs=InputFormat(crop_fraction=1.0),
+    )
 
 
 def make_trainer(processes: int, **options: Any) -> Trainer:
@@ -62,20 +68,13 @@ def make_trainer(processes: int, **options: Any) -> Trainer:
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        enable_checkpointing=False,
-        **options,
+        **{"enable_checkpointing": False, **options},
     )
 
 
 def main(photos: str, processes: int, out: str) -> None:
-    data = ImageData(
-        root=photos,
-        image_size=8,
-        batch_size=8 // processes,
-        loading=Loading(num_workers=0),
-        augment=TrainTransform(crop="inception", flip=True, randaugment=(2, 9)),
-        inputs=InputFormat(crop_fraction=1.0),
-    )
+    augment = TrainTransform(crop="inception", flip=True, randaugment=(2, 9))
+    data = make_data(photos, augment, 8 // processes)
     # A time limit, because its clock is in the schedule and has to be the same for all.
     limits: dict[str, Any] = {"max_epochs": 2, "max_time": {"hours": 100}}
     trained = make_model()

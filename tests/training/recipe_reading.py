@@ -46,16 +46,16 @@ def header(name: str) -> list[str]:
 def variant_options(name: str) -> dict[str, list[str]]:
     """The options of each variant that the header lists."""
     lines = header(name)
-    found: dict[str, list[str]] = {}
+    variants: dict[str, list[str]] = {}
     last: list[str] = []
     for line in lines[lines.index("# variants:") + 1 :] if "# variants:" in lines else ():
         begun = re.fullmatch(r"#   ([\w.]+): (--.*)", line)
         if begun:
-            last = found[begun[1]] = begun[2].split()
+            last = variants[begun[1]] = begun[2].split()
         else:
             assert line.startswith("#            --"), line
             last += line[1:].split()
-    return found
+    return variants
 
 
 def devices(name: str) -> int:

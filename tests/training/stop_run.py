@@ -17,13 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 
 from tests.training import ddp_run
 from vit.cli.main import _status
-from vit.data.module import ImageData, InputFormat
-from vit.data.options import Loading
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.runs.processes import ChildrenAlive, ending_together
@@ -68,29 +65,12 @@ def work(rank: int, place: str, target: int, number: int, photos: str, folder: s
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     os.makedirs(folder, exist_ok=True)
     sys.stderr = open(f"{folder}/{rank}.err", "w", buffering=1)
-    data = ImageData(
-        root=photos,
-        image_size=8,
-        batch_size=4,
-        loading=Loading(num_workers=0),
-        augment=TrainTransform(crop="none", flip=False),
-        inputs=InputFormat(crop_fraction=1.0),
-    )
+    data = ddp_run.make_data(photos, TrainTransform(crop="none", flip=False), 4)
     callbacks: list[Callback] = [StopTogether(), LastCheckpoint(folder)]
     if rank == target:
         callbacks.insert(0, SignalAt(place, number))
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp",
-        max_epochs=2,
-        callbacks=callbacks,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    options: dict[str, Any] = {"callbacks": callbacks, "enable_checkpointing": True}
+    trainer = ddp_run.make_trainer(2, max_epochs=2, **options)
     model = ddp_run.make_model()
     try:
         with handled(), ending_together(trainer, ChildrenAlive()):  # as vit/runs/fit.py does

@@ -47,6 +47,7 @@ def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
 
 
 COLORS = {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.3]}
+SIZE = {"image_size": [8, 8]}
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def weights(make_model, tmp_path: Path) -> Path:
     network = make_model(init_seed=3, architecture={"dropout": 0.5}).model
     nn.init.normal_(network.head.weight)
     path = tmp_path / "teacher"
-    save_native(path, network, classes=["c", "a", "b"], preprocess=COLORS, extra={})
+    save_native(path, network, classes=["c", "a", "b"], preprocess=COLORS | SIZE, extra={})
     return path
 
 
@@ -66,12 +67,11 @@ def teacher(weights: Any, **options: Any) -> Teacher:
 
 def test_the_teacher_answers_in_the_students_order_without_dropout(weights, make_model) -> None:
     images = torch.randn(2, 3, 8, 8)
-    found = teacher(str(weights))
-    assert not found(images).requires_grad
-    raw = found.model
-    assert torch.equal(found(images), found(images)) and not raw.training
+    answers = (ordered := teacher(str(weights)))(images)
+    assert not answers.requires_grad and not ordered.model.training
+    assert torch.equal(answers, ordered(images))
     unsorted = teacher(str(weights), classes=["c", "a", "b"])
-    torch.testing.assert_close(found(images), unsorted(images)[:, [1, 2, 0]])
+    torch.testing.assert_close(answers, unsorted(images)[:, [1, 2, 0]])
 
 
 def test_the_teacher_gets_the_colours_it_knows(weights) -> None:
@@ -82,22 +82,17 @@ def test_the_teacher_gets_the_colours_it_knows(weights) -> None:
         return (pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
 
     ours = {"mean": [0.1, 0.2, 0.6], "std": [0.5, 0.4, 0.3]}
-    found = teacher(str(weights), preprocess=ours).to(torch.device("cpu"), torch.float32)
-    torch.testing.assert_close(
-        found(normalised(**ours)), found.model(normalised(**COLORS)), rtol=1e-4, atol=1e-4
-    )
+    other = teacher(str(weights), preprocess=ours).to(torch.device("cpu"), torch.float32)
+    answers, expected = other(normalised(**ours)), other.model(normalised(**COLORS))
+    torch.testing.assert_close(answers, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_teacher_of_other_classes_is_refused(weights) -> None:
-    with pytest.raises(UserError, match=r"the teacher .* knows other classes"):
-        teacher(str(weights), classes=["a", "b", "d"])
-    with pytest.raises(UserError, match=r"the teacher .* knows other classes"):
-        teacher(str(weights), num_classes=4, classes=None)
+def test_what_cannot_teach_or_learn_is_refused(weights, make_model) -> None:
+    for other in ({"classes": ["a", "b", "d"]}, {"num_classes": 4, "classes": None}):
+        with pytest.raises(UserError, match=r"the teacher .* knows other classes"):
+            teacher(str(weights), **other)
     with pytest.raises(UserError, match=r"--model\.loss\.distillation\.teacher WEIGHTS"):
         teacher(None)
-
-
-def test_a_student_without_the_token_is_refused(make_model) -> None:
     with pytest.raises(UserError, match=r"--model\.architecture\.distillation_token true"):
         make_model(loss=Loss(distillation=Distillation()))
 
@@ -105,7 +100,7 @@ def test_a_student_without_the_token_is_refused(make_model) -> None:
 def test_the_teacher_teaches_the_second_head_alone(
     weights: Path, make_data, make_model, make_trainer, snapshot
 ) -> None:
-    """With all of the weight on the teacher, only its head, and what is below it, learns."""
+    # With all of the weight on the teacher, only its head, and what is below it, learns.
     loss = Loss(distillation=Distillation(teacher=str(weights), alpha=1.0))
     model = make_model(architecture=TOKEN, loss=loss)
     before = snapshot(model.model)
@@ -122,11 +117,8 @@ def test_distillation_is_compiled_too(
     compiled: list[str] = []
 
     def compile(function: Any, *args: Any, **kwargs: Any) -> Any:
-        def call(*inputs: Any, **options: Any) -> Any:
-            compiled.append(getattr(function, "__name__", ""))
-            return function(*inputs, **options)
-
-        return call
+        name = getattr(function, "__name__", "")
+        return lambda *inputs: (compiled.append(name), function(*inputs))[1]
 
     monkeypatch.setattr(torch, "compile", compile)
     loss = Loss(distillation=Distillation(teacher=str(weights)))

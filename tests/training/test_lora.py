@@ -56,7 +56,7 @@ def with_factors(model: Any, rank: int, seed: int = 2) -> Any:
 def weights(tmp_path: Path) -> str:
     """A model directory of random weights for the three classes."""
     model = random_model()
-    save_native(tmp_path / "base", model, classes=CLASSES, preprocess={}, extra={})
+    save_native(tmp_path / "base", model, classes=CLASSES, preprocess=None, extra={})
     return str(tmp_path / "base")
 
 
@@ -199,7 +199,7 @@ def test_lora_needs_weights_and_a_transformer(weights: str) -> None:
 
 
 def test_a_killed_run_continues_bitwise(
-    weights: str, make_data, make_trainer, losses, killed, tmp_path: Path
+    weights: str, make_data, make_trainer, tmp_path: Path, continues_bitwise
 ) -> None:
     def run(record: Any, resume: Path | None = None) -> Any:
         torch.manual_seed(0 if resume is None else 99)
@@ -212,22 +212,10 @@ def test_a_killed_run_continues_bitwise(
         trainer.fit(model, make_data(), ckpt_path=resume)
         return model
 
-    whole = losses()
-    expected = run(whole)
-    for file in tmp_path.rglob("*.ckpt"):
-        file.unlink()
-    with pytest.raises(killed):
-        run(losses(stop_after=8))
-    files = sorted(tmp_path.rglob("*.ckpt"), key=lambda file: int(file.stem.partition("=")[2]))
-    rest = losses()
-    actual = run(rest, resume=files[-1])
-    assert 0 < len(rest.hex) < len(whole.hex)
-    assert rest.hex.items() <= whole.hex.items()
-    for name, value in expected.state_dict().items():
-        assert torch.equal(value, actual.state_dict()[name]), name
+    last = continues_bitwise(run, 8)
     # The checkpoint alone is read as the merged model.
-    read, _ = load_pretrained(files[-1])
-    saved = torch.load(files[-1], weights_only=True)["state_dict"]
+    read, _ = load_pretrained(last)
+    saved = torch.load(last, weights_only=True)["state_dict"]
     trained = tuned(weights, lora=2)
     trained.load_state_dict(saved)
     merge_lora(trained.model)

@@ -25,7 +25,7 @@ from vit.training.schedules import Schedule
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SIZES = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
-HALF = {"mean": [0.5] * 3, "std": [0.5] * 3}
+HALF = {"image_size": [16, 16], "mean": [0.5] * 3, "std": [0.5] * 3}
 Make = Callable[..., MaskedPatchPrediction]
 
 
@@ -70,7 +70,7 @@ def test_logits_are_those_of_the_corrupted_patch_tokens(architecture: str, make:
     model = perturbed(make(architecture=ARCHITECTURES[architecture])).eval()
     images = torch.randn(2, 3, 16, 16)
     corruption = fixed([9, 2, 5], [9, 7, 5], [True, False, False], 2)
-    found = model(images, corruption)
+    logits = model(images, corruption)
 
     # The same with the whole model run on embeddings that a hook has changed.
     def change(module: Any, args: Any, patches: torch.Tensor) -> torch.Tensor:
@@ -85,7 +85,7 @@ def test_logits_are_those_of_the_corrupted_patch_tokens(architecture: str, make:
     if architecture == "norm after pooling":
         tokens = model.model.fc_norm(tokens)
     expected = F.linear(tokens[:, [9, 2, 5]], model.predictor.weight, model.predictor.bias)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(logits, expected)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -225,11 +225,11 @@ def test_masks_of_training_change_from_step_to_step(make: Make) -> None:
 
 
 def test_a_killed_run_continues_bitwise(
-    make: Make, make_data, make_trainer, losses, killed, planes: Path, tmp_path: Path
+    make: Make, make_data, make_trainer, planes: Path, tmp_path: Path, continues_bitwise
 ) -> None:
-    def run(record: Any, *, init_seed: int, resume: Path | None = None) -> Any:
+    def run(record: Any, resume: Path | None = None) -> Any:
         model = make(
-            init_seed=init_seed,
+            init_seed=0 if resume is None else 99,
             architecture={"dropout": 0.1, "drop_path": 0.2},
             optimizer=MuonWithAdamW,
             schedule=Schedule(warmup_steps=3),
@@ -240,20 +240,7 @@ def test_a_killed_run_continues_bitwise(
         trainer.fit(model, data_of(make_data, planes, augment=random), ckpt_path=resume)
         return model
 
-    whole = losses()
-    expected = run(whole, init_seed=0)
-    assert len(set(whole.hex.values())) == len(whole.hex) == 9
-    for file in tmp_path.glob("*.ckpt"):
-        file.unlink()
-    with pytest.raises(killed):
-        run(losses(stop_after=5), init_seed=0)
-    last = max(tmp_path.glob("*.ckpt"), key=lambda file: int(file.stem.partition("=")[2]))
-    rest = losses()
-    actual = run(rest, init_seed=99, resume=last)
-    assert 0 < len(rest.hex) < 9
-    assert rest.hex.items() <= whole.hex.items()
-    for name, value in expected.state_dict().items():
-        assert torch.equal(value, actual.state_dict()[name]), name
+    continues_bitwise(run, 5)
 
 
 @pytest.mark.parametrize("source", ["model directory", "checkpoint"])
@@ -319,25 +306,25 @@ def test_pictures_show_what_the_encoder_saw_and_what_was_there(
     make_trainer(limit_val_batches=1).validate(model, data, verbose=False)
     pixels = torch.randint(0, 256, (2, 3, 16, 16))
     images = (pixels.float() / 255 - 0.5) / 0.5
-    found = model.pictures(images, torch.tensor([3, 8]))
+    pictures = model.pictures(images, torch.tensor([3, 8]))
     corruption = model.corruption(images, torch.tensor([3, 8]))
-    assert torch.equal(found["images"], pixels)
+    assert torch.equal(pictures["images"], pixels)
     for i in range(2):
         for place in range(16):
             y, x = divmod(place, 4)
             cell = (slice(None), slice(4 * y, 4 * y + 4), slice(4 * x, 4 * x + 4))
             at = (corruption.chosen[i] == place).nonzero().flatten().tolist()
-            assert bool(at) == bool(found["corrupted"][i][cell].all())
-            assert bool(at) == bool(found["corrupted"][i][cell].any())
+            assert bool(at) == bool(pictures["corrupted"][i][cell].all())
+            assert bool(at) == bool(pictures["corrupted"][i][cell].any())
             if not at:
-                assert torch.equal(found["seen"][i][cell], pixels[i][cell])
+                assert torch.equal(pictures["seen"][i][cell], pixels[i][cell])
             elif corruption.masked[i, at[0]]:
-                assert (found["seen"][i][cell] == 128).all()
+                assert (pictures["seen"][i][cell] == 128).all()
     if target == "pixels":
-        assert torch.equal(found["true"], pixels)
+        assert torch.equal(pictures["true"], pixels)
     else:
         side = 4 if target == "colors_4x4" else 1
-        assert torch.equal(color_classes(found["true"], 4, side), model.targets(images))
+        assert torch.equal(color_classes(pictures["true"], 4, side), model.targets(images))
 
 
 @pytest.mark.parametrize(
@@ -352,8 +339,5 @@ def test_pictures_show_what_the_encoder_saw_and_what_was_there(
 def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> None:
     with pytest.raises(UserError, match=message):
         make(**options)
-
-
-def test_a_resnet_has_no_patches() -> None:
     with pytest.raises(UserError, match="name a ViT or a hybrid, not a ResNet"):
         masked_patches("bit_r50x1", architecture={"depths": [1]}, image_size=32)

@@ -4,15 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from vit.errors import UserError
 from vit.training.masking import (
     DRAWS,
     color_classes,
     color_pixels,
     draw_corruption,
     from_patches,
-    num_corrupted,
-    num_outputs,
     patch_pixels,
     to_bytes,
 )
@@ -30,7 +27,6 @@ def test_every_image_has_the_same_number_of_different_corrupted_patches(
     patches: int, fraction: float, count: int
 ) -> None:
     corruption = draw_corruption(uniforms(200, patches), fraction)
-    assert num_corrupted(patches, fraction) == count
     assert corruption.chosen.shape == (200, count)
     assert all(len(set(row)) == count for row in corruption.chosen.tolist())
     assert 0 <= corruption.chosen.min() and corruption.chosen.max() < patches
@@ -66,13 +62,13 @@ def test_the_other_patch_is_any_other_one_of_the_image() -> None:
 def test_embeddings_are_corrupted_as_drawn_and_the_rest_is_untouched() -> None:
     corruption = draw_corruption(uniforms(8, 20), 0.5)
     patches, token = torch.randn(8, 20, 3), torch.randn(3)
-    found = corruption(patches, token)
+    corrupted = corruption(patches, token)
     for i in range(8):
         expected = patches[i].clone()
         for j, place in enumerate(corruption.chosen[i].tolist()):
             source = patches[i, corruption.source[i, j]]
             expected[place] = token if corruption.masked[i, j] else source
-        assert torch.equal(found[i], expected)
+        assert torch.equal(corrupted[i], expected)
 
 
 def reference_classes(pixels: np.ndarray, p: int, side: int) -> np.ndarray:
@@ -95,9 +91,9 @@ def reference_classes(pixels: np.ndarray, p: int, side: int) -> np.ndarray:
 def test_colour_classes_are_the_upper_three_bits_of_the_mean(p: int, side: int) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3))
     pixels[0] = 255 * (pixels[0] > 127)  # the ends of the range
-    found = color_classes(torch.from_numpy(pixels).permute(0, 3, 1, 2), p, side)
+    classes = color_classes(torch.from_numpy(pixels).permute(0, 3, 1, 2), p, side)
     expected = np.stack([reference_classes(image, p, side) for image in pixels])
-    assert np.array_equal(found.numpy(), expected)
+    assert np.array_equal(classes.numpy(), expected)
 
 
 def test_a_mean_at_the_border_of_two_colours_is_exact() -> None:
@@ -134,11 +130,3 @@ def test_shown_colours_have_the_class_they_show(side: int) -> None:
     classes = torch.randint(0, 512, (2, 6, side * side))
     shown = from_patches(color_pixels(classes, 8), (16, 24))
     assert torch.equal(color_classes(shown, 8, side), classes)
-
-
-def test_numbers_for_a_patch() -> None:
-    assert num_outputs("mean_color", 16) == 512
-    assert num_outputs("colors_4x4", 16) == 16 * 512
-    assert num_outputs("pixels", 16) == 768
-    with pytest.raises(UserError, match="multiple of 4, not 14"):
-        num_outputs("colors_4x4", 14)

@@ -23,14 +23,14 @@ def test_colours_are_scored_as_by_hand(answers: int) -> None:
         labels.append(targets)
         right.append(logits.argmax(-1) == targets)
         losses += [loss] * batch
-    found = metrics.compute()
+    scores = metrics.compute()
     flat = np.concatenate(labels).reshape(-1, answers)
     shares = np.stack([np.bincount(column, minlength=512) / len(flat) for column in flat.T])
     held = np.where(shares > 0, shares, 1)
-    assert found["loss"].item() == pytest.approx(np.mean(losses))
-    assert found["acc1"].item() == pytest.approx(np.concatenate(right).mean())
-    assert found["constant_loss"].item() == pytest.approx(-(held * np.log(held)).sum(1).mean())
-    assert found["constant_acc1"].item() == pytest.approx(shares.max(1).mean())
+    assert scores["loss"].item() == pytest.approx(np.mean(losses))
+    assert scores["acc1"].item() == pytest.approx(np.concatenate(right).mean())
+    assert scores["constant_loss"].item() == pytest.approx(-(held * np.log(held)).sum(1).mean())
+    assert scores["constant_acc1"].item() == pytest.approx(shares.max(1).mean())
     assert int(metrics.images.compute()) == 8
 
 
@@ -40,16 +40,7 @@ def test_pixels_are_compared_with_their_variance() -> None:
     targets = torch.randn(4, 5, 6, dtype=torch.float64) + 100
     for part in targets.split(2):
         metrics.update(part, part, torch.tensor(0.5))
-    found = metrics.compute()
+    scores = metrics.compute()
     variance = targets.flatten(0, 1).numpy().var(0).mean()
-    assert set(found) == {"loss", "constant_loss"}
-    assert found["constant_loss"].item() == pytest.approx(variance, rel=1e-9)
-
-
-def test_a_reset_forgets() -> None:
-    metrics = PatchMetrics(1, 512)
-    for _ in range(2):
-        metrics.reset()
-        metrics.update(torch.zeros(2, 3, 512), torch.ones(2, 3, 1).long(), torch.tensor(1.0))
-    assert int(metrics.images.compute()) == 2
-    assert metrics.compute()["constant_loss"].item() == 0
+    assert set(scores) == {"loss", "constant_loss"}
+    assert scores["constant_loss"].item() == pytest.approx(variance, rel=1e-9)

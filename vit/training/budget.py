@@ -10,31 +10,26 @@ from vit.training.counted_data import counting_data
 
 
 def steps_per_epoch(trainer: Trainer) -> int | None:
-    """Optimizer steps of an epoch; None where the loader does not know its length."""
+    """Optimizer steps of an epoch; None if the loader has no length."""
     batches = batches_per_epoch(trainer)
     return None if batches is None else math.ceil(batches / trainer.accumulate_grad_batches)
 
 
 def batches_per_epoch(trainer: Trainer) -> float | None:
-    """Training batches of an epoch; None where the loader does not know its length."""
+    """Training batches of an epoch; None if the loader has no length."""
     data = counting_data(trainer)
     if data is None:
         trainer.fit_loop.setup_data()
-        batches: float = trainer.num_training_batches
-        if batches == math.inf:
-            return None
-    else:
-        # Lightning's count would start the loader, under some strategies before a resumed run knows
-        # its position.
-        batches = data.samples_per_epoch(trainer.world_size)
-        batches //= data.batch_size * trainer.world_size
-        limit = trainer.limit_train_batches
-        batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
-    return batches
+        return None if trainer.num_training_batches == math.inf else trainer.num_training_batches
+    # Lightning's count would start the loader, under some strategies before a resumed run knows
+    # its position.
+    batches = data.samples_per_epoch(trainer.world_size) // (data.batch_size * trainer.world_size)
+    limit = trainer.limit_train_batches
+    return min(batches, limit) if isinstance(limit, int) else int(batches * limit)
 
 
 def check_intervals(trainer: Trainer) -> None:
-    """UserError where an epoch is shorter than what the Trainer counts within one."""
+    """UserError if an epoch is shorter than the validation interval counted within it."""
     batches, interval = batches_per_epoch(trainer), trainer.val_check_interval
     within = trainer.check_val_every_n_epoch is not None and trainer.limit_val_batches > 0
     if batches and within and isinstance(interval, int) and interval > batches:
@@ -45,7 +40,7 @@ def check_intervals(trainer: Trainer) -> None:
 
 
 def step_budget(trainer: Trainer) -> int | None:
-    """Optimizer steps of the whole run; None where at most the clock limits it."""
+    """Optimizer steps of the whole run; None if at most the clock limits it."""
     if counting_data(trainer) is None or trainer.max_epochs == -1:
         steps = trainer.estimated_stepping_batches
         return None if steps == math.inf else int(steps)
@@ -56,14 +51,14 @@ def step_budget(trainer: Trainer) -> int | None:
 
 
 def time_limit(trainer: Trainer) -> Timer | None:
-    """The Timer that will end the run, as --trainer.max_time makes it, or None."""
+    """The Timer that ends the run (--trainer.max_time), or None."""
     callbacks = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
     timers: list[Timer] = [c for c in callbacks if isinstance(c, Timer)]
     return next((timer for timer in timers if timer.time_remaining() is not None), None)
 
 
 def time_used(timer: Timer) -> float:
-    """The share in [0, 1] of the time limit that training has used up."""
+    """The share of the time limit used, in [0, 1]."""
     elapsed = timer.time_elapsed()
     limit = elapsed + (timer.time_remaining() or 0.0)
     return min(elapsed / limit, 1.0) if limit > 0 else 1.0

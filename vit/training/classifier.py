@@ -1,4 +1,4 @@
-"""ImageClassifier: steps 5 to 11 of the walk, from normalised batch to logged metrics.
+"""ImageClassifier: from normalised batch to logged metrics.
 
 Shapes: b batch, c channels, h w pixels, k classes.
 """
@@ -80,14 +80,14 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         compile: bool = False,
     ) -> None:
         facts = facts or DataFacts()
-        num_classes = facts.num_classes
+        num_classes, multilabel = facts.num_classes, facts.labels.multilabel
         super().__init__(
             preprocess=facts.preprocess, optimizer=optimizer, schedule=schedule, compile=compile
         )
         self.labels = facts.labels
         self.classes = self.labels.names
-        self.monitor = "val/map" if self.labels.multilabel else "val/acc1"
-        self.loss = (loss or Loss()).for_labels(multilabel=self.labels.multilabel)
+        self.monitor = "val/map" if multilabel else "val/acc1"
+        self.loss = (loss or Loss()).for_labels(multilabel=multilabel)
         self.mixing = mixing or Mixing()
         self.layer_decay = learning.layer_decay
         self.freeze_backbone = learning.freeze_backbone
@@ -99,7 +99,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             pretrained,
             facts,
             architecture,
-            classes=self.labels.names,
+            classes=self.classes,
             num_classes=num_classes,
         )
         self._prepare_head()
@@ -107,13 +107,12 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             self._add_lora(lora)
         self.teacher: Teacher | None = None  # loaded by a fit that distils; not of the state dict
         self.register_buffer("class_weights", self._class_weights(), persistent=False)
-        multilabel = self.labels.multilabel
         self.val_metrics = EvaluationMetrics(
             num_classes, multilabel=multilabel, choose_thresholds=True
         )
         self.test_metrics = EvaluationMetrics(num_classes, multilabel=multilabel)
         self.thresholds: list[float] | None = None
-        """Of each class, with several labels per image: a probability above it is a yes."""
+        """Of several labels per image, by class: a probability above it is a yes."""
         if multilabel and self.load_report is not None and not self.load_report.reinitialised:
             self.thresholds = self.load_report.thresholds
         self.train()  # Lightning trains in the modes that it finds
@@ -186,7 +185,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
                 self.loss.distillation.teacher,
                 image_size=self.model.config.size,
                 num_classes=self.num_classes,
-                classes=self.labels.names,
+                classes=self.classes,
                 preprocess=self.preprocess,
             )
 
@@ -244,24 +243,26 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         logits = self(images)
         probabilities = self._probabilities(logits)
         if len(images):
-            # The plain loss, without smoothing or class weights, so that runs can be compared.
+            # Without smoothing or class weights, so that runs can be compared.
             loss = Loss(kind=self.loss.kind)(logits, labels)
             metrics.update(probabilities, labels, loss)
         return probabilities
 
     def on_test_epoch_start(self) -> None:
         super().on_test_epoch_start()
-        chosen = self.thresholds
-        self.test_metrics.thresholds = None if chosen is None else torch.tensor(chosen)
+        if self.thresholds is None:
+            self.test_metrics.thresholds = None
+        else:
+            self.test_metrics.thresholds = torch.tensor(self.thresholds)
 
     def on_validation_epoch_end(self) -> None:
         super().on_validation_epoch_end()
         self._take_thresholds()
 
     def choose_thresholds(self, outputs: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Takes the thresholds with the highest F1 on logits `b k` and labels `b k`.
+        """Takes the thresholds of highest F1 on this process's batches: logits, labels `b k`.
 
-        `outputs` are this process's batches; each process must call. For several labels per image.
+        Every process must call it.
         """
         self.val_metrics.reset()
         for logits, labels in outputs:

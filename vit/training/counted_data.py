@@ -55,10 +55,7 @@ def counting_data(trainer: Trainer) -> CountedData | None:
 def logits_of(
     trainer: Trainer, network: nn.Module, split: Split, limit: int | None = None
 ) -> list[tuple[Tensor, Tensor]]:
-    """float32 logits `b k` and labels of this process's batches of a split, in evaluation mode.
-
-    `limit`: at most so many images of all processes together.
-    """
+    """float32 logits `b k` and labels of this process's batches of at most `limit` images."""
     data = counting_data(trainer)
     assert data is not None
     device, training, outputs = trainer.strategy.root_device, network.training, []

@@ -15,15 +15,12 @@ from vit.writing import atomic
 class MetricsCsv(Logger):
     """Writes `metrics.csv` into `directory`.
 
-    Lightning's CSVLogger would delete the file of a resumed run, and write losses and scores of a
-    step in two rows. Here a resumed run keeps the rows up to its checkpoint; later ones are of
-    steps that will be taken again. Nothing is changed before the first row is written, so that a
-    run that fails to start costs nothing.
+    Unlike Lightning's CSVLogger, a resumed run keeps the rows up to its checkpoint, and losses and
+    scores of a step share a row. The file does not change before the first new row.
 
     Args:
-        directory: Where the file lies.
-        resumed_step: Optimizer steps taken at the checkpoint that the run continues from; None
-            starts a new file.
+        directory: Of the run.
+        resumed_step: Optimizer steps of the checkpoint that the run continues; None starts anew.
     """
 
     def __init__(self, directory: str | Path, resumed_step: int | None = None) -> None:
@@ -38,7 +35,7 @@ class MetricsCsv(Logger):
             self._read(resumed_step)
 
     def _read(self, resumed_step: int) -> None:
-        """Takes the rows that can be read of steps before `resumed_step`."""
+        """Takes the readable rows of steps before `resumed_step`."""
         with self.path.open(newline="", encoding="utf-8", errors="replace") as file:
             # A crash may have cut the last line short.
             for row in csv.DictReader(line for line in file if line.endswith("\n")):

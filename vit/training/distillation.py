@@ -1,5 +1,7 @@
-"""Distillation through a token (DeiT, arXiv:2012.12877, section 4). Shapes: b c h w images, k
-classes."""
+"""Distillation through a token (DeiT, arXiv:2012.12877, section 4).
+
+Shapes: b c h w images, k classes.
+"""
 
 import os
 from dataclasses import dataclass
@@ -38,8 +40,7 @@ class Distillation:
     def __call__(
         self, loss: Tensor, logits: Float[Tensor, "b k"], answers: Float[Tensor, "b k"]
     ) -> Float[Tensor, ""]:
-        """The whole loss: `loss` on the labels, `logits` of the distillation token, `answers` of
-        the teacher."""
+        """`loss` on the labels, joined with that of the token's `logits` on the teacher's."""
         logits, answers = logits.to(loss.dtype), answers.to(loss.dtype)
         if self.kind == "hard":
             distilled = F.cross_entropy(logits, answers.argmax(-1))
@@ -52,14 +53,11 @@ class Distillation:
 
 
 class Teacher:
-    """A model that answers and does not learn, and that is no part of the student's checkpoints.
+    """A frozen model outside the student's checkpoints.
 
     Args:
         weights: As `Distillation.teacher`.
-        image_size: (height, width) of the student's images.
-        num_classes: Of the student.
-        classes: Names of the student's classes, where known.
-        preprocess: Of the student, in plain types.
+        image_size: (height, width) of the student's images; the other arguments are the student's.
     """
 
     def __init__(
@@ -89,7 +87,6 @@ class Teacher:
         self._colors = _colors(preprocess, reports[0].preprocess)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Teacher":
-        """Moves the weights."""
         self.model.to(device, dtype)
         self._colors = None if self._colors is None else self._colors.to(device, dtype)
         return self

@@ -5,7 +5,7 @@ of its own images. Shapes: b batch of one process.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from vit.seeds import step_seed
 from vit.shapes import Float
 
 Purpose = Literal["depth", "mixing", "mixup", "cutmix"]
-_PURPOSES: tuple[Purpose, ...] = ("depth", "mixing", "mixup", "cutmix")
+_PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class StepDraws:
     global_batch: int
     """Images of the step, of all processes and accumulated batches."""
     places: list[int]
-    """Where the images of this batch stand among them (`vit.seeds.places`)."""
+    """Of the images of this batch among them (`vit.seeds.places`)."""
 
     def uniforms(self, purpose: Purpose, count: int) -> Float[Tensor, "b count"]:
         """`count` numbers in [0, 1) for each image."""
@@ -42,7 +42,7 @@ class StepDraws:
         return drawn[self.places, 0]
 
     def image_seeds(self) -> list[int]:
-        """A seed for each image, where it needs many numbers."""
+        """A seed for each image that needs many numbers."""
         return [step_seed(self.seed, place, 0) for place in self.places]
 
     def _generator(self, purpose: Purpose) -> torch.Generator:

@@ -1,4 +1,4 @@
-"""Facts that a model has from its data. Shapes: h w pixels, k classes."""
+"""Facts that a model has from its data."""
 
 from dataclasses import dataclass, field
 from typing import Any, Self

@@ -1,12 +1,9 @@
-"""The part that all modules share which train one of our networks: network, optimizer, schedule,
-logs, and contents of checkpoints.
-
-Shapes: b batch, c channels, h w pixels.
-"""
+"""What ImageClassifier and MaskedPatchPrediction share: network, optimizer, schedule, logs, and
+contents of checkpoints."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -26,7 +23,6 @@ from vit.seeds import places, step_seed
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
 from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
 from vit.training.callbacks.ema import averages
-from vit.training.compiling import check_compiler
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
 from vit.training.facts import DataFacts
@@ -35,14 +31,8 @@ from vit.training.optimizers.groups import param_groups
 from vit.training.patch_metrics import PatchMetrics
 from vit.training.schedules import Schedule
 
-if TYPE_CHECKING:
-    from vit.models.resnet import ResNet
-    from vit.models.vision_transformer import VisionTransformer
-
-# What trains where neither a name nor weights are given: small enough for a CPU.
-DEFAULT_MODEL = "vit_ti16"
-RGB = 3
-"""Channels of images whose number data.channels does not give."""
+DEFAULT_MODEL = "vit_ti16"  # small enough for a CPU
+RGB = 3  # channels of images unless data.channels says otherwise
 DECIDED = {
     "num_classes": "data.root",
     "image_size": "data.image_size",
@@ -70,10 +60,7 @@ def build_network(
     architecture: dict[str, Any] | None,
     **options: Any,
 ) -> tuple[Model, LoadReport | None]:
-    """The network, and how its weights were loaded; None for random ones.
-
-    UserError for a field of `architecture` that other options decide.
-    """
+    """The network, and the report of its weights; None for random ones."""
     changes = dict(architecture or {})
     if changes.get("in_channels") == (facts.channels or RGB):
         del changes["in_channels"]  # repeats what the data says
@@ -92,19 +79,15 @@ def build_network(
     return model, reports[0]
 
 
-Network = TypeVar("Network", bound="VisionTransformer | ResNet")
+Network = TypeVar("Network", bound=Model)
 Scores = TypeVar("Scores", bound=EvaluationMetrics | PatchMetrics)
 
 
 class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
-    """Trains a network of ours; a subclass says by which loss, and how it is scored.
-
-    It sets `model`, `load_report`, `monitor` and the metrics, and writes `training_loss`,
-    `_evaluate` and `for_scoring`. The arguments are those of the same names in the subclasses.
-    """
+    """Trains a network of ours; a subclass sets the attributes and has the loss and the scores."""
 
     labelled = True
-    """It needs labels."""
+    """Training needs labels."""
     monitor: str
     """The validation score by which the best weights are chosen."""
     classes: list[str] | None = None
@@ -142,13 +125,10 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         recorded: dict[str, Any],
         read_state: Callable[[], dict[str, Tensor]],
     ) -> Self:
-        """The module of a trained model, to score it.
+        """The module of a trained model, to score it on the data of `facts`.
 
-        Args:
-            weights: A model directory or checkpoint.
-            facts: Of the data that it is scored on.
-            recorded: The section `model` of the run's config.yaml.
-            read_state: Reads the state dict of the run's checkpoint, for what model/ lacks.
+        `recorded`: the section `model` of the run's config.yaml. `read_state`: the state dict of
+        the run's checkpoint, which model/ may lack parts of.
         """
 
     def extra(self) -> dict[str, Any]:
@@ -156,11 +136,11 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return {"multilabel": False}
 
     def examples(self, data: Any, split: str) -> dict[str, Any] | None:
-        """Pictures for the report of a module without labels; None if no image can be read."""
+        """Pictures for the report; None without any."""
         return None
 
     def guards(self) -> list[Callback]:
-        """Callbacks of every fit and evaluation: exact resume, finite numbers, each image once."""
+        """Callbacks of every fit and evaluation."""
         return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
 
     def configure_callbacks(self) -> list[Callback]:
@@ -174,7 +154,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def configure_model(self) -> None:
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
-            check_compiler(self.trainer.strategy.root_device.type)
+            if self.trainer.strategy.root_device.type == "cpu":  # Triton brings its compiler
+                _check_compiler()
             self._compile()
 
     def _compile(self) -> None:
@@ -186,13 +167,9 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         set_depth(self.model, self.draws)
 
     def next_draws(self, images: int) -> StepDraws:
-        """The draws of the next batch, of `images` images.
-
-        Data that does not count its samples has no place in a step: there the batch stands for the
-        step, and torch's generator gives the seed.
-        """
+        """The draws of the next batch, of `images` images."""
         data = counting_data(self.trainer)
-        if data is None:
+        if data is None:  # nobody knows the batch's place in a step
             return batch_draws(images)
         rank, world = self.trainer.global_rank, self.trainer.world_size
         accumulated = self.trainer.accumulate_grad_batches
@@ -249,7 +226,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return optimizer
 
     def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The parameters that the optimizer gets, by name."""
         return self.model.named_parameters()
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
@@ -262,7 +238,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
 
     @abstractmethod
     def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """The loss of a batch, which is normalised and on the device; logs nothing."""
+        """The loss of a batch, which is normalised and on the device."""
 
     def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
         self._evaluate(batch, self.val_metrics)
@@ -272,7 +248,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
 
     @abstractmethod
     def _evaluate(self, batch: tuple[Tensor, ...], metrics: Scores) -> Tensor | None:
-        """Adds a batch to the metrics; returns what a test hands on, such as probabilities."""
+        """Adds a batch to the metrics; may return the outputs of a test."""
 
     def on_validation_epoch_start(self) -> None:
         self.val_metrics.reset()
@@ -307,10 +283,25 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """UserError where training would continue from averaged weights as if they were its own."""
+        """UserError if training would take averaged weights for its own."""
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         if fitting and "current_model_state" in checkpoint and not averages(self.trainer):
             raise UserError(
                 "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
                 "new run with --model.pretrained"
             )
+
+
+def _check_compiler() -> None:
+    """UserError without a C++ compiler, which torch.compile needs for a CPU."""
+    from torch._inductor.cpp_builder import get_cpp_compiler  # heavy
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise UserError(
+            "model.compile=true needs a C++ compiler, and none was found: install g++ (Debian and "
+            "Ubuntu: apt install g++), name one in the environment variable CXX, or leave "
+            "model.compile out"
+        ) from error

@@ -1,4 +1,4 @@
-"""Lightning's private parts that exact resume and a stop of all processes need, in one place.
+"""Lightning's private parts that exact resume and a stop of all processes need.
 
 tests/training/test_lightning_internals.py fails where Lightning has changed one of them.
 """
@@ -22,10 +22,10 @@ def ignore_signals(trainer: Trainer) -> None:
 
 
 def take_children(trainer: Trainer) -> list[Popen[bytes]]:
-    """The processes that Lightning has started from this one; from now on they are the caller's.
+    """The processes that Lightning has started from this one; the caller watches them from now on.
 
-    Lightning's observer of the same list kills this process by SIGKILL as soon as a child has ended
-    with any status but 0, also after a stop that all agreed on.
+    Lightning's own observer kills this process by SIGKILL once a child has ended with any status
+    but 0, even after an agreed stop.
     """
     processes: Any = getattr(trainer.strategy.launcher, "procs", None)
     children: list[Popen[bytes]] = list(processes or ())
@@ -44,17 +44,12 @@ def place_loops(
 ) -> None:
     """Rewrites the state of Lightning's loops in a checkpoint to that after `batches` batches.
 
-    What Lightning saves depends on the hook in which it was asked to save, and after several of
-    them it repeats a batch, leaves one out, or skips a validation. The states written here are
-    three that it continues exactly: an epoch that has ended, a batch that has ended inside an
-    epoch, and a validation that has begun.
+    The state that Lightning saves depends on the hook, and after several of them it repeats a
+    batch, leaves one out, or skips a validation. It continues these three exactly: an epoch that
+    has ended, a batch that has ended inside an epoch, and a validation that has begun.
 
-    Args:
-        trainer: Of the run that resumes.
-        loops: checkpoint["loops"]["fit_loop"].
-        batches: Batches that a process has trained on.
-        batches_per_epoch: Of a process.
-        validation_due: Whether the validation after the last batch has not been finished.
+    `loops` is checkpoint["loops"]["fit_loop"]. Batches are those of one process; `validation_due`
+    if the validation after the last one has not been finished.
     """
     epochs, batch = divmod(batches, batches_per_epoch)
     if batches and not batch and validation_due:
@@ -82,13 +77,13 @@ def place_loops(
         "is_last_batch": False,
     }
     # The step under which loggers write; Lightning adds one after a validation or a batch.
-    steps = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
-    steps = steps["total"]["completed"]
-    loops["epoch_loop.state_dict"]["_batches_that_stepped"] = steps - (due or pending)
+    progress = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
+    steps = progress["total"]["completed"] - (due or pending)
+    loops["epoch_loop.state_dict"]["_batches_that_stepped"] = steps
 
 
 def _validates(trainer: Trainer, epoch: int, batch: int, batches_per_epoch: int) -> bool:
-    """True if this trainer validates after so many batches of the epoch (from 0)."""
+    """True if this trainer validates after `batch` batches of the epoch (from 0)."""
     interval, every = trainer.val_check_interval, trainer.check_val_every_n_epoch
     if not trainer.enable_validation or not isinstance(interval, int | float):
         return False
@@ -103,5 +98,4 @@ def _counts(number: int, *, completed: int) -> dict[str, int]:
     return {"ready": number, "started": number, "processed": number, "completed": completed}
 
 
-def _nothing(*_: Any) -> None:
-    """Takes the place of a method."""
+def _nothing(*_: Any) -> None: ...

@@ -1,7 +1,6 @@
 """Low-rank adaptation of a pre-trained ViT (LoRA, Hu et al., arXiv:2106.09685).
 
-Queries, keys, values and both layers of each MLP are frozen and get factors, which are trained with
-the head; everything else is frozen. Merged, the layers are plain ones again.
+Queries, keys, values and both layers of each MLP get factors, which are trained with the head.
 Shapes: n tokens, g blocks of rows (3 for queries, keys and values), r rank, d inputs, k outputs of
 a block.
 """
@@ -50,11 +49,10 @@ _PLAIN = {adapted: plain for plain, adapted in _CLASSES.items()}
 
 
 def add_lora(model: Model, rank: int) -> None:
-    """Freezes `model`, in place, but for its head and new factors of this rank in each layer.
+    """Freezes all but the head and adds factors of this rank, in place.
 
-    B starts at zero, so that nothing changes before the first step; A as peft initializes it. The
-    state dict gains `lora_a` and `lora_b` beside the weights of these layers.
-    UserError for a ResNet, and for a rank above the width.
+    B starts at zero and A as in peft, so that nothing changes before the first step. The state dict
+    gains `lora_a` and `lora_b`. UserError for a ResNet, and for a rank above the width.
     """
     if not isinstance(model, VisionTransformer):
         raise UserError(
@@ -80,10 +78,7 @@ def add_lora(model: Model, rank: int) -> None:
 
 @torch.no_grad()
 def merge_lora(model: nn.Module) -> None:
-    """Adds the factors to the weights, in place: the model is a plain one then, and trains in full.
-
-    A model without factors is left as it is.
-    """
+    """Adds the factors, if any, to the weights, in place; then the whole model can train."""
     adapted = [layer for layer in model.modules() if isinstance(layer, LoraLinear)]
     for layer in adapted:
         layer.weight.copy_(merged(layer.weight, layer.lora_a, layer.lora_b))

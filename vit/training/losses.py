@@ -48,10 +48,7 @@ class Loss:
             )
 
     def for_labels(self, *, multilabel: bool) -> "Loss":
-        """This loss, where auto has become softmax or sigmoid.
-
-        Raises UserError for softmax where images have several labels.
-        """
+        """This loss with auto replaced; UserError for softmax with several labels per image."""
         if multilabel and self.kind == "softmax":
             raise UserError(
                 "images with several labels need model.loss.kind=sigmoid, which auto chooses"
@@ -96,10 +93,7 @@ def balanced_weights(counts: list[int]) -> Float[Tensor, "k"]:
 
 
 def named_weights(weights: Mapping[str, int | float], classes: Sequence[str]) -> Float[Tensor, "k"]:
-    """Weights by class name in the order of the classes; 1 for a class that is not named.
-
-    Raises UserError for a name that no class has.
-    """
+    """Weights in the order of the classes, 1 for others; UserError for an unknown name."""
     for name in weights:
         if name not in classes:
             raise UserError(

@@ -1,8 +1,7 @@
 """MaskedPatchPrediction: the paper's self-supervised pre-training (ViT, appendix B.1.2).
 
-Half of the patch embeddings are corrupted, and the encoder has to say from the others which colour
-the corrupted patches had. Shapes: b batch, h w pixels, n patches, m corrupted patches an image,
-d width, o answers a patch.
+The encoder predicts the colours of corrupted patches from the others. Shapes: b batch, h w pixels,
+n patches, m corrupted patches an image, d width, o answers a patch.
 """
 
 from collections.abc import Callable, Iterator
@@ -106,7 +105,7 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
                 f"the image is a single patch of {patch_size} pixels: nothing is left to predict "
                 "it from; choose a smaller model.architecture.patch_size"
             )
-        # What comes between the tokens and a head of classes takes no part.
+        # The layers between the tokens and a head of classes take no part.
         for part in (network.attn_pool, network.pre_logits):
             if part is not None:
                 part.requires_grad_(False)
@@ -168,11 +167,7 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         return color_classes(to_bytes(images, self.mean, self.std), patch_size, side)
 
     def corruption(self, images: Tensor, indices: Tensor | None = None) -> Corruption:
-        """Drawn for the step (`draws`), or, with `indices`, fixed for each image.
-
-        One fixed for an image depends on the data's seed and the image's index alone, so that the
-        losses of two epochs, batch sizes or processes are about the same patches.
-        """
+        """Drawn for the step, or, for an evaluation, from the data's seed and `indices`."""
         p = self.model.patch_size
         shape = (DRAWS, (images.shape[-2] // p) * (images.shape[-1] // p))
         if indices is None:
@@ -196,10 +191,10 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
     def pictures(
         self, images: Float[Tensor, "b 3 h w"], indices: Tensor
     ) -> dict[str, Int[Tensor, "b _ h w"]]:
-        """For people, whole numbers from 0 to 255: `images`, `seen`, `predicted`, `true` colours.
+        """Whole numbers from 0 to 255: `images`, `seen`, `predicted` and `true` colours.
 
-        `corrupted` is 1 in the patches that were to be predicted, else 0; `seen` is gray where a
-        patch was masked. `images` are normalised, `indices` their places in the set.
+        `seen` is gray in masked patches; `corrupted` is 1 in corrupted patches, else 0. The
+        arguments are normalised images and their places in the set.
         """
         patch_size, size = self.model.patch_size, (images.shape[-2], images.shape[-1])
         corruption, targets = self.corruption(images, indices), self.targets(images)

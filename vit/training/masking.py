@@ -24,15 +24,14 @@ MASKED, SWAPPED = 0.8, 0.1
 """Shares of the corrupted patches that become [mask] or another patch; the rest stays as it is."""
 
 FRACTION = Range(low=0, high=1, low_open=True, high_open=True)
-"""Range of the share of an image's patches that is corrupted."""
 
 DRAWS = 3
-"""Uniform numbers for each patch that `draw_corruption` uses up."""
+"""Uniform numbers of each patch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corruption:
-    """The corrupted patches, and what becomes of each."""
+    """The corrupted patches of a batch, and their replacements."""
 
     chosen: Int[Tensor, "b m"]
     """Indices of the corrupted patches, in no order."""
@@ -50,25 +49,17 @@ class Corruption:
         return patches.scatter(1, _for_rows(self.chosen, patches), changed)
 
     def to(self, device: torch.device) -> "Corruption":
-        """The same on another device."""
         parts = {name: value.to(device, non_blocking=True) for name, value in vars(self).items()}
         return Corruption(**parts)
 
 
-def num_corrupted(num_patches: int, fraction: float) -> int:
-    """Corrupted patches an image: the nearest whole number, at least one."""
-    return max(round(fraction * num_patches), 1)
-
-
 def draw_corruption(uniforms: Float[Tensor, "b 3 n"], fraction: float) -> Corruption:
-    """A corruption from uniform numbers in [0, 1).
+    """A corruption from uniform numbers in [0, 1): equally many patches of every image.
 
-    The same number of patches in every image, so that each image weighs the same and no shape
-    depends on chance; which of the three things happens is drawn for each. The other patch is any
-    of the same image, so that an image's corruption does not depend on the batch it is in.
+    The patch to swap with is of the same image, so that the batch makes no difference.
     """
     n = uniforms.shape[-1]
-    m = num_corrupted(n, fraction)
+    m = max(round(fraction * n), 1)
     chosen = uniforms[:, 0].argsort(dim=-1)[:, :m]
     kind = uniforms[:, 1, :m]
     # 1 to n - 1 places further on, and around the end.
@@ -89,10 +80,7 @@ def _for_rows(index: Tensor, values: Tensor) -> Tensor:
 
 
 def num_outputs(target: Target, patch_size: int) -> int:
-    """Numbers that the model gives for a patch: logits, or values of pixels.
-
-    UserError where patches of that size have no such target.
-    """
+    """Outputs for a patch: logits, or values of pixels. UserError if 4 x 4 pixels do not fit."""
     if target == "colors_4x4" and patch_size % 4:
         raise UserError(
             f"target=colors_4x4 needs a patch_size that is a multiple of 4, not {patch_size}; "
@@ -105,10 +93,7 @@ def num_outputs(target: Target, patch_size: int) -> int:
 def color_classes(
     pixels: Int[Tensor, "b 3 h w"], patch_size: int, side: int
 ) -> Int[Tensor, "b n o"]:
-    """Colour classes of each patch, downsized to `side` x `side` by the mean: o = side * side.
-
-    `pixels` from 0 to 255. All in whole numbers: the upper three bits of a mean are exact.
-    """
+    """Colour classes of each patch, downsized to `side` x `side` = o by exact means."""
     k = patch_size // side
     b, c, h, w = pixels.shape
     sums = pixels.view(b, c, h // k, k, w // k, k).sum(dim=(3, 5))
@@ -143,10 +128,7 @@ def patch_pixels(images: Float[Tensor, "b c h w"], patch_size: int) -> Float[Ten
 def to_bytes(
     images: Float[Tensor, "b 3 h w"], mean: Sequence[float], std: Sequence[float]
 ) -> Int[Tensor, "b 3 h w"]:
-    """Undoes the normalisation: whole numbers from 0 to 255, exactly those on disk.
-
-    The rounding takes away the error of the floating-point arithmetic, thousands of times smaller.
-    """
+    """Undoes the normalisation: whole numbers from 0 to 255, exactly those on disk."""
     # Numbers, not a tensor: that would be rounded with the weights by precision bf16-true.
     channels = zip(images.float().unbind(1), mean, std, strict=True)
     shares = torch.stack([channel * s + m for channel, m, s in channels], dim=1)

@@ -1,16 +1,14 @@
-"""Scores of an evaluation set. Every state is a sum over images, so any number of processes gives
-the same figures. Shapes: b batch, k classes."""
+"""Scores of an evaluation set, the same with any number of processes.
+
+Shapes: b batch, k classes, n images.
+"""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric, MetricCollection, SumMetric
-from torchmetrics.classification import (
-    MulticlassAccuracy,
-    MultilabelExactMatch,
-    MultilabelF1Score,
-)
+from torchmetrics.classification import MulticlassAccuracy, MultilabelExactMatch, MultilabelF1Score
 from torchmetrics.utilities import dim_zero_cat
 
 from vit.calibration import BINS, BinSums, equal_width
@@ -24,25 +22,22 @@ _SORTED_TOGETHER = 2**22
 
 
 class CalibrationError(Metric):
-    """Expected calibration error over 15 equal bins of confidence (arXiv:1706.04599, eq. 3).
-
-    Sums a bin instead of keeping every confidence, so that its size is fixed and processes add up.
-    """
+    """Expected calibration error (arXiv:1706.04599, eq. 3); torchmetrics keeps every confidence."""
 
     full_state_update = False
     count: Tensor
     confidence: Tensor
     correct: Tensor
 
-    def __init__(self, num_bins: int = BINS) -> None:
+    def __init__(self) -> None:
         super().__init__()
         for name in ("count", "confidence", "correct"):
-            self.add_state(name, default=torch.zeros(num_bins), dist_reduce_fx="sum")
+            self.add_state(name, default=torch.zeros(BINS), dist_reduce_fx="sum")
 
     def update(self, probabilities: Tensor, labels: Tensor) -> None:
         """`probabilities` b k, `labels` b."""
         top, predicted = probabilities.to(self.count.dtype).max(-1)
-        self._sums.add(top, predicted == labels, equal_width(top, len(self.count)))
+        self._sums.add(top, predicted == labels, equal_width(top, BINS))
 
     def compute(self) -> Tensor:
         return self._sums.error()
@@ -100,13 +95,10 @@ class TopAccuracy(MeanMetric):
 
 
 class MeanAveragePrecision(Metric):
-    """Mean over the classes of average precision, from every score.
+    """Mean average precision over the classes, from every score; 0 for a class without images.
 
-    A class without images counts as 0, as in scikit-learn and torchmetrics. torchmetrics sorts
-    class by class and keeps labels of eight bytes.
-
-    Args:
-        choose: `compute` chooses thresholds, too.
+    torchmetrics sorts class by class and keeps labels of eight bytes. `choose`: `compute` also
+    chooses thresholds.
     """
 
     full_state_update = False
@@ -154,10 +146,10 @@ def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def best_thresholds(scores: Tensor, labels: Tensor) -> Tensor:
-    """float32 `k`: of each class the threshold with the highest F1, from `k n`; 0.5 without labels.
+    """Thresholds of highest F1, float32 `k`, from scores and labels `k n`; 0.5 without labels.
 
-    Scores above a threshold are a yes. It lies in the middle between the lowest score that is one
-    and the next; of equal F1 the highest threshold is taken.
+    A threshold is the middle between the lowest score above it and the next; of equal F1 the
+    highest is taken.
     """
     k, n = scores.shape
     even = torch.full((k,), EVEN, device=scores.device)
@@ -204,7 +196,7 @@ class SplitMetrics(torch.nn.Module):
         self.images = SumMetric(nan_strategy="disable")  # a test for NaN waits for the device
 
     def reset(self) -> None:
-        """Forgets what was seen; to be called before each evaluation, on the device of the run."""
+        """Starts an evaluation, on the device of the run."""
         for metric in self.modules():
             if isinstance(metric, Metric):
                 metric.reset()
@@ -216,10 +208,7 @@ class EvaluationMetrics(SplitMetrics):
     """Scores of a classifier.
 
     One label per image: top-1, top-5 (of more than 5 classes), macro F1, calibration error. Several
-    labels: mean average precision, macro F1, exact match.
-
-    Args:
-        choose_thresholds: `compute` chooses the thresholds of several labels per image.
+    labels: mean average precision, macro F1, exact match; `choose_thresholds` by `compute`.
     """
 
     def __init__(
@@ -263,14 +252,10 @@ class EvaluationMetrics(SplitMetrics):
             metric.update(probabilities if name == "map" else answers, labels)
 
     def chosen_thresholds(self) -> Tensor | None:
-        """float32 `k`, with the highest F1 on what was computed last; None where none are wanted.
-
-        Processes share their scores in `compute`, so that all have the same thresholds.
-        """
+        """float32 `k`, of the last `compute` and the same on all processes; None if not chosen."""
         return self.scores["map"].thresholds if self.multilabel else None  # pyright: ignore
 
     def compute(self) -> dict[str, Tensor]:
-        """Scalars by name: loss and the scores."""
         return {"loss": self.loss.compute(), **self.scores.compute()}
 
     def reset(self) -> None:

@@ -44,21 +44,17 @@ class Mixing:
         num_classes: int,
         draws: StepDraws | None = None,
     ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b k"]]:
-        """Mixed images and targets.
-
-        Args:
-            images: Of a batch.
-            labels: Indices `b` or distributions `b k`.
-            num_classes: Of indices.
-            draws: Random numbers of the batch. Default: with a seed from torch's CPU generator.
+        """Mixed images and targets. `labels` are indices `b` or distributions `b k`; without
+        `draws`, the seed comes from torch's CPU generator.
         """
         targets = F.one_hot(labels, num_classes) if labels.dim() == 1 else labels
         targets = targets.to(torch.float32)
         b, _, *size = images.shape
         draws = draws or batch_draws(b)
-        keep = torch.ones(b, dtype=torch.float64)
         if self.mixup > 0:
             keep = draws.beta("mixup", self.mixup)
+        else:
+            keep = torch.ones(b, dtype=torch.float64)
         weight = (1 - keep).to(images)[:, None, None, None]
         if self.cutmix > 0:
             cut, bounds = self._boxes(draws, *size)

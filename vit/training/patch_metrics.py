@@ -1,7 +1,6 @@
-"""Scores of masked patch prediction, and those of an answer without a look at the image.
+"""Scores of masked patch prediction, the same with any number of processes.
 
-Every state is a sum over patches, so any number of processes gives the same figures. Shapes:
-b batch, m corrupted patches an image, o answers a patch, k classes.
+Shapes: b batch, m corrupted patches an image, o answers a patch, k classes.
 """
 
 from typing import Any
@@ -14,10 +13,10 @@ from vit.training.metrics import SplitMetrics
 
 
 class BestConstant(Metric):
-    """Of all answers that are the same for every image, the scores of the best.
+    """Scores of the best answer that is the same for every image.
 
-    Classes: the entropy of their frequencies, in nats, is the least loss, and the share of the most
-    frequent one the best accuracy. Pixels: the variance is the least squared error.
+    Of classes: the entropy of their frequencies, in nats, and the share of the most frequent one.
+    Of pixels: the variance.
     """
 
     full_state_update = False
@@ -78,7 +77,6 @@ class PatchMetrics(SplitMetrics):
             self.right.update((answers == targets).float().mean(), weight=len(targets))
 
     def compute(self) -> dict[str, Tensor]:
-        """Scalars by name."""
         scores: dict[str, Any] = {"loss": self.loss.compute()}
         if self.right is not None:
             scores["acc1"] = self.right.compute()

@@ -21,15 +21,12 @@ from vit.writing import atomic
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Keeps `best.ckpt`: the best validation score, and of equal ones the latest.
-
-    Lightning keeps the first of equals. On a small validation set scores are often equal, and
-    weights from further down the learning-rate schedule are the better bet.
+    """Keeps `best.ckpt`: the best validation score, and of equal ones, common in small sets, the
+    latest, where Lightning keeps the first.
 
     Args:
-        directory: Where the file goes.
-        monitor: Name of a metric: a loss, which is better when lower, or one that is better when
-            higher, such as val/acc1.
+        directory: Of the run's checkpoints.
+        monitor: Name of a loss, better when lower, or of a metric that is better when higher.
     """
 
     def __init__(self, directory: str | Path, monitor: str) -> None:
@@ -43,10 +40,7 @@ class BestCheckpoint(ModelCheckpoint):
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the best score so far, also where the run has been moved or renamed since.
-
-        Lightning records absolute paths, and would read the old folder's file and drop the score.
-        """
+        """Restores the best score, also in a moved run: Lightning records absolute paths."""
         best = state_dict["best_model_path"]
         if not best:
             super().load_state_dict(state_dict)
@@ -75,17 +69,13 @@ class BestCheckpoint(ModelCheckpoint):
 class LastCheckpoint(Checkpoint):
     """Saves `last.ckpt` when the run ends or is stopped, at ends of epochs, and in long epochs.
 
-    The clock decides, but only between steps of the optimizer, so that nothing accumulated is lost.
+    Lightning's ModelCheckpoint counts epochs or steps, its train_time_interval may save between
+    accumulated batches, and its save_on_exception saves after one process alone has failed.
 
     Args:
-        directory: Where the file goes.
+        directory: Of the run's checkpoints.
         seconds: Time between two saves; by default 60 at ends of epochs, 900 within an epoch.
     """
-
-    # Lightning's ModelCheckpoint saves at a count of epochs or steps: on thirty photos every
-    # second, on ImageNet once per hour. Its train_time_interval excludes ends of epochs and may
-    # save between batches whose gradients are accumulated. Its save_on_exception also saves where
-    # one process alone has failed and the others wait.
 
     CHECK_EVERY = 50  # steps: all processes must agree on the clock, which takes a broadcast
 
@@ -141,7 +131,7 @@ class LastCheckpoint(Checkpoint):
             self._save(trainer)
 
     def _waited(self, trainer: Trainer, seconds: float) -> bool:
-        """True if that much time has passed, by the first process's clock."""
+        """True if the last save is as long ago, by the first process's clock."""
         return trainer.strategy.broadcast(time.monotonic() - self._saved_at >= seconds)
 
     def _save(self, trainer: Trainer) -> None:
@@ -155,15 +145,14 @@ class LastCheckpoint(Checkpoint):
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes beside the target, flushes to disk, then renames.
 
-    Lightning's own writes to the system's temporary folder and moves: on another file system that
-    is a copy, and a crash during it leaves half a checkpoint under the final name.
+    Lightning moves a file from the system's temporary folder: a copy, if on another file system.
     """
 
     @override
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        if "://" in str(path):  # a remote store: only Lightning's own way of writing reaches it
+        if "://" in str(path):
             return super().save_checkpoint(checkpoint, path, storage_options)
         try:
             with atomic(Path(path)) as temporary, temporary.open("wb") as file:

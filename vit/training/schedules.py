@@ -71,12 +71,10 @@ class Schedule:
 
     @property
     def needs_budget(self) -> bool:
-        """True if the factor depends on the length of the run."""
         return self.decay in ("cosine", "linear", "steps") or self.cooldown_fraction > 0
 
     @property
     def needs_epochs(self) -> bool:
-        """True if the factor depends on the length of an epoch."""
         return self.per_epoch or self.warmup_epochs > 0
 
     def factor(
@@ -88,10 +86,9 @@ class Schedule:
     ) -> float:
         """The factor for optimizer step `step` (from 0).
 
-        `total_steps` is the budget in steps (None: unlimited), `time_used` the share of a time
-        budget that has passed. The decay follows whichever budget is nearer to its end, so that a
-        run cut by the clock still ends on a small learning rate. `steps_per_epoch` is needed where
-        `needs_epochs` says so.
+        `total_steps` is the budget in steps (None: unlimited), `time_used` the used share of a time
+        budget; the decay follows the budget that is nearer to its end. `steps_per_epoch` is for
+        `needs_epochs`.
         """
         warmup = self.warmup_steps
         if self.needs_epochs:

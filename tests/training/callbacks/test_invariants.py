@@ -65,11 +65,3 @@ def test_images_are_counted_exactly_and_logged(make_data, make_model, make_train
     assert data.consumed_samples == before + 8
     assert trainer.callback_metrics["images"].dtype == torch.float64
     assert trainer.callback_metrics["images"].item() == data.consumed_samples
-
-
-def test_other_data_is_left_alone(make_model, make_trainer) -> None:
-    samples = [(torch.zeros(3, 8, 8), torch.tensor(i % 3)) for i in range(8)]
-    loader = torch.utils.data.DataLoader(samples, batch_size=4)
-    trainer = make_trainer(max_epochs=1)
-    trainer.fit(make_model(), loader, loader)
-    assert trainer.global_step == 2 and "val/acc1" in trainer.callback_metrics

@@ -42,17 +42,6 @@ def test_the_fit_is_scikit_learns(blobs: tuple[Tensor, Tensor], strength: float)
     np.testing.assert_allclose(shift, shift.mean(), atol=2e-5)
 
 
-def test_several_labels_are_as_many_fits(blobs: tuple[Tensor, Tensor]) -> None:
-    z, classes = blobs
-    labels = torch.stack([(classes % 2).double(), (classes > 1).double()], dim=1)
-    weight, bias = logistic_regression(z, labels, 2, 0.01)
-    for k in range(2):
-        theirs = LogisticRegression(C=1 / (2 * 0.01 * len(z)), tol=1e-10, max_iter=5000)
-        theirs.fit(z.numpy(), labels[:, k].numpy())
-        np.testing.assert_allclose(weight[k], theirs.coef_[0], atol=2e-5)
-        assert float(bias[k]) == pytest.approx(theirs.intercept_[0], abs=2e-5)
-
-
 def test_the_head_undoes_the_standardisation(blobs: tuple[Tensor, Tensor]) -> None:
     z, labels = blobs
     weight, bias, accuracy = fit_head(z, labels, 4)

@@ -40,18 +40,6 @@ def test_it_is_timms_with_the_clipping_outside() -> None:
         torch.testing.assert_close(p, q, rtol=0, atol=1e-6, msg=name)
 
 
-def test_the_step_of_what_decays_is_as_long_as_the_parameter() -> None:
-    kernel, bias = (torch.nn.Parameter(torch.full((3, 3), 2.0)) for _ in range(2))
-    optimizer = LAMB(
-        [{"params": [kernel]}, {"params": [bias], "weight_decay": 0.0}], lr=0.1, weight_decay=0.5
-    )
-    for p in (kernel, bias):
-        p.grad = torch.ones(3, 3)
-    optimizer.step()
-    torch.testing.assert_close(kernel, torch.full((3, 3), 2.0 - 0.1 * 2))
-    torch.testing.assert_close(bias, torch.full((3, 3), 2.0 - 0.1))  # Adam's first step
-
-
 def test_zeros_learn() -> None:
     head = torch.nn.Parameter(torch.zeros(2))
     head.grad = torch.ones(2)
@@ -79,14 +67,6 @@ def test_decay_bypasses_the_momentum() -> None:
         trace = 0.9 * trace + grad
         expected -= 0.1 * trace + 0.05 * expected
         torch.testing.assert_close(p.detach(), torch.tensor([expected]))
-
-
-def test_groups_have_their_own_decay() -> None:
-    p, q = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
-    p.grad, q.grad = torch.zeros(1), torch.zeros(1)
-    groups = [{"params": [p]}, {"params": [q], "weight_decay": 0.0}]
-    SGDW(groups, lr=0.5, weight_decay=0.5).step()
-    assert (p.item(), q.item()) == (0.75, 1.0)
 
 
 @pytest.mark.parametrize("kind", [LAMB, SGDW, MuonWithAdamW])

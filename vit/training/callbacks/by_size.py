@@ -1,8 +1,4 @@
-"""Fine-tuning by the size of the set: how long, and which weights are the result.
-
-The result is an average of the two ends of fine-tuning (WiSE-FT, Wortsman et al., arXiv:2109.01903,
-section 3): the weights it started from, with the fitted head, and those of the last step.
-"""
+"""Fine-tuning by the size of the set."""
 
 from typing import Any
 
@@ -25,17 +21,17 @@ MAX_VALIDATION = 2_000
 
 
 class FineTuneBySize(Callback):
-    """Sets the steps of a run by its training images, and averages the two ends when it is over.
+    """Sets the steps of a run by its training images, and averages the first and last weights
+    (WiSE-FT, Wortsman et al., arXiv:2109.01903, section 3); the first have the fitted head.
 
-    A run with a limit of its own (max_steps, max_epochs or max_time) keeps it. The whole schedule
-    is run, and no checkpoint on the way is chosen. The share of the last weights is that with the
-    smallest validation loss, FIXED_SHARE where there are fewer than ENOUGH_TO_CHOOSE validation
-    images, and 1 where the first weights are random.
+    A run with max_steps, max_epochs or max_time keeps that limit. The share of the last weights is
+    that with the smallest validation loss, FIXED_SHARE with fewer than ENOUGH_TO_CHOOSE validation
+    images, and 1 if the first weights are random.
     """
 
     def __init__(self) -> None:
         self.chosen: dict[str, Any] = {}
-        """Steps and share of the fine-tuned weights: plain values for a JSON file."""
+        """Steps, images and share, for a JSON file."""
         self._start: dict[str, Tensor] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -79,7 +75,7 @@ class FineTuneBySize(Callback):
         self._start = state_dict["start"]
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Puts the result into the model; the checkpoints keep the weights of the last step."""
+        """Averages in the model; the checkpoints keep the weights of the last step."""
         assert self._start is not None
         start = {name: t.to(pl_module.device) for name, t in self._start.items()}
         end = {name: p.detach().clone() for name, p in _trained(pl_module)}
@@ -99,7 +95,7 @@ class FineTuneBySize(Callback):
 
 
 def _validation_loss(trainer: Trainer, module: Any) -> float:
-    """Mean loss of validation images, without smoothing or class weights."""
+    """Mean over the images, without smoothing or class weights."""
     loss, total, count = Loss(kind=module.loss.kind), 0.0, 0
     for logits, labels in logits_of(trainer, module, "val", MAX_VALIDATION):
         total += float(loss(logits, labels)) * len(labels)

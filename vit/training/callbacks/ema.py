@@ -12,11 +12,9 @@ from vit.errors import BELOW_ONE, check_range
 class EMA(WeightAveraging):
     """Exponential moving average of the weights after every optimizer step.
 
-    Validation, tests and a checkpoint's `state_dict` use the average; the raw weights stay in the
-    checkpoint as `current_model_state`. It starts as the initial weights, and step t (from 1)
-    weighs the old average by min(decay, (1 + t) / (10 + t)), as tf.train.ExponentialMovingAverage
-    does with num_updates, so that early validations do not score the first weights. Buffers are not
-    averaged.
+    Validation, tests and a checkpoint's `state_dict` use the average; the raw weights are in
+    `current_model_state`. Step t (from 1) weighs the old average by min(decay, (1 + t) / (10 + t)),
+    as tf.train.ExponentialMovingAverage with num_updates. Buffers are not averaged.
 
     Args:
         decay: Weight of the old average in each update, in [0, 1).
@@ -29,13 +27,13 @@ class EMA(WeightAveraging):
         self._swapped = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        # At this point the module is still on the CPU, and so would be the average.
+        # The module is still on the CPU, and so would be the average.
         self._device = trainer.strategy.root_device
         super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0 and self._average_model is not None:
-            # Another callback may have changed the weights since `setup`, such as the head.
+            # Another callback may have fitted the head since `setup`.
             self._average_model.module.load_state_dict(pl_module.state_dict())
 
     @torch.no_grad()

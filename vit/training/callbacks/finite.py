@@ -14,32 +14,26 @@ from vit.errors import UserError
 class FiniteLoss(Callback):
     """Stops a run whose loss is not finite, and names the step.
 
-    The loss is tested on the device. The result is read at the logging interval, before an
-    evaluation and before anything is saved, so that it costs no synchronisation per step. Gradients
-    that overflow show in the next loss, or in the weights, which are tested before they are saved.
+    The device tests each loss; the result is read, which synchronises, at the logging interval,
+    before an evaluation and, with a test of the weights, before a save.
     """
 
     def __init__(self) -> None:
-        self._first_bad: Tensor | None = None
-        """First step whose loss was not finite; infinity for none."""
+        self._first_bad: Tensor | None = None  # a step, or infinity
         self._step = 1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._first_bad = torch.tensor(math.inf, device=pl_module.device)
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         self._step = trainer.global_step + 1  # that this batch is for, also if it is accumulated
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert self._first_bad is not None
-        first = self._first_bad
-        self._first_bad = torch.where(
-            outputs["loss"].isfinite(), first, first.clamp(max=self._step)
-        )
+        earlier = self._first_bad.clamp(max=self._step)
+        self._first_bad = torch.where(outputs["loss"].isfinite(), self._first_bad, earlier)
         interval: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
         if interval and self._step % interval == 0:
             self._check(trainer)

@@ -14,13 +14,10 @@ from vit.training.lightning_internals import place_loops
 
 
 class ConsumedSamples(Callback):
-    """Counts the samples trained on, and makes every step's randomness a function of that count.
+    """Counts the samples trained on, the only state that an exact resume needs.
 
-    The count is the only state that an exact resume needs: the sampler and Lightning's loops derive
-    epoch and position from it, and dropout is drawn from generators that are seeded with (seed,
-    count, rank) before each step; what else is drawn for an image, by (seed, place of the image in
-    the run), see `vit.training.draws`. Needs a data module that counts its samples (CountedData);
-    with any other it does nothing.
+    The sampler and Lightning's loops derive epoch and position from the count, dropout its
+    generators' seeds, `vit.training.draws` the rest. Without CountedData it does nothing.
     """
 
     def __init__(self) -> None:
@@ -71,21 +68,14 @@ class ConsumedSamples(Callback):
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """Seeds the generators of the CPU and of this process's device.
-
-    torch.manual_seed also notes, with a stack trace each, a seed for every kind of device that is
-    not there: a millisecond and a half of each step.
-    """
+    """torch.manual_seed without its 1.5 ms for kinds of devices that are not there."""
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed(seed)
 
 
 class EveryImageOnce(Callback):
-    """Asserts that an evaluation counted every image of its split exactly once.
-
-    Images that were left out as unreadable, with on_error=skip, are known and added.
-    """
+    """Asserts that an evaluation counted every image of its split once, unreadable ones aside."""
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking and is_whole(trainer.limit_val_batches):
@@ -108,5 +98,5 @@ class EveryImageOnce(Callback):
 
 
 def is_whole(limit: int | float) -> bool:
-    """True if a limit_..._batches of the Trainer leaves nothing out; 1 is one batch, 1.0 all."""
+    """True if a limit_..._batches leaves nothing out: 1 is one batch, 1.0 all."""
     return isinstance(limit, float) and limit == 1.0

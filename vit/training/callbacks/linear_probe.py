@@ -1,10 +1,5 @@
 """A head fitted to the frozen features: before fine-tuning (LP-FT, Kumar et al., arXiv:2202.10054,
-section 3.3), or as the whole of a run (`vit fit -c probe`).
-
-A head that starts at zero learns slowly and bends good features while it does. Fitted first, it is
-a good classifier before the first step, and fine-tuning starts from there.
-Shapes: n images, d features, k classes.
-"""
+section 3.3), or as the whole of a run (`vit fit -c probe`)."""
 
 from typing import Any
 
@@ -20,7 +15,7 @@ from vit.logistic import STRENGTHS, fit_head, set_head
 from vit.training.counted_data import CountedData, counting_data, logits_of
 
 MAX_IMAGES = 10_000
-"""Training images for a head that is fine-tuned next, at most."""
+"""Training images at most for a head that is fine-tuned next."""
 WIDE_STRENGTHS = tuple(10.0 ** (exponent / 2) for exponent in range(-9, 1))
 """Weights of the squared norm for a head that stays, 3e-5 to 1: weak ones are best for hundreds of
 images per class."""
@@ -29,15 +24,13 @@ images per class."""
 class LinearProbe(Callback):
     """Fits the head to the features of pretrained weights before the first step.
 
-    The features of the training images come from the evaluation preprocessing. The head is their
-    logistic regression with a squared norm, whose strength is chosen by cross-validation on these
-    images.
+    The head is the logistic regression of the training images' features, without augmentation,
+    with a squared norm whose strength is chosen by cross-validation.
 
     Args:
-        alone: The head is all that the run learns: it replaces any other, is fitted to all images,
-            and the run ends before its first step. Otherwise at most MAX_IMAGES are drawn by the
-            run's seed, and nothing happens in a resumed run, with random weights, or where the
-            weights came with a head for these classes.
+        alone: The head replaces any other, is fitted to all images, and the run ends before its
+            first step. Otherwise at most MAX_IMAGES are drawn by the run's seed, and nothing
+            happens in a resumed run, with random weights, or with a head for these classes.
     """
 
     def __init__(self, alone: bool = False) -> None:

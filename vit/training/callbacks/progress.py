@@ -1,4 +1,4 @@
-"""One progress line for a whole run: rate, ETA, loss, accuracy, time spent waiting for data."""
+"""The progress line of a run."""
 
 import time
 from typing import Any
@@ -10,14 +10,14 @@ from vit.console import Meter
 from vit.training.budget import time_limit, time_used
 
 SHOWN = {"train/loss": "loss {:.3f}", "val/acc1": "val acc {:.1%}", "val/map": "val mAP {:.1%}"}
-"""Logged figures that the line has, and how."""
+"""Logged figures, and their formats."""
 
 
 class RunProgress(ProgressBar):
-    """Progress of the run, not of the epoch, on standard error.
+    """Progress of the whole run on standard error: rate, ETA, loss, score.
 
-    "data 40%" is the share of the time that training waits for the loader. An evaluation has a line
-    of its own, unless it happens inside training.
+    "data 40%" is the share of the time that training waits for the loader. An evaluation inside
+    training has no line.
     """
 
     REFRESH_SECONDS = 0.5
@@ -29,7 +29,7 @@ class RunProgress(ProgressBar):
         self._scores: dict[str, float] = {}
 
     def disable(self) -> None:
-        """Shows nothing from now on; Lightning calls it in all processes but the first."""
+        """Lightning calls it in all processes but the first."""
         self._disabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -38,9 +38,7 @@ class RunProgress(ProgressBar):
         self._images = 0
         self._open("train", 0, "img")
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
         self._waited += time.monotonic() - self._last_end
 
     def on_train_batch_end(
@@ -50,7 +48,7 @@ class RunProgress(ProgressBar):
         self._busy += now - self._last_end
         self._last_end = now
         self._images += len(batch[0]) * trainer.world_size
-        # Reading the loss waits for the device, so it happens twice a second and not every step.
+        # Reading the loss waits for the device.
         if now - self._shown >= self.REFRESH_SECONDS:
             self._shown = now
             self._show(trainer, pl_module)
@@ -64,8 +62,8 @@ class RunProgress(ProgressBar):
             self._images = 0
 
     def _fraction(self, trainer: Trainer) -> float:
-        """The share of the run's budget (steps, epochs or time) that is used up."""
-        shares = [0.0]
+        """The used share of the run's budget: steps, epochs or time."""
+        shares, timer = [0.0], time_limit(trainer)
         if trainer.max_steps > 0:
             shares.append(trainer.global_step / trainer.max_steps)
         if trainer.max_epochs is not None and trainer.max_epochs > 0:
@@ -73,7 +71,6 @@ class RunProgress(ProgressBar):
             done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
             epochs = trainer.current_epoch + min(done / batches, 1.0)
             shares.append(epochs / trainer.max_epochs)
-        timer = time_limit(trainer)
         if timer is not None:
             shares.append(time_used(timer))
         return min(max(shares), 1.0)
@@ -82,17 +79,11 @@ class RunProgress(ProgressBar):
         metrics = self.get_metrics(trainer, pl_module)
         self._scores.update({k: float(v) for k, v in metrics.items() if isinstance(v, float | int)})
         epoch, last = trainer.current_epoch + 1, trainer.max_epochs or 0
-        parts = [
-            # When training has ended, Lightning counts one epoch more.
-            f"epoch {min(epoch, last)}/{last}" if last > 0 else f"epoch {epoch}",
-            *(
-                form.format(self._scores[name])
-                for name, form in SHOWN.items()
-                if name in self._scores
-            ),
-            f"data {self._waited / max(self._busy, 1e-9):.0%}",
-        ]
-        return "  ".join(parts)
+        # When training has ended, Lightning counts one epoch more.
+        shown = f"{min(epoch, last)}/{last}" if last > 0 else f"{epoch}"
+        scores = [form.format(self._scores[k]) for k, form in SHOWN.items() if k in self._scores]
+        waiting = f"data {self._waited / max(self._busy, 1e-9):.0%}"
+        return "  ".join([f"epoch {shown}", *scores, waiting])
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._show(trainer, pl_module)

@@ -1,8 +1,8 @@
 """Ends of a run before its limit: a stop that all processes agree on, and patience.
 
-The handler of a signal sets a flag, and the flags are compared where all processes are at the same
-point: between optimizer steps, between batches of an evaluation, and at the ends of epochs. The
-comparison is an all-reduce of one integer on the CPU, so that no GPU is waited for.
+The handler of a signal sets a flag. An all-reduce of one integer on the CPU, which waits for no
+GPU, compares the flags between optimizer steps, between batches of an evaluation, and at the ends
+of epochs.
 """
 
 from contextlib import ExitStack
@@ -20,8 +20,7 @@ from vit.training.lightning_internals import ignore_signals
 
 PATIENCE = timedelta(minutes=10)
 """Time that a process waits for the others between two steps before it fails."""
-_MOST_BATCHES = 2**31
-"""Stands for the infinity of a loader that does not know its length."""
+_MOST_BATCHES = 2**31  # instead of the infinity of a loader without a length
 
 
 class StopTogether(Callback):

@@ -1,4 +1,4 @@
-"""Optimizers that torch does not have, and the parameter groups that all of them get."""
+"""Optimizers that torch does not have, and parameter groups."""
 
 from vit.training.optimizers.foreach import LAMB, SGDW
 from vit.training.optimizers.muon import MuonWithAdamW

@@ -1,7 +1,4 @@
-"""LAMB and SGDW, which torch does not have, by its operations on lists of tensors.
-
-One call for all tensors of a group: a kernel for each would take a GPU longer than the arithmetic.
-"""
+"""LAMB and SGDW, by torch's operations on all tensors of a group in one call."""
 
 # torch._foreach_* are how torch's own optimizers do this, but have no public name.
 # pyright: reportPrivateImportUsage=false
@@ -20,7 +17,7 @@ Closure = Callable[[], float]
 
 
 def evaluate(closure: Closure | None) -> float | None:
-    """The closure's loss, with gradients, which a step has switched off; None without one."""
+    """The closure's loss, computed with gradients; None without a closure."""
     if closure is None:
         return None
     with torch.enable_grad():
@@ -28,7 +25,7 @@ def evaluate(closure: Closure | None) -> float | None:
 
 
 class ForeachOptimizer(Optimizer, ABC):
-    """Moves all parameters of a group that have gradients together, by torch._foreach_*."""
+    """Moves all parameters of a group that have gradients together."""
 
     def __init__(self, params: Any, **defaults: Any) -> None:
         check_arguments(defaults)
@@ -46,7 +43,7 @@ class ForeachOptimizer(Optimizer, ABC):
 
     @abstractmethod
     def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
-        """Takes the step of the parameters of a group that have gradients."""
+        """Takes the step of these parameters of a group."""
 
     def _state(self, params: list[Tensor], *names: str) -> list[list[Tensor]]:
         """The tensors of the parameters' states, name by name; zeros before the first step."""
@@ -59,17 +56,14 @@ class ForeachOptimizer(Optimizer, ABC):
 class LAMB(ForeachOptimizer):
     """Algorithm 2 of the paper with Adam's bias correction, as NVIDIA's FusedLAMB has it.
 
-    The step of a parameter is m / (sqrt(v) + eps) + weight_decay * p, and where it decays, it is
-    rescaled to the parameter's norm. Parameters without decay, which are the biases, norms, tokens
-    and positions, take Adam's step. FusedLAMB also clips the gradients to a global norm of 1; here
-    that is the Trainer's, --trainer.gradient_clip_val 1.
+    The step of a parameter that decays is m / (sqrt(v) + eps) + weight_decay * p, rescaled to the
+    parameter's norm; others take Adam's. FusedLAMB also clips the gradients to a global norm of 1:
+    --trainer.gradient_clip_val 1.
 
     Args:
-        params: Parameters or groups.
-        lr: Learning rate.
         betas: Decay of the averages of the gradient and of its square.
         eps: Added to the denominator.
-        weight_decay: Added to the step before it is rescaled, so that it, too, is a share of it.
+        weight_decay: Added to the step before it is rescaled.
     """
 
     def __init__(
@@ -110,9 +104,6 @@ class SGDW(ForeachOptimizer):
     adds the decay to the gradient, so that a momentum of 0.9 makes it ten times as strong.
 
     Args:
-        params: Parameters or groups.
-        lr: Learning rate.
-        momentum: In [0, 1).
         weight_decay: Share of the parameter that goes at each step, for a learning rate of 1.
     """
 

@@ -19,7 +19,7 @@ ARGUMENT_RANGES: dict[str, Range] = {
     "momentum": BELOW_ONE,
     "betas": BELOW_ONE,
 }
-"""Of our own optimizers; torch's check theirs."""
+"""Of our own optimizers."""
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
@@ -53,8 +53,7 @@ def param_groups(
     """Groups for an optimizer, with their names, `lr_scale`, and weight_decay 0 where none applies.
 
     The learning rate of layer i is multiplied by layer_decay ** (depth + 1 - i), so that the head
-    learns at the full rate and the embedding most slowly (BEiT, arXiv:2106.08254, appendix).
-    Parameters that need no gradient are left out.
+    learns at the full rate (BEiT, arXiv:2106.08254, appendix). Frozen parameters are left out.
     """
     check_range("layer_decay", layer_decay, LAYER_DECAY)
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
@@ -64,11 +63,8 @@ def param_groups(
         layer = layer_index(name, depth) if layer_decay < 1 else depth + 1
         key = (layer, decays(name, parameter))
         if key not in groups:
-            groups[key] = {
-                "params": [],
-                "names": [],
-                "lr_scale": layer_decay ** (depth + 1 - layer),
-            }
+            scale = layer_decay ** (depth + 1 - layer)
+            groups[key] = {"params": [], "names": [], "lr_scale": scale}
             if not key[1]:
                 groups[key]["weight_decay"] = 0.0
         groups[key]["params"].append(parameter)

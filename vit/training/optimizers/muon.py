@@ -1,10 +1,9 @@
 """Muon on the hidden matrices, AdamW on everything else, as one optimizer.
 
 Muon (K. Jordan et al., 2024, "Muon: an optimizer for hidden layers in neural networks") replaces
-the momentum of each matrix by the nearest orthogonal one. Embeddings, heads, biases and gains stay
-with AdamW. As its authors advise, queries, keys and values are a matrix each, although one layer
-computes all three, and the filters of a convolution are the rows of a matrix. torch.optim.Muon does
-neither; for every other matrix the two agree.
+the momentum of each matrix by the nearest orthogonal one. As its authors advise, and unlike
+torch.optim.Muon, queries, keys and values are a matrix each, and the filters of a convolution are
+the rows of one.
 Shapes: r rows, c columns, s matrices of one shape.
 """
 
@@ -24,19 +23,16 @@ from vit.training.optimizers.groups import check_arguments
 # The quintic polynomial that the authors iterate: steep at zero, near one from 0.7 to 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
-# Numbers that are made orthogonal together, for the sake of memory.
-AT_ONCE = 2**25
+AT_ONCE = 2**25  # numbers that are made orthogonal together: memory
 
 
 class MuonWithAdamW(AdamW):
-    """AdamW whose groups of hidden matrices take Muon's step instead; one list of groups.
+    """AdamW whose groups of hidden matrices take Muon's step.
 
-    Where nothing but a head learns, over a frozen backbone, there is no matrix for Muon.
-    The rate of an r x c matrix is lr sqrt(max(1, r / c)): the authors' rule for matrices, here for
-    filters too.
+    The rate of an r x c matrix is lr sqrt(max(1, r / c)), the authors' rule, here also of filters.
 
     Args:
-        params: Groups with `names`, as vit.training.optimizers.groups.param_groups makes them.
+        params: Groups with `names`, as `param_groups` makes them.
         lr: Learning rate of Muon, in the units of its authors.
         adamw_lr: Learning rate of AdamW.
         weight_decay: Decoupled decay of both, where a group does not say otherwise.
@@ -81,7 +77,6 @@ class MuonWithAdamW(AdamW):
         return loss
 
     def _move(self, group: dict[str, Any]) -> None:
-        """Muon's step of a group."""
         waiting: defaultdict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for name, parameter in zip(group["names"], group["params"], strict=True):
             if parameter.grad is None:
@@ -101,10 +96,7 @@ class MuonWithAdamW(AdamW):
 
 
 def apply_nearest(alike: list[tuple[Tensor, Tensor]], lr: float) -> None:
-    """Moves parameters by their updates, whose matrices have one shape, and empties the list.
-
-    They are multiplied together, because small products alone are mostly calls.
-    """
+    """Moves parameters by their updates, matrices of one shape, and empties the list."""
     if not alike:
         return
     nearest = orthogonalize(torch.cat([update for _, update in alike]))
