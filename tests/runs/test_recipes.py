@@ -159,7 +159,7 @@ def test_weights_of_another_patch_size_get_one_line(vit: Vit, folder: Path) -> N
         Path("weights"),
         create_model("vit_ti16", image_size=32, num_classes=3, **sizes),
         classes=["a", "b", "c"],
-        preprocess={},
+        preprocess=None,
         extra={},
     )
     fit = ("fit", "-c", "transfer/vit", "--data.root", folder, "--model.pretrained", "weights")
