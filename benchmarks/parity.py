@@ -25,12 +25,12 @@ from harness import save
 from pages import RESULTS, ROOT, generate, table
 from torch import Tensor, nn
 
-sys.path.insert(0, str(ROOT / "tests" / "checkpoints"))
+sys.path.insert(0, str(ROOT))
 
-from checkpoint_peers import scatter
 from safetensors.torch import save_file
 
 import vit
+from tests.models.small_models import filled
 from vit.checkpoints.convert import convert
 from vit.checkpoints.native import save_native
 
@@ -83,7 +83,7 @@ def timm_peer(case: Case, folder: Path) -> tuple[nn.Module, Answer, Path]:
     import timm
 
     arguments = {} if "resnetv2" in case.model else {"dynamic_img_size": True}
-    peer = scatter(timm.create_model(case.model, num_classes=CLASSES, **arguments))
+    peer = filled(timm.create_model(case.model, num_classes=CLASSES, **arguments))
     save_file(peer.state_dict(), folder / "model.safetensors", {"format": "pt"})
     description = {"pretrained_cfg": {"input_size": [3, *case.sizes[0]]}}
     (folder / "config.json").write_text(json.dumps(description))
@@ -94,7 +94,7 @@ def torchvision_peer(case: Case, folder: Path) -> tuple[nn.Module, Answer, Path]
     """torchvision's model, and its file."""
     import torchvision.models
 
-    peer = scatter(torchvision.models.get_model(case.model, weights=None))
+    peer = filled(torchvision.models.get_model(case.model, weights=None))
     torch.save(peer.state_dict(), folder / "model.pth")
     return peer, peer, folder / "model.pth"
 
@@ -110,7 +110,7 @@ def transformers_peer(case: Case, folder: Path) -> tuple[nn.Module, Answer, Path
     if "Dinov2" in name:
         options |= {"patch_size": 14, "hidden_size": 384, "num_attention_heads": 6}
     config = getattr(transformers, f"{name}Config")(**options)
-    peer = scatter(getattr(transformers, case.model)(config))
+    peer = filled(getattr(transformers, case.model)(config))
     peer.save_pretrained(folder)  # pyright: ignore
 
     def answer(images: Tensor) -> Tensor:
@@ -123,9 +123,10 @@ def transformers_peer(case: Case, folder: Path) -> tuple[nn.Module, Answer, Path
 def numpy_peer(case: Case, folder: Path) -> tuple[None, Answer, Path]:
     """The papers' equations on a .npz file in Google's layout."""
     import numpy as np
-    import numpy_forward
 
-    model = scatter(vit.create_model(case.model))
+    from tests.checkpoints import numpy_forward
+
+    model = filled(vit.create_model(case.model))
     save_native(folder / "native", model, classes=None, preprocess=None, extra={})
     convert(folder / "native", folder / "model.npz", "google")
     weights = dict(np.load(folder / "model.npz", allow_pickle=False))

@@ -30,17 +30,13 @@ class Server(ThreadingHTTPServer):
     wrong_hash: bool = False
     hashes: bool = True
     lengths: bool = True
-    """False: no Content-Length; the end of the connection is the end of the file."""
+    # Headers that are not the content's.
     stated_length: int | None = None
-    """A Content-Length that is not the content's."""
     content_range: str | None = None
-    """A Content-Range that is not the content's, in answer to whatever is asked."""
     encoding: str | None = None
-    """A Content-Encoding that was not asked for."""
     status: int | None = None
-    """Answers everything so."""
+    """Of every answer."""
     redirects: dict[str, str]
-    """Path -> where it is said to be."""
 
     @classmethod
     @contextmanager

@@ -27,7 +27,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def refused(path: Path) -> bool:
-    """Whether the file is named as damaged; if not, it must hold what was written."""
+    """True if the file is named as damaged; otherwise it holds the written content."""
     try:
         read = read_checkpoint(path)
     except UserError as error:

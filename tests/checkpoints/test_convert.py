@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 import vit
-from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
+from tests.checkpoints.checkpoint_peers import assert_same, outputs
+from tests.models.small_models import filled
 from vit.checkpoints.convert import compare, convert
-from vit.checkpoints.exporting import Export, NativeInfo, check_expressed
+from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.formats import FORMATS, format_named
 from vit.checkpoints.layout import Recognised, Rule, bound
@@ -106,18 +107,20 @@ CASES = [
 
 
 def native(config: ModelConfig, directory: Path) -> nn.Module:
-    model = scatter(build_model(config))
+    model = filled(build_model(config))
     classes = ["a", "b", "c"] if config.num_classes else None
     save_native(directory, model, classes=classes, preprocess=PREPROCESS, extra={})
     return model
 
 
 def exported(config: ModelConfig, to: str, tmp_path: Path) -> tuple[nn.Module, Path]:
-    model = native(config, tmp_path / "native")
-    suffix = FORMATS[to]
-    target = tmp_path / f"out{suffix}"
+    model, target = native(config, tmp_path / "native"), tmp_path / f"out{FORMATS[to]}"
     convert(tmp_path / "native", target, to)
     return model, target
+
+
+def size_for(config: ModelConfig) -> tuple[int, int]:
+    return (64, 64) if isinstance(config, ResNetConfig) else config.size
 
 
 @pytest.mark.parametrize(("to", "kind"), [(to, kind) for to, kinds in CASES for kind in kinds])
@@ -129,8 +132,7 @@ def test_round_trips_are_exact_to_the_bit(to: str, kind: str, tmp_path: Path) ->
     before, after = model.state_dict(), again.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    size = (64, 64) if isinstance(config, ResNetConfig) else config.size
-    channels = config.in_channels
+    size, channels = size_for(config), config.in_channels
     assert torch.equal(
         outputs(model.double(), size, channels), outputs(again.double(), size, channels)
     )
@@ -145,8 +147,7 @@ def test_timm_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -> None:
     config = TO_TIMM[kind]
     model, target = exported(config, "timm", tmp_path)
     peer = timm.create_model(f"local-dir:{target}", pretrained=True).eval()
-    size = (64, 64) if isinstance(config, ResNetConfig) else config.size
-    channels = config.in_channels
+    size, channels = size_for(config), config.in_channels
     assert_same(outputs(model.double(), size, channels), outputs(peer.double(), size, channels))
     assert tuple(peer.pretrained_cfg["mean"]) == (0.1, 0.2, 0.3)
 
@@ -167,18 +168,14 @@ def test_transformers_loads_what_is_exported_for_it(kind: str, tmp_path: Path) -
         result = peer(images)
         return result.logits if hasattr(result, "logits") else result.pooler_output
 
-    size = (64, 64) if isinstance(config, ResNetConfig) else config.size
+    size = size_for(config)
     assert_same(outputs(model.double(), size), outputs(run, size))
     if config.num_classes:
         assert peer.config.id2label == {0: "a", 1: "b", 2: "c"}
-
-
-@pytest.mark.parametrize("kind", TO_HF_WIDER)
-def test_a_fine_tuned_dinov2_comes_back_with_the_same_logits(kind: str, tmp_path: Path) -> None:
-    model, target = exported(TO_HF_WIDER[kind], "huggingface", tmp_path)
-    again, report = load_pretrained(target)
-    assert report.classes == ["a", "b", "c"]
-    assert_same(outputs(again.double().eval(), (32, 32)), outputs(model.double(), (32, 32)))
+    if kind in TO_HF_WIDER:
+        again, report = load_pretrained(target)
+        assert report.classes == ["a", "b", "c"]
+        assert_same(outputs(again.double().eval(), size), outputs(model.double(), size))
 
 
 @pytest.mark.parametrize("kind", TO_TORCHVISION)
@@ -201,25 +198,19 @@ def test_torchvision_loads_what_is_exported_for_it(kind: str, tmp_path: Path) ->
     ("to", "options", "named"),
     [
         ("torchvision", {"pool": "gap"}, "pool='gap'"),
-        ("torchvision", {"layer_scale": 0.1}, "layer_scale=0.1"),
         ("torchvision", {"rotary": Rotary()}, "rotary="),
-        ("google", {"rotary": Rotary()}, "rotary="),
         ("huggingface", {"num_registers": 2}, "num_registers=2"),
-        ("huggingface", {"stem_depths": (1,)}, "stem_depths="),
         ("google", {"distillation_token": True}, "distillation_token=True"),
         ("timm", {"representation_size": 8}, "representation_size=8"),
         ("timm", {"distillation_token": True, "num_registers": 2}, "num_registers=2"),
-        ("huggingface", {"distillation_token": True, "layer_scale": 0.1}, "distillation"),
     ],
 )
 def test_what_a_library_cannot_hold_is_refused_by_name(
     to: str, options: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
-    native(ViTConfig(**SIZES, **options), tmp_path / "native")
-    suffix = FORMATS[to]
     with pytest.raises(UserError, match=named):
-        convert(tmp_path / "native", tmp_path / f"out{suffix}", to)
-    assert not (tmp_path / f"out{suffix}").exists()
+        exported(ViTConfig(**SIZES, **options), to, tmp_path)
+    assert not (tmp_path / f"out{FORMATS[to]}").exists()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +244,6 @@ def test_a_feature_that_a_format_does_not_express_is_refused_by_default(
 def test_a_format_is_one_module_and_one_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Read, written, refused, listed in the help, and given its suffix."""
     prefix = "toy/"
     toy: Any = ModuleType("vit.checkpoints.toy")
     toy.matches = lambda file: f"{prefix}head.weight" in file.shapes
@@ -265,8 +255,6 @@ def test_a_format_is_one_module_and_one_row(
         return Recognised(format="toy", config=config, tensors=tensors, used=used)
 
     def write(config: ModelConfig, state: Any, info: NativeInfo) -> Export:
-        check_expressed("the toy's ViT", config, "try --to native")
-
         def save(target: Path) -> list[Path]:
             torch.save({prefix + name: tensor for name, tensor in state.items()}, target)
             return [target]
@@ -282,9 +270,6 @@ def test_a_format_is_one_module_and_one_row(
     again, report = load_pretrained(tmp_path / "b.toy")
     assert report.format == "toy"
     assert_same(outputs(again.double().eval(), (32, 32)), outputs(model.double(), (32, 32)))
-    native(ViTConfig(**SIZES, num_registers=2), tmp_path / "c")
-    assert main(["convert", str(tmp_path / "c"), str(tmp_path / "c.toy"), "--to", "toy"]) == 2
-    assert "the toy's ViT has no num_registers=2" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["convert", "--help"])
     assert "toy a .toy file" in capsys.readouterr().out
@@ -340,7 +325,7 @@ EXTRA = {
 def test_native_to_native_keeps_all_that_a_model_knows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = scatter(build_model(ViTConfig(**SIZES)))
+    model = filled(build_model(ViTConfig(**SIZES)))
     preprocess = {**PREPROCESS, "interpolation": "bilinear"}
     save_native(tmp_path / "a", model, classes=["a", "b", "c"], preprocess=preprocess, extra=EXTRA)
     assert run([str(tmp_path / "a"), str(tmp_path / "b"), "--to", "native"]) == 0
@@ -353,7 +338,7 @@ def test_native_to_native_keeps_all_that_a_model_knows(
 
 
 def test_several_labels_an_image_travel_or_are_said_to_be_lost(tmp_path: Path) -> None:
-    model = scatter(build_model(ViTConfig(**HF)))
+    model = filled(build_model(ViTConfig(**HF)))
     save_native(tmp_path / "a", model, classes=None, preprocess=PREPROCESS, extra=EXTRA)
     convert(tmp_path / "a", tmp_path / "hf", "huggingface")
     convert(tmp_path / "hf", tmp_path / "back", "native")
@@ -407,7 +392,7 @@ def test_an_overwritten_model_leaves_nothing_for_the_next(tmp_path: Path) -> Non
 
 
 def test_a_preprocessing_that_leaves_out_its_defaults_is_exported(tmp_path: Path) -> None:
-    model = scatter(build_model(ViTConfig(**HF)))
+    model = filled(build_model(ViTConfig(**HF)))
     size = {"image_size": [32, 32]}
     save_native(tmp_path / "a", model, classes=None, preprocess=size, extra={})
     for to in ("timm", "huggingface"):

@@ -206,20 +206,6 @@ def test_what_a_bare_file_does_not_say_is_taken_from_the_user(
     assert families._difference(ours(images), peer.double()(images)) < 1e-9
 
 
-def test_a_bare_file_without_positions_needs_the_users_word(
-    families: ModuleType, tmp_path: Path
-) -> None:
-    import timm
-
-    peer = families.scatter(timm.create_model("vit_tiny_patch16_224", depth=1, pos_embed="none"))
-    torch.save(peer.state_dict(), tmp_path / "w.pth")
-    with pytest.raises(UserError, match=r"rotary positions.*pos_embed='none'"):
-        create_model(pretrained=tmp_path / "w.pth")
-    ours = create_model(pretrained=tmp_path / "w.pth", pos_embed="none", report=lambda _: None)
-    images = torch.randn(1, 3, 224, 224)
-    assert families._difference(ours.eval()(images), peer(images)) < 1e-5
-
-
 def test_a_description_without_arguments_is_decided_by_the_architecture(
     families: ModuleType, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import vit
-from tests.checkpoints.checkpoint_peers import scatter
+from tests.models.small_models import filled
 from vit.errors import UserError
 
 timm = pytest.importorskip("timm")
@@ -23,12 +23,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directories "timm" and "hf" as the two libraries write them."""
     folder = tmp_path_factory.mktemp("foreign")
     arguments = {"depth": 1, "embed_dim": 32, "num_heads": 2, "img_size": 32}
-    model = scatter(timm.create_model("vit_tiny_patch16_224", num_classes=3, **arguments))
+    model = filled(timm.create_model("vit_tiny_patch16_224", num_classes=3, **arguments))
     config = {"model_args": arguments}
     timm.models.save_for_hf(model, folder / "timm", model_config=config, safe_serialization=True)
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.ViTConfig(**sizes, intermediate_size=64, image_size=32, num_labels=3)
-    scatter(transformers.ViTForImageClassification(config)).save_pretrained(folder / "hf")
+    filled(transformers.ViTForImageClassification(config)).save_pretrained(folder / "hf")
     processor = {"size": {"height": 32, "width": 32}, "resample": 3, "image_mean": [0.5] * 3}
     (folder / "hf" / "preprocessor_config.json").write_text(json.dumps(processor))
     return folder

@@ -11,11 +11,10 @@ import pytest
 from PIL import Image
 
 import vit
-from tests.checkpoints.checkpoint_peers import scatter
 from tests.checkpoints.loopback import COMMIT, Server, url
+from tests.models.small_models import filled
 from vit.checkpoints.hub import fetch
 from vit.checkpoints.native import save_native
-from vit.checkpoints.pretrained import load_pretrained
 from vit.cli.main import main
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -24,19 +23,7 @@ from vit.models.zoo import build_model
 TINY = ViTConfig(
     image_size=16, patch_size=8, width=32, depth=1, mlp_dim=40, num_heads=4, num_classes=2
 )
-
-
 PREPROCESS = {"image_size": [16, 16]}
-
-
-def test_gs_addresses_load_as_pretrained(server: Server, tmp_path: Path) -> None:
-    np = pytest.importorskip("numpy")
-    from tests.checkpoints.test_google import drawn, vit_shapes
-
-    np.savez(tmp_path / "w.npz", **drawn(vit_shapes()))
-    server.files["/vit_models/imagenet21k/x.npz"] = (tmp_path / "w.npz").read_bytes()
-    _, report = load_pretrained("gs://vit_models/imagenet21k/x.npz")
-    assert report.format == "Google npz" and report.source.startswith("gs://")
 
 
 HF_LOAD = """
@@ -76,7 +63,7 @@ def test_hf_repositories_load_from_a_mirror_and_then_without_it(
 ) -> None:
     pytest.importorskip("huggingface_hub")
     directory = tmp_path / "model"
-    model = scatter(build_model(TINY))
+    model = filled(build_model(TINY))
     save_native(directory, model, classes=["a", "b"], preprocess=PREPROCESS, extra={})
     for file in directory.iterdir():
         server.files[f"/me/pets/resolve/{COMMIT}/{file.name}"] = file.read_bytes()
@@ -116,12 +103,9 @@ def test_a_hub_in_trouble_is_not_asked_again_and_again(server: Server, tmp_path:
     assert "503" in refused and len(server.asked) == 2
 
 
-def test_addresses_of_the_hub_are_checked() -> None:
+def test_without_huggingface_hub_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="hf://org/repo"):
         fetch("hf://only-one-part")
-
-
-def test_without_huggingface_hub_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"vitkit\[hub\]"):
         fetch("hf://me/pets")
@@ -130,7 +114,7 @@ def test_without_huggingface_hub_the_extra_is_named(monkeypatch: pytest.MonkeyPa
 def test_a_published_file_classifies_by_its_address(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = scatter(build_model(TINY))
+    model = filled(build_model(TINY))
     extra = {"multilabel": True}
     save_native(tmp_path / "m", model, classes=["a", "b"], preprocess=PREPROCESS, extra=extra)
     server.files["/b/model.safetensors"] = (tmp_path / "m" / "model.safetensors").read_bytes()

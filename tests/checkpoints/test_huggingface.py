@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
+from tests.checkpoints.checkpoint_peers import assert_same, outputs
+from tests.models.small_models import filled
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -24,47 +25,28 @@ SIZES = {
     "patch_size": 8,
 }
 MLP = {**SIZES, "num_labels": 5, "intermediate_size": 96}
-MSN = {**MLP, "layer_norm_eps": 1e-3}
 DINO = {**SIZES, "num_labels": 5, "mlp_ratio": 2}
-MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "vit": ("ViTConfig", "ViTForImageClassification", MLP),
-    "vit, gelu_new": ("ViTConfig", "ViTForImageClassification", {**MLP, "hidden_act": "gelu_new"}),
-    "bare vit with pooler": ("ViTConfig", "ViTModel", MLP),
-    "deit": ("DeiTConfig", "DeiTForImageClassification", MLP),
-    "deit with teacher": ("DeiTConfig", "DeiTForImageClassificationWithTeacher", MLP),
-    "msn": ("ViTMSNConfig", "ViTMSNForImageClassification", MSN),
-    "vit without qkv biases": (
-        "ViTConfig",
-        "ViTForImageClassification",
-        {**MLP, "qkv_bias": False},
-    ),
-    "dinov2 without qkv biases": (
-        "Dinov2Config",
-        "Dinov2ForImageClassification",
-        {**DINO, "qkv_bias": False},
-    ),
-    "dinov2 with 0 registers": (
-        "Dinov2WithRegistersConfig",
-        "Dinov2WithRegistersForImageClassification",
-        {**DINO, "num_register_tokens": 0},
-    ),
-    "dinov2": ("Dinov2Config", "Dinov2ForImageClassification", DINO),
-    "dinov2 swiglu": (
-        "Dinov2Config",
-        "Dinov2ForImageClassification",
-        {**DINO, "use_swiglu_ffn": True},
-    ),
-    "dinov2 with registers": (
-        "Dinov2WithRegistersConfig",
-        "Dinov2WithRegistersForImageClassification",
-        DINO,
-    ),
+LABELS, REGISTERS = "ForImageClassification", "Dinov2WithRegistersForImageClassification"
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "vit": (f"ViT{LABELS}", MLP),
+    "vit, gelu_new": (f"ViT{LABELS}", {**MLP, "hidden_act": "gelu_new"}),
+    "bare vit with pooler": ("ViTModel", MLP),
+    "deit": (f"DeiT{LABELS}", MLP),
+    "deit with teacher": (f"DeiT{LABELS}WithTeacher", MLP),
+    "msn": (f"ViTMSN{LABELS}", {**MLP, "layer_norm_eps": 1e-3}),
+    "vit without qkv biases": (f"ViT{LABELS}", {**MLP, "qkv_bias": False}),
+    "dinov2 without qkv biases": (f"Dinov2{LABELS}", {**DINO, "qkv_bias": False}),
+    "dinov2 with 0 registers": (REGISTERS, {**DINO, "num_register_tokens": 0}),
+    "dinov2": (f"Dinov2{LABELS}", DINO),
+    "dinov2 swiglu": (f"Dinov2{LABELS}", {**DINO, "use_swiglu_ffn": True}),
+    "dinov2 with registers": (REGISTERS, DINO),
 }
 
 
 def peer_of(kind: str) -> nn.Module:
-    config, model, arguments = MODELS[kind]
-    return scatter(getattr(transformers, model)(getattr(transformers, config)(**arguments)))
+    name, arguments = MODELS[kind]
+    model = getattr(transformers, name)
+    return filled(model(model.config_class(**arguments)))
 
 
 def answers(peer: nn.Module):
@@ -104,7 +86,7 @@ def test_bit_logits_equal_transformers(head: bool, tmp_path: Path) -> None:
         depths=[1, 2, 1], hidden_sizes=[256, 512, 1024], id2label=dict(enumerate("abc"))
     )
     model = transformers.BitForImageClassification if head else transformers.BitModel
-    peer = scatter(model(config))
+    peer = filled(model(config))
     peer.save_pretrained(tmp_path)
     ours, report = load_pretrained(tmp_path)
     assert report.classes == (["a", "b", "c"] if head else None)
@@ -154,7 +136,7 @@ def test_a_bare_base_model_asks_for_what_no_tensor_says_and_is_equal(
     family: str, names: str, tmp_path: Path
 ) -> None:
     config = getattr(transformers, f"{family}Config")(**{**MLP, **DINO, **BARE[family]})
-    peer: Any = scatter(getattr(transformers, f"{family}Model")(config))
+    peer: Any = filled(getattr(transformers, f"{family}Model")(config))
     peer.save_pretrained(tmp_path)
     (tmp_path / "config.json").unlink()
     path = tmp_path / "model.safetensors"

@@ -1,7 +1,6 @@
 """Images are prepared as transformers and timm prepare them, or the setting is named."""
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tests.checkpoints.mirror import CLASSIFIER
 from vit.checkpoints.convert import convert
 from vit.checkpoints.native import save_native
 from vit.checkpoints.preprocessing import Inexpressible, from_huggingface, from_timm
-from vit.checkpoints.published import Published, table
+from vit.checkpoints.published import table
 from vit.errors import UserError
 from vit.inference.transforms import ImageTransform
 from vit.preprocessing import Preprocess
@@ -123,14 +122,6 @@ def test_weights_load_and_only_images_are_refused(
         assert "\n" not in str(raised.value)
         vit.create_model(pretrained=folder)
         assert f"prepared is not taken over: {name}={value!r}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("row", [r for r in table().values() if r.timm and r.images is None])
-def test_rows_of_timm_resize_as_timm_does(row: Published) -> None:
-    theirs = pytest.importorskip("timm").models.get_pretrained_cfg(row.timm)
-    steps = Preprocess.from_dict(row.preprocess())
-    resized = math.floor(row.image_size / theirs.crop_pct)
-    assert round(row.image_size / steps.crop_fraction) == resized
 
 
 def test_a_name_prepares_images_as_timm_does() -> None:

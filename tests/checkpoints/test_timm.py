@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
+from tests.checkpoints.checkpoint_peers import assert_same, outputs
+from tests.models.small_models import filled
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -43,13 +44,9 @@ def saved(model: torch.nn.Module, directory: Path, **description: Any) -> Path:
 @pytest.mark.parametrize("kind", MODELS)
 def test_logits_equal_timm(kind: str, tmp_path: Path) -> None:
     name, arguments = MODELS[kind]
-    peer = scatter(timm.create_model(name, num_classes=5, dynamic_img_size=True, **arguments))
-    saved(
-        peer,
-        tmp_path,
-        model_args=arguments,
-        pretrained_cfg={"input_size": [3, *[arguments["img_size"]] * 2]},
-    )
+    peer = filled(timm.create_model(name, num_classes=5, dynamic_img_size=True, **arguments))
+    described = {"input_size": [3, *[arguments["img_size"]] * 2]}
+    saved(peer, tmp_path, model_args=arguments, pretrained_cfg=described)
     ours, report = load_pretrained(tmp_path, num_heads=2)
     assert report.loaded == len(peer.state_dict())
     assert not report.resized and not report.reinitialised
@@ -66,24 +63,15 @@ def test_logits_equal_timm(kind: str, tmp_path: Path) -> None:
 
 
 def test_bit_logits_equal_timm(tmp_path: Path) -> None:
-    peer = scatter(timm.create_model("resnetv2_50x1_bit", num_classes=5, in_chans=1))
+    peer = filled(timm.create_model("resnetv2_50x1_bit", num_classes=5, in_chans=1))
     ours, _ = load_pretrained(saved(peer, tmp_path))
     ours, peer = ours.double().eval(), peer.double()
     for size in ((64, 64), (97, 65)):
         assert_same(outputs(ours, size, 1), outputs(peer, size, 1))
 
 
-def test_196_positions_are_14_by_14_without_a_class_slot(tmp_path: Path) -> None:
-    peer = timm.create_model("deit3_small_patch16_224", depth=1, num_classes=0)
-    assert peer.pos_embed.shape[1] == 196
-    config = inspect_pretrained(saved(peer, tmp_path)).config
-    assert isinstance(config, ViTConfig)
-    assert config.size == (224, 224)
-    assert not config.pos_embed_class_slot
-
-
 def test_tables_that_are_no_square_need_the_size(tmp_path: Path) -> None:
-    peer = scatter(timm.create_model("vit_tiny_patch16_224", depth=1, img_size=(32, 80)))
+    peer = filled(timm.create_model("vit_tiny_patch16_224", depth=1, img_size=(32, 80)))
     saved(peer, tmp_path)
     with pytest.raises(ValueError, match=r"10|11 entries.*image_size"):
         load_pretrained(tmp_path)
@@ -93,7 +81,7 @@ def test_tables_that_are_no_square_need_the_size(tmp_path: Path) -> None:
 
 def test_official_deit3_and_dinov2_names_are_understood(tmp_path: Path) -> None:
     peer = timm.create_model("vit_small_patch14_reg4_dinov2", **{**SMALL, "patch_size": 8})
-    state = dict(scatter(peer).state_dict())
+    state = dict(filled(peer).state_dict())
     cls, reg, table = (state.pop(n) for n in ("cls_token", "reg_token", "pos_embed"))
     slot = torch.randn(1, 1, 64)
     official = {k.replace(".ls1.gamma", ".gamma_1"): v for k, v in state.items()}
@@ -138,7 +126,7 @@ def test_attention_with_and_without_biases_is_what_the_file_and_its_description_
     architecture: str, qkv_bias: bool | None, tmp_path: Path
 ) -> None:
     arguments = {**SMALL} if qkv_bias is None else {**SMALL, "qkv_bias": qkv_bias}
-    peer = scatter(timm.create_model(architecture, num_classes=5, **arguments))
+    peer = filled(timm.create_model(architecture, num_classes=5, **arguments))
     path = saved(peer, tmp_path, architecture=architecture, model_args=arguments)
     ours, _ = load_pretrained(path)
     assert_same(
@@ -162,3 +150,21 @@ def test_a_file_that_lacks_biases_which_its_description_has_is_refused(tmp_path:
     (tmp_path / "config.json").write_text(json.dumps(description))
     with pytest.raises(UserError, match="2 missing"):
         load_pretrained(tmp_path)
+
+
+def test_registers_beside_a_distillation_token_are_refused(tmp_path: Path) -> None:
+    """timm builds DeiT's distilled models with both, and computes without the registers."""
+    model = timm.create_model("deit_tiny_distilled_patch16_224", depth=1, reg_tokens=4)
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    with pytest.raises(UserError, match="registers beside a distillation token"):
+        load_pretrained(tmp_path / "weights.pth")
+
+
+def test_a_bare_file_without_positions_needs_the_users_word(tmp_path: Path) -> None:
+    peer = filled(timm.create_model("vit_base_patch16_224", **SMALL, pos_embed="none"))
+    torch.save(peer.state_dict(), tmp_path / "w.pth")
+    options = {"num_heads": 2, "image_size": 32}
+    with pytest.raises(UserError, match=r"rotary positions.*pos_embed='none'"):
+        load_pretrained(tmp_path / "w.pth", **options)
+    ours, _ = load_pretrained(tmp_path / "w.pth", pos_embed="none", **options)
+    assert_same(outputs(ours.double().eval(), (32, 32)), outputs(peer.double(), (32, 32)))

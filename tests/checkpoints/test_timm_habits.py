@@ -85,7 +85,7 @@ def test_the_resized_side_is_timms_and_goes_back_to_timm(side: int, fraction: fl
     ours = from_timm(values)
     assert ours is not None
     assert round(side / ours["crop_fraction"]) == math.floor(side / fraction)
-    assert math.floor(side / to_timm(ours, 3)["crop_pct"]) == math.floor(side / fraction)
+    assert math.floor(side / to_timm(ours)["crop_pct"]) == math.floor(side / fraction)
 
 
 @pytest.mark.parametrize("size", [(300, 200), (200, 300), (224, 224), (97, 640)])

@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
+from tests.checkpoints.checkpoint_peers import assert_same, outputs
+from tests.models.small_models import filled
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 
 peers = pytest.importorskip("torchvision.models.vision_transformer")
 
 
 def peer(image_size: int = 32, **options: int) -> nn.Module:
-    return scatter(
+    return filled(
         peers.VisionTransformer(
             image_size=image_size,
             patch_size=8,

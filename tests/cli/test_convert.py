@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import vit as package
-from tests.checkpoints.checkpoint_peers import assert_same, outputs, scatter
+from tests.checkpoints.checkpoint_peers import assert_same, outputs
 from tests.command import Vit
+from tests.models.small_models import filled
 from vit.checkpoints.native import load_native
 from vit.models.config import ViTConfig
 
@@ -28,7 +29,7 @@ SIGLIP: dict[str, Any] = {
 
 def bare(path: Path, **options: Any) -> torch.nn.Module:
     """A state dict under timm's names, which are ours."""
-    model = scatter(package.create_model("vit_b16", **options))
+    model = filled(package.create_model("vit_b16", **options))
     torch.save(model.state_dict(), path)
     return model
 
@@ -114,7 +115,7 @@ def test_classify_answers_alike_for_a_directory_of_another_library(
     from vit.checkpoints.native import save_native
     from vit.preprocessing import Preprocess
 
-    model = scatter(package.create_model("vit_b16", **SMALL, image_size=32, activation="gelu"))
+    model = filled(package.create_model("vit_b16", **SMALL, image_size=32, activation="gelu"))
     preprocess = Preprocess(image_size=(32, 32), crop_fraction=1.0).to_dict()
     save_native(tmp_path / "ours", model, classes=["a", "b", "c"], preprocess=preprocess, extra={})
     theirs = tmp_path / "their model"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.checkpoints.checkpoint_peers import scatter
+from tests.models.small_models import filled
 from vit import inspection
 from vit.checkpoints.pretrained import load_pretrained
 from vit.inspection.capture import transformer
@@ -37,7 +37,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_maps_equal_output_attentions(kind: str, tmp_path: Path) -> None:
     config, name, arguments = MODELS[kind]
     peer = getattr(transformers, name)(getattr(transformers, config)(**arguments))
-    scatter(peer)
+    filled(peer)
     peer.save_pretrained(tmp_path)
     peer.set_attn_implementation("eager")
     model = transformer(load_pretrained(tmp_path)[0])

@@ -48,6 +48,9 @@ def test_last_map_is_the_features_in_two_dimensions(build: Build) -> None:
     rows, columns = 64 // model.patch_size, 32 // model.patch_size
     assert last.shape == (2, model.layer_channels[-1], rows, columns)
     assert torch.equal(last.flatten(2).transpose(1, 2), patches)
+    first = model.intermediate_layers(images, [0])[0]
+    strides = (64 // model.layer_strides[0], 32 // model.layer_strides[0])
+    assert first.shape[1:] == (model.layer_channels[0], *strides)
     [flat] = model.intermediate_layers(images, reshape=False)
     assert torch.equal(flat, patches)
 
@@ -85,13 +88,6 @@ def test_bit_layers_equal_timms(norm: bool) -> None:
         assert relative_error(a, b) < 1e-12
     third, first = model.intermediate_layers(images, [2, 0], norm=norm)
     assert relative_error(third, theirs[2]) < 1e-12 and relative_error(first, theirs[0]) < 1e-12
-
-
-def test_class_token_comes_on_request_only() -> None:
-    model, images = small_vit(), random_images(1, 3, 32, 32)
-    [(patches, cls)] = model.intermediate_layers(images, return_cls=True)
-    assert torch.equal(cls, model.features(images)[:, 0])
-    assert torch.equal(patches, model.intermediate_layers(images)[0])
 
 
 def test_layers_after_the_last_requested_one_do_not_run() -> None:

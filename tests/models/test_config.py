@@ -120,19 +120,3 @@ def test_a_mistake_gets_one_line_with_the_value(
 def test_an_unknown_field_suggests_the_known_one(kind: type) -> None:
     with pytest.raises(UserError, match="'imagesize'; did you mean 'image_size'"):
         kind.from_dict({"imagesize": 32})
-
-
-@pytest.mark.parametrize(
-    ("depths", "stride"), [(None, 1), ((), 4), ((2,), 4), ((3, 4, 9), 16), ((2, 2, 2, 2), 32)]
-)
-def test_stem_stride_counts_root_and_stages(depths: tuple[int, ...] | None, stride: int) -> None:
-    assert ViTConfig(patch_size=32, stem_depths=depths).stem_stride == stride
-
-
-def test_positions_of_the_class_slot_rule() -> None:
-    two = {"distillation_token": True, "num_registers": 4, "image_size": (32, 48)}
-    slots, none = (ViTConfig(pos_embed_class_slot=has, **two) for has in (True, False))
-    assert (slots.num_patches, slots.num_prefix_tokens, slots.num_tokens) == (6, 6, 12)
-    assert (slots.num_position_slots, slots.num_positions) == (2, 8)
-    assert (none.num_position_slots, none.num_positions) == (0, 6)
-    assert none.num_tokens == slots.num_tokens

@@ -7,7 +7,7 @@ from torch import nn
 
 from tests.models.small_models import filled, random_images, relative_error
 from vit.models.config import Activation
-from vit.models.encoder import Attention, DropPath, LayerScale, Mlp
+from vit.models.encoder import Attention, DropPath, Mlp
 
 
 def tokens(*shape: int) -> torch.Tensor:
@@ -54,14 +54,6 @@ def test_swiglu_is_silu_of_the_first_half_times_the_second() -> None:
     assert relative_error(mlp(x), expected) < 1e-14
 
 
-def test_layer_scale_starts_at_its_value_and_multiplies_channels() -> None:
-    scale = LayerScale(3, 1e-4)
-    assert scale.gamma.tolist() == pytest.approx([1e-4] * 3)
-    with torch.no_grad():
-        scale.gamma.copy_(torch.tensor([1.0, 2.0, 3.0]))
-    assert torch.equal(scale(torch.ones(1, 1, 3)), torch.tensor([[[1.0, 2.0, 3.0]]]))
-
-
 def test_drop_path_drops_whole_images_and_keeps_the_mean() -> None:
     torch.manual_seed(0)
     layer, n = DropPath(0.3), 20_000
@@ -76,4 +68,3 @@ def test_drop_path_drops_whole_images_and_keeps_the_mean() -> None:
 def test_drop_path_rests_in_evaluation() -> None:
     x = tokens(4, 2, 3)
     assert DropPath(0.9).eval()(x) is x
-    assert "rate=0.900" in repr(DropPath(0.9))

@@ -125,20 +125,3 @@ def test_gray_images_have_a_one_channel_stem() -> None:
     assert relative_error(model(images), timm_twin(model)(images)) < EXACT
     with pytest.raises(UserError, match=r"this model takes b c h w with c=1"):
         model(random_images(2, 3, 32, 32, dtype=torch.float64))
-
-
-def test_every_parameter_gets_a_gradient() -> None:
-    model = small_bit().train()
-    model(random_images(2, 3, 64, 64)).square().sum().backward()
-    silent = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-    assert silent == []
-
-
-def test_attributes_describe_the_maps() -> None:
-    model = small_bit(width_factor=2, num_classes=0)
-    images = random_images(1, 3, 96, 64)
-    maps = model.intermediate_layers(images, 3)
-    assert [m.shape[1] for m in maps] == model.layer_channels == [512, 1024, 2048]
-    assert [96 // m.shape[2] for m in maps] == model.layer_strides == [4, 8, 16]
-    assert model.num_features == model(images).shape[1] == 2048
-    assert model.patch_size == 16 and model.head_layers == []

@@ -13,6 +13,7 @@ from tests.models.small_models import (
     filled,
     random_images,
     relative_error,
+    small_bit,
     small_hybrid,
     small_vit,
 )
@@ -225,9 +226,9 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize("fields", VARIANTS)
-def test_every_parameter_gets_a_gradient(fields: dict[str, Any]) -> None:
-    model = small_vit(**fields).train()
+@pytest.mark.parametrize("fields", [*VARIANTS, None])
+def test_every_parameter_gets_a_gradient(fields: dict[str, Any] | None) -> None:
+    model = (small_bit() if fields is None else small_vit(**fields)).train()
     model(random_images(2, 3, 32, 32)).square().sum().backward()
     silent = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert silent == []

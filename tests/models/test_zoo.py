@@ -100,7 +100,7 @@ def closed_form(name: str) -> int:
 
 
 def extras(config: ViTConfig) -> int:
-    """What DeiT, DeiT-III and DINOv2 have besides, or lack."""
+    """Parameters of DeiT, DeiT-III, DINOv2 and DINOv3 beside those of a ViT."""
     width, depth = config.width, config.depth
     total = config.num_registers * width
     if config.distillation_token:  # a token, its position and its head

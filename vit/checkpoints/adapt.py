@@ -1,7 +1,4 @@
-"""Fitting recognised weights to the model that is wanted: head, positions, input channels.
-
-These are the only differences that are allowed between a file and a model, and each is reported.
-"""
+"""The allowed differences between a file and a model: head, positions, input channels."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,8 +64,6 @@ def _adapt_head(
                 _permute_head(recognised, order)
                 report.notes.append("head: its classes are brought into the order of the data's")
             return
-        if num_classes == 0:
-            return
         reason = "zeros, as the file's classes are others"
     else:
         reason = f"zeros for {num_classes} classes, " + (
@@ -94,9 +89,9 @@ def _adapt_head(
 def _order(
     ours: Sequence[str] | None, wanted: Sequence[str] | None, num_classes: int
 ) -> list[int] | None:
-    """Rows of the file's head in the wanted order; None where the classes are not the same ones.
+    """Rows of the file's head in the wanted order; None if the classes are other ones.
 
-    Without names the number decides; and so it does for ImageNet's 1000, which go by many names.
+    Without names the number decides, as it does for ImageNet's 1000, which have many names.
     """
     if ours is None or wanted is None:
         return list(range(num_classes))

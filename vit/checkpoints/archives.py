@@ -12,20 +12,17 @@ import torch
 
 from vit.errors import UserError
 
-LAST = "last.ckpt"
-"""In RUN/checkpoints: the state to resume from."""
-BEST = "best.ckpt"
-"""The best validation score."""
+# Names in RUN/checkpoints: the state to resume from, and the best validation score.
+LAST, BEST = "last.ckpt", "best.ckpt"
 
 _BLOCK = 1 << 20
 
 
 def check_archive(path: Path) -> None:
-    """UserError where a member's bytes do not have its CRC-32; reads the file, 1 s per GB.
+    """UserError for a member without its CRC-32; reads the file, 1 s per GB.
 
     A .ckpt is written by torch.save, which stores members uncompressed and without attributes. In
-    files of other programs a CRC-32 of zero means that none was computed
-    (torch.serialization.set_crc32_options).
+    files of other programs a CRC-32 of zero means none (torch.serialization.set_crc32_options).
     """
     ours = path.suffix == ".ckpt"
     with path.open("rb") as file:
@@ -43,10 +40,7 @@ def check_archive(path: Path) -> None:
 
 
 def read_checkpoint(path: Path, device: str = "cpu") -> dict[str, Any]:
-    """Content of a .ckpt file, without executing code; device="meta" leaves out tensor values.
-
-    UserError where the file is damaged.
-    """
+    """Content of a .ckpt file, without executing code; device="meta" leaves out tensor values."""
     check_archive(path)
     try:
         content = torch.load(path, map_location=device, weights_only=True)

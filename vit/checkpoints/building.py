@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from vit.checkpoints.layout import NO_QKV_BIASES, Recognised, listed
+from vit.checkpoints.layout import Recognised, listed
 from vit.errors import UserError
 from vit.models.zoo import Model, ModelConfig, build_model
 
@@ -44,8 +44,8 @@ def filled(
 ) -> Model:
     """The model with the weights of a file, each changed by `change`.
 
-    `fresh`: beginnings of the names that get zeros, where the file has no such tensor. UserError
-    lists missing tensors (-), unexpected ones (+) and those of another shape or type.
+    `fresh`: beginnings of names that may be missing, and get zeros. UserError lists missing tensors
+    (-), unexpected ones (+) and those of another shape or type.
     """
     model = build_empty(config)
     wanted, tensors = model.state_dict(), recognised.tensors
@@ -58,7 +58,7 @@ def filled(
             if names
         ]
         if "blocks.0.attn.qkv.bias" in missing:
-            parts = [f"it has {NO_QKV_BIASES}", *parts]
+            parts = ["it has attention without biases of q, k and v", *parts]
         raise UserError(f"{source} does not fit: {'; '.join(parts)}")
     recognised.check()
     state, misfits = {}, []

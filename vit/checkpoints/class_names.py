@@ -13,7 +13,7 @@ IMAGENET21K_CLASSES = 21_843
 
 
 def check_names(classes: Sequence[str] | None, num_classes: int | None = None) -> None:
-    """UserError unless `classes` are distinct names, `num_classes` of them where that is given."""
+    """UserError unless `classes` are distinct names, `num_classes` of them if that is given."""
     if classes is None:
         return
     is_list = isinstance(classes, Sequence) and not isinstance(classes, str)
@@ -27,7 +27,7 @@ def check_names(classes: Sequence[str] | None, num_classes: int | None = None) -
 
 
 def check_labels(extra: dict[str, Any], num_classes: int) -> None:
-    """UserError where `multilabel` or `thresholds`, a probability per class, are no such values."""
+    """UserError unless `multilabel` is a bool, and `thresholds` a probability per class."""
     if not isinstance(extra.get("multilabel", False), bool):
         raise UserError(f"multilabel={shorten(extra['multilabel'])} is not true or false")
     thresholds = extra.get("thresholds")
@@ -47,10 +47,7 @@ def imagenet_classes() -> list[str]:
 
 
 def imagenet21k_classes() -> list[str]:
-    """WordNet's words for Google's 21,843 classes; with the id where several have the same words.
-
-    The source is named in the file, imagenet21k.txt.gz.
-    """
+    """WordNet's words for Google's 21,843 classes, and the id if several have the same words."""
     content = gzip.decompress(Path(__file__).with_name("imagenet21k.txt.gz").read_bytes())
     lines = [line for line in content.decode().splitlines() if not line.startswith("#")]
     pairs = [line.split("\t") for line in lines]

@@ -1,10 +1,6 @@
-"""From any layout that is read to any that is written, and the difference between two files.
+"""From any layout that is read to any that is written, and the difference between two files."""
 
-The result is a directory or one file (`vit.checkpoints.formats`); each file appears whole or
-not at all.
-"""
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +16,11 @@ from vit.errors import UserError
 
 @dataclass(kw_only=True)
 class Conversion:
-    """The files that were written, and notes."""
+    """The account of a conversion."""
 
     loaded: LoadReport
     written: list[str]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
     """Where the other library's arithmetic differs from the model's."""
 
 
@@ -38,8 +34,8 @@ def convert(
 ) -> Conversion:
     """Writes the model in `source` in a format of FORMATS; `options` as for `load_pretrained`.
 
-    `overwrite`: replace what the destination holds. UserError where that library has no such model,
-    or the destination is of the wrong kind, a run, or holds a model without `overwrite`.
+    UserError for a model that the library does not have, and for a destination of the wrong kind,
+    a run, or one that holds a model, without `overwrite`.
     """
     if to not in FORMATS:
         raise UserError(f"format {to!r} is not one of {', '.join(FORMATS)}")
@@ -75,19 +71,19 @@ _IN_MODEL_DIRECTORY = (
 
 
 def _check_free(target: Path, overwrite: bool) -> None:
-    """Refuses a destination that holds something; nothing has been read or written yet."""
+    """UserError for a destination that holds something."""
     if (target / "config.yaml").exists() or (target / "model" / "config.json").exists():
         raise UserError(f"{target} is a run, which a model would hide in; name another directory")
-    held = [target / name for name in _IN_MODEL_DIRECTORY] if target.is_dir() else [target]
-    held = [path for path in held if path.exists()]
-    if held and not overwrite:
-        names = ", ".join(path.name for path in held)
-        where = f"{target} holds a model ({names})" if target.is_dir() else f"{target} is there"
-        raise UserError(f"{where}; add --overwrite to replace it, or name another destination")
+    names = [name for name in _IN_MODEL_DIRECTORY if (target / name).exists()]
+    if (names or target.is_file()) and not overwrite:
+        problem = f"holds a model ({', '.join(names)})" if names else "is there"
+        raise UserError(
+            f"{target} {problem}; add --overwrite to replace it, or name another destination"
+        )
 
 
 def _remove_others(target: Path, written: list[Path]) -> None:
-    """Removes what an overwritten model has left, which would be taken for the new one's."""
+    """Removes the other files of an overwritten model."""
     for name in _IN_MODEL_DIRECTORY:
         if target / name not in written:
             (target / name).unlink(missing_ok=True)

@@ -35,7 +35,7 @@ HANDLERS: list[type[request.BaseHandler]] = [
     request.HTTPErrorProcessor,
     request.UnknownHandler,
 ]
-"""https alone. http, ftp and file are refused, also where a redirect leads."""
+"""https alone, also after a redirect."""
 Check = Callable[[Path], object]
 _STRONG_ETAG = re.compile(r'"[!#-~]*"')
 
@@ -58,13 +58,9 @@ def download(
 ) -> Path:
     """The local file of a URL. A transfer that broke off is continued at the next call.
 
-    Args:
-        url: Where the file is; `#sha256=...` at its end is compared at every use.
-        name: The address as typed, for messages.
-        target: Where the file is kept; by default in the cache, by the URL.
-        sha256: First digits of the file's SHA-256, unless the URL has it.
-        check: Raises UserError for a file of a wrong kind, which is not kept.
-        remedy: Advice for a machine without a network.
+    `url` may end in `#sha256=...`, which is compared at every use; `sha256` are its first digits.
+    `name` is the address as typed, `target` the place of the file, by default in the cache.
+    `check` raises UserError for a file of a wrong kind. `remedy`: advice without a network.
     """
     url, fragment = urldefrag(url)
     name = urldefrag(name or url).url
@@ -96,7 +92,7 @@ def download(
 
 
 def _place(url: str, name: str) -> Path:
-    """Where a URL's file is in the cache. UserError for what is no address."""
+    """The place of a URL's file in the cache. UserError for no address."""
     try:
         parts, address = urlsplit(url), url.encode("ascii")
         if not parts.hostname or parts.port == 0:
@@ -108,7 +104,7 @@ def _place(url: str, name: str) -> Path:
 
 
 def _alone(target: Path, name: str) -> AbstractContextManager[object]:
-    """Holds a lock, so that one process downloads a file."""
+    """A lock, so that one process downloads a file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(target.with_name(f"{target.name}.lock"))
     try:
@@ -119,7 +115,7 @@ def _alone(target: Path, name: str) -> AbstractContextManager[object]:
 
 
 def _fetch(url: str, name: str, part: Path, sha256: str, check: Check | None) -> None:
-    """Completes `part`, and removes it where it is not the file that is wanted."""
+    """Completes `part`, and removes it if it is another file."""
     while (md5 := _transfer(url, name, part, sha256)) is None:
         part.unlink()  # it does not begin the file that the server has now
     problem = _other_digest(part, sha256)

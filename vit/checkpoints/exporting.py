@@ -19,13 +19,13 @@ class NativeInfo:
     """The description that is saved with a model's weights."""
 
     classes: list[str] | None = None
-    """Class names in the order of the logits."""
+    """In the order of the logits."""
     preprocess: dict[str, Any] | None = None
-    """How images are brought to the model; vit.data.preprocess.Preprocess.from_dict reads it."""
+    """`Preprocess.to_dict()`."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
     notes: list[str] = field(default_factory=list, compare=False)
-    """Notes from reading it."""
+    """From reading it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +63,10 @@ ANY = object()
 
 
 def check_expressed(project: str, config: ModelConfig, remedy: str, **expressed: Any) -> None:
-    """UserError for a feature that a project's model does not have; unknown ones are not expressed.
+    """UserError for a feature that a project's model does not have.
 
-    Args:
-        project: Begins the sentence, such as "Google's ViT".
-        config: The model to write.
-        remedy: Ends the sentence, such as "try --to timm".
-        expressed: Field -> the values that the project's model can have, or ANY. Every other field
-            must hold the configuration's default.
+    `project` begins the sentence, such as "Google's ViT"; `remedy` ends it. `expressed`: field ->
+    the values that the project's model can have, or ANY; other fields must have their default.
     """
     default = type(config)()
     missing = []

@@ -1,7 +1,6 @@
 """Files of tensors, opened without executing code: names and shapes now, tensors when asked for.
 
-safetensors are memory-mapped, .npz are read with allow_pickle=False and torch files with
-weights_only=True. What a file is, its first bytes say, never its name.
+The first bytes of a file decide its kind, never its name.
 """
 
 import json
@@ -41,10 +40,7 @@ _IN_DIRECTORY = ("model.safetensors", "pytorch_model.bin")
 
 
 class Shapes(dict[str, tuple[int, ...]]):
-    """Names and shapes of a file's tensors. Asking for one that is not there is a UserError.
-
-    So a file that lacks a tensor by which its source is recognised needs no check of its own.
-    """
+    """Names and shapes of a file's tensors. UserError for a name that is not there."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
         super().__init__(shapes)
@@ -64,13 +60,13 @@ class WeightFile:
     header: dict[str, str] = field(default_factory=dict)
     """Metadata of a safetensors file."""
     config: dict[str, Any] = field(default_factory=dict)
-    """The config.json beside the file."""
+    """config.json beside the file."""
     preprocessor: dict[str, Any] = field(default_factory=dict)
-    """The preprocessor_config.json beside the file."""
+    """preprocessor_config.json beside the file."""
     vit: dict[str, Any] | None = None
-    """The description of the model in a Lightning checkpoint of this package."""
+    """The description in a Lightning checkpoint of this package."""
     nested: str | None = None
-    """The entry of a torch file that the tensors were in ("model", "state_dict"), None if none."""
+    """The entry of a torch file with the tensors, such as "state_dict"."""
     hints: dict[str, Any] = field(default_factory=dict)
     """Facts from the user: image_size, and fields of the configuration."""
 
@@ -87,7 +83,7 @@ class WeightFile:
 def open_weights(path: str | Path) -> WeightFile:
     """Opens a weight file, a directory with one, or a run directory.
 
-    UserError for whatever is missing, truncated, not weights at all, or needs code to be executed.
+    UserError for a file that is missing, damaged, no weights, or needs code to be executed.
     """
     if not os.fspath(path):  # Path("") is the current directory
         raise UserError("pretrained='' names no file; give a file, a directory or an address")
@@ -130,17 +126,14 @@ def find_weights(path: Path) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Contents of a JSON file, {} where there is none. UserError where it holds no object."""
+    """The object in a JSON file, {} if there is none."""
     if irregular(path) == "missing":
         return {}
-    try:
-        return parse_json(regular_file(path, "a JSON file").read_text(encoding="utf-8"), path)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is damaged or no JSON ({reason(error)})") from error
+    return parse_json(regular_file(path, "a JSON file").read_bytes(), path)
 
 
-def parse_json(text: str, path: Path) -> dict[str, Any]:
-    """The JSON object in `text`, which stands in `path`. UserError where it is none."""
+def parse_json(text: str | bytes, path: Path) -> dict[str, Any]:
+    """The JSON object in `text`, which stands in `path`. UserError for anything else."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -151,7 +144,7 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of a library's message, which may repeat values of any length."""
+    """The first line of a library's message."""
     return shorten((str(error).strip() or type(error).__name__).splitlines()[0], MESSAGE)
 
 
@@ -259,15 +252,11 @@ def _from_state_dict(path: Path, top: Mapping[str, Any]) -> WeightFile:
     nested = next((name for name in _NESTED if isinstance(top.get(name), Mapping)), None)
     state = top if nested is None else top[nested]
     tensors = {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
-    file = WeightFile(
-        path=path,
-        shapes={key: tuple(value.shape) for key, value in tensors.items()},
-        read=tensors.__getitem__,
-        vit=described,
-        nested=nested,
-    )
+    shapes = {key: tuple(value.shape) for key, value in tensors.items()}
+    read = tensors.__getitem__
+    file = WeightFile(path=path, shapes=shapes, read=read, vit=described, nested=nested)
     file = file.renamed(lambda key: None if key == "n_averaged" else _WRAPPERS.sub("", key))
-    if described is not None:  # a LightningModule of ours keeps its network in `model`
-        file = file.renamed(lambda key: key[6:] if key.startswith("model.") else None)
-        file = merged_file(file)
-    return file
+    if described is None:
+        return file
+    # A LightningModule of ours keeps its network in `model`.
+    return merged_file(file.renamed(lambda key: key[6:] if key.startswith("model.") else None))

@@ -34,7 +34,7 @@ def format_named(name: str) -> Any:
 
 
 def recognise(file: "WeightFile") -> "Recognised":
-    """The file as its format understands it, by what is in it. UserError where none does."""
+    """The file as its format understands it."""
     try:
         for source in map(format_named, FORMATS):
             if source.matches(file):
@@ -55,7 +55,7 @@ def recognise(file: "WeightFile") -> "Recognised":
 
 
 def _unknown(file: "WeightFile") -> UserError:
-    """Keys that no source has. Where config.json names the model, its reason says more."""
+    """For keys that no format has; config.json may name the model."""
     from vit.checkpoints.huggingface.reading import check_family
     from vit.checkpoints.refusals import refused
     from vit.checkpoints.timm.families import architecture_of

@@ -1,10 +1,9 @@
 """Google's .npz files: ViT, AugReg, SAM and big_vision, hybrids, and BiT.
 
-One layout under seven sets of names: the layers' suffixes of Flax before
-and after linen, three prefixes, the position table at the root, layers stacked by `scan`, bfloat16
-stored as raw bytes, and attention pooling beside or inside MAPHead_0. Flax keeps matrices as input
-x output, and attention by head: query, key and value `d h e`, out `h e d` (d width, h heads,
-e = d / h). Numbers of heads are only needed for writing.
+One layout under several names: the suffixes of Flax before and after linen, three prefixes, the
+position table at the root, layers stacked by `scan`, and attention pooling beside or inside
+MAPHead_0. Flax keeps matrices as input x output, and attention by head: query, key and value
+`d h e`, out `h e d` (d width, h heads, e = d / h).
 Sources: vision_transformer, vit_jax/{models_vit,models_resnet,checkpoint}.py; big_vision,
 models/vit.py; big_transfer, bit_pytorch/models.py.
 """
@@ -13,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +20,6 @@ from vit.checkpoints.exporting import ANY, Export, NativeInfo, arithmetic_notes,
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.layout import (
     HWIO,
-    SAME,
     TRANSPOSED,
     ModelConfig,
     Op,
@@ -81,8 +78,7 @@ def _recognise_vit(file: WeightFile) -> Recognised:
     if stacked:
         depth, query = query[0], query[1:]
     else:
-        matches_of_blocks = (re.match(r"Transformer/encoderblock_(\d+)/", key) for key in shapes)
-        depth = 1 + max(int(match[1]) for match in matches_of_blocks if match)
+        depth = len({key.split("/")[1] for key in shapes if "/encoderblock_" in key})
     mlp_dim = shapes[f"{layer.format(0)}{names[2]}/Dense_0/kernel"][-1]
     config = _config(file, depth, query, mlp_dim)
     positions = [name for name in (_ROOT_POSITIONS, _INPUT_POSITIONS) if name in shapes]
@@ -105,10 +101,7 @@ def _recognise_vit(file: WeightFile) -> Recognised:
 
 
 def _part_names(shapes: Mapping[str, tuple[int, ...]], base: str) -> tuple[str, str, str]:
-    """The file's names of attention, second norm and MLP: before linen they were numbered through.
-
-    `base`: what the keys of the first layer begin with.
-    """
+    """Names of attention, second norm and MLP in the layer whose keys begin with `base`."""
 
     def present(*choices: str) -> str:
         for name in choices:
@@ -125,12 +118,8 @@ def _config(file: WeightFile, depth: int, query: tuple[int, ...], mlp_dim: int) 
     side, _, in_channels, width = shapes["embedding/kernel"]
     stem_depths = _depths(shapes, "") if "conv_root/kernel" in shapes else None
     patch_size = patch_size_of(side, stem_depths)
-    class_token = "cls" in shapes
-    pool: Literal["cls", "gap", "map"] = "cls" if class_token else "gap"
-    if "MAPHead_0/probe" in shapes:
-        pool = "map"
-    hinted = file.hints.get("image_size")
-    grid, slots = _positions(shapes, class_token, hinted, patch_size)
+    class_token, pooled = "cls" in shapes, "MAPHead_0/probe" in shapes
+    grid, slots = _positions(shapes, class_token, file.hints.get("image_size"), patch_size)
     pre_logits = shapes.get("pre_logits/kernel")
     return ViTConfig(
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
@@ -141,7 +130,7 @@ def _config(file: WeightFile, depth: int, query: tuple[int, ...], mlp_dim: int) 
         depth=depth,
         mlp_dim=mlp_dim,
         num_heads=query[1],
-        pool=pool,
+        pool="map" if pooled else "cls" if class_token else "gap",
         class_token=class_token,
         pos_embed="sincos2d" if slots is None else "learned",
         pos_embed_class_slot=bool(slots),
@@ -261,25 +250,7 @@ def _of_layer(rule: Rule, i: int) -> Rule:
 
 
 _FLAT = Op(lambda t: t.flatten(), lambda t: (t,))
-"""GroupNorm's vectors, which some files keep as 1 x 1 x 1 x c."""
-
-
-def _by_head(num_heads: int, parts: int) -> tuple[Op, Op]:
-    """Operations for the kernels and the biases of `parts` joined input projections."""
-
-    def read_kernels(*kernels: Tensor) -> Tensor:  # d h e -> (parts h e) d
-        return torch.cat([kernel.flatten(1).mT for kernel in kernels])
-
-    def write_kernels(weight: Tensor) -> tuple[Tensor, ...]:
-        return tuple(part.mT.unflatten(1, (num_heads, -1)) for part in weight.chunk(parts))
-
-    def read_biases(*biases: Tensor) -> Tensor:  # h e -> (parts h e)
-        return torch.cat([bias.flatten() for bias in biases])
-
-    def write_biases(bias: Tensor) -> tuple[Tensor, ...]:
-        return tuple(part.unflatten(0, (num_heads, -1)) for part in bias.chunk(parts))
-
-    return Op(read_kernels, write_kernels), Op(read_biases, write_biases)
+"""Vectors of norms, which some files keep as 1 x 1 x 1 x c."""
 
 
 def _out(num_heads: int) -> Op:
@@ -288,7 +259,16 @@ def _out(num_heads: int) -> Op:
 
 
 def _projection(ours: str, base: str, names: Sequence[str], num_heads: int) -> list[Rule]:
-    kernels, biases = _by_head(num_heads, len(names))
+    """One of ours from the joined kernels, d h e -> (names h e) d, and biases, h e."""
+    heads, parts = (num_heads, -1), len(names)
+    kernels = Op(
+        lambda *ts: torch.cat([t.flatten(1).mT for t in ts]),
+        lambda weight: tuple(part.mT.unflatten(1, heads) for part in weight.chunk(parts)),
+    )
+    biases = Op(
+        lambda *ts: torch.cat([t.flatten() for t in ts]),
+        lambda bias: tuple(part.unflatten(0, heads) for part in bias.chunk(parts)),
+    )
     return [
         Rule(f"{ours}.weight", tuple(f"{base}{name}/kernel" for name in names), kernels),
         Rule(f"{ours}.bias", tuple(f"{base}{name}/bias" for name in names), biases),
@@ -303,10 +283,9 @@ def _dense(ours: str, theirs: str, kernel: Op = TRANSPOSED) -> list[Rule]:
 
 
 def _norm(ours: str, theirs: str, scale: str = "scale", bias: str = "bias") -> list[Rule]:
-    op = SAME if "LayerNorm" in theirs or "encoder_norm" in theirs else _FLAT
     return [
-        Rule(f"{ours}.weight", (f"{theirs}/{scale}",), op),
-        Rule(f"{ours}.bias", (f"{theirs}/{bias}",), op),
+        Rule(f"{ours}.weight", (f"{theirs}/{scale}",), _FLAT),
+        Rule(f"{ours}.bias", (f"{theirs}/{bias}",), _FLAT),
     ]
 
 
@@ -372,10 +351,7 @@ def _bit_rules(depths: Sequence[int]) -> list[Rule]:
 
 
 def _units(depths: Sequence[int], ours: str, theirs: str) -> Iterator[tuple[str, str, bool]]:
-    """Beginnings of the keys of each unit, ours and theirs, and whether it begins a stage.
-
-    Theirs count stages and units from 1.
-    """
+    """Beginnings of the keys of each unit, ours and theirs, and True for the first of a stage."""
     for stage, depth in enumerate(depths):
         for unit in range(depth):
             start = theirs.format(stage + 1, unit + 1)

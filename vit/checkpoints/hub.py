@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from vit.cache import cache_directory
 from vit.checkpoints import published
 from vit.checkpoints.download import download, offline, say
-from vit.checkpoints.files import kind_of
+from vit.checkpoints.files import kind_of, reason
 from vit.checkpoints.published import Published
 from vit.errors import UserError
 
@@ -31,7 +31,7 @@ def is_address(path: str | Path) -> bool:
 
 
 def fetch(address: str) -> Path:
-    """The local file of an address, downloaded where it is not cached yet."""
+    """The local file of an address, downloaded if it is not cached yet."""
     if address.startswith("hf://"):
         return _fetch_huggingface(address)
     return download(_url(address), name=address, check=kind_of)
@@ -42,10 +42,7 @@ def _url(address: str) -> str:
 
 
 def locate(weights: str | Path) -> tuple[str | Path, Published | None]:
-    """The local path of a name, an address or a path; with the row of the table for a name.
-
-    UserError as for `published.named`, `fetch` and `fetch_published`.
-    """
+    """The local path of a name, an address or a path; with the row of the table for a name."""
     row = published.named(weights)
     if row is not None:
         return fetch_published(row), row
@@ -53,10 +50,9 @@ def locate(weights: str | Path) -> tuple[str | Path, Published | None]:
 
 
 def fetch_published(row: Published, folder: Path | None = None) -> Path:
-    """The local file of published weights, downloaded where it is not in `folder` yet.
+    """The local file of published weights, downloaded if it is not in `folder` yet.
 
-    `folder`: a cache, by default `vit.cache.cache_directory()`. Host, size and licence are printed
-    before a download.
+    `folder`: a cache, by default `vit.cache.cache_directory()`. Prints host, size and licence.
     """
     target, url = published_path(row, folder), _url(row.address)
     if not target.is_file() and not offline():
@@ -103,7 +99,7 @@ def _fetch_huggingface(address: str) -> Path:
                 return path
     except Exception as error:  # the library passes on the errors of its own HTTP library
         raise UserError(
-            f"{address} cannot be fetched ({silence or _first_line(error)}); copy the cache "
+            f"{address} cannot be fetched ({silence or reason(error)}); copy the cache "
             "(HF_HOME) of a machine with a network, or give a local file"
         ) from error
     raise UserError(f"{address} has no {' or '.join(names)}")
@@ -118,9 +114,5 @@ def _silence(hub: Any, repository: str, revision: str | None) -> str:
     except hub.errors.HfHubHTTPError:
         return ""  # an answer, which snapshot_download gets as well
     except Exception as error:
-        return _first_line(error)
+        return reason(error)
     return ""
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -7,6 +7,7 @@ loading runs them from left to right and exporting from right to left, so the tw
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,42 +15,33 @@ from torch import Tensor
 
 from vit.checkpoints.files import WeightFile
 from vit.errors import UserError, some_of
-from vit.models.config import PosResize, ViTConfig
+from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
-
-ANTIALIASED: PosResize = "bicubic_antialias"
-"""timm's rule for positions, and that of transformers for DINOv2 with registers."""
 
 
 class MissingFact(UserError):
-    """A refusal that an option of the caller's resolves: a fact that the file does not record.
+    """A fact that the file does not record, and that an option can supply.
 
-    `problem` is the sentence before, `options` are written as fields of the configuration, such as
+    `problem` is the sentence before, `options` are fields of the configuration, such as
     "num_heads=...", `when` is the condition under which they hold.
     """
 
     def __init__(self, problem: str, *options: str, when: str = "") -> None:
         self.problem, self.options, self.when = problem, options, when
-        super().__init__(self.asking(options))
+        super().__init__(self._asking(options))
 
-    def asking(self, options: Iterable[str]) -> str:
-        """The sentence with the options as the caller's interface spells them."""
+    def _asking(self, options: Iterable[str]) -> str:
         return f"{self.problem} give {' and '.join(options)}{self.when}"
 
     def for_convert(self) -> str:
-        """The sentence for `vit convert`."""
-        sizes = "image_size="
-        return self.asking(
-            "--image-size HEIGHT WIDTH" if option.startswith(sizes) else f"--set {option}"
-            for option in self.options
-        )
+        """The sentence with the options of `vit convert`."""
+        size = "--image-size HEIGHT WIDTH"
+        options = (f"--set {option}" for option in self.options)
+        return self._asking(size if "image_size=" in option else option for option in options)
 
 
 LazyTensors = dict[str, Callable[[], Tensor]]
 """Our name -> a function that reads the tensor; nothing is read before everything has a place."""
-
-
-NO_QKV_BIASES = "attention without biases of q, k and v"
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,7 @@ HALVES = Op(lambda *ts: torch.cat(ts), lambda t: t.chunk(2))
 
 @dataclass(frozen=True)
 class Rule:
-    """One of our tensors and the tensor or tensors it is made from."""
+    """One of our tensors and those that it is made from."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -85,7 +77,7 @@ class Rule:
 
 
 def layer(ours: str, *theirs: str, op: Op = SAME) -> list[Rule]:
-    """Rules for the weight and the bias of a layer that is made from one or more of theirs."""
+    """Rules for weight and bias of a layer."""
     return [
         Rule(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs), op)
         for part in ("weight", "bias")
@@ -113,7 +105,7 @@ class Recognised:
     notes: list[str] = field(default_factory=list)
     """Assumptions, for the report."""
     check: Callable[[], None] = lambda: None
-    """Run before the first tensor is used; raises UserError where the file is damaged."""
+    """Run before the first tensor is used; UserError if the file is damaged."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Of our own files: recipe, metrics, source."""
 
@@ -127,13 +119,13 @@ def bound(file: WeightFile, rules: Iterable[Rule]) -> tuple[LazyTensors, set[str
     used: set[str] = set()
     for rule in rules:
         if rule.ours not in tensors and all(key in file.shapes for key in rule.theirs):
-            tensors[rule.ours] = _reader(file, rule)
+            tensors[rule.ours] = partial(_read, file, rule)
             used.update(rule.theirs)
     return tensors, used
 
 
-def _reader(file: WeightFile, rule: Rule) -> Callable[[], Tensor]:
-    return lambda: rule.op.read(*(file.read(key) for key in rule.theirs))
+def _read(file: WeightFile, rule: Rule) -> Tensor:
+    return rule.op.read(*(file.read(key) for key in rule.theirs))
 
 
 def fill_qkv_biases(tensors: LazyTensors, config: ViTConfig) -> None:
@@ -144,31 +136,21 @@ def fill_qkv_biases(tensors: LazyTensors, config: ViTConfig) -> None:
 
 
 def positions_into_token(tensors: LazyTensors, name: str, start: int, count: int) -> None:
-    """Adds a token's own positions to it once and for all; the sum is the same.
-
-    `start`, `count`: its entries in the table, which lose them.
-    """
-    token, table = tensors[name], tensors["pos_embed"]
-
-    def without() -> Tensor:
-        whole = table()
-        return torch.cat([whole[:, :start], whole[:, start + count :]], dim=1)
-
-    tensors[name] = lambda: token() + table()[:, start : start + count]
-    tensors["pos_embed"] = without
+    """Moves the entries `start` to `start + count` of the position table into their token."""
+    token, table, end = tensors[name], tensors["pos_embed"], start + count
+    tensors[name] = lambda: token() + table()[:, start:end]
+    tensors["pos_embed"] = lambda: torch.cat([table()[:, :start], table()[:, end:]], dim=1)
 
 
 def exported(state: Mapping[str, Tensor], rules: Iterable[Rule]) -> dict[str, Tensor]:
     """Our tensors under the names and in the layout of the rules' project."""
-    rules = list(rules)
-    unnamed = set(state) - {rule.ours for rule in rules}
-    if unnamed:
+    by_name = {rule.ours: rule for rule in rules}
+    if unnamed := state.keys() - by_name.keys():
         raise UserError(f"this format has no place for {listed(unnamed)}")
     theirs: dict[str, Tensor] = {}
-    for rule in rules:
-        if rule.ours in state:
-            parts = rule.op.write(state[rule.ours])
-            theirs.update(zip(rule.theirs, (p.contiguous() for p in parts), strict=True))
+    for name, tensor in state.items():
+        parts = (part.contiguous() for part in by_name[name].op.write(tensor))
+        theirs.update(zip(by_name[name].theirs, parts, strict=True))
     return theirs
 
 
@@ -178,14 +160,9 @@ def listed(keys: Iterable[str], sign: str = "", most: int = 6) -> str:
 
 
 def count_layers(keys: Iterable[str], prefix: str) -> int:
-    """Number of layers whose keys are `prefix` + number + '.' or '/' + ...; they start at 0."""
-    numbers = set()
-    for key in keys:
-        head = key.removeprefix(prefix)
-        digits = head.replace("/", ".").split(".")[0]
-        if head != key and digits.isdigit():
-            numbers.add(int(digits))
-    return max(numbers) + 1 if numbers else 0
+    """Number of layers whose keys are `prefix` + number + '.' + ...; they start at 0."""
+    digits = (key[len(prefix) :].split(".")[0] for key in keys if key.startswith(prefix))
+    return max((int(number) + 1 for number in digits if number.isdigit()), default=0)
 
 
 def patch_size_of(side: int, stem_depths: tuple[int, ...] | None) -> int:
@@ -198,15 +175,13 @@ def grid_of(
 ) -> tuple[tuple[int, int], int]:
     """Grid (rows, columns) and number of prefix slots of a position table with so many entries.
 
-    A known image size decides; else the first choice of slots that leaves a square. So 196 entries
-    are 14 x 14 without a slot and 197 are 14 x 14 with one.
+    A known image size decides; else the first choice of slots that leaves a square.
     """
     choices = list(slot_choices)
-    if size is not None:
-        grid = (size[0] // patch_size, size[1] // patch_size)
-        for slots in choices:
-            if entries - slots == math.prod(grid):
-                return grid, slots
+    grid = (size[0] // patch_size, size[1] // patch_size) if size else (0, 0)
+    slots = entries - math.prod(grid)
+    if size and slots in choices:
+        return grid, slots
     for slots in choices:
         side = math.isqrt(max(entries - slots, 0))
         if side > 0 and side * side == entries - slots:
@@ -241,10 +216,9 @@ SIZES = {
 
 
 def heads_of_width(file: WeightFile, width: int, notes: list[str], *, scaled: bool = False) -> int:
-    """Heads of the published models of this width, for files that do not record them.
+    """Heads of the published models of this width, for files that do not record them. Adds a note.
 
-    At width 1536 they differ: DINOv2's ViT-g, which has LayerScale (`scaled`), has 24. Adds a note.
-    UserError where no published model, or more than one number, has this width.
+    At width 1536 they differ: DINOv2's ViT-g, which has LayerScale (`scaled`), has 24.
     """
     number = dict(SIZES.values()).get(width)
     if width == 1536:

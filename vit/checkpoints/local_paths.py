@@ -1,8 +1,4 @@
-"""Model directories without paths of this machine, user names and secrets of URLs.
-
-A recipe names the data and the weights as they were typed. For everyone else only the last part of
-such a path means something.
-"""
+"""Model directories without paths of this machine, user names and secrets of URLs."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +20,7 @@ _INSIDE = re.compile(
 def without_local_paths(value: Any, option: str = "") -> Any:
     """A copy of plain JSON values in which every local path is only its last part.
 
-    Addresses stay, without user, password and query. `option`: the key that the value belongs to.
+    Addresses stay, without user, password and query. `option`: the key of the value.
     """
     if isinstance(value, Mapping):
         return {key: without_local_paths(item, str(key)) for key, item in value.items()}

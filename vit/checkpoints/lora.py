@@ -1,8 +1,7 @@
-"""Low-rank updates of weights (LoRA, Hu et al., arXiv:2106.09685, section 4.1): names and products.
+"""Low-rank updates of weights (LoRA, arXiv:2106.09685, section 4.1): W + B A for a frozen W.
 
-A layer with the frozen weight W computes as if it had W + B A. A joint matrix of queries, keys and
-values has factors for each of the three, as if they were three layers. The scale is 1 (alpha is the
-rank, in the paper's and peft's terms).
+A joint matrix of queries, keys and values has factors for each of the three. The scale is 1 (alpha
+is the rank, in the paper's terms).
 Shapes: g blocks of rows (3 or 1), r rank, d inputs, k outputs of a block.
 """
 

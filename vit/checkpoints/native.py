@@ -1,9 +1,8 @@
 """Our own format: model.safetensors and config.json in one directory.
 
-config.json says everything needed to use the model: architecture, class names, preprocessing, and
-what made it. The same description is in the header of model.safetensors, so that the file alone is
-enough, and so that a crash between the two renames cannot pair one model with another's words.
-A SHA-256 of the tensors is checked whenever they are loaded.
+config.json has architecture, class names, preprocessing, and the recipe. The header of
+model.safetensors has the same, so that the file alone is enough, and a crash between the two
+renames cannot pair one model with another's description. Loading checks a SHA-256 of the tensors.
 """
 
 import hashlib
@@ -50,7 +49,7 @@ def save_native(
 
 
 def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
-    """A model directory of this package, which has a place for everything."""
+    """A model directory of this package."""
     check_names(info.classes, config.num_classes)
     # Also undoes sharing: safetensors refuses tensors that overlap in memory.
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
@@ -78,10 +77,7 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
 
 
 def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
-    """A saved model in evaluation mode, with the dtype it was saved in, and its description.
-
-    The tensors are memory-mapped: nothing is copied, and pages are read when they are needed.
-    """
+    """A saved model in evaluation mode, in its own dtype and memory-mapped; its description."""
     file = open_weights(directory)
     if not matches(file):
         raise UserError(f"{directory} is no model of this package; {convert_command(directory)}")
@@ -93,13 +89,13 @@ def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
 
 
 def convert_command(path: str | Path) -> str:
-    """The command line, for a message, that makes a model directory of weights of another kind."""
+    """The command line that makes a model directory of other weights, for a message."""
     target = f"{Path(path).absolute().stem}_vit"
     return f"convert it: vit convert {shlex.quote(str(path))} {shlex.quote(target)} --to native"
 
 
 def matches(file: WeightFile) -> bool:
-    """True for a file that this package saved, by its description: our names are also timm's."""
+    """True for a file that this package saved, by its description."""
     return FORMAT in file.header or file.config.get("format") == FORMAT or file.vit is not None
 
 
@@ -174,9 +170,7 @@ def _checked(values: Mapping[str, Any], path: Path) -> tuple[ModelConfig, Native
 def _verify(file: WeightFile, expected: str) -> None:
     tensors = {name: file.read(name) for name in file.shapes}
     if fingerprint(tensors) != expected:
-        raise UserError(
-            f"{file.path} is damaged: its tensors do not have the SHA-256 they were saved with"
-        )
+        raise UserError(f"{file.path} is damaged: its tensors have changed since they were saved")
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:

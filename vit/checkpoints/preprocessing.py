@@ -1,7 +1,4 @@
-"""How other projects write down what happens to an image, as fields of `vit.preprocessing`.
-
-All functions take and return the plain values of `Preprocess.to_dict()`.
-"""
+"""Image preparation as other projects write it down, from and to `Preprocess.to_dict()`."""
 
 import math
 import re
@@ -16,7 +13,7 @@ _PILLOW = {2: "bilinear", 3: "bicubic"}
 
 
 class Inexpressible(UserError):
-    """A setting with which images are prepared as is not done here; it says which."""
+    """Names a setting with which images cannot be prepared here."""
 
 
 def preparation(
@@ -63,11 +60,11 @@ _OTHERS = ("crop_pct", "do_flip_channel_order", "do_pad", "keep_aspect_ratio", "
 
 
 def from_huggingface(values: dict[str, Any], size: tuple[int, int]) -> dict[str, Any] | None:
-    """preprocessor_config.json; None where it is absent. Inexpressible for what we cannot do.
+    """preprocessor_config.json; None if it is absent. Raises Inexpressible.
 
     A resize to height and width squashes (ViT, DeiT), one to "shortest_edge" keeps the aspect.
     Other factors than 1/255, and no normalising, are folded into mean and std.
-    `size`: the model's, where the file gives none.
+    `size`: the model's, if the file gives none.
     """
     values = {name: value for name, value in values.items() if value is not None}
     if not values:
@@ -123,13 +120,13 @@ def _sides(size: Sequence[int]) -> dict[str, int]:
 
 
 def _colors(mean: Sequence[float], std: Sequence[float]) -> dict[str, Any]:
-    """The fields of pixels; `channels` are given where images are not RGB."""
+    """Mean and std, and `channels` for images that are not RGB."""
     colors = {name: [float(v) for v in values] for name, values in (("mean", mean), ("std", std))}
     return colors if len(mean) == 3 else {**colors, "channels": len(mean)}
 
 
 def _resized(entry: Any, *, is_edge: bool) -> tuple[tuple[int, int], bool]:
-    """(height, width) to which images are resized, and whether it is their shorter side's."""
+    """(height, width) of the resize, and True if it is that of the shorter side."""
     if isinstance(entry, int):
         return (entry, entry), is_edge
     if set(entry) == {"height", "width"}:
@@ -140,7 +137,7 @@ def _resized(entry: Any, *, is_edge: bool) -> tuple[tuple[int, int], bool]:
 
 
 def _folded(values: dict[str, Any]) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and std for pixels in [0, 1], of those for pixels that are rescaled otherwise or not."""
+    """Mean and std for pixels in [0, 1]."""
     mean, std = values["image_mean"], values["image_std"]
     if not values.get("do_normalize", True):
         mean, std = [0.0] * len(mean), [1.0] * len(mean)
@@ -172,7 +169,7 @@ def to_huggingface(values: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def from_timm(values: dict[str, Any]) -> dict[str, Any] | None:
-    """A timm pretrained_cfg; None where it is absent. Inexpressible for what we cannot do."""
+    """A timm pretrained_cfg; None if it is absent. Raises Inexpressible."""
     modes = {"center": "crop", "squash": "squash"}
     mode, filter_ = values.get("crop_mode", "center"), values.get("interpolation", "bicubic")
     if not {"mean", "std", "input_size"} <= set(values):
@@ -194,21 +191,17 @@ def from_timm(values: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def timms_fraction(side: int, crop_pct: float) -> float:
-    """Our crop_fraction for timm's.
-
-    timm rounds the resized side down where we round to the nearest: 224 / 0.9 is 248 and 249.
-    """
+    """Our crop_fraction for timm's, which rounds the resized side down: 224 / 0.9 to 248."""
     resized = math.floor(side / crop_pct)
     return crop_pct if resized == round(side / crop_pct) else side / resized
 
 
-def to_timm(values: dict[str, Any], in_channels: int) -> dict[str, Any]:
+def to_timm(values: dict[str, Any]) -> dict[str, Any]:
     """The fields of a timm pretrained_cfg that make timm do the same."""
     side, fraction = values["image_size"][0], values["crop_fraction"]
     if (resized := round(side / fraction)) != math.floor(side / fraction):
         fraction = min(side / (resized + 0.5), 1.0)
     return {
-        "input_size": [in_channels, *values["image_size"]],
         "interpolation": values["interpolation"],
         "crop_pct": fraction,
         "crop_mode": "squash" if values["resize"] == "squash" else "center",

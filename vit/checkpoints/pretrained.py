@@ -26,6 +26,7 @@ from vit.checkpoints.published import Published
 from vit.checkpoints.report import LoadReport, print_report
 from vit.errors import UserError
 from vit.models.config import ViTConfig
+from vit.models.fields import as_size
 from vit.models.zoo import Model, build_model, model_config
 
 
@@ -59,9 +60,8 @@ def create_model(
     `name`: an architecture (`vit models`), or NAME.TAG of published weights (`vit models
     --weights`), which are loaded. `num_classes`: 0 for a backbone; with `pretrained`, None keeps
     the file's head. `image_size`: pixels, one side or (height, width). `pretrained`: see
-    `load_pretrained`; True means the published weights of `name`, False random ones.
-    `report` receives the account of the load; by default it is printed. `overrides`: fields of
-    ViTConfig or ResNetConfig. In training mode, as every new module.
+    `load_pretrained`; True means the published weights of `name`, False random ones. `report`
+    receives the account of the load. `overrides`: fields of ViTConfig or ResNetConfig.
     """
     name, pretrained = _published(name, pretrained)
     if pretrained is not None:
@@ -114,18 +114,16 @@ def load_pretrained(
     published_size: bool = True,
     **overrides: Any,
 ) -> tuple[Model, LoadReport]:
-    """A model with the weights of a file, in float32, and the account of what was done.
+    """A model with the weights of a file, in float32, and the account of the load.
 
     `pretrained`: a name of published weights (`vit models --weights`), whose image size and
-    normalisation are the published ones; an address (hf://org/repo, gs://bucket/file, https://...;
-    see vit/checkpoints/hub.py); a run or model directory; or a file (.safetensors, .npz, .pth) of
-    Google, timm, torchvision, Hugging Face, DINOv2 or ours; what it is, its contents say. Facts
-    that change the logits and that it does not record are taken from `overrides` (num_heads,
-    activation, pos_embed), or it is refused.
-    `classes`: names of the classes wanted; the head is kept where they are the file's, else zero.
-    `published_size`: False keeps the positions that a name's file has, where they are for other
-    images than the published ones (DINOv2).
-    Raises UserError for a file that is damaged, needs code to be executed, or does not fit.
+    normalisation are the published ones; an address (hf://org/repo, gs://bucket/file, https://...);
+    a run or model directory; or a file (.safetensors, .npz, .pth) of Google, timm, torchvision,
+    Hugging Face, DINOv2 or ours. Facts that change the logits and that it does not record are
+    taken from `overrides` (num_heads, activation, pos_embed), or it is refused.
+    `classes`: the head is kept if the file has the same ones, else it is zero.
+    `published_size`: False keeps a file's own positions (DINOv2's are for larger images).
+    UserError for a file that is damaged, needs code to be executed, or does not fit.
     """
     check_names(classes)
     recognised, row = _open(pretrained, image_size, overrides)
@@ -181,9 +179,9 @@ def inspect_pretrained(pretrained: str | Path, **facts: Any) -> PretrainedInfo:
     config = recognised.config
     if row is not None:
         config = replace(config, image_size=size or row.size)
-        if not row.outputs:
-            config = replace(config, num_classes=0)
-        if not row.outputs and isinstance(config, ViTConfig):
+    if row is not None and not row.outputs:
+        config = replace(config, num_classes=0)
+        if isinstance(config, ViTConfig):
             config = replace(config, representation_size=None)  # goes with the head
     return PretrainedInfo(
         source=row.name if row is not None else str(pretrained),
@@ -203,15 +201,15 @@ def _open(
     """The file of a name, an address or a path; with the row of published weights for a name."""
     hints = dict(overrides)
     if image_size is not None:
-        side = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-        hints["image_size"] = side
+        hints["image_size"] = as_size(image_size)
     path, row = locate(pretrained)
     if row is not None:
         hints = row.facts | hints
     file = replace(open_weights(path), hints=hints)
     recognised = recognise(file)
-    unexpected = set(file.shapes) - recognised.used - set(recognised.left_out)
-    recognised.unexpected = sorted(unexpected)
+    recognised.unexpected = sorted(
+        file.shapes.keys() - recognised.used - recognised.left_out.keys()
+    )
     if row is not None:
         _check_architecture(recognised, row.architecture, path)
         if row.outputs and recognised.config.num_classes != row.outputs:
@@ -219,13 +217,12 @@ def _open(
                 f"{path} is not {row.name}: it has {recognised.config.num_classes:,} outputs "
                 f"instead of {row.outputs:,}"
             )
-        # It knows how images are prepared, and what a file alone does not say.
         recognised.preprocess, recognised.unprepared, recognised.notes = row.preprocess(), "", []
     return recognised, row
 
 
 def _check_architecture(recognised: Recognised, name: str, source: str | Path) -> None:
-    """UserError where the file has another architecture; names the weights of this one."""
+    """UserError for another architecture; names the weights of this one."""
     differing = same_architecture(recognised.config, model_config(name))
     if differing:
         rows = published.table().values()

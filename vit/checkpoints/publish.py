@@ -14,10 +14,7 @@ _SHOWN_CLASSES = 50
 
 
 def model_card(directory: str | Path, repository: str) -> str:
-    """README.md for a run or model directory of ours, as it will be found at `org/name`.
-
-    Recipe, data, metrics and classes, where the model knows them, and how to use it.
-    """
+    """README.md of `org/name` for a run or model directory of ours."""
     info = inspect_pretrained(_model_directory(directory))
     extra = info.extra
     lines = [
@@ -59,7 +56,7 @@ def model_card(directory: str | Path, repository: str) -> str:
 
 
 def _model_directory(directory: str | Path) -> Path:
-    """The model directory that is meant: itself, or the one in a run directory."""
+    """The directory itself, or the model directory in a run directory."""
     path = Path(directory)
     for folder in (path / "model", path):
         if read_json(folder / "config.json").get("format") == "vit":
@@ -79,13 +76,10 @@ def push_to_hub(
 ) -> str:
     """Uploads the model of a run or model directory to `org/name`; returns its hf:// address.
 
-    Uploads model.safetensors, config.json and README.md, a card that is written first;
-    one that is there already is kept. Of local paths only the last part is published. Uses the
-    login of huggingface_hub (`hf auth login`, or HF_TOKEN). `overwrite`: add the model to a
-    repository that holds one; its history keeps the older one.
-
-    Raises UserError for a directory that is not ours, a repository that holds a model, or when the
-    hub refuses.
+    Uploads model.safetensors, config.json and README.md, a card that is written unless there is
+    one. Of local paths only the last part is published. Uses the login of huggingface_hub (`hf auth
+    login`, or HF_TOKEN). `overwrite`: add the model to a repository that holds one, which is
+    refused without it; the history keeps the older one.
     """
     path = _model_directory(directory)
     card = model_card(path, repository)

@@ -1,9 +1,9 @@
-"""Published weights by name: NAME.TAG -> address, digest, licence and what the images become.
+"""Published weights by name: NAME.TAG -> address, digest, licence and preprocessing.
 
-The table is published.json, a row a line, the default tag of an architecture first. Each row says
-what confirms it (`source`): an entry of timm, a weight enum of torchvision, or a page by its key in
-"pages". "defaults" says which weights timm and torchvision mean by a name without a tag.
-tests/checkpoints/test_published.py derives both from those again.
+The table is published.json, a row a line, the default tag of an architecture first. `source`
+confirms a row: an entry of timm, a weight enum of torchvision, or a page by its key in "pages".
+"defaults": the weights that timm and torchvision mean by a name without a tag.
+tests/checkpoints/test_published.py derives both again.
 """
 
 import json
@@ -19,7 +19,6 @@ from vit.models.config import ViTConfig
 from vit.models.zoo import canonical_name, model_config
 from vit.reading import irregular
 
-NON_COMMERCIAL = "-nc-"
 _HUB_PREFIX = re.compile(r"^(hf-hub:|hf_hub:)")
 _REPOSITORY = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
 # A name has at most the hub's one slash, and does not end like a file.
@@ -29,21 +28,20 @@ _FILE = re.compile(r"\.(safetensors|npz|ckpt|pth?|pt|bin|json|gz|zip)$")
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One row of the table."""
+    """One row of the table. The fields that end in `source`, and `images`, are keys of `pages`."""
 
     name: str
     """NAME.TAG; NAME is an architecture of `vit models`."""
     address: str
-    """https:// or gs://."""
     format: str
-    """Whose layout it has: google, timm or torchvision."""
+    """google, timm or torchvision."""
     bytes: int
     estimated: bool
     """`bytes` follows from the number of parameters only."""
     licence: str
     """SPDX identifier, in lower case."""
     outputs: int
-    """Classes of the head; 0 without one. A head of zeros counts as none."""
+    """Classes of the head; 0 without one, or with one of zeros."""
     image_size: int
     """Side of the images, in pixels, for which the accuracy is published."""
     crop_fraction: float
@@ -51,17 +49,15 @@ class Published:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     source: str
-    """The page or library that confirms the row."""
     sha256: str | None = None
-    """Digest, or its first digits, where somebody publishes it."""
+    """Digest, or its first digits."""
     digest_source: str | None = None
-    """The page that has the digest; None where the name of the file has it."""
+    """None if the name of the file has the digest."""
     gated: bool = False
-    """The licence's own terms have to be accepted first, on its page (`licence_source`)."""
+    """The licence's own terms have to be accepted first, on its page."""
     licence_source: str | None = None
-    """The page that has the licence; None where `source` has it."""
     images: str | None = None
-    """The page that has image size and crop; None where `source` has them."""
+    """The page with image size and crop, if it is not `source`."""
     accuracy: float | None = None
     """Top-1 on ImageNet in percent; of a backbone, of a linear classifier on its features."""
     accuracy_source: str | None = None
@@ -72,17 +68,17 @@ class Published:
 
     @property
     def architecture(self) -> str:
-        """The name of the model without the tag."""
+        """The name without the tag."""
         return self.name.partition(".")[0]
 
     @property
     def non_commercial(self) -> bool:
         """The licence forbids commercial use."""
-        return NON_COMMERCIAL in self.licence
+        return "-nc-" in self.licence
 
     @property
     def terms(self) -> str:
-        """The licence, and what a user has to know of it before a download."""
+        """The licence, with a warning if it has unusual terms."""
         if self.non_commercial:
             return f"{self.licence}, NOT FOR COMMERCIAL USE"
         if self.gated:
@@ -92,7 +88,7 @@ class Published:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Fields of the configuration that its file does not record: the form of the positions."""
+        """Fields of the configuration that its file does not record."""
         config = model_config(self.architecture)
         if not isinstance(config, ViTConfig) or config.rotary is None:
             return {}
@@ -105,13 +101,13 @@ class Published:
 
     @property
     def amount(self) -> str:
-        """'346 MB', with ~ where it is estimated."""
+        """'346 MB', or '~346 MB' if it is estimated."""
         number = self.bytes / 1e6
         text = f"{number / 1e3:.1f} GB" if number >= 1000 else f"{number:.0f} MB"
         return f"~{text}" if self.estimated else text
 
     def preprocess(self) -> dict[str, Any]:
-        """How images are brought to the model: `Preprocess.to_dict()`."""
+        """`Preprocess.to_dict()`."""
         from vit.checkpoints.preprocessing import timms_fraction  # torch: not to print the table
         from vit.preprocessing import Preprocess
 
@@ -132,7 +128,11 @@ class Published:
 @lru_cache(maxsize=1)
 def table() -> dict[str, Published]:
     """Every row by its name, in the order of the file."""
-    return {name: _row(name, row) for name, row in _file()["weights"].items()}
+    rows = {}
+    for name, row in _file()["weights"].items():
+        row |= {"mean": tuple(row["mean"]), "std": tuple(row["std"])}
+        rows[name] = Published(name=name, **row)
+    return rows
 
 
 def pages() -> dict[str, str]:
@@ -151,17 +151,8 @@ def _file() -> dict[str, dict[str, Any]]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _row(name: str, values: dict[str, Any]) -> Published:
-    return Published(
-        name=name, **{**values, "mean": tuple(values["mean"]), "std": tuple(values["std"])}
-    )
-
-
 def find(text: str) -> Published:
-    """The row of a name: NAME.TAG, NAME alone (its default tag), timm's or the hub's spelling.
-
-    UserError names the nearest, or says why there is none.
-    """
+    """The row of a name: NAME.TAG, NAME alone (its default tag), timm's or the hub's spelling."""
     row = _exact(text)
     if row is not None:
         return row
@@ -177,7 +168,7 @@ def find(text: str) -> Published:
             f"{theirs} means {defaults()[theirs]} in timm, which is not in the table; of this "
             f"architecture and image size there are {', '.join(rows)}"
         )
-    name = _known(bare.partition(".")[0])
+    name = _architecture(bare.partition(".")[0])
     tags = [row for row in table() if row.partition(".")[0] == name]
     if tags:
         hint = f"; of this architecture there are {', '.join(tags)}"
@@ -193,10 +184,7 @@ def find(text: str) -> Published:
 
 
 def named(text: object) -> Published | None:
-    """The row that `text` means, None where it is an address, or a path and cannot be a name.
-
-    A file or directory of that name comes first. UserError as for `find`.
-    """
+    """The row that `text` means; None for an address, a path, or a file of that name."""
     if not isinstance(text, str) or not text or "://" in text:
         return None
     if irregular(Path(text).expanduser()) != "missing":
@@ -208,24 +196,22 @@ def named(text: object) -> Published | None:
 
 def means_weights(text: str) -> bool:
     """True for a model's name that means weights too: with a tag, or a repository of the hub."""
-    return "." in text or ("/" in text and _known(text) is None)
+    return "." in text or ("/" in text and _architecture(text) is None)
 
 
 def _exact(text: str) -> Published | None:
-    """The row of a spelling that is known, None for any other."""
     bare = _HUB_PREFIX.sub("", text)
     theirs = _their_names().get(bare.removeprefix("timm/"))
     if theirs is not None:
         return table()[theirs]
     name, dot, tag = bare.partition(".")
-    ours = _known(name)
+    ours = _architecture(name)
     if ours is None or dot:
         return table().get(f"{ours}.{tag.lower()}")
     return next((row for row in table().values() if row.architecture == ours), None)
 
 
-def _known(name: str) -> str | None:
-    """The architecture of that name, None where there is none."""
+def _architecture(name: str) -> str | None:
     try:
         return canonical_name(name)
     except UserError:

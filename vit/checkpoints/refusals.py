@@ -1,8 +1,4 @@
-"""Families of ViTs that are refused, and the reason that a person is told.
-
-A name that no list of equal families has is refused, and so is a file with missing or unexpected
-tensors. The reasons here are for families whose names and files people have.
-"""
+"""Reasons for refusing families of ViTs that are published but compute other logits here."""
 
 import re
 from collections.abc import Iterable
@@ -39,13 +35,13 @@ _SIGNS = (
 
 
 def reason(name: str) -> str:
-    """A part of the models of that name that ours do not have; "" where nothing is known."""
+    """A part of the models of that name that ours do not have, or ""."""
     parts = (why for start, why in _FAMILIES if re.search(rf"(^|[_./-])({start})", name.lower()))
     return next(parts, "")
 
 
 def refused(owner: str, name: str) -> UserError:
-    """For a family of a project that is on no list of equal ones."""
+    """For a family that is on no list of equal ones."""
     if why := reason(name):
         return UserError(f"{owner}'s {shorten(name)} has {why}, which is not supported here")
     return UserError(
@@ -54,7 +50,7 @@ def refused(owner: str, name: str) -> UserError:
 
 
 def check_signs(path: object, keys: Iterable[str]) -> None:
-    """UserError where the name of a tensor shows a part that our models do not have."""
+    """UserError if a tensor's name shows a part that our models do not have."""
     keys = list(keys)
     for sign, why in _SIGNS:
         if any(re.search(sign, key) for key in keys):

@@ -1,4 +1,4 @@
-"""The account of a load of weights, for people and for programs."""
+"""The account of a load of weights."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +8,7 @@ from vit.console import say
 
 @dataclass(kw_only=True)
 class LoadReport:
-    """An account of one load. Nothing that differs from the file happens without a word here."""
+    """Every difference between a file and the model that it was loaded into."""
 
     source: str
     format: str
@@ -19,24 +19,24 @@ class LoadReport:
     reinitialised: list[str] = field(default_factory=list)
     """Parts with fresh weights: "head", or nothing."""
     head: str = ""
-    """Why and with what the head was replaced."""
+    """Its replacement, and the reason."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Parts of the file that are not used -> why."""
+    """Parts of the file that are not used -> reason."""
     classes: list[str] | None = None
-    """Class names in the order of the model's logits, where known."""
+    """In the order of the logits, if known."""
     preprocess: dict[str, Any] | None = None
-    """`Preprocess.to_dict()`, where known."""
+    """`Preprocess.to_dict()`, if known."""
     unprepared: str = ""
     """The setting of the file with which images cannot be prepared here."""
     multilabel: bool = False
-    """Each output is a class of its own: a sigmoid, no softmax."""
+    """Each output is a sigmoid; no softmax."""
     thresholds: list[float] | None = None
-    """Of each class, where `multilabel` and known: a probability above it is a yes."""
+    """Of each class, if `multilabel` and known: a probability above it is a yes."""
     notes: list[str] = field(default_factory=list)
     """Assumptions."""
 
     def lines(self) -> list[str]:
-        """For printing: one line, and one more for everything out of the ordinary."""
+        """One line, and one more for each difference and note."""
         text = [f"loaded {self.loaded} tensors from {self.source} ({self.format})"]
         text += [f"resized: {change}" for change in self.resized]
         if self.head:
@@ -46,5 +46,5 @@ class LoadReport:
 
 
 def print_report(report: LoadReport) -> None:
-    """Prints the report to stderr, where it does not mix with results."""
+    """Prints to stderr."""
     say("\n".join(report.lines()))

@@ -1,7 +1,5 @@
-"""Writing safetensors without numpy.
+"""Writing safetensors without numpy and without a copy: a length, a JSON header and the bytes.
 
-The safetensors package turns tensors into numpy arrays to save them; the format itself is a length,
-a JSON header and the bytes. Nothing is copied here, so saving needs no memory beyond the model's.
 Source: github.com/huggingface/safetensors, "Format".
 """
 

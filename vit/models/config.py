@@ -53,10 +53,8 @@ def gated_width(mlp_dim: int, activation: Activation) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
-    """Rotary positions of DINOv3 (arXiv:2508.10104): queries and keys of the patches are turned by
-    angles that grow with their row and column (arXiv:2104.09864, in two axes), from -1 to 1 along
-    each axis whatever the grid. Prefix tokens are not turned.
-    """
+    """Rotary positions of DINOv3 (arXiv:2508.10104): queries and keys of the patches turn by angles
+    that grow with row and column (arXiv:2104.09864), from -1 to 1 along each axis of any grid."""
 
     period: float = 100.0
     """The longest period over the shortest one; the others are a geometric series between them."""
@@ -78,7 +76,7 @@ class Rotary:
 
     @classmethod
     def of(cls, values: Any) -> "Rotary":
-        """From plain JSON types. UserError names what is no form of rotary positions known here."""
+        """From plain JSON types."""
         if isinstance(values, Rotary):
             return values
         if not isinstance(values, Mapping):
@@ -98,7 +96,7 @@ class ViTConfig:
     patch_size: int = 16
     """Stride of the tokens in pixels; for a hybrid it includes the stride of the ResNet."""
     in_channels: int = 3
-    """Channels of the input images."""
+    """Channels of the images."""
     num_classes: int = 1000
     """Outputs of the head; 0 builds a backbone that returns pooled features."""
     width: int = 768
@@ -225,22 +223,15 @@ class ViTConfig:
     @property
     def stem_stride(self) -> int:
         """Stride of the ResNet stem in pixels; 1 without a stem."""
-        if self.stem_depths is None:
-            return 1
-        return 4 * 2 ** max(len(self.stem_depths) - 1, 0)
+        return 1 if self.stem_depths is None else 4 * 2 ** max(len(self.stem_depths) - 1, 0)
 
     @property
     def stem_channels(self) -> int:
-        """Input channels of the patch embedding: the image's, or those of the ResNet stem.
-
-        A stage outputs 4 times the channels of its 3x3 convolutions, which double per stage
-        (arXiv:1512.03385, table 1).
-        """
+        """Input channels of the patch embedding (arXiv:1512.03385, table 1, for a ResNet stem)."""
         if self.stem_depths is None:
             return self.in_channels
-        if not self.stem_depths:
-            return ROOT_CHANNELS
-        return 4 * ROOT_CHANNELS * 2 ** (len(self.stem_depths) - 1)
+        stages = len(self.stem_depths)
+        return 4 * ROOT_CHANNELS * 2 ** (stages - 1) if stages else ROOT_CHANNELS
 
     @property
     def num_patches(self) -> int:
@@ -249,21 +240,17 @@ class ViTConfig:
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Number of learned tokens before the patches: class, distillation, registers."""
+        """Learned tokens before the patches: class, distillation, registers."""
         return self._num_slot_tokens + self.num_registers
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens of an image of `size`, including prefix tokens: n in attention."""
+        """Tokens of an image of `size`, with the prefix: n in attention."""
         return self.num_prefix_tokens + self.num_patches
 
     @property
     def num_position_slots(self) -> int:
-        """Entries of a learned position table before those of the patches.
-
-        One each for class and distillation token (arXiv:2010.11929, equation 1), or none (DeiT-III,
-        arXiv:2204.07118); registers have no positions (arXiv:2309.16588).
-        """
+        """Entries of a learned position table before those of the patches."""
         return self._num_slot_tokens if self.pos_embed_class_slot else 0
 
     @property
@@ -279,9 +266,8 @@ class ViTConfig:
     @property
     def num_features(self) -> int:
         """Input width of the head, after pooling and the tanh layer."""
-        if self.representation_size is not None:
-            return self.representation_size
-        return self.pooled_width
+        size = self.representation_size
+        return self.pooled_width if size is None else size
 
     @property
     def pooled_width(self) -> int:

@@ -18,11 +18,10 @@ from vit.shapes import Float
 
 
 class KeylessBias(nn.Linear):
-    """The joint matrix of queries, keys and values in which the bias of the keys is not used.
+    """The joint matrix of queries, keys and values without the bias of the keys.
 
-    DINOv3 (dinov3/layers/attention.py, LinearKMaskedBias). Without rotary positions such a bias
-    adds the same number to all scores of a query, which softmax ignores; after a rotation it does
-    not. It stays in the state dict, so that its shape is that of every other model.
+    DINOv3 (dinov3/layers/attention.py, LinearKMaskedBias). After a rotation such a bias changes
+    scores. It stays in the state dict, so that the shape is that of every other model.
     """
 
     def forward(self, input: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d3"]:
@@ -58,9 +57,8 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """Two linear layers with a GELU between them; dropout follows both (appendix B.1).
 
-    The GELU is exact, or the tanh approximation (arXiv:1606.08415, section 2).
     With "swiglu", fc1 computes gate and value, and SiLU(gate) * value replaces the GELU
-    (arXiv:2002.05202, section 2; DINOv2's ViT-g, where the layers are called w12 and w3).
+    (arXiv:2002.05202, section 2).
     """
 
     def __init__(
@@ -114,9 +112,6 @@ class DropPath(nn.Module):
             mask = (self.draws < keep).to(x.dtype)[:, None, None]
         return x * (mask / keep)
 
-    def extra_repr(self) -> str:
-        return f"rate={self.rate:.3f}"
-
 
 class Block(nn.Module):
     """One encoder layer: the paper's equations 2 and 3."""
@@ -147,7 +142,7 @@ class Block(nn.Module):
         self.ls2, self.drop_path2 = branch_end()
 
     def forward(self, x: Float[Tensor, "b n d"], *rotation: Rotation) -> Float[Tensor, "b n d"]:
-        """`rotation`: what turns queries and keys, in a model with rotary positions; else none."""
+        """`rotation`: one in a model with rotary positions, else none."""
         x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), *rotation)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
 

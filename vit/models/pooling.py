@@ -11,10 +11,8 @@ from vit.shapes import Float
 
 
 class AttentionPool(nn.Module):
-    """Multihead attention pooling, "MAP" (arXiv:2106.04560, section 3.4).
-
-    A learned query attends to the tokens; a residual MLP follows (big_vision, models/vit.py).
-    """
+    """Multihead attention pooling, "MAP" (arXiv:2106.04560, section 3.4; big_vision, MAPHead): a
+    learned query attends to the tokens; a residual MLP follows."""
 
     def __init__(
         self, width: int, num_heads: int, mlp_dim: int, norm: nn.Module, activation: Activation

@@ -197,14 +197,14 @@ def init_convolutions(model: nn.Module) -> None:
 
 
 class ResNet(nn.Module):
-    """BiT ResNet-v2 (arXiv:1912.11370, section 3.1). Any height and width.
+    """BiT ResNet-v2 (arXiv:1912.11370, section 3.1), for images of any size.
 
-    Has the methods and attributes of `VisionTransformer`. Its layers are its stages, and
-    `patch_size` is the stride of the last one.
+    Methods and attributes are those of `VisionTransformer`; layers are stages, and `patch_size` is
+    the stride of the last one.
     """
 
     preprocess: dict[str, Any] | None = None
-    """Preprocessing of the weights: {} if not recorded, None for fresh weights."""
+    """As in `VisionTransformer`."""
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
@@ -274,21 +274,16 @@ class ResNet(nn.Module):
         norm: bool = True,
         return_cls: bool = False,
     ) -> list[Any]:
-        """Maps `b d h w` after some of the stages (`b n d` without `reshape`).
+        """Maps `b d h w` after some of the stages, as in `VisionTransformer`.
 
-        `layers`: number of last stages, or indices (negative ones count from the end). Channels and
-        strides are `layer_channels` and `layer_strides`. `norm` applies the final norm and ReLU,
-        to the last stage only. With `return_cls` each entry is a pair of the map and None, as for
-        a ViT without a class token.
+        `norm` applies the final norm and ReLU, to the last stage only. There is no class token.
         """
         check_channels(images, self.config.in_channels)
         indices, last = layer_indices(layers, len(self.stages)), len(self.stages) - 1
         # Zeros as in BiT, not -inf: maps before the first norm may be negative.
         x = F.max_pool2d(F.pad(self.stem(images), (1, 1, 1, 1)), 3, 2)
         outputs = {}
-        for s, stage in enumerate(self.stages):
-            if s > max(indices):
-                break
+        for s, stage in enumerate(self.stages[: max(indices) + 1]):
             x = stage(x, self.activation_checkpointing)
             if s in indices:
                 y = F.relu(self.norm(x)) if norm and s == last else x

@@ -1,9 +1,8 @@
-"""Rotary positions: queries and keys of the patches are turned by angles of their place.
+"""Rotary positions: queries and keys of the patches turn by angles of their place.
 
-RoFormer (arXiv:2104.09864) in two axes: a pair of channels of a head turns by (coordinate times
-frequency), half of the pairs by the row and half by the column, so that the product of a query and
-a key depends on the difference of their places only. DINOv3 (arXiv:2508.10104; official code:
-dinov3/layers/rope_position_encoding.py).
+RoFormer (arXiv:2104.09864) in two axes: a pair of channels turns by (coordinate times frequency),
+half of the pairs by the row and half by the column, so that a score depends on the difference of
+two places only. DINOv3 (arXiv:2508.10104; dinov3/layers/rope_position_encoding.py).
 Shapes: b batch, m tokens (prefix tokens first), n = gh gw patches row by row, e channels per head.
 """
 
@@ -29,8 +28,8 @@ class Rotation(NamedTuple):
 def rotated(x: Float[Tensor, "b heads m e"], rotation: Rotation) -> Float[Tensor, "b heads m e"]:
     """Queries or keys with the patches turned, in the dtype of `x`; computed in the table's.
 
-    Channels i and i + e / 2 turn together. In memory a token's heads stay side by side, as in the
-    product that `x` is a part of, so that the output of attention needs no copy.
+    Channels i and i + e / 2 turn together. In memory a token's heads stay side by side, so that the
+    output of attention needs no copy.
     """
     prefix, patches = x.transpose(1, 2).tensor_split([rotation.num_prefix], dim=1)  # b n heads e
     first, second = patches.chunk(2, dim=-1)
@@ -50,10 +49,7 @@ class RotaryEmbedding(nn.Module):
         self.head_size, self.num_prefix = config.head_size, config.num_prefix_tokens
 
     def forward(self, grid: tuple[int, int], like: Tensor) -> Rotation:
-        """The rotation for (rows, columns) of patches, on the device of `like`.
-
-        At least float32, whatever the dtype of the model: bfloat16 has too few digits for angles.
-        """
+        """For (rows, columns) of patches, on the device of `like`, in float32 at least."""
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         count = self.head_size // 4
         exponents = torch.arange(count, dtype=torch.float32, device=like.device) / count

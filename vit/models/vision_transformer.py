@@ -24,17 +24,16 @@ from vit.shapes import Float
 
 
 class VisionTransformer(nn.Module):
-    """Patches, encoder, head. Initialized as in the official code (vit_jax/models_vit.py).
+    """Patches, encoder, head.
 
     Attributes: `num_features` (input width of the head), `patch_size` (token stride in pixels),
     `layer_channels` and `layer_strides` (of `intermediate_layers`), `num_prefix_tokens` (before the
     patches), and `activation_checkpointing`: if True, the backward pass recomputes each layer, with
-    about 1/depth of the memory and 4/3 of the work. `preprocess` is the recorded preprocessing of
-    the weights, for `vit.transforms`.
+    about 1/depth of the memory and 4/3 of the work.
     """
 
     preprocess: dict[str, Any] | None = None
-    """Preprocessing of the weights: {} if not recorded, None for fresh weights."""
+    """Preprocessing of the weights, for `vit.transforms`: {} if not recorded, None if fresh."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -50,10 +49,8 @@ class VisionTransformer(nn.Module):
         self.cls_token = _token(1, d) if config.class_token else None
         self.dist_token = _token(1, d) if config.distillation_token else None
         self.reg_token = _token(config.num_registers, d) if config.num_registers else None
-        self.pos_embed = None
-        if config.pos_embed == "learned":
-            self.pos_embed = _token(config.num_positions, d)
-        # Not in the state dict: the configuration determines them.
+        learned = config.pos_embed == "learned"
+        self.pos_embed = _token(config.num_positions, d) if learned else None
         self.fixed_positions: Tensor | None
         fixed = sincos2d(config.grid, d) if config.pos_embed == "sincos2d" else None
         self.register_buffer("fixed_positions", fixed, persistent=False)
@@ -104,7 +101,7 @@ class VisionTransformer(nn.Module):
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
         """Logits, or the input `b d` of the head if num_classes is 0.
 
-        A distilled model returns the mean of its two heads (DeiT, arXiv:2012.12877, section 4).
+        Distilled: the mean of the two heads (DeiT, arXiv:2012.12877, section 4).
         """
         return self.forward_head(self.features(images))
 
@@ -122,10 +119,7 @@ class VisionTransformer(nn.Module):
         return x if pre_logits else self.head(x)
 
     def reset_classifier(self, num_classes: int) -> None:
-        """Replaces the head with a zero-initialized one of `num_classes` outputs; 0 removes it.
-
-        Distilled models get two new heads. Pooling and the pre-logits layer are kept, as in timm.
-        """
+        """Replaces each head with one of zeros; 0 outputs remove it. The tanh layer stays."""
         self.config = replace(self.config, num_classes=num_classes)
         weight = self.patch_embed.proj.weight
         for name in ("head", "head_dist"):
@@ -146,10 +140,7 @@ class VisionTransformer(nn.Module):
         return self.head(self.fc_norm(tokens[:, 0])), self.head_dist(self.fc_norm(tokens[:, 1]))
 
     def features(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n d"]:
-        """All tokens after the final LayerNorm: class, distillation, registers, patches.
-
-        With `norm_after_pool` they are not normalised, as in timm.
-        """
+        """All tokens, prefix first, after the final LayerNorm (unless `norm_after_pool`)."""
         return self.encode(*self.embed(images))
 
     def embed(
@@ -170,10 +161,7 @@ class VisionTransformer(nn.Module):
         return self.norm(x)
 
     def pool(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d_pooled"]:
-        """The image representation y of equation 4, as given by `config.pool`.
-
-        For a distilled model the mean of its two tokens, as in timm.
-        """
+        """The y of equation 4, by `config.pool`; distilled: the mean of two tokens, as in timm."""
         patches = tokens[:, self.num_prefix_tokens :]
         if self.attn_pool is not None:
             return self.attn_pool(patches)
@@ -196,10 +184,9 @@ class VisionTransformer(nn.Module):
     ) -> list[Any]:
         """Patch tokens after some layers, like DINOv2's get_intermediate_layers.
 
-        `layers`: number of last layers, or indices (negative ones count from the end). Each entry
-        is `b d gh gw` (rows and columns of patches), or `b n d` without `reshape`; with
-        `return_cls` a pair of it and the class token `b d`, or None if the model has none. `norm`
-        applies the final LayerNorm.
+        `layers`: number of last layers, or indices. Each entry is `b d gh gw`, or `b n d` without
+        `reshape`; with `return_cls` a pair of it and the class token `b d`, if any. `norm` applies
+        the final LayerNorm.
         """
         indices = layer_indices(layers, self.config.depth)
         patches, grid = self.embed(images)
@@ -247,11 +234,7 @@ class VisionTransformer(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """As in vit_jax/models_vit.py: class token and heads zero, positions from N(0, 0.02).
-
-        The tanh layer has Flax's default. Registers are from N(0, 1e-6) as in DINOv2, the
-        distillation token from N(0, 0.02) as in DeiT.
-        """
+        """As in vit_jax/models_vit.py; registers as in DINOv2, distillation token as in DeiT."""
         self.patch_embed.init_weights()
         for token, std in (
             (self.cls_token, 0.0),

@@ -214,7 +214,7 @@ def config_from_dict(values: Any) -> ModelConfig:
 
 
 def model_config(name: str, **overrides: Any) -> ModelConfig:
-    """The configuration of a named model with some fields replaced."""
+    """The configuration of a named model with other values in some fields."""
     config = ZOO[canonical_name(name)].config
     return config_from_dict({**config.to_dict(), **overrides})
 

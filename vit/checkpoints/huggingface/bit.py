@@ -1,4 +1,4 @@
-"""Hugging Face's BiT, read and written. Source: transformers 5.23, models/bit/modeling_bit.py."""
+"""Hugging Face's BiT. Source: transformers 5.23, models/bit/modeling_bit.py."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Class names, and several labels per image, in the config.json of transformers."""
+"""Class names and thresholds in the config.json of transformers."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ THRESHOLDS = "label_thresholds"
 
 
 def label_kind(config: dict[str, Any], num_classes: int) -> dict[str, Any]:
-    """`extra` of a model whose images may have several labels: its scores are sigmoids."""
+    """`extra` of a model with several labels per image."""
     if config.get("problem_type") != "multi_label_classification":
         return {}
     extra = {"multilabel": True}
@@ -30,7 +30,7 @@ def label_kind(config: dict[str, Any], num_classes: int) -> dict[str, Any]:
 
 
 def labels(num_classes: int, classes: list[str] | None) -> dict[str, Any]:
-    """id2label and label2id, with transformers' placeholders where there are no names."""
+    """id2label and label2id, with transformers' placeholders without names."""
     if not num_classes:
         return {}
     names = classes or [f"LABEL_{i}" for i in range(num_classes)]

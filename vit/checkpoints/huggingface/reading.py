@@ -12,12 +12,10 @@ from collections.abc import Iterable, Mapping
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.huggingface.labels import class_names, label_kind
 from vit.checkpoints.layout import (
-    ANTIALIASED,
     HALVES,
     JOINED,
     KEYLESS,
     SAME,
-    LazyTensors,
     MissingFact,
     Recognised,
     Rule,
@@ -32,6 +30,7 @@ from vit.checkpoints.preprocessing import from_huggingface, preparation
 from vit.checkpoints.refusals import check_signs, refused
 from vit.errors import UserError
 from vit.models.config import Activation, PosResize, Rotary, ViTConfig
+from vit.models.fields import as_size
 
 # Family that gives the same logits here -> epsilon of its norms where config.json is silent.
 _EPSILON = {
@@ -61,29 +60,22 @@ _VIT = {
     "mlp.fc1": ("intermediate.dense",),
     "mlp.fc2": ("output.dense",),
 }
-_DINOV2 = {
-    **_VIT,
-    **{name: (name,) for name in ("norm1", "norm2", "mlp.fc1", "mlp.fc2")},
-}
+_DINOV2 = _VIT | {name: (name,) for name in ("norm1", "norm2", "mlp.fc1", "mlp.fc2")}
 _GATED = {"mlp.fc1": ("mlp.gate_proj", "mlp.up_proj"), "mlp.fc2": ("mlp.down_proj",)}
 _ATTENTION = {
     "attn.qkv": tuple(f"attention.{name}_proj" for name in "qkv"),
     "attn.proj": ("attention.o_proj",),
 }
-_DINOV3 = {
-    **_ATTENTION,
-    **{name: (name,) for name in ("norm1", "norm2")},
+_DINOV3 = _ATTENTION | {
+    "norm1": ("norm1",),
+    "norm2": ("norm2",),
     "mlp.fc1": ("mlp.up_proj",),
     "mlp.fc2": ("mlp.down_proj",),
 }
 SPELLINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "vit": _VIT,
     "dinov2": _DINOV2,
-    "dinov2, gated": {
-        **_DINOV2,
-        "mlp.fc1": ("mlp.weights_in",),
-        "mlp.fc2": ("mlp.weights_out",),
-    },
+    "dinov2, gated": _DINOV2 | {"mlp.fc1": ("mlp.weights_in",), "mlp.fc2": ("mlp.weights_out",)},
     "transformers 5": _ATTENTION,
     "transformers 5, gated": _GATED,
 }
@@ -147,31 +139,25 @@ def teacher_rules() -> list[Rule]:
 
 def recognise(file: WeightFile) -> Recognised:
     """A Hugging Face file as one of our models; config.json supplies what shapes cannot say."""
-    if _is_dinov3(file):
-        return _recognise_dinov3(file)
-    prefix = _prefix(file)
-    keys = file.shapes
-    dinov2 = any(key.endswith(".layer_scale1.lambda1") for key in keys)
+    keys, dinov3 = file.shapes, _is_dinov3(file)
+    prefix = "" if dinov3 else _prefix(file)
     stem = _stem(file, prefix)
     depth = count_layers(keys, stem)
-    teacher = "cls_classifier.weight" in keys
-    rules = [*vit_rules(prefix, stem, depth, SPELLINGS.values()), *teacher_rules()]
-    tensors, used = bound(file, rules)
-    config = _config(file, prefix, stem, depth, dinov2=dinov2, teacher=teacher)
-    if file.config.get("qkv_bias") is False:
+    keyless = dinov3 and f"{stem}0.attention.k_proj.bias" not in keys
+    spellings = (SPELLINGS_OF_DINOV3 if dinov3 else SPELLINGS).values()
+    rules = vit_rules(prefix, stem, depth, spellings, dinov3=dinov3, keyless=keyless)
+    tensors, used = bound(file, [*rules, *teacher_rules()])
+    config = _config(file, prefix, stem, depth)
+    queries = f"{stem}0.attention.q_proj.bias"
+    if queries not in keys if dinov3 else file.config.get("qkv_bias") is False:
         fill_qkv_biases(tensors, config)
-    if "dist_token" in tensors and not teacher:
+    if "dist_token" in tensors and not config.distillation_token:
         # DeiT without its second head: the token only takes part, which is what a register does.
         tensors["reg_token"] = tensors.pop("dist_token")
         positions_into_token(tensors, "reg_token", 1, 1)
-    return _recognised(file, f"{prefix}embeddings.mask_token", config, tensors, used)
-
-
-def _recognised(
-    file: WeightFile, mask: str, config: ViTConfig, tensors: LazyTensors, used: set[str]
-) -> Recognised:
     if not config.num_registers:
         tensors.pop("reg_token", None)  # a tensor of 0 tokens
+    mask = f"{prefix}embeddings.mask_token"
     return Recognised(
         format="Hugging Face",
         config=config,
@@ -186,10 +172,7 @@ def _recognised(
 
 
 def check_family(file: WeightFile) -> None:
-    """UserError for a model that is not known to give the same logits here.
-
-    config.json names it; without one, a tensor that none of ours has does.
-    """
+    """UserError for a model that is not known to give the same logits here."""
     name = file.config.get("model_type")
     if name is None:
         check_signs(file.path, file.shapes)
@@ -205,42 +188,41 @@ def _prefix(file: WeightFile) -> str:
 def _stem(file: WeightFile, prefix: str) -> str:
     """The beginning of the layers' keys, before their number.
 
-    transformers 5 saves ViTMSNForImageClassification with layers that have no prefix.
+    transformers 5 saves ViTMSNForImageClassification with layers that have no prefix. DINOv3 has
+    the last two.
     """
     stems = [f"{start}{name}" for start in (prefix, "") for name in ("encoder.layer.", "layers.")]
+    stems += ["model.layer.", "layer."]
     present = [stem for stem in stems if any(key.startswith(f"{stem}0.") for key in file.shapes)]
     return present[0] if present else stems[0]
 
 
-def _config(
-    file: WeightFile, prefix: str, stem: str, depth: int, *, dinov2: bool, teacher: bool
-) -> ViTConfig:
-    shapes, config = file.shapes, file.config
-    width, in_channels, patch_size = _patches(
-        file, f"{prefix}embeddings.patch_embeddings.projection.weight"
-    )
-    heads, epsilon = _heads(file), _epsilon(file, "dinov2" if dinov2 else None)
-    if heads is None or epsilon is None:
-        options = {"num_heads=...": heads, "layer_norm_eps=...": epsilon}
-        raise MissingFact(
-            f"{file.path} needs the config.json that Hugging Face saves beside it: the number of "
-            "attention heads and the epsilon of the norms are nowhere else; put it there, or",
-            *(option for option, value in options.items() if value is None),
-        )
+def _config(file: WeightFile, prefix: str, stem: str, depth: int) -> ViTConfig:
+    shapes, config, dinov3 = file.shapes, file.config, _is_dinov3(file)
+    scaled = f"{stem}0.layer_scale1.lambda1" in shapes
+    teacher = "cls_classifier.weight" in shapes
+    width, in_channels, patch_size = _patches(file, prefix)
+    heads, epsilon = _heads_and_epsilon(file, scaled=scaled)
     distillation = f"{prefix}embeddings.distillation_token" in shapes
     register_tokens = shapes.get(f"{prefix}embeddings.register_tokens")
     size = config.get("image_size")
-    known_size = (size, size) if isinstance(size, int) else tuple(size) if size else None
-    grid, _ = grid_of(
-        shapes[f"{prefix}{_POSITIONS}"][1], [1 + distillation], known_size, patch_size
-    )
+    if dinov3:  # the grid of an image is that of its whole patches
+        rows, columns = as_size(file.hints.get("image_size") or size or 224)
+        grid = (rows // patch_size, columns // patch_size)
+    else:
+        entries, known_size = shapes[f"{prefix}{_POSITIONS}"][1], as_size(size) if size else None
+        grid, _ = grid_of(entries, [1 + distillation], known_size, patch_size)
     head = shapes.get("cls_classifier.weight" if teacher else "classifier.weight")
     pooler = shapes.get(f"{prefix}pooler.dense.weight")
-    if pooler and config.get("pooler_act", "tanh") != "tanh":
-        raise UserError(f"{file.path}: pooler_act={config['pooler_act']!r} is not supported here")
-    # transformers resizes the tables of its register models with antialiasing, and no others.
-    resize: PosResize = "bilinear" if config.get("model_type") == "dpt" else "bicubic"
     gated = any(f"{stem}0.mlp.{name}.weight" in shapes for name in ("weights_in", "gate_proj"))
+    for field, usual, applies in (
+        ("pooler_act", "tanh", pooler is not None),
+        ("hidden_act", "silu", dinov3 and gated),
+    ):
+        if applies and (value := config.get(field, usual)) != usual:
+            raise UserError(f"{file.path}: {field}={value!r} is not supported here, only {usual!r}")
+    # transformers resizes the tables of its register models with antialiasing, and no others.
+    resize: PosResize = "bicubic_antialias" if register_tokens else "bicubic"
     return ViTConfig(
         image_size=(grid[0] * patch_size, grid[1] * patch_size),
         patch_size=patch_size,
@@ -253,16 +235,20 @@ def _config(
         pool="cls_gap" if head and head[1] == 2 * width else "cls",
         distillation_token=teacher,
         num_registers=(register_tokens or (1, 0))[1] + int(distillation and not teacher),
-        pos_resize=ANTIALIASED if register_tokens else resize,
+        pos_embed="none" if dinov3 else "learned",
+        pos_resize="bilinear" if config.get("model_type") == "dpt" else resize,
+        rotary=_rotary(file) if dinov3 else None,
         representation_size=pooler[0] if pooler and not head else None,
-        layer_scale=config.get("layerscale_value", 1.0) if dinov2 else None,
+        layer_scale=config.get("layerscale_value", 1.0) if scaled else None,
         activation="swiglu" if gated else _activation(file),
         layer_norm_eps=epsilon,
     )
 
 
-def _patches(file: WeightFile, projection: str) -> tuple[int, int, int]:
+def _patches(file: WeightFile, prefix: str) -> tuple[int, int, int]:
     """Width, input channels and side of the patches."""
+    projection = f"{prefix}embeddings.patch_embeddings.projection.weight"
+    projection = _PATCHES_OF_DINOV3 if _is_dinov3(file) else projection
     if len(file.shapes[projection]) != 4:
         raise UserError(f"{file.path} embeds its patches in another way, which is not read here")
     width, in_channels, side, other_side = file.shapes[projection]
@@ -279,18 +265,28 @@ def _mlp_dim(file: WeightFile, stem: str) -> int:
     raise UserError(f"{file.path} has an MLP of other layers, which is not supported here")
 
 
-def _heads(file: WeightFile) -> int | None:
-    return file.hints.get("num_heads") or file.config.get("num_attention_heads")
+def _heads_and_epsilon(file: WeightFile, *, scaled: bool) -> tuple[int, float]:
+    """Attention heads, and epsilon of the norms, by the user's word or config.json.
 
-
-def _epsilon(file: WeightFile, family: str | None) -> float | None:
-    """Epsilon of the norms by the user's word or config.json, whose default is its family's.
-
-    None where neither says it: the families with the same tensors have different ones.
+    The default epsilon is the family's; without LayerScale (`scaled`) several have these tensors.
     """
-    default = _EPSILON.get(file.config.get("model_type") or family or "")
-    value = file.hints.get("layer_norm_eps", file.config.get("layer_norm_eps", default))
-    return value
+    config, hints, dinov3 = file.config, file.hints, _is_dinov3(file)
+    family = "dinov3_vit" if dinov3 else "dinov2" if scaled else ""
+    default = _EPSILON.get(config.get("model_type") or family)
+    epsilon = hints.get("layer_norm_eps", config.get("layer_norm_eps", default))
+    heads = hints.get("num_heads") or config.get("num_attention_heads")
+    fact, option, stated = "epsilon of the norms", "layer_norm_eps=...", epsilon is not None
+    if dinov3:
+        fact, option = "form of the rotary positions", "rotary={}, DINOv3's,"
+        stated = bool(config) or "rotary" in hints
+    if heads is None or not stated:
+        raise MissingFact(
+            f"{file.path} needs the config.json that Hugging Face saves beside it: the number of "
+            f"attention heads and the {fact} are nowhere else; put it there, or",
+            *([] if heads else ["num_heads=..."]),
+            *([] if stated else [option]),
+        )
+    return heads, epsilon
 
 
 def _activation(file: WeightFile) -> Activation:
@@ -303,61 +299,11 @@ def _activation(file: WeightFile) -> Activation:
     return _ACTIVATIONS[name]
 
 
-def _recognise_dinov3(file: WeightFile) -> Recognised:
-    stem = "model.layer." if "model.layer.0.norm1.weight" in file.shapes else "layer."
-    depth = count_layers(file.shapes, stem)
-    gated = f"{stem}0.mlp.gate_proj.weight" in file.shapes
-    keyless = f"{stem}0.attention.k_proj.bias" not in file.shapes
-    spellings = SPELLINGS_OF_DINOV3.values()
-    rules = vit_rules("", stem, depth, spellings, dinov3=True, keyless=keyless)
-    tensors, used = bound(file, rules)
-    config = _config_of_dinov3(file, stem, depth, gated=gated)
-    if f"{stem}0.attention.q_proj.bias" not in file.shapes:
-        fill_qkv_biases(tensors, config)
-    return _recognised(file, "embeddings.mask_token", config, tensors, used)
-
-
-def _config_of_dinov3(file: WeightFile, stem: str, depth: int, *, gated: bool) -> ViTConfig:
-    config, hints = file.config, file.hints
-    width, in_channels, patch_size = _patches(file, _PATCHES_OF_DINOV3)
-    heads = _heads(file)
-    if heads is None or not (config or "rotary" in hints):
-        raise MissingFact(
-            f"{file.path} needs the config.json that Hugging Face saves beside it: the number of "
-            "attention heads and the form of the rotary positions are nowhere else; put it there, "
-            "or",
-            *([] if heads else ["num_heads=..."]),
-            *([] if "rotary" in hints else ["rotary={}, DINOv3's,"]),
-        )
-    if gated and config.get("hidden_act", "silu") != "silu":
-        raise UserError(
-            f"{file.path}: hidden_act={config['hidden_act']!r} in a gated MLP is not supported "
-            "here, only 'silu'"
-        )
-    size = hints.get("image_size") or config.get("image_size", 224)
-    rows, columns = (size, size) if isinstance(size, int) else size
-    return ViTConfig(
-        # The grid of an image is that of its whole patches.
-        image_size=(rows // patch_size * patch_size, columns // patch_size * patch_size),
-        patch_size=patch_size,
-        in_channels=in_channels,
-        num_classes=0,
-        width=width,
-        depth=depth,
-        mlp_dim=_mlp_dim(file, stem),
-        num_heads=heads,
-        num_registers=file.shapes.get("embeddings.register_tokens", (1, 0))[1],
-        pos_embed="none",
-        rotary=Rotary.of(hints["rotary"]) if "rotary" in hints else _rotary(file),
-        layer_scale=config.get("layerscale_value", 1.0),
-        activation="swiglu" if gated else _activation(file),
-        layer_norm_eps=_epsilon(file, "dinov3_vit") or 0.0,
-    )
-
-
 def _rotary(file: WeightFile) -> Rotary:
-    """The positions of config.json, with the library's defaults."""
+    """Positions by the user's word, or config.json with the library's defaults."""
     config = file.config
+    if "rotary" in file.hints:
+        return Rotary.of(file.hints["rotary"])
     kinds = config.get("rope_parameters") or config.get("rope_scaling")
     if kinds:
         raise UserError(

@@ -1,7 +1,4 @@
-"""Our ViTs as files that Hugging Face's transformers loads: ViT, DeiT, DINOv2 and DINOv3.
-
-Written under the hub's key names, as transformers 5 itself still saves them.
-"""
+"""Our ViTs as transformers' ViT, DeiT, DINOv2 and DINOv3, under the key names of the hub."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,8 +33,7 @@ _ARCHITECTURES = {
 def write(
     config: ViTConfig, state: Mapping[str, Tensor], classes: list[str] | None
 ) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
-    """Tensors, config.json, and what the library answers otherwise; UserError where it has no such
-    model."""
+    """Tensors, config.json, and notes. UserError if the library has no such model."""
     kind = _kind(config)
     dinov2, dinov3 = kind.startswith("dinov2"), kind == "dinov3_vit"
     prefix = f"{kind}." if config.num_classes else ""
@@ -74,11 +70,7 @@ def write(
 
 
 def _over_both_halves(head: Tensor, pool: str) -> Tensor:
-    """A head `k d` on the class token or on the patches' mean, as `k 2d` on both side by side.
-
-    DINOv2's classifiers of the library see both; zeros for the half that is not used change no
-    logit.
-    """
+    """A head `k d` on the class token or on the patches' mean, as DINOv2's `k 2d` on both."""
     if pool == "cls_gap":
         return head
     zeros = torch.zeros_like(head)
@@ -86,7 +78,7 @@ def _over_both_halves(head: Tensor, pool: str) -> Tensor:
 
 
 def _kind(config: ViTConfig) -> str:
-    """Which of the library's models computes the same; UserError where none does."""
+    """The `model_type` that computes the same. UserError where none does."""
     expressed: dict[str, Any] = {
         "image_size": [(config.size[0],) * 2],
         "activation": ("gelu", "gelu_tanh"),
@@ -174,7 +166,7 @@ def _values_of_dinov3(config: ViTConfig) -> dict[str, Any]:
 
 
 def _mlp_ratio(config: ViTConfig) -> int:
-    """The whole number from which the library derives this MLP; UserError where there is none.
+    """The whole number from which the library derives `mlp_dim`. UserError without one.
 
     A gated layer is two thirds as wide, rounded up to a multiple of 8.
     """

@@ -1,9 +1,8 @@
 """Facts about timm's models that no tensor shows: heads, GELU, pooling, rotary positions.
 
-timm describes a file by the name of an architecture and the arguments that were changed
-(`architecture` and `model_args` of config.json). The architectures that give the same logits here
-are listed below; every other one is refused. A test compares the list with the arguments that
-timm's own entries build with.
+timm describes a file by an architecture and the arguments that were changed (`architecture` and
+`model_args` of config.json). Architectures that give the same logits here are listed below; every
+other one is refused. A test compares the list with timm's own entries.
 Source: timm 1.0.31, models/{vision_transformer,vision_transformer_hybrid,deit,resnetv2,eva}.py.
 """
 
@@ -117,7 +116,7 @@ class Family:
 
 
 def architecture_of(file: WeightFile) -> str | None:
-    """The name that timm's config.json gives, without tag and in today's spelling; None if none."""
+    """timm's name of the architecture, without tag and in today's spelling; None without one."""
     name = file.config.get("architecture") or described(file).get("architecture")
     if name is None:
         return None
@@ -128,22 +127,20 @@ def architecture_of(file: WeightFile) -> str | None:
 
 
 def described(file: WeightFile) -> dict[str, Any]:
-    """`pretrained_cfg` of config.json, {} where there is none."""
+    """`pretrained_cfg` of config.json."""
     return file.config.get("pretrained_cfg") or {}
 
 
 def arguments_of(file: WeightFile) -> dict[str, Any]:
-    """`model_args` of config.json, {} where there are none."""
+    """`model_args` of config.json."""
     return file.config.get("model_args") or {}
 
 
 def family_of(file: WeightFile) -> Family | None:
     """The family that the description names; None without one. UserError for an unknown one."""
     architecture = architecture_of(file)
-    if architecture is None:
-        return None
-    entry = family(architecture)
-    if entry is None:
+    entry = None if architecture is None else family(architecture)
+    if architecture is not None and entry is None:
         raise refused("timm", architecture)
     return entry
 
@@ -156,8 +153,6 @@ def family(architecture: str) -> Family | None:
         if re.fullmatch(re.sub(r"(?<=[_(])S", f"({sizes})", pattern), stem) is None:
             continue
         size = next((part for part in stem.split("_") if part in SIZES), "")
-        if stem not in _EXCEPTIONS and not size:
-            continue
         width, heads = _EXCEPTIONS.get(stem) or SIZES[size]
         tanh = any(re.search(part, architecture) for part in _TANH)
         return Family(architecture, width, heads, "gelu_tanh" if tanh else "gelu", pool)
@@ -165,12 +160,12 @@ def family(architecture: str) -> Family | None:
 
 
 def is_bit(architecture: str) -> bool:
-    """True for the name of one of timm's BiT models."""
+    """True for a BiT of timm's."""
     return _BIT.fullmatch(architecture) is not None
 
 
 def rotary_of(file: WeightFile, entry: Family | None) -> Rotary | None:
-    """Rotary positions by the user's word, or DINOv3's as its arguments say; None without."""
+    """Rotary positions by the user's word or DINOv3's arguments; None without."""
     if "rotary" in file.hints:
         given = file.hints["rotary"]
         return None if given is None else Rotary.of(given)
@@ -199,7 +194,7 @@ def check_arguments(
     patch_size: int,
     rotary: Rotary | None = None,
 ) -> None:
-    """UserError for an argument in `model_args` that changes logits in a way that is not known."""
+    """UserError for an argument in `model_args` that may change logits."""
     arguments = arguments_of(file)
     harmless = {
         "norm_layer": str(arguments.get("norm_layer")).replace("_", "").lower() == "layernorm",
@@ -227,7 +222,7 @@ def _unsupported(file: WeightFile, name: str, value: object) -> UserError:
 
 
 def activation(file: WeightFile, entry: Family | None, *, gated: bool) -> Activation:
-    """GELU's form. The user's word is taken first, then the description's, then timm's habit."""
+    """GELU's form by the user's word, else the description's, else timm's habit."""
     if "activation" in file.hints:
         return file.hints["activation"]
     name = arguments_of(file).get("act_layer")
@@ -243,9 +238,9 @@ def activation(file: WeightFile, entry: Family | None, *, gated: bool) -> Activa
 
 
 def heads(file: WeightFile, entry: Family | None, width: int) -> int | None:
-    """Number of attention heads by the user's word or the description; None where both are silent.
+    """Attention heads by the user's word or the description; None where both are silent.
 
-    An architecture's own number holds at its own width, and where `embed_dim` was changed alone.
+    An architecture's number holds at its own width, and where `embed_dim` was changed alone.
     """
     arguments = arguments_of(file)
     number = file.hints.get("num_heads") or arguments.get("num_heads")
@@ -255,26 +250,25 @@ def heads(file: WeightFile, entry: Family | None, width: int) -> int | None:
 
 
 def has_qkv_biases(file: WeightFile, entry: Family | None) -> bool:
-    """True if queries, keys and values of the model described have biases."""
+    """True if the queries, keys and values have biases."""
     has_biases = entry is None or _WITHOUT_QKV_BIASES.search(entry.architecture) is None
     return arguments_of(file).get("qkv_bias", has_biases) is not False
 
 
 def pooling(file: WeightFile, entry: Family | None) -> str | None:
-    """timm's word for the pooling, None where nothing says it. UserError for one we do not have."""
+    """timm's word for the pooling, None if it is not stated. UserError for one we do not have."""
     if "pool" in file.hints:
         return None
-    arguments = arguments_of(file)
     name = file.config.get("global_pool")
     if name is None:
-        name = arguments.get("global_pool", entry.pool if entry else None)
+        name = arguments_of(file).get("global_pool", entry.pool if entry else None)
     if name not in (None, "token", "avg", "map"):
         raise _unsupported(file, "global_pool", name)
     return name
 
 
 def check_bit(file: WeightFile) -> None:
-    """UserError for a BiT whose description says that it pools or activates in another way."""
+    """UserError for a BiT with another pooling or activation."""
     arguments = arguments_of(file)
     for name, usual in (("global_pool", "avg"), ("act_layer", "relu")):
         value = arguments.get(name) or file.config.get(name) or usual
@@ -283,10 +277,10 @@ def check_bit(file: WeightFile) -> None:
 
 
 def check_silent(file: WeightFile, config: ViTConfig) -> None:
-    """UserError where a file without an architecture's name leaves open what changes its logits.
+    """UserError where a file without an architecture's name leaves open a fact that changes logits.
 
-    The user's options close the question. What timm's habit decides (exact GELU at most shapes) is
-    said in the report instead.
+    The user's options supply it. What timm's habit decides (exact GELU at most shapes) is only a
+    note of the report.
     """
     hints = file.hints
     if (

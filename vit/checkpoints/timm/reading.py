@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.layout import (
-    ANTIALIASED,
     HALVES,
     KEYLESS,
     Recognised,
@@ -29,6 +28,7 @@ from vit.checkpoints.timm import families
 from vit.checkpoints.timm.families import Family
 from vit.errors import UserError
 from vit.models.config import ROOT_CHANNELS, PosResize, ResNetConfig, Rotary, ViTConfig
+from vit.models.fields import as_size
 
 _STEM = "patch_embed.backbone."
 _PREACTIVATION = "stages.0.blocks.0.conv1.weight"
@@ -68,8 +68,8 @@ def matches(file: WeightFile) -> bool:
 def recognise(file: WeightFile) -> Recognised:
     """A timm or official Facebook file as one of our models.
 
-    UserError for an architecture that is not known to give the same logits, and where neither
-    tensors nor description say something that changes them.
+    UserError for an unknown architecture, and where neither tensors nor description state a fact
+    that changes the logits.
     """
     if _PREACTIVATION in file.shapes:
         return _recognise_resnet(file)
@@ -150,7 +150,7 @@ def _config(
     notes: list[str],
     rotary: Rotary | None,
 ) -> tuple[ViTConfig, int | None]:
-    """The architecture, and where the registers' entries of the position table start, if any."""
+    """The architecture, and the first entry of the registers in the position table, if any."""
     width, _, side, other_side = shapes["patch_embed.proj.weight"]
     if side != other_side:
         raise UserError(f"{file.path} has patches of {side}x{other_side} pixels; only squares fit")
@@ -207,14 +207,14 @@ def _positions(
     patch_size: int,
 ) -> tuple[tuple[int, int], int, PosResize]:
     """Grid, prefix slots, and the rule for other grids."""
-    resize: PosResize = ANTIALIASED
+    resize: PosResize = "bicubic_antialias"
     if "mask_token" in shapes and not registers:
         resize = "bicubic_offset"  # dinov2's hub models without registers
     input_size = families.described(file).get("input_size")
     size = tuple(input_size[1:]) if input_size else file.hints.get("image_size")
     img_size = families.arguments_of(file).get("img_size")
     if img_size is not None:
-        size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
+        size = as_size(img_size)
     if "pos_embed" not in shapes:
         size = size or (14 * patch_size, 14 * patch_size)
         return (size[0] // patch_size, size[1] // patch_size), learned, resize
@@ -228,7 +228,7 @@ def _positions(
 def _pool(
     word: str | None, shapes: dict[str, tuple[int, ...]], width: int
 ) -> Literal["cls", "gap", "map", "cls_gap"]:
-    """`word`: timm's, of the description, None where there is none."""
+    """`word`: timm's, if the description has one."""
     if "attn_pool.latent" in shapes:
         return "map"
     if shapes.get("head.weight", (0, 0))[1] == 2 * width:
@@ -241,9 +241,8 @@ def _pool(
 
 
 def _stem_depths(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
-    if not any(key.startswith(_STEM) for key in shapes):
-        return None
-    return _depths(shapes, f"{_STEM}stages.")
+    has_stem = any(key.startswith(_STEM) for key in shapes)
+    return _depths(shapes, f"{_STEM}stages.") if has_stem else None
 
 
 def _depths(shapes: dict[str, tuple[int, ...]], prefix: str) -> tuple[int, ...]:
@@ -269,9 +268,8 @@ def _recognise_resnet(file: WeightFile) -> Recognised:
     tensors, used = bound(file, [Rule(key, (key,)) for key in file.shapes])
     description = families.described(file)
     root, in_channels, _, _ = file.shapes["stem.conv.weight"]
-    _, height, width = description.get("input_size", [3, 224, 224])
     config = ResNetConfig(
-        image_size=(height, width),
+        image_size=tuple(description.get("input_size", [3, 224, 224])[1:]),
         in_channels=in_channels,
         num_classes=file.shapes.get("head.fc.weight", (0,))[0],
         depths=_depths(file.shapes, "stages."),

@@ -1,7 +1,4 @@
-"""Directories that timm loads: `timm.create_model("local-dir:PATH", pretrained=True)`.
-
-timm builds a model from the name of an architecture and arguments; both are in config.json.
-"""
+"""Directories that timm loads: `timm.create_model("local-dir:PATH", pretrained=True)`."""
 
 import re
 from collections.abc import Mapping
@@ -69,14 +66,12 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         if config.pos_embed == "sincos2d":
             tensors["pos_embed"] = sincos2d(config.grid, config.width)
             notes.append("the fixed positions are written as a table of learned ones")
-    size = [config.in_channels, *config.size]
-    cfg = {
-        "input_size": size,
+    cfg = {} if info.preprocess is None else to_timm(info.preprocess)
+    cfg |= {
+        "input_size": [config.in_channels, *config.size],
         "num_classes": config.num_classes,
         "fixed_input_size": isinstance(config, ViTConfig),
     }
-    if info.preprocess is not None:
-        cfg |= to_timm(info.preprocess, config.in_channels) | {"input_size": size}
     labels = {} if info.classes is None else {"label_names": info.classes}
     values = {
         "architecture": architecture,
@@ -91,24 +86,22 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
 
 
 def _architecture(config: ViTConfig) -> str:
-    """A timm entry whose code, with our arguments, is this model. UserError where there is none."""
+    """A timm entry whose code, with our arguments, is this model. UserError without one."""
     distilled, rotary = config.distillation_token, config.rotary is not None
     headless = ("cls_gap",) if config.num_classes == 0 else ()
-    project, expressed = (
-        "timm's ViT",
-        {
-            "pool": ("cls", "gap", "map", *headless),
-            "norm_after_pool": ANY,
-            "class_token": ANY,
-            "distillation_token": ANY,
-            "num_registers": ANY,
-            "pos_embed": ("learned", "sincos2d", "none"),
-            "pos_embed_class_slot": ANY,
-            "layer_scale": ANY,
-            "activation": ("gelu", "gelu_tanh", "swiglu"),
-            "stem_depths": (None, *_HYBRIDS),
-        },
-    )
+    project = "timm's ViT"
+    expressed: dict[str, Any] = {
+        "pool": ("cls", "gap", "map", *headless),
+        "norm_after_pool": ANY,
+        "class_token": ANY,
+        "distillation_token": ANY,
+        "num_registers": ANY,
+        "pos_embed": ("learned", "sincos2d", "none"),
+        "pos_embed_class_slot": ANY,
+        "layer_scale": ANY,
+        "activation": ("gelu", "gelu_tanh", "swiglu"),
+        "stem_depths": (None, *_HYBRIDS),
+    }
     if distilled:
         project = "timm's distilled ViT"
         expressed |= {"num_registers": (0,), "pos_embed_class_slot": (True,)}
@@ -145,9 +138,7 @@ def _arguments(config: ViTConfig) -> dict[str, Any]:
         "depth": config.depth,
         "num_heads": config.num_heads,
         "mlp_ratio": ratio,
-        "global_pool": {"cls": "token", "gap": "avg", "map": "map", "cls_gap": "token"}[
-            config.pool
-        ],
+        "global_pool": {"gap": "avg", "map": "map"}.get(config.pool, "token"),
         "class_token": config.class_token,
         "init_values": config.layer_scale,
     }
