@@ -54,10 +54,9 @@ def test_training_evaluation_and_reports_agree_with_the_formula(precision: torch
 
 @pytest.mark.parametrize("bins", [10, 15])
 def test_error_is_torchmetrics(bins: int) -> None:
-    probabilities = (
-        torch.randn(500, 6, generator=torch.Generator().manual_seed(1)).mul(2).softmax(1)
-    )
-    labels = torch.randint(0, 6, (500,), generator=torch.Generator().manual_seed(2))
+    generator = torch.Generator().manual_seed(1)
+    probabilities = torch.randn(500, 6, generator=generator).mul(2).softmax(1)
+    labels = torch.randint(0, 6, (500,), generator=generator)
     expected = multiclass_calibration_error(probabilities, labels, num_classes=6, n_bins=bins)
     confidence, predicted = probabilities.max(1)
     found = reliability(confidence.numpy(), (predicted == labels).numpy(), bins=bins)
@@ -77,11 +76,6 @@ def test_bins_are_closed_above() -> None:
     assert found.error == pytest.approx((3 * (1 / 3 - 0.7 / 3) + 3 * (2.31 / 3 - 2 / 3)) / 6)
 
 
-def test_empty_bins_are_left_out() -> None:
-    found = reliability(np.array([0.99, 0.98]), np.array([True, True]))
-    assert found.count.tolist() == [2] and found.error == pytest.approx(0.015)
-
-
 def test_bins_of_equal_count_by_hand() -> None:
     confidence = np.array([0.9, 0.3, 0.8, 0.85, 0.95])
     correct = np.array([True, False, False, True, True])
@@ -93,14 +87,14 @@ def test_bins_of_equal_count_by_hand() -> None:
     assert found.error == pytest.approx((3 * (1.95 - 1) / 3 + 2 * 0.075) / 5)
 
 
-def test_nothing_has_no_error() -> None:
+def test_empty_bins_are_left_out_and_nothing_has_no_error() -> None:
     found = reliability(np.empty(0), np.empty(0, dtype=bool))
     assert np.isnan(found.error) and len(found.count) == 0
+    found = reliability(np.array([0.99, 0.98]), np.array([True, True]))
+    assert found.count.tolist() == [2] and found.error == pytest.approx(0.015)
 
 
-def test_many_predictions_in_blocks_are_those_of_the_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_predictions_in_blocks_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     confidence, correct = rng.random(1000), rng.random(1000) < 0.5
     whole = reliability(confidence, correct)

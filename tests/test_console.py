@@ -6,10 +6,12 @@ from vit import console
 from vit.console import Meter, note, say
 
 
-def test_a_log_file_gets_ten_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "PATIENCE", -1.0)
+
+
+def test_a_log_file_gets_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with Meter("features of test", 95, "img") as meter:
         for _ in range(19):
             meter.advance(5)
@@ -19,7 +21,10 @@ def test_a_log_file_gets_ten_lines(
     assert all("img/s" in line and "ETA" in line for line in lines)
 
 
-def test_short_work_passes_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_work_passes_without_a_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "PATIENCE", 60.0)
     with Meter("features of test", 4, "img") as meter:
         meter.advance(4)
     captured = capsys.readouterr()
@@ -29,7 +34,6 @@ def test_short_work_passes_without_a_word(capsys: pytest.CaptureFixture[str]) ->
 def test_a_terminal_gets_a_bar_with_rate_and_time_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "PATIENCE", -1.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
     with Meter("features of test", 8, "img") as meter:
@@ -40,10 +44,7 @@ def test_a_terminal_gets_a_bar_with_rate_and_time_left(
     assert "100%" in captured.err and "img/s" in captured.err and "0:00:00" in captured.err
 
 
-def test_work_that_changes_its_name_keeps_its_count(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(console, "PATIENCE", -1.0)
+def test_work_that_changes_its_name_keeps_its_count(capsys: pytest.CaptureFixture[str]) -> None:
     with Meter("first", 2, "turns") as meter:
         meter.advance()
         meter.show("second")
@@ -55,7 +56,6 @@ def test_work_that_changes_its_name_keeps_its_count(
 def test_work_that_was_begun_before_has_the_rate_of_what_is_new(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "PATIENCE", -1.0)
     clock = iter((0.0, 2.0))
     monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
     with Meter("w.bin", 0, "MB") as meter:
@@ -67,7 +67,6 @@ def test_work_that_was_begun_before_has_the_rate_of_what_is_new(
 def test_work_of_unknown_length_is_counted_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "PATIENCE", -1.0)
     with Meter("w.bin", 0, "MB") as meter:
         meter.advance(1234)
     assert capsys.readouterr().err == ""
@@ -82,7 +81,6 @@ def test_work_of_unknown_length_is_counted_on_a_terminal_only(
 def test_of_several_processes_the_first_speaks(
     variable: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "PATIENCE", -1.0)
     for number in ("0", "1"):
         monkeypatch.setenv(variable, number)
         note("short set")

@@ -160,12 +160,12 @@ def test_the_conversions_run_and_are_exact(files: Path, capsys: pytest.CaptureFi
     page = PAGES["weights.md"]
     lines = re.findall(r"^vit (convert .*)", page, flags=re.MULTILINE)
     assert len(lines) == 5
-    said = []
+    shown = []
     for line in lines:
         assert main(line.split()) == 0
         captured = capsys.readouterr()
-        said.append(f"$ vit {line}\n{captured.err}{captured.out}")
-    assert f"```\n{said[3]}{said[4]}```" in page
+        shown.append(f"$ vit {line}\n{captured.err}{captured.out}")
+    assert f"```\n{shown[3]}{shown[4]}```" in page
     original, back = load_file("model/model.safetensors"), load_file("my_model/model.safetensors")
     assert original.keys() == back.keys()
     assert all(torch.equal(original[name], back[name]) for name in original)

@@ -21,6 +21,9 @@ def test_whatever_is_no_regular_file_is_named(tmp_path: Path) -> None:
     assert irregular("/dev/zero") == "a device"
     assert irregular(tmp_path / "none") == "missing"
     assert "not readable" in str(irregular("a\0b"))
+    assert (special(tmp_path / "pipe"), special("/dev/zero")) == ("a named pipe", "a device")
+    for path in (tmp_path, tmp_path / "missing", "null\0character", __file__):
+        assert special(path) is None
     assert regular_file(str(tmp_path / "alias")) == tmp_path / "alias"
     with pytest.raises(UserError, match=r"/pipe is not a file of weights: it is a named pipe$"):
         regular_file(tmp_path / "pipe", "a file of weights")
@@ -36,14 +39,6 @@ def test_a_failed_write_leaves_the_file_of_before_and_nothing_else(tmp_path: Pat
         raise RuntimeError
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
     assert path.read_text() == '{\n "a": 1\n}\n'
-
-
-def test_special_files_are_those_that_open_would_not_refuse(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert special(tmp_path / "pipe") == "a named pipe"
-    assert special("/dev/zero") == "a device"
-    for path in (tmp_path, tmp_path / "missing", "null\0character", __file__):
-        assert special(path) is None
 
 
 @pytest.mark.parametrize(

@@ -29,16 +29,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+def python(code: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+
 def kept_and_faults(**environment: str) -> tuple[bool, int]:
-    """Whether memory is kept, and the page faults of a second pass."""
-    done = subprocess.run(
-        [sys.executable, "-c", FAULTS],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    kept, faults = done.stdout.split()
+    """Memory is kept; and the page faults of a second pass."""
+    kept, faults = python(FAULTS, {**os.environ, **environment}).stdout.split()
     return kept == "True", int(faults)
 
 
@@ -60,15 +58,9 @@ WAITING = "from vit.hardware import sleep_when_waiting as f; print(f()); import 
 
 
 def waiting(**environment: str) -> tuple[list[str], str]:
-    """Whether the waiting was changed before and after torch, and what OpenMP reads."""
+    """The results of the function before and after torch, and the settings that OpenMP reads."""
     free = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    done = subprocess.run(
-        [sys.executable, "-c", WAITING],
-        env={**free, "OMP_DISPLAY_ENV": "verbose", **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python(WAITING, {**free, "OMP_DISPLAY_ENV": "verbose", **environment})
     return done.stdout.split(), done.stderr
 
 
@@ -94,16 +86,13 @@ def test_another_system_keeps_its_allocator(monkeypatch: pytest.MonkeyPatch) -> 
     assert keep_memory() is False
 
 
-def test_bfloat16_is_chosen_with_hardware_support(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bfloat16_is_chosen_with_hardware_support(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for has, precision, word in ((True, "bf16-mixed", "has"), (False, "32-true", "no")):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has=has: has)
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
         chosen, reason = default_precision("cpu")
-        assert chosen == precision
-        assert word in reason
+        assert chosen == precision and word in reason
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for has, precision in ((True, "bf16-mixed"), (False, "32-true")):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has=has, **_: has)
@@ -133,23 +122,6 @@ def test_the_peak_is_unknown_where_the_system_does_not_give_it(
         file.write_text(status)
     monkeypatch.setattr(hardware, "open", lambda _, **options: open(file, **options), raising=False)
     assert hardware.peak_memory(torch.device("cpu")) is None
-
-
-def test_available_memory_is_at_most_that_of_the_machine() -> None:
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0 < hardware.available_memory() <= total
-
-
-def test_a_container_leaves_what_it_does_not_use(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(hardware, "Path", lambda _: tmp_path)
-    free = hardware.available_memory()
-    for limit, expected in (("max", free), ("3000000", 3_000_000 - 1_000_000 + 200_000), ("9", 0)):
-        (tmp_path / "memory.max").write_text(f"{limit}\n")
-        (tmp_path / "memory.current").write_text("1000000\n")
-        (tmp_path / "memory.stat").write_text("file 300000\ninactive_file 200000\n")
-        assert hardware.available_memory() == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize(("device", "chosen"), [("cpu", [1]), ("meta", [])])

@@ -39,21 +39,14 @@ def by_scipy(labels: np.ndarray, rows: int, strength: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("labels", "rows"),
     [(CLASSES, 3), (CLASSES % 2, 1), (MANY, 3), (MANY[:, :1], 1)],
-    ids=["classes", "two classes, one score", "several labels", "one label of its own"],
 )
 @pytest.mark.parametrize("scale", [1.0, torch.tensor([2.0, 0.5, 9.0]).double()])
 def test_the_minimum_is_scipys_in_any_coordinates(
     labels: np.ndarray, rows: int, scale: torch.Tensor | float
 ) -> None:
-    fit = minimise(
-        torch.from_numpy(FEATURES),
-        torch.from_numpy(labels),
-        torch.zeros(rows, D).double(),
-        torch.zeros(rows).double(),
-        0.01,
-        scale=scale,
-        **STOPPING,
-    )
+    data = torch.from_numpy(FEATURES), torch.from_numpy(labels)
+    start = torch.zeros(rows, D).double(), torch.zeros(rows).double()
+    fit = minimise(*data, *start, 0.01, scale=scale, **STOPPING)
     expected = by_scipy(labels, rows, 0.01)
     np.testing.assert_allclose((fit.weight * scale).numpy(), expected, rtol=0, atol=1e-5)
     assert fit.steepest < 1e-8

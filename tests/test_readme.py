@@ -26,14 +26,6 @@ def test_the_map_is_the_tree() -> None:
     assert modules is not None and set(modules[1].split()) == ONE_PAGE
 
 
-def test_every_command_in_it_exists() -> None:
-    from vit.cli.main import COMMANDS
-
-    used = set(re.findall(r"^ *(?:\$ )?vit ([a-z]+)", README, flags=re.MULTILINE))
-    assert used
-    assert used <= set(COMMANDS)
-
-
 def test_every_recipe_in_it_exists() -> None:
     from vit.recipes import list_recipes
 

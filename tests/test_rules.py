@@ -18,8 +18,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_740),
-    "data": (set(), 3_900),
-    "reports": (set(), 1_540),
+    "data": (set(), 3_920),
+    "reports": (set(), 1_550),
     "checkpoints": ({"models"}, 4_650),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
@@ -30,10 +30,10 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "evaluation": ({"data", "models", "checkpoints", "inference"}, 990),
     "training": ({"models", "checkpoints"}, 3_590),
 }
-ROOMS["runs"] = (set(ROOMS), 2_450)
-ROOMS["cli"] = (set(ROOMS), 1_900)
+ROOMS["runs"] = (set(ROOMS), 2_370)
+ROOMS["cli"] = (set(ROOMS), 1_760)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_570}
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_450}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit
 that needs it, with the reason in the message."""
 # One-page modules in vit/, which every room may import.

@@ -1,8 +1,4 @@
-"""Calibration: reliability in bins, and expected calibration error.
-
-After Guo et al. (arXiv:1706.04599, section 2, eq. 3): the mean over predictions of the distance
-between a bin's confidence and its accuracy. Training, evaluation and reports use the same binning.
-"""
+"""Reliability in bins, and expected calibration error (Guo et al., arXiv:1706.04599, eq. 3)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -36,18 +32,12 @@ class BinSums:
 
 
 def equal_width(confidence: Tensor, bins: int) -> Tensor:
-    """The bin of each `confidence` (n,) in [0, 1]: equal width, open below and closed above.
-
-    0 belongs to the first bin.
-    """
+    """The bin of each `confidence` (n,) in [0, 1]: equal width, open below; 0 is in the first."""
     return (torch.ceil(confidence * bins).long() - 1).clamp(0, bins - 1)
 
 
 def equal_count(confidence: Tensor, bins: int) -> Tensor:
-    """The bin of each `confidence` (n,): ascending, with equally many predictions per bin.
-
-    Adaptive bins (Nguyen and O'Connor, arXiv:1508.05154); no bin has few predictions.
-    """
+    """The bin of each `confidence` (n,): equally many predictions in each (arXiv:1508.05154)."""
     group = torch.empty(len(confidence), dtype=torch.int64)
     for index, part in enumerate(confidence.argsort(stable=True).tensor_split(bins)):
         group[part] = index
@@ -56,7 +46,7 @@ def equal_count(confidence: Tensor, bins: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Predictions in bins of confidence; those that hold none are left out. Arrays are (bins,)."""
+    """Predictions in bins of confidence, without empty bins. Arrays are (bins,)."""
 
     low: np.ndarray
     """Lower end of the bin (exclusive); `high` is inclusive. Bins of equal counts end at their
@@ -64,9 +54,9 @@ class Reliability:
     high: np.ndarray
     count: np.ndarray
     hits: np.ndarray
-    """Number of correct predictions in the bin."""
+    """Number of correct predictions."""
     confidence: np.ndarray
-    """Mean confidence of the bin."""
+    """Mean confidence."""
     error: float
     """Expected calibration error; NaN without predictions."""
 
@@ -83,10 +73,7 @@ def reliability(
     bins: int = BINS,
     spacing: Literal["width", "count"] = "width",
 ) -> Reliability:
-    """The reliability curve of `confidence` (n,) in [0, 1] and `correct` (n,) booleans.
-
-    `spacing`: "width" as `equal_width`, "count" as `equal_count`. Computed in float64.
-    """
+    """The reliability curve of `confidence` (n,) in [0, 1] and `correct` (n,), in float64."""
     sums = BinSums(*(torch.zeros(bins, dtype=torch.float64) for _ in range(3)))
     ends = np.zeros(0)
     # Equal counts need all values at once.

@@ -38,10 +38,10 @@ def clock(seconds: float) -> str:
 
 
 class Meter:
-    """Counts `total` things, in units such as "img", with their rate and the remaining time.
+    """Progress of `total` things (0: unknown) in units such as "img", with rate and time left.
 
-    After a second a terminal gets a bar; a file or a pipe gets at most ten lines, and none if the
-    total is unknown (0). `everywhere`: other processes than the first show theirs, too.
+    After a second a terminal gets a bar; a file or a pipe at most ten lines. `everywhere`: other
+    processes than the first show theirs, too.
     """
 
     def __init__(self, name: str, total: float, unit: str, *, everywhere: bool = False) -> None:
@@ -61,13 +61,13 @@ class Meter:
         self.total = total
 
     def show(self, name: str) -> None:
-        """Sets the description of the current work."""
+        """Renames the current work."""
         self.name = name
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], description=name)
 
     def advance(self, count: float = 1) -> None:
-        """Adds `count` to the number done."""
+        """Counts `count` more."""
         self.done += count
         elapsed = max(time.monotonic() - self._start, 1e-9)
         if not self._shown or elapsed <= PATIENCE:

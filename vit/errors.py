@@ -19,8 +19,7 @@ _OVERLONG = re.compile(r"\S{400,}")
 class UserError(ValueError):
     """One line with the problem, the value, and the remedy. The CLI exits with status 2.
 
-    Values come from files and file names, so characters that would break the line or control a
-    terminal are escaped, and a value of hundreds of characters is shortened.
+    Control characters are escaped, and a value of hundreds of characters is shortened.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -29,7 +28,7 @@ class UserError(ValueError):
 
 
 def user_error_in(error: BaseException) -> UserError | None:
-    """The UserError that the error is, or that it was raised from or while handling; or None."""
+    """The first UserError among the error and its causes, or None."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, UserError):
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
@@ -37,21 +36,18 @@ def user_error_in(error: BaseException) -> UserError | None:
 
 
 def printable(text: str) -> str:
-    """The text with a line break as '\\n', and likewise for all that is not printable.
-
-    That includes control characters, direction marks, and bytes of a file name that are not UTF-8.
-    """
+    """The text with a line break as '\\n', and likewise for all that is not printable."""
     if text.isprintable():
         return text
     letters = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return "".join(letters)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """'; did you mean 'x'?' for the known names closest to `name`, or an empty string."""
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """'; did you mean 'x'?' for the names closest to `name`, or an empty string."""
     if len(name) > LONGEST_NAME:  # the comparison takes the product of the lengths
         return ""
-    near = get_close_matches(name, list(known), n=3, cutoff=0.6)
+    near = get_close_matches(name, list(names), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
 
 
@@ -64,10 +60,7 @@ def some_of(names: Iterable[str], most: int = 5, separator: str = ", ") -> str:
 
 
 def shorten(value: Any, most: int = 60) -> str:
-    """The value as text of at most `most` columns; a longer one loses its middle.
-
-    Numbered names differ at the end. Chinese, Japanese and Korean characters take two columns.
-    """
+    """The value as text of at most `most` columns; a longer one loses its middle."""
     try:
         text = str(value)
     except (ValueError, RecursionError):  # an integer of more than 4300 digits; deeply nested lists
@@ -83,7 +76,7 @@ def shorten(value: Any, most: int = 60) -> str:
 
 
 def columns(text: str) -> int:
-    """Width of the text in character cells."""
+    """Width of the text in character cells; Chinese, Japanese and Korean characters take two."""
     return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 

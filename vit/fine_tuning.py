@@ -1,8 +1,6 @@
 """Numbers of fine-tuning that follow from the size of the training set: `vit fit -c finetune`.
 
-It was found on one set of weights (a DINOv2 ViT-S/14 tuned for saliency) and CIFAR-10 with 5 to 500
-images per class; benchmarks/LOG.md has the trials. Learning rate, layer decay and augmentation did
-not have to follow the size, and stand in the recipe.
+Found with a DINOv2 ViT-S/14 and 5 to 500 images per class of CIFAR-10 (benchmarks/LOG.md).
 """
 
 import math
@@ -13,8 +11,7 @@ PASSES = 3
 """Passes over a large set (from 4,096 images on), for which that would be less."""
 
 ENOUGH_TO_CHOOSE = 200
-"""Validation images from which on they choose the average of the two ends. An accuracy of 24 images
-has a standard error of up to 10 points, and one of 200 images of 3.5; losses differ less."""
+"""Validation images from which on they choose the average of the two ends."""
 FIXED_SHARE = 0.75
 """Share of the fine-tuned weights in the average where too few images could choose it."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -5,9 +5,8 @@ Heavy imports are local, because `vit --help` imports this module.
 
 import os
 import platform
-import re
 import sys
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import vit
@@ -18,18 +17,16 @@ if TYPE_CHECKING:
 
 def cpu_name() -> str:
     """Such as 'AMD EPYC 9V74 80-Core Processor'."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
+    return _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
 
 
-def _cpuinfo(field: str) -> str:
-    """A field of the first processor in /proc/cpuinfo; empty without it."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith(field):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # not Linux
+def _field(path: str, name: str) -> str:
+    """The first value of a field in a file of /proc; empty without it, as on other systems."""
+    with suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
     return ""
 
 
@@ -68,9 +65,8 @@ def computes_on_cpu(accelerator: str) -> bool:
     return not torch.cuda.is_available() and not torch.backends.mps.is_available()
 
 
-# Below this work per step, OpenMP's barriers cost more than further cores gain: on a busy machine,
-# sixty epochs of the digits took ten minutes with two threads and one minute with one.
 SMALL_STEP_FLOPS = 10e9
+"""Below this work per step, OpenMP's barriers cost more than further cores gain."""
 
 
 def limit_threads(params: int, tokens: int, batch_size: int) -> None:
@@ -83,16 +79,14 @@ def limit_threads(params: int, tokens: int, batch_size: int) -> None:
 
 
 SPINS = 10_000
-"""Checks of a waiting thread before it sleeps, 8 ns each on an Intel Cascade Lake: longer than most
-operations take to follow each other. No check at all was not slower there (benchmarks/LOG.md)."""
+"""Checks of a waiting thread before it sleeps, 8 ns each on an Intel Cascade Lake."""
 
 
 def sleep_when_waiting() -> bool:
-    """Lets OpenMP's threads sleep when they wait for more than about a tenth of a millisecond.
+    """Lets OpenMP's threads sleep after waiting for about a tenth of a millisecond.
 
-    GNU's library checks 300,000 times first, and so keeps other programs from the core: on a busy
-    machine two threads computed a tenth to two thirds of what one did. Returns False, and does
-    nothing, if the environment says how to wait or torch is imported already.
+    GNU's library checks 300,000 times first, which slows all programs of a busy machine. Returns
+    False, and does nothing, if the environment says how to wait or torch is imported already.
     """
     chosen = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
     if "torch" in sys.modules or any(name in os.environ for name in chosen):
@@ -111,8 +105,7 @@ tensors of every step would be returned and their pages zeroed again."""
 def keep_memory() -> bool:
     """Lets glibc keep freed memory for the next step: 8 to 14 % less CPU time, the same peak.
 
-    Returns False, and does nothing, if the environment sets glibc's options, or with another C
-    library.
+    Returns False, and does nothing, if the environment sets its options, or without glibc.
     """
     chosen = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
     if sys.platform != "linux" or any(name in os.environ for name in chosen):
@@ -129,14 +122,13 @@ def hardware() -> dict[str, Any]:
     """Processor, cores, memory and GPUs, for summary.json."""
     import torch
 
+    affinity = getattr(os, "sched_getaffinity", None)
     facts: dict[str, Any] = {
         "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": os.cpu_count() if affinity is None else len(affinity(0)),
         "system": f"{platform.system()} {platform.machine()}",
     }
-    if (memory := _machine_memory()) is not None:
+    if (memory := machine_memory()) is not None:
         facts["memory_gb"] = round(memory / 2**30, 1)
     if torch.cuda.is_available():
         facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -150,47 +142,20 @@ def peak_memory(device: "torch.device") -> int | None:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     # Not ru_maxrss, which starts with that of the parent process.
-    return _kilobytes("/proc/self/status", "VmHWM")
+    return memory_field("/proc/self/status", "VmHWM")
 
 
-def available_memory() -> int:
-    """Bytes that this process may still take, within its container (control groups, version 2).
-
-    sys.maxsize where the system does not say.
-    """
-    free = _kilobytes("/proc/meminfo", "MemAvailable") or _machine_memory() or sys.maxsize
-    return min(free, _free_in_container())
-
-
-def _free_in_container() -> int:
-    group = Path("/sys/fs/cgroup")
-    try:
-        free = int((group / "memory.max").read_text())
-        free -= int((group / "memory.current").read_text())
-        # What was read of files is kept until the memory is needed.
-        cached = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.M)
-    except (OSError, ValueError):  # no limit
-        return sys.maxsize
-    return max(0, free + int(cached[1] if cached else 0))
-
-
-def _machine_memory() -> int | None:
+def machine_memory() -> int | None:
     """All bytes of this machine; None on Windows."""
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
-def _kilobytes(path: str, field: str) -> int | None:
-    """Bytes by a file of /proc; None if not Linux, or if its kernel leaves the field out."""
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith(f"{field}:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+def memory_field(path: str, name: str) -> int | None:
+    """Bytes by a field in kB of a file of /proc; None without it."""
+    value = _field(path, name)
+    return int(value.split()[0]) * 1024 if value else None
 
 
 def versions() -> dict[str, str]:

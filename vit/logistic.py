@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 STRENGTHS = (0.003, 0.01, 0.03, 0.1)
-"""Weights of the squared norm that are tried for a head that is fine-tuned next; the range in which
-the best one lies for sets of twenty to a hundred images per class (benchmarks/LOG.md)."""
+"""Weights of the squared norm that are tried for a head; the best one lies in this range for twenty
+to a hundred images per class (benchmarks/LOG.md)."""
 
 FOLDS = 3
 
@@ -23,7 +23,7 @@ _ROWS = 65_536
 
 @dataclass(frozen=True)
 class Minimum:
-    """Weight and bias of the shapes that the minimisation began with."""
+    """The result of `minimise`."""
 
     weight: Tensor
     bias: Tensor
@@ -42,18 +42,15 @@ def minimise(
     scale: Tensor | float = 1.0,
     **stopping: Any,
 ) -> Minimum:
-    """Minimises mean loss + strength * |scale * weight|^2, starting from `weight` and `bias`.
-
-    The scores are features @ (scale * weight).T + bias. `scale` changes the coordinates of L-BFGS,
-    not the minimum. The bias is not regularised.
+    """Minimises mean loss + strength * |scale * weight|^2 from `weight` and `bias`.
 
     Args:
-        features: float64 `n d`.
+        features: float64 `n d`; the scores are features @ (scale * weight).T + bias.
         labels: Classes `n`, or multi-hot `n k`; see `total_loss`.
         weight: `k d`; `1 d` for the score of the second of two classes.
-        bias: `k` or `1`.
+        bias: `k` or `1`, not regularised.
         strength: Weight of the squared norm.
-        scale: `d`, or one number.
+        scale: `d` or one number: changes the coordinates of L-BFGS, not the minimum.
         stopping: Options of torch.optim.LBFGS: max_iter, tolerance_grad, ...
     """
     with torch.inference_mode(False), torch.enable_grad():
@@ -106,12 +103,11 @@ def fit_head(
     num_classes: int,
     strengths: Sequence[float] = STRENGTHS,
 ) -> tuple[Tensor, Tensor, float]:
-    """Weight `k d`, bias `k`, and the accuracy on left-out images at the strength chosen.
+    """Weight `k d`, bias `k`, and accuracy by cross-validation, which chooses the strength.
 
-    `features` are float64 `n d`, `labels` classes `n` or zeros and ones `n k`. Of the `strengths`,
-    ascending, the one with the smallest cross-validated loss is taken; with several labels per
-    image the accuracy is the share of labels that are right. With fewer than FOLDS images nothing
-    can be left out; then the strongest is taken and the accuracy is NaN.
+    `features` are float64 `n d`, `labels` classes `n` or zeros and ones `n k`, whose accuracy is
+    the share of correct labels. Fewer than FOLDS images take the largest of the ascending
+    `strengths`; the accuracy is then NaN.
     """
     mean, std = features.mean(0), features.std(0, correction=0) + 1e-5
     z = (features - mean) / std
@@ -128,7 +124,7 @@ def fit_head(
 def _cross_validate(
     z: Tensor, labels: Tensor, num_classes: int, strength: float
 ) -> tuple[float, float]:
-    """Mean loss and accuracy over the images, each answered by a fit without its fold."""
+    """Mean loss and accuracy over the images, each scored by a fit without its fold."""
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     loss, right = 0.0, 0.0
     for fold in range(FOLDS):
@@ -147,20 +143,9 @@ def _cross_validate(
 def logistic_regression(
     features: Tensor, labels: Tensor, num_classes: int, strength: float
 ) -> tuple[Tensor, Tensor]:
-    """Weight `k d` and bias `k` that minimise mean cross-entropy + strength * |weight|^2.
-
-    Binary cross-entropy, summed over classes, for labels `n k`. Starts from zero.
-    """
+    """Weight `k d` and bias `k` of `minimise`, from zero."""
     weight = features.new_zeros(num_classes, features.shape[1])
     bias = features.new_zeros(num_classes)
-    fit = minimise(
-        features,
-        labels,
-        weight,
-        bias,
-        strength,
-        max_iter=300,
-        tolerance_grad=1e-7,
-        tolerance_change=1e-13,
-    )
+    stopping = {"max_iter": 300, "tolerance_grad": 1e-7, "tolerance_change": 1e-13}
+    fit = minimise(features, labels, weight, bias, strength, **stopping)
     return fit.weight, fit.bias

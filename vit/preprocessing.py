@@ -1,8 +1,7 @@
-"""What happens to an image between its file and the model: resize, centre crop, normalise.
+"""Resize, centre crop and normalisation of an image: all between its file and the model.
 
-The fields of `Preprocess` are those of config.json, of weight files and of `vit.transforms`. An
-image is an RGB image of Pillow, or a float32 tensor `c h w` where channels are not RGB; both take
-the same steps. Shapes: b batch, c channels, h w pixels.
+An image is an RGB image of Pillow, or a float32 tensor `c h w` if channels are not RGB. Shapes:
+b batch, c channels, h w pixels.
 """
 
 import sys
@@ -30,39 +29,32 @@ CROP_FRACTION = 0.875
 """Side of the centre crop over the resized side, if neither recipe nor weights state it."""
 MAX_CHANNELS = 16
 MAX_ASPECT = 100
-"""Only the middle of longer strips is used: one of 1 x 20,000 pixels, its shorter side resized to
-256, would take five gigabytes."""
+"""Only the middle of longer strips is used: 1 x 20,000 pixels resized to 256 would take 5 GB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """The preprocessing of a model at evaluation and in use.
+    """The preprocessing of a model at evaluation and in use, as in config.json.
 
     `resize="crop"` on a square is torchvision's Resize(int) and CenterCrop, to the bit; on other
     shapes the image is resized until it covers them. `resize="squash"` is the evaluation of the
-    ViT paper's code (vit_jax/input_pipeline.py), which does not keep the aspect ratio.
+    ViT paper's code (vit_jax/input_pipeline.py).
     """
 
     image_size: Size
     """Height and width that the model sees, in pixels."""
-
     resize: Resize = "crop"
     """crop keeps the aspect ratio and cuts off what sticks out; squash stretches the image."""
-
     crop_fraction: float = CROP_FRACTION
     """Side of the centre crop over the resized side, in (0, 1]: the image is first resized to
     round(image_size / crop_fraction). 0.875 is ImageNet's 256 to 224; 1 loses the least."""
-
     interpolation: Interpolation = "bilinear"
     """Filter of the resize: bilinear or bicubic."""
-
     mean: tuple[float, ...] = HALF
     """Subtracted from red, green and blue in [0, 1]. 0.5 with std 0.5 maps to [-1, 1] as in the
     paper's code."""
-
     std: tuple[float, ...] = HALF
     """Divides red, green and blue after the mean is subtracted."""
-
     channels: int | None = None
     """Channels of the images, whose values are then those of the file (vit/data/raster.py); mean
     and std have as many numbers. None: every image becomes RGB of 8 bits."""
@@ -107,10 +99,9 @@ class Preprocess:
         return fit(image, self.resized, self.interpolation)
 
     def normalize(self, images: Tensor) -> Tensor:
-        """uint8 `b c h w`, or float32 where `channels` are given -> float32 on the same device.
+        """uint8 `b c h w`, or float32 with `channels` -> float32 on the same device.
 
-        The only place where pixels are normalised. The steps and their order are torchvision's
-        ToTensor and Normalize, so the result equals theirs to the bit.
+        Equal to torchvision's ToTensor and Normalize, to the bit.
         """
         count, kind = self.channels or 3, torch.uint8 if self.channels is None else torch.float32
         if images.dtype != kind or images.ndim != 4 or images.shape[1] != count:
@@ -123,12 +114,12 @@ class Preprocess:
         return images.to(torch.float32).div_(255).sub_(mean).div_(std).contiguous()
 
     def denormalize(self, images: Tensor) -> Tensor:
-        """The inverse of `normalize` for float32 `c h w`: values in [0, 1] of RGB images."""
+        """The inverse of `normalize` for float32 `c h w`; RGB in [0, 1]."""
         mean, std = (_per_channel(values, images.device) for values in (self.mean, self.std))
         return images * std + mean
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values, for the model's config.json."""
+        """The fields in JSON types, for config.json."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
@@ -179,8 +170,7 @@ def resize(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
 def resize_to_cover(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
     """Resize to the smallest image of the same aspect ratio that covers `size`.
 
-    For a square `size` this is torchvision's Resize(int), with the same rounding of the longer
-    side. See `MAX_ASPECT` for strips.
+    For a square `size` this is torchvision's Resize(int). See `MAX_ASPECT` for strips.
     """
     height, width = size_of(image)
     if is_strip(height, width):
@@ -191,11 +181,7 @@ def resize_to_cover(image: Picture, size: Size, interpolation: Interpolation) ->
 
 
 def center_crop(image: Picture, size: Size) -> Picture:
-    """Cut `size` from the middle; if the image is smaller, add black around it.
-
-    torchvision's CenterCrop, with its rounding: half a pixel goes to the even offset when it
-    cuts, and to the right and bottom when it pads.
-    """
+    """torchvision's CenterCrop, with its rounding; a smaller image is padded with black."""
     top, left = (
         round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
         for side, crop in zip(size_of(image), size, strict=True)
@@ -222,7 +208,7 @@ def size_of(image: Image.Image | Tensor) -> Size:
 
 
 def cover_size(height: int, width: int, size: Size) -> Size:
-    """The size to which `resize_to_cover` resizes an image that is not a strip."""
+    """The size of `resize_to_cover`'s result, except for a strip."""
     if width * size[0] <= height * size[1]:
         return int(size[1] * height / width), size[1]
     return size[0], int(size[0] * width / height)

@@ -9,9 +9,8 @@ from torch import Tensor
 def top_classes(scores: Tensor, top: int) -> tuple[Tensor, Tensor]:
     """The `top` largest scores of each row and their classes, both `n t`, largest first.
 
-    Of equal scores, which are common in bfloat16, the first class comes first, as in argmax. Equal
-    to the beginning of a stable descending sort of `scores` `n k`, but much faster if t is far
-    below k. `torch.topk` alone selects any of several equal scores.
+    Equal to the beginning of a stable descending sort of `scores` `n k`, but much faster for small
+    t. `torch.topk` alone selects any of several equal scores, which are common in bfloat16.
     """
     if top >= scores.shape[-1]:
         return scores.sort(dim=-1, descending=True, stable=True)

@@ -1,8 +1,4 @@
-"""Checks that files named by the user are regular files before reading them.
-
-Opening a named pipe waits for a writer that may never come, and a device such as /dev/zero never
-ends.
-"""
+"""Refuses named pipes and devices before they are opened: reading one may never end."""
 
 import os
 import stat

@@ -1,7 +1,4 @@
-"""Seeds of single steps: hashes, the same on every machine and in a resumed run.
-
-Also, which images of a step each process takes.
-"""
+"""Seeds of steps by hashes, and the images of a step that each process takes."""
 
 import struct
 from hashlib import blake2b
@@ -10,16 +7,10 @@ from hashlib import blake2b
 def places(batch_size: int, rank: int, world_size: int, accumulated: int, batch: int) -> list[int]:
     """Places of the images of a process's batch among all images of the step, from 0.
 
-    Image i and image i + half of the step come together to a process, at j and j + half of its
-    batch: they are partners in mixing. Neighbours in the order, which may be copies of one image,
-    go to different processes. Batches of an odd size hold every `world_size`-th image instead.
-
-    Args:
-        batch_size: Images in a batch of one process.
-        rank: Of the process.
-        world_size: Number of processes.
-        accumulated: Batches of each process in a step.
-        batch: Which of these, from 0.
+    Images i and i + half of the step, partners in mixing, are at j and j + half of one batch.
+    Neighbours in the order, which may be copies of one image, go to different processes. Batches of
+    an odd size hold every `world_size`-th image instead. `batch` is one of the `accumulated`
+    batches of each process in a step, from 0.
     """
     paired = batch_size % 2 == 0
     count = batch_size // 2 if paired else batch_size

@@ -47,8 +47,8 @@ _requests = _Requests()
 def handled() -> Iterator[None]:
     """Context in which the signals raise Stopped in the main thread, unless `deferred`.
 
-    Existing handlers of others are kept. Does nothing in other threads, because Python sets
-    handlers only in the main thread, and nothing inside `deferred`, where a signal may be waiting.
+    Handlers of others are kept. Does nothing in other threads, where Python sets no handlers, and
+    inside `deferred`, where a signal may be waiting.
     """
     if _requests.deferrals or threading.current_thread() is not threading.main_thread():
         yield
@@ -79,12 +79,8 @@ def handled() -> Iterator[None]:
 def deferred(*, several: bool = False) -> Iterator[None]:
     """Context in which the first signal is only recorded, see `received`; a second SIGINT acts.
 
-    On exit from the outermost one a recorded signal raises Stopped, unless another exception is
-    raised.
-
-    Args:
-        several: Whether several processes work together. A process that waits for another runs no
-            handler, so that the second SIGINT gets the default action, which ends the process.
+    On exit from the outermost one a recorded signal raises Stopped. With `several` processes the
+    second SIGINT gets the default action: one that waits for another runs no handler.
     """
     _requests.deferrals += 1
     _requests.several = _requests.several or several

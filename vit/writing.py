@@ -16,10 +16,9 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")  # names that `atomic` giv
 
 @contextmanager
 def atomic(path: Path, before: Callable[[], None] | None = None) -> Iterator[Path]:
-    """A temporary path next to `path`, which replaces `path` if nothing fails.
+    """A temporary path with the suffix of `path`, which replaces `path` if nothing fails.
 
-    It has the suffix of `path`, because some writers choose a format by it. `before` is called when
-    the content is on disk and the name is not.
+    `before` is called once the content is on disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
@@ -48,7 +47,7 @@ def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
 
 
 def writable(folder: Path, option: str) -> Path:
-    """The folder, made if need be. UserError where it cannot be written; `option` asked for it."""
+    """The folder, made if need be. UserError, with the `option`, if it cannot be written."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{option} {folder} is a file; give a folder")
     try:
@@ -61,10 +60,7 @@ def writable(folder: Path, option: str) -> Path:
 
 
 def remove_orphans(folder: Path) -> None:
-    """Deletes temporary files of processes that were killed while writing to `folder`.
-
-    Only the sole writer of the folder may call this.
-    """
+    """Deletes temporary files of killed processes; for the sole writer of `folder`."""
     for path in folder.glob(".*"):
         if is_temporary(path.name) and path.is_file():
             path.unlink(missing_ok=True)
@@ -78,15 +74,6 @@ def is_temporary(name: str) -> bool:
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Writes a JSON file for people to read and edit."""
     write_text(path, json.dumps(values, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
-
-
-def spreadsheet_text(text: str) -> str:
-    """A text cell that spreadsheet programs show unchanged, with a leading ' if needed.
-
-    They run text that begins with = + - @ as a formula, even from a quoted cell of a CSV file and
-    after a tab or a line break.
-    """
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
 
 
 def _sync_directory(folder: Path) -> None:

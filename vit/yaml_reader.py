@@ -1,7 +1,4 @@
-"""Reader for all YAML: recipes, configurations of runs, and values on the command line.
-
-Of a repeated key PyYAML silently takes the later one; here it is an error.
-"""
+"""Reader of recipes and configurations: PyYAML's, in which a repeated key is an error."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +25,7 @@ class _Loader(_Plain):
 
 
 def read_options(path: Path) -> dict[str, Any]:
-    """Content of a recipe or config.yaml. UserError if it is not options by name."""
+    """Content of a recipe or config.yaml. UserError if it is not a mapping of options."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,8 +1,6 @@
 """`vit compare`: rows, options, recipes, runs, figures, and one line for each mistake."""
 
 import json
-import subprocess
-import sys
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -45,16 +43,6 @@ def a_run(folder: Path, *, accuracy: float | None = 0.875, **recipe: Any) -> Pat
     return folder
 
 
-def test_help_needs_no_torch() -> None:
-    code = (
-        "import sys; from vit.cli.main import main\n"
-        "try: main(['compare', '--help'])\n"
-        "except SystemExit: sys.exit(str({'torch', 'numpy'} & set(sys.modules) or ''))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.strip() == "" and "--recipe" in done.stdout
-
-
 def test_models_are_found_by_every_spelling(vit: Vit) -> None:
     found = rows(vit, "ViT-B/16", "R50+ViT-B/16", "resnet50x1", "--image-size", "224", "192x256")
     assert [row["model"] for row in found] == ["vit_b16"] * 2 + ["r50_vit_b16"] * 2 + [
@@ -89,9 +77,6 @@ def test_the_table_is_aligned_and_has_units(vit: Vit) -> None:
     assert max(map(len, lines)) <= 100
 
 
-# Table 6
-
-
 def test_all_rows_of_table_6_come_in_order(vit: Vit) -> None:
     found = rows(vit, "--recipe", "jft")
     assert [(row["model"], row["epochs"]) for row in found] == [(p.model, p.epochs) for p in TABLE6]
@@ -105,13 +90,6 @@ def test_all_rows_of_table_6_come_in_order(vit: Vit) -> None:
     assert "docs/compute.md" in vit("compare", "--recipe", "jft").out
 
 
-def test_rows_are_chosen_by_model(vit: Vit) -> None:
-    found = rows(vit, "--recipe", "jft", "ViT-L/16", "vit_b32")
-    assert [(row["model"], row["epochs"]) for row in found] == [
-        ("vit_l16", 7), ("vit_l16", 14), ("vit_b32", 7)
-    ]  # fmt: skip
-
-
 def test_other_models_images_and_classes_can_be_put_in(vit: Vit) -> None:
     [small] = rows(vit, "--recipe", "jft", "vit_s16", "--epochs", "2", "--images", "1e6")
     assert (small["epochs"], small["images"]) == (2, 2e6) and "ratio" not in small
@@ -119,9 +97,6 @@ def test_other_models_images_and_classes_can_be_put_in(vit: Vit) -> None:
         rows(vit, "--recipe", "jft", "vit_b32", *extra) for extra in ([], ["--classes", "18291"])
     )
     assert wide["exaflops"] - plain["exaflops"] == pytest.approx(7 * 303e6 * 6e-18 * 768 * 17291)
-
-
-# Recipes
 
 
 def test_a_recipe_gives_size_model_and_images(vit: Vit) -> None:
@@ -159,9 +134,6 @@ def test_days_and_price_follow_from_the_device(vit: Vit) -> None:
     assert assumed["device_days"] == pytest.approx(days * 0.5 / 0.4) and "cost" not in assumed
     text = " ".join(vit("compare", *args).out.split())
     assert "50% (--utilisation) of its peak 989.4 TFLOP/s of dense bf16 (H100 data sheet" in text
-
-
-# Runs and figures
 
 
 def test_a_run_is_counted_by_the_images_it_saw(vit: Vit, tmp_path: Path) -> None:
@@ -212,9 +184,6 @@ def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
     assert TABLE6[0].score(AVERAGE) in values
 
 
-# Mistakes
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -222,13 +191,8 @@ def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
         ("vit_b17", "unknown model 'vit_b17'; did you mean 'vit_b16'"),
         ("torchvision/resnet5", "did you mean 'torchvision/resnet50'"),
         ("vit_b16 --image-size 225", "vit_b16: image_size=225x225 is not a multiple of patch_size"),
-        ("vit_b16 --image-size 3x4x5", "--image-size: 3x4x5 is not a size in pixels"),
-        ("--image-size 224 vit_b16", "--image-size: vit_b16 is not a size in pixels"),
-        ("vit_b16 --precision fp8", "fp8"),
         ("vit_b16 --classes 0", "0 is not a whole number of at least 1"),
-        ("vit_b16 --memory none", "none is not a number above 0"),
         ("vit_b16 --device h101", "unknown device 'h101'; did you mean 'h100'?"),
-        ("--recipe cifar1", "no recipe or file named 'cifar1'; did you mean 'cifar10'"),
         ("--recipe transfer/vit", "leaves the model to you"),
         ("--recipe jft vit_s16", "vit_s16 is not in Table 6 of the paper: say how long"),
         ("--recipe jft --image-size 384", "are trained at 224 pixels"),
@@ -236,9 +200,6 @@ def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
         ("--recipe cifar10 --utilisation 1.5", "1.5 is not a share in (0, 1]"),
         ("--recipe cifar10 --utilisation 0.5", "--utilisation needs --device"),
         ("--recipe cifar10 --memory 8", "--memory needs models, not a --recipe or --runs"),
-        ("--recipe cifar10 --price-per-hour 2", "--price-per-hour needs"),
-        ("--recipe cifar10 --precision fp32", "--precision needs models"),
-        ("vit_b16 --epochs 8", "--epochs needs --recipe"),
         ("--recipe jft --processes 8", "--processes needs a --recipe of `vit fit`"),
         ("--runs nowhere", "nowhere is not the directory of a finished run"),
         ("vit_b16 --runs nowhere", "--runs beside models needs a --recipe"),

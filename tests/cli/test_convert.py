@@ -15,16 +15,8 @@ from vit.checkpoints.native import load_native
 from vit.models.config import ViTConfig
 
 SMALL: dict[str, Any] = {"depth": 1, "width": 64, "num_heads": 2, "mlp_dim": 96, "num_classes": 3}
-SIGLIP: dict[str, Any] = {
-    **SMALL,
-    "image_size": 64,
-    "patch_size": 32,
-    "width": 768,
-    "num_heads": 12,
-    "class_token": False,
-    "pool": "gap",
-    "activation": "gelu_tanh",
-}
+SIGLIP: dict[str, Any] = {**SMALL, "image_size": 64, "patch_size": 32, "width": 768}
+SIGLIP |= {"num_heads": 12, "class_token": False, "pool": "gap", "activation": "gelu_tanh"}
 
 
 def bare(path: Path, **options: Any) -> torch.nn.Module:
@@ -92,10 +84,8 @@ def test_a_hugging_face_state_dict_is_converted_with_the_options_that_it_needs(
     [
         (["--set", "num_head=2"], "num_heads"),
         (["--set", "num_heads"], "FIELD=VALUE"),
-        (["--set", "num_heads="], "FIELD=VALUE"),
         (["--set", "num_heads=two"], "num_heads='two'"),
         (["--num-heads", "2", "--set", "activation=relu"], "activation='relu' is not one of"),
-        (["--set", "num_heads=2", "--set", "num_heads=4"], "num_heads is given twice"),
         (["--set", "num_heads=2", "--num-heads", "4"], "num_heads is given twice"),
     ],
 )

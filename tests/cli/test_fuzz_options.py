@@ -50,15 +50,7 @@ TEXTS = st.one_of(
 VALUES = st.one_of(NUMBERS, NUMBERS, TEXTS)
 
 # What opens files or addresses that a value may name, or prints and stops.
-ELSEWHERE = (
-    "config",
-    "help",
-    "resume",
-    "run_dir",
-    "pretrained",
-    "teacher",
-    "data.dataset",
-)
+ELSEWHERE = ("config", "help", "resume", "run_dir", "pretrained", "teacher", "data.dataset")
 
 INSIDE = {
     "model.schedule": "decay warmup_steps warmup_epochs warmup_start final_factor drops "
@@ -107,7 +99,7 @@ NAMES = option_names()
 
 
 def same(value: Any, text: str) -> bool:
-    """Whether a resolved value is what was typed."""
+    """A resolved value is what was typed."""
     if isinstance(value, Namespace):
         path = value.get("class_path") or ""
         return "class_path" in text or path.endswith(text) or text in ("", "{}", "null")

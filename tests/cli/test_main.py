@@ -1,7 +1,8 @@
 """`vit` itself: help at once, one line for a mistake, exit statuses."""
 
+import json
 import os
-import resource
+import re
 import signal
 import subprocess
 import sys
@@ -10,59 +11,40 @@ from pathlib import Path
 import pytest
 
 from tests.command import TINY, Vit
+from vit.cache import cache_directory
+from vit.cli import recipes
+from vit.cli.main import COMMANDS
+from vit.errors import UserError
+from vit.training.classifier import ImageClassifier
+
+HEAVY = """\
+import sys
+from vit.cli.main import main
+try:
+    main(sys.argv[1:])
+finally:
+    print(*sorted({'torch', 'lightning', 'numpy'} & set(sys.modules)), file=sys.stderr)
+    print(*sorted(name for name in sys.modules if name.startswith("vit")), file=sys.stderr)
+"""
 
 
-def cpu_seconds(*args: str) -> float:
-    """User and system time of a whole process."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "vit", *args], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-@pytest.mark.parametrize("args", [["--help"], ["models"], ["recipes"], ["fit", "--help"]])
+@pytest.mark.parametrize(
+    "args", [["--help"], ["models"], ["recipes"], ["fit", "--help"], ["compare", "--help"]]
+)
 def test_help_imports_nothing_heavy(args: list[str]) -> None:
-    code = (
-        "import sys; from vit.cli.main import main; main(sys.argv[1:]);"
-        "sys.exit(str({'torch', 'lightning', 'numpy'} & set(sys.modules)) if"
-        " {'torch', 'lightning', 'numpy'} & set(sys.modules) else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_list_of_commands_needs_six_modules() -> None:
-    code = (
-        "import sys; from vit.cli.main import main; main(['--help']);"
-        "print(*sorted(m for m in sys.modules if m.startswith('vit')), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    needed = "vit vit.cli vit.cli.main vit.errors vit.hardware vit.signals"
-    assert done.stderr.split() == needed.split()
+    done = subprocess.run([sys.executable, "-c", HEAVY, *args], capture_output=True, text=True)
+    heavy, modules = done.stderr.splitlines()
+    assert (done.returncode, heavy) == (0, "")
+    if args == ["--help"]:
+        assert modules == "vit vit.cli vit.cli.main vit.errors vit.hardware vit.signals"
 
 
 def test_help_lists_every_command(vit: Vit) -> None:
-    from vit.cli.main import COMMANDS
-
     shown = vit("--help").out
     assert all(f"  {name} " in shown for name in COMMANDS)
 
 
-def test_an_unknown_command_names_the_nearest(vit: Vit) -> None:
-    done = vit("clasify")
-    assert done == (2, "", "vit: unknown command 'clasify'; did you mean 'classify'?\n")
-
-
-@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict", "classify", "convert"])
-def test_every_command_has_help(vit: Vit, command: str) -> None:
-    done = vit(command, "--help")
-    assert done.status == 0
-    assert f"usage: vit {command}" in done.out
-
-
 def test_the_options_in_the_help_exist() -> None:
-    import re
-
     from vit.cli.fit import HELP
     from vit.runs.options import Options
 
@@ -80,34 +62,18 @@ def test_the_options_in_the_help_exist() -> None:
     assert named <= known
 
 
-def test_help_stays_short_behind_other_options(vit: Vit) -> None:
-    for args in (["fit", "-c", "quickstart", "--help"], ["test", "runs/x", "-h"]):
+def test_the_help_of_a_command_is_short_also_behind_options(vit: Vit) -> None:
+    commands = [[name, "--help"] for name in COMMANDS]
+    for args in (["fit", "-c", "quickstart", "--help"], ["test", "runs/x", "-h"], *commands):
         done = vit(*args)
         assert (done.status, done.err) == (0, "")
-        assert done.out.startswith(f"usage: vit {args[0]}") and len(done.out.splitlines()) < 40
+        assert done.out.startswith(f"usage: vit {args[0]}") and len(done.out.splitlines()) < 60
 
 
-def test_a_full_disk_is_one_line_and_no_mistake_of_the_users(
-    vit: Vit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from vit.cli import recipes
-
-    def full(args: list[str]) -> int:
-        raise OSError(28, "No space left on device", "runs/x/last.ckpt")
-
-    monkeypatch.setattr(recipes, "run", full)
-    assert vit("recipes") == (1, "", "vit: No space left on device: runs/x/last.ckpt\n")
-
-
-@pytest.mark.parametrize(
-    "error", [KeyError("step"), MemoryError(), RecursionError("too deep"), OSError("no number")]
-)
+@pytest.mark.parametrize("error", [KeyError("step"), MemoryError(), OSError("no number")])
 def test_an_unexpected_error_is_one_line_and_a_file(
     error: Exception, vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vit.cache import cache_directory
-    from vit.cli import recipes
-
     def fail(*_: object) -> dict[str, Path]:
         raise error
 
@@ -126,8 +92,6 @@ def test_an_unexpected_error_is_one_line_and_a_file(
 def test_a_run_that_fails_in_an_unexpected_way_can_be_started_again(
     vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vit.training.classifier import ImageClassifier
-
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a fault\nof two lines")
 
@@ -144,9 +108,6 @@ def test_a_run_that_fails_in_an_unexpected_way_can_be_started_again(
 def test_a_mistake_inside_another_error_is_still_one_line(
     link: str, vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vit.cli import recipes
-    from vit.errors import UserError
-
     def fail(args: list[str]) -> int:
         try:
             raise UserError("size=3 is odd")
@@ -168,8 +129,6 @@ def test_a_mistake_inside_another_error_is_still_one_line(
 def test_a_signal_ends_any_command_with_its_status(
     number: signal.Signals, status: int, vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vit.cli import recipes
-
     def stopped(args: list[str]) -> int:
         signal.raise_signal(number)
         return 0
@@ -183,8 +142,6 @@ def test_a_signal_ends_any_command_with_its_status(
 def test_a_signal_that_the_parent_ignores_stays_ignored(
     vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vit.cli import recipes
-
     def interrupted(args: list[str]) -> int:
         signal.raise_signal(signal.SIGINT)
         return 7
@@ -198,7 +155,6 @@ def test_a_signal_that_the_parent_ignores_stays_ignored(
 
 
 def test_the_process_ends_with_the_status_and_all_of_its_output(tmp_path: Path) -> None:
-    """Although Python's own clearing up is left out."""
     code = (
         "import atexit, sys; from vit.cli import main, recipes\n"
         "atexit.register(print, 'at exit')\n"
@@ -222,8 +178,6 @@ def test_a_terminal_without_the_letters_gets_escapes(photos: Path) -> None:
 
 
 def test_models_shows_parameters(vit: Vit) -> None:
-    import json
-
     rows = {row["name"]: row for row in json.loads(vit("models", "vit_?16", "--json").out)}
     assert rows["vit_b16"]["params"] == 86_567_656
     assert set(rows) == {"vit_s16", "vit_b16", "vit_l16"}

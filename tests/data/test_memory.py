@@ -1,5 +1,6 @@
 """Sets that stay in memory: which do, what they hold, and that batches do not change by it."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -260,3 +261,16 @@ def test_an_evaluation_alone_keeps_nothing(make_tree, tmp_path, capfd, stage, ke
     )
     list(data.val_dataloader())
     assert ("stay in memory" in capfd.readouterr().err) == kept
+
+
+def test_a_container_leaves_what_it_does_not_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(memory, "Path", lambda _: tmp_path)
+    free = memory.available_memory()
+    assert 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit, expected in (("max", free), ("3000000", 3_000_000 - 1_000_000 + 200_000), ("9", 0)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "memory.current").write_text("1000000\n")
+        (tmp_path / "memory.stat").write_text("file 300000\ninactive_file 200000\n")
+        assert memory.available_memory() == pytest.approx(expected, rel=0.1)

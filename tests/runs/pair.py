@@ -22,14 +22,9 @@ def pair(
     seconds: float,
     before: str = "pass",
 ) -> list[Ended]:
-    """How both processes end.
+    """The ends of both, run in `folder` with `shared` arguments and their `own`.
 
-    Args:
-        folder: Where they run.
-        shared: Arguments of both.
-        own: Further ones of each.
-        seconds: Limit for each process.
-        before: Python statements that each executes first.
+    `seconds` is the limit for each; `before` are Python statements that each executes first.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,6 +1,5 @@
 """A user's mistakes: exit status 2, one line, before any training."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ CPU = "--trainer.accelerator=cpu"
 
 # Arguments, and what the line names: the option, the value, the remedy.
 COMMANDS = [
-    ("train", ["'train'", "'fit'"]),
     ("trian", ["'trian'", "'fit'"]),
     ("fit --resume nosuch", ["--resume nosuch"]),
     ("evaluate runs/x", ["'test'", "'validate'"]),
@@ -26,6 +24,12 @@ COMMANDS = [
     ("convert nowhere x --to tim", ["--to", "'tim'"]),
     ("models --jsno", ["--jsno"]),
 ]
+TOO_SMALL = (
+    "trainer.accumulate_grad_batches=0 trainer.check_val_every_n_epoch=0 "
+    "trainer.gradient_clip_val=-1 trainer.limit_train_batches=0 trainer.limit_test_batches=0 "
+    "trainer.max_time=00:00:00:00 trainer.log_every_n_steps=-1 trainer.max_epochs=0 "
+    "trainer.val_check_interval=0"
+).split()
 OPTIONS = [
     ("--model.optimzer.lr 3", ["model.optimzer.lr", "'model.optimizer'"]),
     ("--data.rot x", ["data.rot", "'data.root'"]),
@@ -59,16 +63,8 @@ OPTIONS = [
     ("--trainer.devices 0", ["devices='0'"]),
     ("--trainer.accelerator=tpu", ["torch_xla"]),
     ("--trainer.limit_train_batches=1.5", ["limit_train_batches", "1.5"]),
-    ("--trainer.accumulate_grad_batches=0", ["trainer.accumulate_grad_batches=0"]),
-    ("--trainer.check_val_every_n_epoch=0", ["trainer.check_val_every_n_epoch=0"]),
-    ("--trainer.gradient_clip_val=-1", ["trainer.gradient_clip_val=-1"]),
-    ("--trainer.limit_train_batches=0", ["trainer.limit_train_batches=0"]),
-    ("--trainer.limit_test_batches=0", ["trainer.limit_test_batches=0"]),
-    ("--trainer.max_time=00:00:00:00", ["trainer.max_time=00:00:00:00"]),
+    *((f"--{name}", [name]) for name in TOO_SMALL),
     ("--model.name=vit_b16", ["--model.name", "width", "--model.architecture null"]),
-    ("--trainer.log_every_n_steps=-1", ["trainer.log_every_n_steps=-1"]),
-    ("--trainer.max_epochs=0", ["trainer.max_epochs=0"]),
-    ("--trainer.val_check_interval 0", ["trainer.val_check_interval=0"]),
     ("--trainer.logger WandbLogger", ["WandbLogger", "pip install"]),
     ("--trainer.callbacks=foo.Bar", ["trainer.callbacks", "foo.Bar"]),
     ("--trainer.callbacks=[{class_path: ModelCheckpoint, init_args: {mode: x}}]", ["mode", "x"]),
@@ -100,17 +96,14 @@ def test_a_mistake_is_one_line(vit: Vit, text: str, parts: list[str]) -> None:
     assert not Path("runs").exists()
 
 
-# With the photos, whose images are RGB.
 PHOTO_MISTAKES = [
     ("--data.batch_size=automatic", ["batch_size", "automatic"]),
     ("--data.batch_size=auto", ["data.batch_size=auto", "CPU"]),
     ("--data.batch_size=5 --data.global_batch=12", ["global_batch=12", "batch_size=5"]),
-    ("--data.global_batch=12", ["global_batch=12", "batch_size=8", "null"]),
     ("--data.batch_size=null --data.global_batch=0", ["global_batch=0"]),
     ("--patience=0", ["patience", "0"]),
     ("--patience=3 --data.splits.val_fraction=0", ["patience=3 needs validation images"]),
     ("--patience=3 --trainer.limit_val_batches=0", ["patience=3 needs validation images"]),
-    ("--data.channels=17", ["channels=17"]),
     ("--data.channels=0", ["channels=0"]),
     ("--data.channels=3 --model.architecture.in_channels=4", ["in_channels=4"]),
     ("--data.channels=5 --data.augment.randaugment=[2,9]", ["augment.randaugment null"]),
@@ -133,24 +126,14 @@ YAML_MISTAKES = [
     ("modle:\n  name: vit_ti16", ["modle.name", "'model.name'"]),
     ("data: {image_size: 8\ntrainer: [", ["mine.yaml, line 2"]),
     ("- a\n- b", ["mine.yaml"]),
-    ("", ["mine.yaml"]),
-    ("\0", ["mine.yaml"]),
     ("model: {schedule: {decay: cosin}}", ["model.schedule", "cosin"]),
     (
         "model: {optimizer: {class_path: torch.optim.SGD, init_args: {lr: 1, momentun: 0.9}}}",
         ["model.optimizer", "'momentun'"],
     ),
     ("trainer: {callbacks: [{class_path: vit.training.callbacks.EMAA}]}", ["EMAA"]),
-    (
-        "trainer:\n  callbacks:\n  - class_path: vit.training.callbacks.EMA\n"
-        "    init_args: {decay: 3}",
-        ["decay=3.0"],
-    ),
-    ("data: {batch_size: 3}\nmodel: {}\ndata: {}", ["mine.yaml, line 3", "'data'", "line 1"]),
     ("trainer: [1]", ["mine.yaml", "trainer: [1]"]),
-    ("task: [1]", ["task '[1]'"]),
     ("model: {schedule: {warmup_steps: null}}", ["warmup_steps=None"]),
-    ("model: {schedule: {warmup_steps: -1}}", ["warmup_steps=-1"]),
 ]
 
 
@@ -160,12 +143,6 @@ def test_a_mistake_in_a_recipe_is_one_line(vit: Vit, text: str, parts: list[str]
     done = vit("fit", "-c", "quickstart", "-c", "mine.yaml", "--trainer.precision=32-true")
     assert done.status == 2 and len(done.err.splitlines()) == 1, done.err
     assert all(part in done.err for part in parts), done.err
-
-
-def test_a_recipe_that_is_a_pipe_is_refused_before_it_is_opened(vit: Vit) -> None:
-    os.mkfifo("mine.yaml")
-    done = vit("fit", "-c", "quickstart", "-c", "mine.yaml")
-    assert done.status == 2 and "'mine.yaml'" in done.err
 
 
 @pytest.mark.parametrize(
@@ -180,7 +157,6 @@ def test_a_recipe_that_is_a_pipe_is_refused_before_it_is_opened(vit: Vit) -> Non
     ],
 )
 def test_options_are_refused_before_the_data_is_read(vit: Vit, option: str) -> None:
-    """The data does not exist, which would be the message if it were looked for first."""
     done = vit("fit", "-c", "quickstart", CPU, "--data.root=nowhere", option)
     assert done.status == 2 and "nowhere" not in done.err
 
@@ -197,14 +173,6 @@ def test_an_epoch_shorter_than_an_interval_is_one_line(vit: Vit) -> None:
 
 def test_a_wrong_value_does_not_suggest_another_option(vit: Vit) -> None:
     assert "did you mean" not in vit("fit", "-c", "quickstart", "--model.schedule.decay=x").err
-
-
-def test_a_wrong_device_is_one_line(vit: Vit, photos: Path) -> None:
-    vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.max_steps=1")
-    done = vit("classify", "runs/cifar10", photos / "red" / "00.jpg", "--device", "tpux")
-    assert done.status == 2
-    assert done.err.startswith("vit: --device tpux cannot be used: ")
-    assert len(done.err.splitlines()) == 1
 
 
 def test_a_truncated_image_is_named_and_can_be_skipped(vit: Vit, photos: Path) -> None:

@@ -98,15 +98,15 @@ def test_the_images_of_a_step_are_those_of_the_recipe_or_of_the_run(tmp_path: Pa
         (recipes, {"batch_size": None, "global_batch": 48}, False, None),
     ]
     for given, data, tries, batch in cases:
-        found, config = settled(given, **data)
-        assert (found, config.data.batch_size) == (tries, batch)
+        tried, config = settled(given, **data)
+        assert (tried, config.data.batch_size) == (tries, batch)
     run = tmp_path / "config.yaml"
     run.write_text(
         "data: {batch_size: 4}\ntrainer: {accumulate_grad_batches: 3, val_check_interval: 6, "
         "limit_train_batches: 1.0}\n"
     )
-    found, config = settled(recipes, run)
-    assert not found and config.data.batch_size == 4
+    tried, config = settled(recipes, run)
+    assert not tried and config.data.batch_size == 4
     assert config.trainer.accumulate_grad_batches == 3 and config.trainer.val_check_interval == 6
 
 

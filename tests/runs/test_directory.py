@@ -51,11 +51,15 @@ def command(photos: Path) -> tuple[str, ...]:
     return ("fit", "-c", "cifar10", "--data.root", str(photos), *TINY, *SHORT)
 
 
+def refuse(run_options: Any, words: str) -> None:
+    """Opening the directory is refused with these words."""
+    with pytest.raises(UserError, match=words), RunDirectory.open(run_options):
+        pass
+
+
 def test_a_directory_that_is_written_to_is_refused_with_the_writer(here: Path) -> None:
     with RunDirectory.open(options("run")):
-        with pytest.raises(UserError, match=rf"run .*process {os.getpid()} on .*--run_dir"):
-            with RunDirectory.open(options("run")):
-                pass
+        refuse(options("run"), rf"run .*process {os.getpid()} on .*--run_dir")
     with RunDirectory.open(options("run")):
         pass
 
@@ -128,9 +132,7 @@ def test_files_of_the_users_own_are_refused_and_stay(here: Path, names: list[str
         (here / "mine" / name).write_text("name: mine\n")
     before = contents(here / "mine")
     for resume in ("auto", "never"):
-        with pytest.raises(UserError, match=r"run_dir=mine .*choose another --run_dir$"):
-            with RunDirectory.open(options("mine", resume)):
-                pass
+        refuse(options("mine", resume), r"run_dir=mine .*choose another --run_dir$")
     (here / "runs").mkdir()
     (here / "mine").rename(here / "runs" / "mine")
     with RunDirectory.open(options(recipe="mine")) as run:
@@ -138,20 +140,12 @@ def test_files_of_the_users_own_are_refused_and_stay(here: Path, names: list[str
     assert contents(here / "runs" / "mine") == before
 
 
-def test_a_file_is_no_run_directory(here: Path) -> None:
-    Path("run").write_text("")
-    with pytest.raises(UserError, match="run_dir=run is a file"):
-        with RunDirectory.open(options("run")):
-            pass
-
-
-@pytest.mark.parametrize("place", ["missing", "photo.jpg", "folder"])
-def test_what_cannot_be_resumed_is_named(here: Path, place: str) -> None:
+def test_what_is_no_run_is_named(here: Path) -> None:
     Path("photo.jpg").write_bytes(b"x")
     Path("folder").mkdir()
-    with pytest.raises(UserError, match=f"--resume {place}"):
-        with RunDirectory.open(options(resume=place)):
-            pass
+    refuse(options("photo.jpg"), "run_dir=photo.jpg is a file")
+    for place in ("missing", "photo.jpg", "folder"):
+        refuse(options(resume=place), f"--resume {place}")
 
 
 def test_orphans_of_a_killed_writer_go_and_other_hidden_files_stay(here: Path) -> None:
@@ -170,19 +164,18 @@ def test_a_forked_worker_does_not_keep_the_lock_of_a_killed_owner(here: Path, de
     code = (
         "import os, time; from filelock import FileLock\n"
         "FileLock('lock').acquire()\n"
-        "if os.fork() == 0: time.sleep(600)\n"
-        "else: print('locked', flush=True); time.sleep(600)"
+        "if os.fork(): print(flush=True)\n"
+        "time.sleep(600)"
     )
     command = [sys.executable, "-c", code]
-    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        assert owner.stdout is not None and owner.stdout.readline() == "locked\n"
-        owner.kill()
-        owner.wait()
-        with FileLock(here / "lock", timeout=deadline(10)):
-            pass
-    finally:
-        os.killpg(owner.pid, 9)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as owner:
+        try:
+            assert owner.stdout is not None and owner.stdout.readline()
+            owner.kill()
+            with FileLock(here / "lock", timeout=deadline(10)):
+                pass
+        finally:
+            os.killpg(owner.pid, 9)
 
 
 def test_a_start_that_failed_can_be_repeated_and_corrected(
@@ -211,21 +204,10 @@ def test_a_run_in_the_users_own_folder_changes_nothing(
 def test_two_runs_that_start_together_never_share_a_directory(
     command: tuple[str, ...], photos: Path, deadline
 ) -> None:
+    started = [sys.executable, "-m", "vit", *command, "--run_dir=shared"]
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     processes = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "vit",
-                *command,
-                "--run_dir=shared",
-                f"--seed_everything={seed}",
-            ],
-            cwd=photos.parent,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        subprocess.Popen([*started, f"--seed_everything={seed}"], cwd=photos.parent, **pipes)
         for seed in range(2)
     ]
     errors = [process.communicate(timeout=deadline(200))[1] for process in processes]

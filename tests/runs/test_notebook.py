@@ -28,13 +28,7 @@ def vit_command(request: pytest.FixtureRequest) -> Vit:
 
 def test_a_run_in_python_is_the_run_of_the_command_line(vit_command: Vit, photos: Path) -> None:
     run = vit.fit("finetune", data={"root": photos, **DATA}, run_dir="a", **OPTIONS)
-    typed = (
-        *TINY,
-        "--model.pretrained=null",
-        "--trainer.max_steps=4",
-        "--run_dir=b",
-        "--trainer.enable_progress_bar=false",
-    )
+    typed = (*TINY, "--model.pretrained=null", "--trainer.max_steps=4", "--run_dir=b")
     done = vit_command("fit", "-c", "finetune", "--data.root", photos, *typed)
     assert done.status == 0, done.err
     weights = [load_file(f"{name}/model/model.safetensors") for name in "ab"]

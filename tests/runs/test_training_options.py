@@ -34,22 +34,3 @@ def test_batch_and_accumulation_follow_from_the_images_of_a_step(vit: Vit, photo
     config = yaml.safe_load(Path("whole/config.yaml").read_text())
     assert (config["data"]["global_batch"], config["data"]["batch_size"]) == (12, None)
     assert vit("test", "whole").status == 0  # its batches have a size of their own
-
-
-def test_what_nobody_says_is_64_images(vit: Vit, photos: Path) -> None:
-    Path("none.yaml").write_text("data: {batch_size: null}\n")
-    options = [option for option in TINY if "batch_size" not in option]
-    command = ("fit", "-c", "cifar10", *options, "-c", "none.yaml", "--trainer.max_steps=1")
-    assert vit(*command, "--data.root", photos, "--run_dir=run").status == 0
-    assert yaml.safe_load(Path("run/config.yaml").read_text())["data"]["batch_size"] == 64
-
-
-def test_a_run_without_progress_ends_early(vit: Vit, photos: Path) -> None:
-    still = ("--model.optimizer.lr=0", "--model.optimizer.adamw_lr=0", "--trainer.max_epochs=9")
-    done = vit(*FIT, *still, "--data.root", photos, "--patience=2", "--run_dir=run")
-    assert done.status == 0, done.err
-    assert "stopped early: val/acc1 not improved in 2 validations" in done.err
-    assert saved("run")["epoch"] + 1 == 3  # the first sets the score
-    assert Path("run/summary.json").is_file()
-    done = vit(*FIT, *still[:2], "--trainer.max_epochs=2", "--data.root", photos, "--patience=9")
-    assert done.status == 0 and "stopped early" not in done.err

@@ -56,10 +56,7 @@ def share(text: str) -> float:
 
 @contextmanager
 def chosen_device(name: str | None) -> Iterator[str]:
-    """The device of --device, by default a GPU if there is one.
-
-    UserError if torch cannot use it.
-    """
+    """The device of --device, by default a GPU if there is one. UserError if it is unusable."""
     import torch
 
     device = name or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -71,20 +68,17 @@ def chosen_device(name: str | None) -> Iterator[str]:
 
 
 def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[Path]:
-    """The files named, and the pictures in the folders named, in order.
-
-    `arrays`: .npy files count as images too.
-    """
+    """The named files, and the pictures in the named folders; with `arrays` .npy files too."""
     from vit.data.scan import image_extensions
 
-    known = image_extensions(arrays)
+    suffixes = image_extensions(arrays)
     for argument in arguments:
         path = Path(argument).expanduser()
         if path.is_dir():
             inside = sorted(
                 file
                 for file in path.rglob("*")
-                if file.suffix.lower() in known
+                if file.suffix.lower() in suffixes
                 and not any(part.startswith(".") for part in file.relative_to(path).parts)
             )
             if not inside:

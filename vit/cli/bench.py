@@ -1,6 +1,5 @@
 """`vit bench`: images per second of models, and the share of this machine's peak."""
 
-import argparse
 import json
 
 from vit.cli.arguments import OneLineParser, pixels, whole_number
@@ -23,7 +22,6 @@ def parser() -> OneLineParser:
         description="Measures images per second of one or several models, and the share of this "
         "machine's peak.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = command.add_argument
     add("models", nargs="*", metavar="MODEL",

@@ -11,7 +11,6 @@ from vit.console import say
 from vit.errors import UserError
 
 if TYPE_CHECKING:
-    from vit.data.decode import ImageError
     from vit.inference.classifier import Classifier
 
 BATCH = 32
@@ -22,14 +21,14 @@ def run(args: list[str]) -> int:
     parser = OneLineParser(
         prog="vit classify", description="Classifies images with a trained model."
     )
-    parser.add_argument("model", help="a run, a directory or file of weights, a name or an address")
-    parser.add_argument("images", nargs="+", help="pictures, or folders of them")
-    parser.add_argument("--top", type=int, default=5, help="how many classes (default 5)")
-    parser.add_argument("--device", default=None, help="such as cpu or cuda; default: the best")
-    parser.add_argument("--json", action="store_true", help="print a list of objects")
-    parser.add_argument(
-        "--on_error", choices=("error", "skip"), default="error", help="for unreadable pictures"
-    )
+    add = parser.add_argument
+    add("model", help="a run, a directory or file of weights, a name or an address")
+    add("images", nargs="+", help="pictures, or folders of them")
+    add("--top", type=int, default=5, help="number of classes (default 5)")
+    add("--device", help="such as cpu or cuda; default: the best")
+    add("--json", action="store_true", help="print a list of objects")
+    choices = ("error", "skip")
+    add("--on_error", choices=choices, default="error", help="for unreadable pictures")
     options = parser.parse_args(args)
     if options.top < 1:
         raise UserError(f"--top {options.top} must be at least 1")
@@ -44,9 +43,8 @@ def run(args: list[str]) -> int:
     if arrays and classifier.preprocess.channels is None:
         paths = list(pictures(options.images))  # without .npy files
     rows: list[dict[str, Any]] = []
-    skipped: list[ImageError] = []
     try:
-        for row in _answers(classifier, paths, options, skipped):
+        for row in _answers(classifier, paths, options):
             rows.append(row)
             if not options.json:
                 print(row["image"])
@@ -57,21 +55,15 @@ def run(args: list[str]) -> int:
     finally:  # also if an unreadable image ends the command
         if options.json:
             print(json.dumps(rows, indent=2, ensure_ascii=False))
-    if skipped:
-        say(f"{len(skipped)} of {len(paths)} pictures were skipped")
+    if len(rows) < len(paths):
+        say(f"{len(paths) - len(rows)} of {len(paths)} pictures were skipped")
     return 0
 
 
 def _answers(
-    classifier: "Classifier",
-    paths: list[Path],
-    options: argparse.Namespace,
-    skipped: "list[ImageError]",
+    classifier: "Classifier", paths: list[Path], options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    """The answer for every picture, in order; ImageError after those before an unreadable one.
-
-    With --on_error skip such pictures are added to `skipped` instead.
-    """
+    """The answer for every picture, in order; ImageError after those before an unreadable one."""
     from vit.data.decode import ImageError, open_input
 
     for start in range(0, len(paths), BATCH):
@@ -83,7 +75,6 @@ def _answers(
                 if options.on_error == "error":
                     problem = error
                     break
-                skipped.append(error)
                 say(f"skipped: {error}")
         if opened:
             predictions = classifier.predict([image for _, image in opened], options.top)

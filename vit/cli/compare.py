@@ -32,7 +32,6 @@ def parser() -> OneLineParser:
         description="What models cost: parameters, operations and memory; and for a recipe the "
         "operations, days and price of a whole training. `vit bench` measures speed.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = command.add_argument
     add("models", nargs="*", metavar="MODEL",
@@ -123,7 +122,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _check_figure(options: argparse.Namespace) -> None:
-    """UserError, before anything is computed, where there is nothing to draw or no way to write."""
+    """UserError for a figure that cannot be drawn or written."""
     if options.recipe != "jft" and not options.runs:
         raise UserError("--figure draws accuracy against compute, with --recipe jft or --runs")
     if options.figure.suffix.lower() != ".png":

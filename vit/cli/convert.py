@@ -10,8 +10,6 @@ from vit.cli.arguments import OneLineParser
 from vit.console import note
 from vit.errors import UserError, did_you_mean
 
-HELP = "convert weights between formats, or compare two files"
-
 EPILOG = """\
 examples:
   vit convert B_16.npz my_model --to native           Google's file as a model directory of ours
@@ -21,19 +19,19 @@ examples:
 
 
 def run(args: list[str]) -> int:
-    """Runs the command and returns its exit status."""
+    """Converts or compares."""
     parser = OneLineParser(
         prog="vit convert",
-        description=HELP[0].upper() + HELP[1:] + ".",
+        description="Converts weights between formats, or compares two files.",
         epilog=f"{EPILOG}\n{_written()}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", help="weights: a run, a directory, a file, or a hub address")
-    parser.add_argument("destination", help="where to write, or the second file to compare")
+    add = parser.add_argument
+    add("source", help="weights: a run, a directory, a file, or a hub address")
+    add("destination", help="where to write, or the second file to compare")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--to", choices=FORMATS, help="the library to write for")
     action.add_argument("--compare", action="store_true", help="print the difference of the logits")
-    parser.add_argument(
+    add(
         "--set",
         action="append",
         default=[],
@@ -41,24 +39,17 @@ def run(args: list[str]) -> int:
         help="a field of the model's configuration that the file does not record, such as "
         "activation=gelu_tanh; may be repeated",
     )
-    parser.add_argument(
-        "--num-heads",
-        action="append",
-        dest="set",
-        type="num_heads={}".format,
-        help="the same as --set num_heads=NUM_HEADS",
-    )
-    parser.add_argument(
+    heads = "num_heads={}".format
+    add("--num-heads", action="append", dest="set", type=heads, help="the same as --set num_heads=")
+    add(
         "--image-size",
         type=int,
         nargs=2,
         metavar=("HEIGHT", "WIDTH"),
         help="pixels to resize the positions to, or to compare at",
     )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the model that the destination holds"
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add("--overwrite", action="store_true", help="replace the model in the destination")
+    add("--json", action="store_true", help="print the result as JSON")
     given = parser.parse_args(args)
     options = _fields(given.set)
     if given.image_size and "image_size" in options:
@@ -68,13 +59,17 @@ def run(args: list[str]) -> int:
     from vit.checkpoints.layout import MissingFact
 
     try:
-        return _run(given, options)
+        if not given.compare:
+            return _convert(given, options)
+        if given.overwrite:
+            raise UserError("--overwrite needs --to; --compare writes nothing")
+        return _compare(given, options)
     except MissingFact as fact:
         raise UserError(fact.for_convert()) from fact
 
 
 def _written() -> str:
-    """What each format writes, for the help."""
+    """The help's line on files and directories."""
     *names, last = (name for name, suffix in FORMATS.items() if not suffix)
     files = "".join(f", {name} a {suffix} file" for name, suffix in FORMATS.items() if suffix)
     return f"{', '.join(names)} and {last} write a directory{files}."
@@ -103,20 +98,11 @@ def _fields(assignments: list[str]) -> dict[str, Any]:
     return values
 
 
-def _run(given: argparse.Namespace, options: dict[str, Any]) -> int:
-    if given.compare:
-        if given.overwrite:
-            raise UserError("--overwrite needs --to; --compare writes nothing")
-        return _compare(given.source, given.destination, options, given.json)
-    options["overwrite"] = given.overwrite
-    return _convert(given.source, given.destination, given.to, options, given.json)
-
-
-def _compare(first: str, second: str, options: dict[str, Any], as_json: bool) -> int:
+def _compare(given: argparse.Namespace, options: dict[str, Any]) -> int:
     from vit.checkpoints.convert import compare
 
-    result = compare(first, second, **options)
-    if as_json:
+    result = compare(given.source, given.destination, **options)
+    if given.json:
         print(json.dumps(asdict(result) | {"relative": result.relative}))
         return 0
     size = "x".join(map(str, result.image_size))
@@ -127,16 +113,17 @@ def _compare(first: str, second: str, options: dict[str, Any], as_json: bool) ->
     return 0
 
 
-def _convert(source: str, destination: str, to: Any, options: dict[str, Any], as_json: bool) -> int:
+def _convert(given: argparse.Namespace, options: dict[str, Any]) -> int:
     from vit.checkpoints.convert import convert
     from vit.checkpoints.report import print_report
 
+    place = given.destination
     try:
-        done = convert(source, destination, to, **options)
+        done = convert(given.source, place, given.to, overwrite=given.overwrite, **options)
     except OSError as error:
-        where = error.filename or destination
-        raise UserError(f"cannot convert to {destination}: {error.strerror}: {where}") from error
-    if as_json:
+        where = error.filename or place
+        raise UserError(f"cannot convert to {place}: {error.strerror}: {where}") from error
+    if given.json:
         print(json.dumps(asdict(done)))
         return 0
     print_report(done.loaded)

@@ -1,6 +1,5 @@
 """`vit download`: fetches published weights into the cache or another folder."""
 
-import argparse
 from pathlib import Path
 
 from vit.cli.arguments import OneLineParser
@@ -18,10 +17,7 @@ A folder filled by --to has the layout of the cache: on the other machine, copy 
 def run(args: list[str]) -> int:
     """Fetches every name and prints the paths."""
     parser = OneLineParser(
-        prog="vit download",
-        description="Fetches published weights by name.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="vit download", description="Fetches published weights by name.", epilog=EPILOG
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help="such as vit_s16.augreg_in21k")
     parser.add_argument("--to", metavar="DIR", help="the folder to fill (default: the cache)")

@@ -55,13 +55,8 @@ def _parser(command: str, what: str, split: str, printed: str = "figures") -> On
     )
     parser.set_defaults(command=command, out=None)
     parser.add_argument("run", metavar="RUN", help="a run directory")
-    parser.add_argument(
-        "--split",
-        choices=("train", "val", "test"),
-        default=split,
-        metavar="SPLIT",
-        help=f"train, val or test (default: {split})",
-    )
+    splits = ("train", "val", "test")
+    parser.add_argument("--split", choices=splits, default=split, help=f"default: {split}")
     parser.add_argument("--json", action="store_true", help=f"print the {printed} as JSON")
     return parser
 
@@ -96,8 +91,7 @@ def _show(options: Namespace, result: Any, out: Path | None) -> None:
         say(f"wrote {out}")
     per_class = []
     if predictions is not None and predictions.multilabel and out is None:
-        scores = class_scores(predictions, len(classes), thresholds)
-        per_class = class_table(classes, scores)
+        per_class = class_table(classes, class_scores(predictions, len(classes), thresholds))
     if options.json:
         content: dict[str, Any] = dict(metrics)
         if per_class:
@@ -117,16 +111,11 @@ def _listed(predictions: Any, classes: list[str]) -> list[dict[str, Any]]:
     """An object per image: its name, its true class or classes, and the most probable ones."""
     rows = []
     for row, (index, name) in enumerate(zip(predictions.indices, predictions.names, strict=True)):
-        ranked = zip(predictions.top_classes[row], predictions.top_probabilities[row], strict=True)
-        rows.append(
-            {
-                "index": int(index),
-                "image": name,
-                "label": [classes[k] for k in predictions.classes_of(row)],
-                "top": [
-                    {"class": classes[int(k)], "probability": float(probability)}
-                    for k, probability in list(ranked)[:TOP]
-                ],
-            }
-        )
+        best = predictions.top_classes[row, :TOP], predictions.top_probabilities[row, :TOP]
+        top = [
+            {"class": classes[int(k)], "probability": float(probability)}
+            for k, probability in zip(*best, strict=True)
+        ]
+        label = [classes[k] for k in predictions.classes_of(row)]
+        rows.append({"index": int(index), "image": name, "label": label, "top": top})
     return rows

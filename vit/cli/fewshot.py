@@ -13,15 +13,10 @@ on test; mean and standard deviation over several draws. As big_vision's fewshot
 def run(args: list[str]) -> int:
     """Prints one row per number of images per class."""
     parser = bench_parser("fewshot", DESCRIPTION)
-    parser.add_argument(
-        "--shots", type=int, nargs="+", metavar="N", help="images per class (default 1 5 10 25)"
-    )
-    parser.add_argument(
-        "--seeds", type=int, default=3, metavar="N", help="draws, by seeds 0 to N-1 (default 3)"
-    )
-    parser.add_argument(
-        "--l2", type=float, metavar="X", help="strength of regularisation (default 1024)"
-    )
+    add = parser.add_argument
+    add("--shots", type=int, nargs="+", metavar="N", help="images per class (default 1 5 10 25)")
+    add("--seeds", type=int, default=3, metavar="N", help="draws, by seeds 0 to N-1 (default 3)")
+    add("--l2", type=float, metavar="X", help="strength of regularisation (default 1024)")
     options = parser.parse_args(args)
     if options.seeds < 1:
         raise UserError(f"--seeds {options.seeds} must be at least 1")
@@ -47,12 +42,12 @@ def run(args: list[str]) -> int:
     )
     rows = [
         {
-            "shots": wanted,
-            "mean": float(np.mean(found)),
-            "std": float(np.std(found, ddof=1)) if len(found) > 1 else None,
-            "accuracies": found,
+            "shots": count,
+            "mean": float(np.mean(draws)),
+            "std": float(np.std(draws, ddof=1)) if len(draws) > 1 else None,
+            "accuracies": draws,
         }
-        for wanted, found in accuracies.items()
+        for count, draws in accuracies.items()
     ]
     if options.json:
         about = {"model": options.model, **bench.about(len(train.labels), len(test.labels))}

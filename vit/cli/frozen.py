@@ -18,36 +18,20 @@ if TYPE_CHECKING:
 def add_model_arguments(parser: OneLineParser) -> None:
     """Adds MODEL and the options for images, computation and the cache."""
     parser.add_argument("model", help="a run, a model directory, a weights file or a hub address")
-    images = parser.add_argument_group("images (default: as the model was trained)")
-    images.add_argument(
-        "--image-size", type=int, nargs="+", metavar="N", help="pixels: one side, or height width"
-    )
-    images.add_argument("--resize", choices=("crop", "squash"), help="keep the aspect, or stretch")
-    images.add_argument(
-        "--crop-fraction", type=float, metavar="X", help="side of the crop over the resized side"
-    )
-    images.add_argument("--batch-size", type=int, default=64, metavar="N", help="default 64")
-    images.add_argument("--num-workers", type=int, metavar="N", help="processes that read images")
-    images.add_argument(
-        "--on-error",
-        choices=("error", "skip"),
-        default="error",
-        help="for unreadable images (default error)",
-    )
-    machine = parser.add_argument_group("computation")
-    machine.add_argument("--device", help="such as cpu or cuda (default: the best)")
-    machine.add_argument(
-        "--precision",
-        choices=("float32", "float64", "bfloat16"),
-        default="float32",
-        help="of the model (default float32)",
-    )
-    machine.add_argument(
-        "--cache",
-        metavar="DIR",
-        help="where features are kept (default features in the cache folder)",
-    )
-    machine.add_argument("--no-cache", action="store_true", help="neither read nor write the cache")
+    add = parser.add_argument_group("images (default: as the model was trained)").add_argument
+    add("--image-size", type=int, nargs="+", metavar="N", help="pixels: one side, or height width")
+    add("--resize", choices=("crop", "squash"), help="keep the aspect, or stretch")
+    add("--crop-fraction", type=float, metavar="X", help="side of the crop over the resized side")
+    add("--batch-size", type=int, default=64, metavar="N", help="default 64")
+    add("--num-workers", type=int, metavar="N", help="processes that read images")
+    choices = ("error", "skip")
+    add("--on-error", choices=choices, default="error", help="unreadable images (default error)")
+    add = parser.add_argument_group("computation").add_argument
+    add("--device", help="such as cpu or cuda (default: the best)")
+    precisions = ("float32", "float64", "bfloat16")
+    add("--precision", choices=precisions, default="float32", help="default float32")
+    add("--cache", metavar="DIR", help="of features (default: features in the cache folder)")
+    add("--no-cache", action="store_true", help="neither read nor write the cache")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 

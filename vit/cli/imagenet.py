@@ -32,22 +32,17 @@ def run(args: list[str]) -> int:
         usage="vit imagenet MODEL [--val DIR] [--real FILE] [--v2 DIR] [--a DIR] [--r DIR] ...",
     )
     add_model_arguments(parser)
-    sets = parser.add_argument_group("sets (one or more)")
-    sets.add_argument("--val", metavar="DIR", help="50,000 images in folders by WordNet id")
-    sets.add_argument("--real", metavar="FILE", help="real.json: better labels for --val")
-    sets.add_argument("--v2", metavar="DIR", help="ImageNet-V2: folders 0 to 999")
-    sets.add_argument("--a", metavar="DIR", help="ImageNet-A: 200 folders by WordNet id")
-    sets.add_argument("--r", metavar="DIR", help="ImageNet-R: 200 folders by WordNet id")
-    parser.add_argument(
-        "--classes",
-        metavar="FILE",
-        help="the 1000 WordNet ids: LOC_synset_mapping.txt or imagenet_class_index.json",
-    )
-    parser.add_argument(
-        "--temperature",
-        action="store_true",
-        help="fit a temperature to val, and use it for the ECE of V2, A and R",
-    )
+    add = parser.add_argument_group("sets (one or more)").add_argument
+    add("--val", metavar="DIR", help="50,000 images in folders by WordNet id")
+    add("--real", metavar="FILE", help="real.json: better labels for --val")
+    add("--v2", metavar="DIR", help="ImageNet-V2: folders 0 to 999")
+    add("--a", metavar="DIR", help="ImageNet-A: 200 folders by WordNet id")
+    add("--r", metavar="DIR", help="ImageNet-R: 200 folders by WordNet id")
+    add = parser.add_argument
+    ids = "the 1000 WordNet ids: LOC_synset_mapping.txt or imagenet_class_index.json"
+    add("--classes", metavar="FILE", help=ids)
+    fitted = "fit a temperature to val, and use it for the ECE of V2, A and R"
+    add("--temperature", action="store_true", help=fitted)
     options = parser.parse_args(args)
     _check(options)
     about, scores = _scores(options)

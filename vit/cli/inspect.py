@@ -24,22 +24,15 @@ def run(args: list[str]) -> int:
         description="Writes attention maps, rollout, Grad-CAM and filters as figures and a page.",
         epilog=EPILOG,
     )
-    parser.add_argument("model", help="a run, a directory or file of weights, a name or an address")
-    parser.add_argument("images", nargs="*", help="pictures, or folders of them")
-    parser.add_argument("--out", default="inspection", metavar="DIR", help="default inspection")
-    parser.add_argument(
-        "--layers", type=int, nargs="+", metavar="N", help="layers from 0 (default: four of them)"
-    )
-    parser.add_argument(
-        "--heads", type=int, nargs="+", metavar="N", help="heads from 0 (default: all)"
-    )
-    parser.add_argument(
-        "--class", dest="label", metavar="NAME", help="name or index (default: the predicted one)"
-    )
-    parser.add_argument(
-        "--image-size", type=pixels, metavar="N", help="pixels: 224, or 192x256 (height first)"
-    )
-    parser.add_argument("--device", help="such as cpu or cuda (default: the best)")
+    add = parser.add_argument
+    add("model", help="a run, a directory or file of weights, a name or an address")
+    add("images", nargs="*", help="pictures, or folders of them")
+    add("--out", default="inspection", metavar="DIR", help="default inspection")
+    add("--layers", type=int, nargs="+", metavar="N", help="layers from 0 (default: four of them)")
+    add("--heads", type=int, nargs="+", metavar="N", help="heads from 0 (default: all)")
+    add("--class", dest="label", metavar="NAME", help="name or index (default: the predicted one)")
+    add("--image-size", type=pixels, metavar="N", help="pixels: 224, or 192x256 (height first)")
+    add("--device", help="such as cpu or cuda (default: the best)")
     options = parser.parse_args(args)
     paths = list(pictures(options.images))
     out = writable(Path(options.out).expanduser(), "--out")

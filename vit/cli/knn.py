@@ -12,12 +12,9 @@ weighted by exp(similarity / temperature). As DINOv2's kNN, in float64."""
 def run(args: list[str]) -> int:
     """Prints one row per number of neighbours."""
     parser = bench_parser("knn", DESCRIPTION)
-    parser.add_argument(
-        "--k", type=int, nargs="+", metavar="N", help="neighbours (default 10 20 100 200)"
-    )
-    parser.add_argument(
-        "--temperature", type=float, metavar="X", help="of the votes (default 0.07)"
-    )
+    add = parser.add_argument
+    add("--k", type=int, nargs="+", metavar="N", help="neighbours (default 10 20 100 200)")
+    add("--temperature", type=float, metavar="X", help="of the votes (default 0.07)")
     options = parser.parse_args(args)
 
     from vit.evaluation.knn import NEIGHBOURS, TEMPERATURE, check_neighbours, knn_accuracy

@@ -18,19 +18,13 @@ from vit import signals
 from vit.errors import LONGEST_NAME, UserError, user_error_in
 from vit.hardware import keep_memory, sleep_when_waiting
 
-# name -> (module:function, what it does). The function takes the arguments and returns the status.
+# name -> (module:function, its line in the help). The function returns the exit status.
 COMMANDS = {
     "fit": ("vit.cli.fit:run", "train or fine-tune a model by a recipe"),
     "validate": ("vit.cli.evaluate:validate", "evaluate a run on its validation images"),
     "test": ("vit.cli.evaluate:test", "evaluate a run on its test images"),
-    "predict": (
-        "vit.cli.evaluate:predict",
-        "write predictions for a split to CSV",
-    ),
-    "transfer": (
-        "vit.cli.transfer:run",
-        "fine-tune on several data sets with the paper's protocol",
-    ),
+    "predict": ("vit.cli.evaluate:predict", "write predictions for a split to CSV"),
+    "transfer": ("vit.cli.transfer:run", "fine-tune on several data sets as the paper does"),
     "fewshot": ("vit.cli.fewshot:run", "accuracy of frozen features with a few images per class"),
     "knn": ("vit.cli.knn:run", "k-nearest-neighbour accuracy of frozen features"),
     "probe": ("vit.cli.probe:run", "accuracy of logistic regression on frozen features"),
@@ -47,10 +41,7 @@ COMMANDS = {
         "operations, memory and training cost of models",
     ),
     "bench": ("vit.cli.bench:run", "images per second, and the share of this machine's peak"),
-    "download": (
-        "vit.cli.download:run",
-        "fetch published weights",
-    ),
+    "download": ("vit.cli.download:run", "fetch published weights"),
     "convert": ("vit.cli.convert:run", "convert weights between formats, or compare two files"),
 }
 

@@ -4,6 +4,7 @@ import argparse
 import json
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from typing import Any
 
 from vit.cli.arguments import OneLineParser
 from vit.errors import UserError
@@ -19,10 +20,7 @@ examples:
 def run(args: list[str]) -> int:
     """Prints name, parameters, sizes and source of every match."""
     parser = OneLineParser(
-        prog="vit models",
-        description="Lists architectures, or published weights.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="vit models", description="Lists architectures, or published weights.", epilog=EPILOG
     )
     parser.add_argument("pattern", nargs="?", default="*", help="such as 'vit_b*'")
     parser.add_argument("--weights", action="store_true", help="list published weights by name")
@@ -35,21 +33,17 @@ def run(args: list[str]) -> int:
         return _weights(options)
     if options.licence is not None:
         raise UserError("--licence needs --weights")
-    rows = [
-        {
-            "name": name,
-            "params": ZOO[name].num_params,
-            "source": ZOO[name].source,
-            **ZOO[name].config.to_dict(),
-        }
-        for name in list_models(options.pattern)
-    ]
+    models = {name: ZOO[name] for name in list_models(options.pattern)}
     if options.json:
+        rows = [
+            {"name": name, "params": m.num_params, "source": m.source, **m.config.to_dict()}
+            for name, m in models.items()
+        ]
         print(json.dumps(rows, indent=2))
         return 0
     print(f"{'name':19} {'million parameters':>18}  source (1000 classes)")
-    for row in rows:
-        print(f"{row['name']:19} {row['params'] / 1e6:18.1f}  {row['source']}")
+    for name, model in models.items():
+        print(f"{name:19} {model.num_params / 1e6:18.1f}  {model.source}")
     return 0
 
 
@@ -69,13 +63,11 @@ def _weights(options: argparse.Namespace) -> int:
     ]
     if options.json:
         links = pages()
-        texts = [
-            {
-                key: links.get(value, value) if isinstance(value, str) else value
-                for key, value in row
-            }
-            for row in (asdict(row).items() for row in rows)
-        ]
+
+        def linked(value: Any) -> Any:
+            return links.get(value, value) if isinstance(value, str) else value
+
+        texts = [{key: linked(value) for key, value in asdict(row).items()} for row in rows]
         print(json.dumps(texts, indent=2))
         return 0
     print(

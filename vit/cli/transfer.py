@@ -2,7 +2,6 @@
 
 import os
 import shlex
-from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 
 from vit.cli.arguments import OneLineParser, data_sets, number, share, whole_number
@@ -25,7 +24,7 @@ example:
 
 
 def defaults() -> str:
-    """How each data set is transferred to, where the options do not say otherwise."""
+    """The default protocols, for the help."""
     protocols: dict[Protocol, list[str]] = {}
     for name, dataset in CATALOG.items():
         if dataset.paper is not None:
@@ -37,18 +36,16 @@ def defaults() -> str:
         slice_ = f"slice {protocol.val_fraction * 100:g} %"
         lines.append(f"  {names:29}{protocol.steps:>8,} steps   lr {grid:24}{slice_}")
     grid = ",".join(map(str, PAPER_GRID))
-    return "\n".join(
-        [
-            *lines,
-            "  others, as BiT-HyperRule          500 steps below 20,000 images, 10,000 below "
-            "500,000, else",
-            f"                                 20,000         lr {grid:24}slice 10 %",
-        ]
-    )
+    lines += [
+        "  others, as BiT-HyperRule          500 steps below 20,000 images, 10,000 below "
+        "500,000, else",
+        f"                                 20,000         lr {grid:24}slice 10 %",
+    ]
+    return "\n".join(lines)
 
 
 def run(args: list[str]) -> int:
-    """Makes all runs of the plan that are not there yet, then the tables."""
+    """Trains the unfinished runs, and prints the table."""
     at = args.index("--") if "--" in args else len(args)
     options = _parser().parse_args(args[:at])
     sources = data_sets(options.data)
@@ -56,17 +53,9 @@ def run(args: list[str]) -> int:
         raise UserError("start `vit transfer` alone, not by torchrun; it starts processes itself")
     from vit.runs.transfer import Plan, transfer  # heavy: imports lightning
 
-    plan = Plan(
-        model=options.model,
-        sources=sources,
-        recipe=options.recipe,
-        seeds=options.seeds,
-        lr_grid=options.lr_grid,
-        steps=options.steps,
-        image_size=options.image_size,
-        val_fraction=options.val_fraction,
-        rest=args[at + 1 :],
-    )
+    names = ("model", "recipe", "seeds", "lr_grid", "steps", "image_size", "val_fraction")
+    given = {name: getattr(options, name) for name in names}
+    plan = Plan(**given, sources=sources, rest=args[at + 1 :])
     name = Path(options.model.rstrip("/")).name
     out = Path(options.out or f"runs/transfer/{name}").expanduser()
     try:
@@ -92,39 +81,28 @@ def _parser() -> OneLineParser:
         prog="vit transfer",
         description=DESCRIPTION,
         epilog=f"{defaults()}\n\n{EXAMPLE}",
-        formatter_class=RawDescriptionHelpFormatter,
         usage="vit transfer MODEL --data A,B,... [OPTIONS] [-- OPTIONS OF vit fit]",
     )
-    parser.add_argument("model", help="a run, a model directory, a weights file or a hub address")
-    parser.add_argument(
+    add = parser.add_argument
+    add("model", help="a run, a model directory, a weights file or a hub address")
+    add(
         "--data",
         required=True,
         metavar="A,B",
         help="data sets by name, folders, CSV or Parquet files; NAME=PATH names the files, and "
         "takes the paper's defaults for that NAME",
     )
-    parser.add_argument("--recipe", default="transfer/vit", help="default: transfer/vit")
-    parser.add_argument(
-        "--seeds", type=whole_number, default=3, metavar="N", help="final runs (default 3)"
-    )
-    parser.add_argument(
+    add("--recipe", default="transfer/vit", help="default: transfer/vit")
+    add("--seeds", type=whole_number, default=3, metavar="N", help="final runs (default 3)")
+    add(
         "--lr-grid",
         type=rates,
         metavar="X,Y",
         help="learning rates to choose from; one alone is not searched (default: see below)",
     )
-    parser.add_argument(
-        "--steps", type=whole_number, metavar="N", help="of every run (default: see below)"
-    )
-    parser.add_argument(
-        "--image-size", type=whole_number, metavar="N", help="default: that of the recipe"
-    )
-    parser.add_argument(
-        "--val-fraction",
-        type=share,
-        metavar="X",
-        help="share of train in the slice, if none is given",
-    )
-    parser.add_argument("--out", metavar="DIR", help="default: runs/transfer/ and MODEL's name")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add("--steps", type=whole_number, metavar="N", help="of every run (default: see below)")
+    add("--image-size", type=whole_number, metavar="N", help="default: that of the recipe")
+    add("--val-fraction", type=share, metavar="X", help="share of train in the slice, if not given")
+    add("--out", metavar="DIR", help="default: runs/transfer/ and MODEL's name")
+    add("--json", action="store_true", help="print the result as JSON")
     return parser

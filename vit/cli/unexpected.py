@@ -20,12 +20,9 @@ def report(error: BaseException) -> str:
 
 def _module(error: BaseException) -> str:
     """The module of this package that the error comes from."""
-    names = [
-        str(frame.f_globals.get("__name__", "?"))
-        for frame, _ in traceback.walk_tb(error.__traceback__)
-    ]
-    ours = [name for name in names if name.startswith("vit.")]
-    return (ours or names or ["vit"])[-1]
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    names = [str(frame.f_globals.get("__name__", "?")) for frame in frames]
+    return [name for name in ["vit", *names] if name == "vit" or name.startswith("vit.")][-1]
 
 
 def _write(text: str) -> Path | None:

@@ -1,7 +1,10 @@
 """Images that stay in memory as uint8, so that an epoch neither reads nor decodes them."""
 
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -10,7 +13,7 @@ from vit.data.decode import ImageError, open_image
 from vit.data.photo import Photo
 from vit.data.sources import ImageSet
 from vit.errors import UserError
-from vit.hardware import available_memory
+from vit.hardware import machine_memory, memory_field
 from vit.preprocessing import Size
 
 Cache = Literal["auto", "ram", "none"]
@@ -117,3 +120,22 @@ def _decoded(images: ImageSet, size: Size) -> tuple[Decoded | None, int]:
         planes[index] = np.asarray(image).transpose(2, 0, 1)
         readable[index] = True
     return Decoded(planes, readable), -1
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take, within its container; sys.maxsize if unknown."""
+    free = memory_field("/proc/meminfo", "MemAvailable") or machine_memory() or sys.maxsize
+    return min(free, _free_in_container())
+
+
+def _free_in_container() -> int:
+    """Bytes that control groups, version 2, leave."""
+    group = Path("/sys/fs/cgroup")
+    try:
+        free = int((group / "memory.max").read_text())
+        free -= int((group / "memory.current").read_text())
+        # The cache of files is dropped when the memory is needed.
+        cached = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.M)
+    except (OSError, ValueError):  # no limit
+        return sys.maxsize
+    return max(0, free + int(cached[1] if cached else 0))

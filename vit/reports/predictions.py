@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vit.reading import special
-from vit.writing import atomic, spreadsheet_text
+from vit.writing import atomic
 
 CSV_TOP = 5
 THRESHOLD = 0.5
@@ -80,6 +80,11 @@ class Predictions:
             confidence = self.top_probabilities[:, 0]
         rows = rows[np.argsort(-confidence[rows], kind="stable")]
         return [(int(row), int(predicted[row]), float(confidence[row])) for row in rows]
+
+
+def spreadsheet_text(text: str) -> str:
+    """The text with a leading ' if a spreadsheet would run it as a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
 
 
 def write_csv(

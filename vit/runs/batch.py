@@ -28,10 +28,9 @@ SET_BY_TRIAL = ("accumulate_grad_batches", "val_check_interval", "limit_train_ba
 
 
 def settle_batch(config: Namespace, recipes: Sequence[Mapping[str, Any]], run: Path | None) -> bool:
-    """Replaces data.batch_size=auto in `config`. Returns True if it asks for a trial.
+    """Replaces data.batch_size=auto in `config` by the recipe's number; True if a trial follows.
 
-    Until then the recipe's number stands for it, and makes up the images per step. A run that is
-    resumed, with config.yaml at `run`, keeps its batch. UserError for auto on a CPU.
+    A resumed run, with config.yaml at `run`, keeps its batch. UserError for auto on a CPU.
     """
     data, trainer = config.data, config.trainer
     if data.batch_size != "auto":
@@ -56,10 +55,9 @@ def settle_batch(config: Namespace, recipes: Sequence[Mapping[str, Any]], run: P
 
 
 class ChooseBatch(Callback):
-    """Chooses the largest batch that fits on all processes, by trial, before the first step.
+    """Chooses the largest batch that fits on all processes, by trial, and writes it to `config`.
 
-    The images per step stay the same. The choice goes into `config`, from which config.yaml is
-    written.
+    The images per step stay the same.
     """
 
     def __init__(self, config: Namespace) -> None:
@@ -105,10 +103,9 @@ class ChooseBatch(Callback):
 
 
 class Trial:
-    """Training steps on the device of a run, with a copy of its module, loss, optimizer, precision.
+    """Two training steps on random images with a copy of a run's module; gradients accumulate.
 
-    Two steps on random images, whose gradients stay from the first to the second, as when they are
-    accumulated. Weights and random numbers of the run stay as they were.
+    Weights and random numbers of the run stay as they were.
     """
 
     def __init__(self, trainer: Trainer, module: Any) -> None:
@@ -120,7 +117,7 @@ class Trial:
         teacher = getattr(copy, "teacher", None)
         if teacher is not None:
             teacher.to(self._device, next(copy.parameters()).dtype)
-        # Room for the buckets of ddp or the first weights of an average, and for fragmentation.
+        # For the buckets of ddp or the first weights of an average, and for fragmentation.
         held = 4 * sum(p.numel() for p in copy.parameters() if p.requires_grad)
         if self._device.type == "cuda":
             held += round(RESERVE * torch.cuda.get_device_properties(self._device).total_memory)
@@ -148,10 +145,9 @@ class Trial:
     def _step_twice(self, size: int) -> None:
         config, labels = self._copy.model.config, getattr(self._copy, "labels", None)
         several = labels is not None and labels.multilabel
-        shape = (size, self._copy.num_classes) if several else (size,)
-        targets = torch.zeros(
-            shape, dtype=torch.float32 if several else torch.long, device=self._device
-        )
+        targets = torch.zeros(size, dtype=torch.long, device=self._device)
+        if several:
+            targets = torch.zeros(size, self._copy.num_classes, device=self._device)
         for _ in range(2):
             images = torch.randn(size, config.in_channels, *config.size, device=self._device)
             indices = torch.arange(size, device=self._device)

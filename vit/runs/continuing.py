@@ -15,10 +15,7 @@ FREE = {"dropout", "drop_path", "drop_path_uniform", "num_classes"}
 
 
 def check_continues(run: RunDirectory, model: Module, data: ImageData, trainer: Trainer) -> None:
-    """UserError that names what differs between the checkpoint and the run.
-
-    Classes, architecture, images per step, and the images, labels and splits.
-    """
+    """UserError for other classes, architecture, images per step, images, labels or splits."""
     saved = run.saved
     if saved is None:  # a new run, or not the first process
         return

@@ -1,8 +1,4 @@
-"""A run directory: new or resumed, and written by one process alone.
-
-The first process of a run decides, locks and writes; `vit.runs.processes` hands its decision to the
-others.
-"""
+"""A run directory: new or resumed; the first process of a run decides, locks and writes."""
 
 import json
 import os
@@ -37,7 +33,7 @@ LIMITS = {"final_split", "patience"} | {
 
 @dataclass
 class RunDirectory:
-    """The directory of a run and the checkpoint it resumes from; the same in all its processes."""
+    """The directory of a run and its checkpoint; the same in all processes."""
 
     folder: Path
     checkpoint: Path | None = None
@@ -55,10 +51,10 @@ class RunDirectory:
     @classmethod
     @contextmanager
     def open(cls, options: Options) -> Iterator["RunDirectory"]:
-        """The directory that --run_dir, --resume or the recipe's name means, locked until the end.
+        """The directory that --run_dir, --resume or the recipe names, locked until the end.
 
-        UserError where another process writes to it, where it holds something else, or where its
-        run has other options of a kind that cannot change.
+        UserError if another process writes to it, if it holds something else, or if options differ
+        that cannot change.
         """
         first = _First()
         try:
@@ -73,7 +69,7 @@ class RunDirectory:
             first.leave()
 
     def begin(self, options: Options) -> None:
-        """Writes config.yaml, and into an earlier summary that the run is unfinished; once."""
+        """Writes config.yaml, and marks an earlier summary as unfinished; once."""
         if self.begun or not is_first_process():
             return
         self.begun = True
@@ -97,7 +93,7 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def find_checkpoint(run: Path) -> Path:
-    """The best checkpoint of an unfinished run, or its last. UserError where there is none."""
+    """The best checkpoint of an unfinished run, or its last. UserError without one."""
     files = checkpoints(run)
     if not files:
         raise UserError(f"{run} has no checkpoint yet: the run stopped before it saved one")
@@ -105,7 +101,7 @@ def find_checkpoint(run: Path) -> Path:
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """Content of a run's summary.json; empty if there is none, or if it is damaged."""
+    """Content of a run's summary.json; empty if it is missing or damaged."""
     try:
         content = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -114,25 +110,25 @@ def read_summary(run: Path) -> dict[str, Any]:
 
 
 def write_summary(run: Path, content: dict[str, Any]) -> None:
-    """Writes summary.json; a file name that is not Unicode becomes JSON's own escape for it."""
+    """Writes summary.json; a file name that is not Unicode is escaped."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_text(run / SUMMARY, text, errors="backslashreplace")
 
 
 def recorded_options(run: Path) -> dict[str, Any]:
-    """Content of a run's config.yaml; empty if there is none."""
+    """Content of a run's config.yaml; empty without one."""
     return read_options(run / CONFIG) if is_run(run) else {}
 
 
 def differences(options: Options, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Option -> (value in a config.yaml, value now), where they differ."""
+    """Option -> (value before, value now), for those that differ."""
     then, now = dict(flat(before)), dict(flat(options.recorded()))
     names = [*now, *(name for name in then if name not in now)]
     return {n: (then.get(n), now.get(n)) for n in names if then.get(n) != now.get(n)}
 
 
 def run_name(options: Options) -> str:
-    """The last recipe's name, or the name of the data where a recipe has none of its own."""
+    """The name of data.root, else of the last recipe, else of the data set."""
     data = options.config.data
     if data.root is not None and data.dataset is None:
         path = Path(data.root).expanduser().resolve()
@@ -194,7 +190,7 @@ class _First:
         return {**decision, "checkpoint": str(checkpoint), "step": step, "unchanged": unchanged}
 
     def _numbered(self, options: Options) -> Path:
-        """runs/NAME, NAME-2, ...: the first that is free. Notes an unfinished run before it."""
+        """The first free one of runs/NAME, NAME-2, ...; notes an unfinished run before it."""
         earlier: list[Path] = []
         name = run_name(options)
         while True:
@@ -218,7 +214,7 @@ class _First:
         return folder
 
     def _take(self, folder: Path) -> None:
-        """Makes the folder and locks it. UserError where that is impossible."""
+        """Makes and locks the folder. UserError if that is impossible."""
         self.made = [place for place in (folder, *folder.parents) if not place.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -241,7 +237,7 @@ class _First:
             remove_orphans(place)
 
     def leave(self) -> None:
-        """Releases the lock, and removes what a start has made that wrote nothing."""
+        """Releases the lock, and removes the folders of a start that wrote nothing."""
         if self.scratch is not None:
             shutil.rmtree(self.scratch, ignore_errors=True)
         if self.lock is None:
@@ -261,13 +257,13 @@ class _Locked(UserError):
 
 
 def _contents(folder: Path) -> list[str]:
-    """Names in the folder, but for what a start makes before it writes."""
+    """Names in the folder, without the lock and temporary files."""
     names = os.listdir(folder) if folder.is_dir() else []
     return sorted(name for name in names if name != LOCK and not is_temporary(name))
 
 
 def _check_free(folder: Path) -> None:
-    """UserError for a place that is neither free nor a run of ours."""
+    """UserError for a place that is neither empty nor a run of ours."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"run_dir={folder} is a file; choose another --run_dir")
     if (names := _contents(folder)) and not is_run(folder):
@@ -278,7 +274,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _source(resume: str, run_dir: str | None) -> tuple[Path, Path | None]:
-    """Directory of the run to resume, and its checkpoint where a file was named."""
+    """Directory of the run to resume, and its checkpoint if a file was named."""
     if resume in ("auto", "never"):
         assert run_dir is not None
         return Path(run_dir).expanduser(), None
@@ -295,15 +291,12 @@ def _source(resume: str, run_dir: str | None) -> tuple[Path, Path | None]:
 
 
 def _check_options(source: Path, differing: dict[str, tuple[Any, Any]]) -> dict[str, Any]:
-    """Options that the checkpoint keeps, with their values. Notes those that have changed.
-
-    UserError for those that cannot change.
-    """
+    """Options whose value the checkpoint keeps. Notes other changes; UserError for fixed ones."""
+    names = ("task", "seed_everything", "model.optimizer", "model.optimizer.class_path")
     fixed = {
         name: values
         for name, values in differing.items()
-        if name in ("task", "seed_everything", "model.optimizer", "model.optimizer.class_path")
-        or name.startswith("model.learning.")
+        if name in names or name.startswith("model.learning.")
     }
     if fixed:
         raise UserError(
@@ -332,10 +325,10 @@ def _whole(files: list[Path]) -> tuple[Path, dict[str, Any]]:
             saved = read_checkpoint(path, "meta")
         except UserError as error:
             faults.append(str(error))
-            continue
-        for fault in faults:
-            note(fault)
-        return path, saved
+        else:
+            for fault in faults:
+                note(fault)
+            return path, saved
     siblings = [p for p in files[0].parent.glob("*.ckpt") if p not in files]
     others = f"resume from {some_of(map(str, siblings), 3)}" if siblings else "start a new run"
     raise UserError(f"{'; '.join(faults)}; {others}")

@@ -1,6 +1,6 @@
-"""A run scored again: its data section, its weights, and a Trainer; nothing else of it is used.
+"""A run scored again by its data section and its weights.
 
-A run directory may come from somebody else: nothing that it names is imported.
+The directory may come from somebody else: nothing that it names is imported.
 """
 
 import shlex
@@ -34,28 +34,22 @@ from vit.runs.trainer import (
 from vit.training.callbacks import RunProgress, StopTogether
 from vit.training.facts import DataFacts
 
-# Recorded arguments of the Trainer that say where and how exactly a model is evaluated.
+# Recorded arguments of the Trainer that an evaluation keeps.
 TRAINER = (
-    "accelerator",
-    "benchmark",
-    "deterministic",
-    "devices",
-    "limit_test_batches",
-    "limit_val_batches",
-    "num_nodes",
-    "precision",
-)
+    "accelerator benchmark deterministic devices limit_test_batches limit_val_batches num_nodes "
+    "precision"
+).split()
 
 
 @dataclass
 class Evaluation:
-    """A run on one of its splits, or on other images."""
+    """The result of `evaluate`."""
 
     data: ImageData
     model: Module
     metrics: dict[str, float]
     predictions: Predictions | None
-    """None without labels, or where no image could be read."""
+    """None without labels, or if no image could be read."""
 
 
 def evaluate(
@@ -67,7 +61,7 @@ def evaluate(
         run: A run directory, finished or not.
         split: Of the run's data, or of data.root.
         args: Options of the data and the Trainer that replace those of the run.
-        predicting: Whether the predictions are wanted; UserError for a run without labels.
+        predicting: Predictions are needed: UserError for a run without labels.
     """
     quiet_lightning()
     if not is_run(run):
@@ -121,7 +115,7 @@ def evaluate(
 
 
 def _options(recorded: Mapping[str, Any], args: list[str]) -> Namespace:
-    """Arguments of ImageData and of the Trainer: recorded ones, and `args` over them."""
+    """Arguments of ImageData and of the Trainer: those recorded, overridden by `args`."""
     parser = LightningArgumentParser(prog="vit test", **PARSER)
     unused = SET_HERE | {"callbacks", "logger", "plugins"}
     settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False}

@@ -41,11 +41,10 @@ def finish(
     data: ImageData,
     began: tuple[float, float],
 ) -> None:
-    """Scores the best weights once and writes what a run leaves; every process calls it.
+    """Scores the best weights once, writes model/ and the report; every process calls it.
 
-    `began`: what `clocks` said before the training.
-    model/ is written before the scoring, so that an image that cannot be read then costs nothing
-    that was computed.
+    `began`: `clocks()` before the training. model/ is written before the scoring too, so that an
+    unreadable image loses nothing.
     """
     seconds, cpu_seconds = (now - then for now, then in zip(clocks(), began, strict=True))
     summary = _summary(options, trainer, model, data) | {
@@ -123,9 +122,9 @@ def _summary(options: Options, trainer: Trainer, model: Module, data: ImageData)
 
 
 def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
-    """Loads the best checkpoint's weights into the model and describes them.
+    """Loads the best checkpoint into the model, unless a callback has chosen the weights.
 
-    Where a callback has chosen the weights, they are in the model already.
+    Returns its description.
     """
     for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(callback, FineTuneBySize):
@@ -152,11 +151,7 @@ def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
 
 
 def _write_model(
-    run: RunDirectory,
-    options: Options,
-    model: Module,
-    data: ImageData,
-    summary: dict[str, Any],
+    run: RunDirectory, options: Options, model: Module, data: ImageData, summary: dict[str, Any]
 ) -> None:
     save_native(
         run.folder / "model",

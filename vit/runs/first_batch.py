@@ -13,16 +13,12 @@ from vit.errors import some_of
 from vit.writing import write_bytes
 
 FILE = "first_batch.png"
-MOST = 25
-"""Images that are shown."""
-_MOST_LABELS = 4
+MOST, _MOST_LABELS = 25, 4
+"""Images shown, and labels per image."""
 
 
 class FirstBatch(Callback):
-    """Draws the first batch of the first process before its step, augmented, mixed and labelled.
-
-    A run that is continued keeps its picture.
-    """
+    """Draws the first batch of the first process: augmented, mixed and labelled."""
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__()

@@ -28,10 +28,9 @@ FEW_IMAGES = 20_000
 
 
 def fit(options: Options) -> RunDirectory:
-    """Trains by the options, or resumes, and scores the best weights once.
+    """Trains or resumes, and scores the best weights once; every process calls it.
 
-    All processes of the run call it. UserError for a mistake; Stopped after a signal, when all that
-    can be resumed is saved.
+    UserError for a mistake; Stopped after a signal, once the run is saved.
     """
     with RunDirectory.open(options) as run:
         if run.finished:
@@ -87,7 +86,7 @@ def fit(options: Options) -> RunDirectory:
 
 @contextmanager
 def _saying(run: RunDirectory) -> Iterator[None]:
-    """After a signal says how the run is continued."""
+    """Says after a signal how to continue the run."""
     try:
         yield
     except Stopped as stop:

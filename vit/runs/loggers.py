@@ -20,8 +20,7 @@ LOGGERS: dict[str, tuple[str, dict[str, str]]] = {
 def logger_arguments(value: str) -> list[str]:
     """Arguments for --trainer.logger VALUE: a name of `LOGGERS` becomes its class and its place.
 
-    Later arguments such as `--trainer.logger.project mine` still win. UserError where its package
-    is not installed.
+    UserError if its package is not installed.
     """
     option = "--trainer.logger"
     if value not in LOGGERS:
@@ -37,7 +36,7 @@ def logger_arguments(value: str) -> list[str]:
 
 
 def place_loggers(config: Any, run_dir: Path) -> None:
-    """Lets loggers of a parsed configuration that were given by name write into the run."""
+    """Lets the loggers given by name write into the run."""
     logger = config.trainer.logger
     for entry in logger if isinstance(logger, list) else [logger]:
         arguments = getattr(entry, "init_args", None)

@@ -49,7 +49,7 @@ def fit(
     `vit.fit("finetune", data="photos/", model={"pretrained": "B_16.npz"}, run_dir="runs/a")`,
     `vit.fit("quickstart", **{"trainer.max_epochs": 3})`. Several recipes are merged in order.
 
-    Raises UserError for a mistake, and vit.signals.Stopped, which is a SystemExit, after Ctrl-C:
+    Raises UserError for a mistake, and vit.signals.Stopped, a SystemExit, after Ctrl-C;
     `vit.fit(run_dir=...)` then resumes the run.
     """
     from vit.runs.fit import fit as fit_by  # heavy: imports lightning
@@ -67,10 +67,7 @@ def from_recipe(
     data: str | Path | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> "tuple[NetworkTraining[Any, Any], ImageData]":
-    """The LightningModule and the data module that `fit` would train with, for a loop of your own.
-
-    Arguments and errors are those of `fit`. Nothing is written, and no Trainer is built.
-    """
+    """The LightningModule and the data module of `fit`, with its arguments, for your own loop."""
     from vit.runs.options import Options  # heavy: imports lightning
 
     options_of_run = Options(_arguments(recipe, data, options))
@@ -90,10 +87,6 @@ def _arguments(
     if isinstance(data, str | Path):
         data = {"root": data}
     for name, value in flat({"data": data, **options} if data is not None else options):
-        arguments.append(f"--{name}={_text(value)}")
+        text = value if isinstance(value, str | Path) else json.dumps(value)  # JSON is YAML
+        arguments.append(f"--{name}={text}")
     return arguments
-
-
-def _text(value: Any) -> str:
-    """The value as somebody types it; a list or a constant as JSON, which is YAML, too."""
-    return str(value) if isinstance(value, str | Path) else json.dumps(value)

@@ -1,8 +1,7 @@
 """The options of a run: recipes and typed arguments, and what is built from them.
 
-LightningCLI parses and checks them by the types of three constructors: vit.ImageData, the module of
-the task, and Lightning's Trainer. Nothing is built before `build_data`, `build_model` and
-`build_callbacks` are called.
+LightningCLI checks them by the types of three constructors: vit.ImageData, the module of the task,
+and Lightning's Trainer.
 """
 
 import argparse
@@ -48,7 +47,7 @@ Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
 
 
 class Options(LightningCLI):
-    """Parsed options. `config` is what config.yaml will hold; UserError for what cannot be."""
+    """Parsed options; `config` becomes config.yaml. UserError for a mistake."""
 
     def __init__(self, args: list[str]) -> None:
         quiet_lightning()
@@ -99,7 +98,6 @@ class Options(LightningCLI):
         parser.add_argument("--seed_everything", type=Seed, default=0, help="Seed of all draws.")
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        # Not built by the parser: each waits for what comes before it.
         settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False}
         for kind, name, skipped in (
             (Trainer, "trainer", SET_HERE),
@@ -138,13 +136,13 @@ class Options(LightningCLI):
         return ImageData(**self._built.data).read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
-        """Module with the classes, the image size and the preprocessing of the data."""
+        """Module with the classes, image size and preprocessing of the data."""
         module_class: Any = self.module_class  # each has arguments of its own
         return module_class(**self._built.model, facts=DataFacts.of(data))
 
     @property
     def trainer(self) -> dict[str, Any]:
-        """Arguments of the Trainer, but for those that a run adds to."""
+        """Arguments of the Trainer, except those that a run adds to."""
         added = ("callbacks", "logger", "plugins")
         return {k: v for k, v in vars(self._built.trainer).items() if k not in added}
 
@@ -153,13 +151,13 @@ class Options(LightningCLI):
         return _as_list(self._built.trainer.get(name))
 
     def loggers(self, folder: Path) -> list[Any]:
-        """Loggers of the recipe; those that were given by name write into the folder."""
+        """Loggers of the recipe; those given by name write into the folder."""
         config = self.config.clone()
         place_loggers(config, folder)
         return _as_list(self.parser.instantiate(config).trainer.logger)
 
     def early_stopping(self, data: ImageData, monitor: str) -> list[Patience]:
-        """The callback of --patience. UserError where there is nothing to monitor."""
+        """The callback of --patience. UserError without validation images."""
         patience = self.config.patience
         if patience is None:
             return []
@@ -172,14 +170,13 @@ class Options(LightningCLI):
         return [Patience(monitor, patience=int(patience), mode=mode)]
 
     def recorded_text(self) -> str:
-        """The configuration as YAML, without what belongs to one start, with absolute paths."""
+        """The configuration as YAML, without --run_dir and --resume, with absolute paths."""
         config = self.config.clone()
         config.pop("config", None)
         config.run_dir, config.resume = None, "auto"
         places = [(config.data, "root"), (config.model, "pretrained")]
-        loss = config.model.get("loss")
-        if loss is not None and loss.get("distillation") is not None:
-            places.append((loss.distillation, "teacher"))
+        if (distillation := config.model.get("loss.distillation")) is not None:
+            places.append((distillation, "teacher"))
         for group, name in places:
             place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
             if place and os.path.exists(place):  # not a name or the address of a hub
@@ -235,7 +232,7 @@ def _task(typed: str | None, recipes: list[dict[str, Any]]) -> str:
 
 
 def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:
-    """UserError for a model that is typed by name where a recipe has given the sizes of one."""
+    """UserError for a typed --model.name beside sizes from a recipe."""
     names = {arg.partition("=")[0] for arg in typed}
     given = [(recipe.get("model") or {}).get("architecture") or {} for recipe in recipes]
     sizes = {name for sizes in given for name in sizes} & {"width", "depth", "num_heads", "mlp_dim"}
@@ -249,16 +246,8 @@ def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:
 
 # Options that are neither the model's, the data's nor the Trainer's: name -> (type, default, help).
 RUN_OPTIONS: dict[str, tuple[Any, Any, str]] = {
-    "task": (
-        str,
-        "classification",
-        "What is trained: classification, or masked_patches, which needs no labels.",
-    ),
-    "run_dir": (
-        str | None,
-        None,
-        "Where the run goes; by default runs/ and the name of the recipe or of data.root.",
-    ),
+    "task": (str, "classification", "classification; or masked_patches, which needs no labels."),
+    "run_dir": (str | None, None, "By default runs/ and the name of the recipe or of data.root."),
     "resume": (
         str,
         "auto",
@@ -283,8 +272,7 @@ RUN_OPTIONS: dict[str, tuple[Any, Any, str]] = {
 
 
 def _fill_from_pretrained(config: Namespace) -> None:
-    """Lets the weights decide image size and normalisation where the user has not."""
-    # What the file does not record, the user's changes to the architecture may say.
+    """Takes image size and normalisation from the weights unless the user has set them."""
     info = inspect_pretrained(config.model.pretrained, **(config.model.architecture or {}))
     preprocess = info.preprocess or {}
     if config.data.channels is None:
@@ -304,7 +292,7 @@ def _fill_from_pretrained(config: Namespace) -> None:
 
 
 def _options_of(kind: type, prefix: str) -> Iterator[str]:
-    """Dotted names of the arguments of a constructor, and of those that are dataclasses."""
+    """Dotted names of the arguments of a constructor, and of their dataclasses."""
     for name, hint in get_type_hints(kind.__init__).items():
         if name in ("return", "facts"):
             continue
@@ -315,7 +303,7 @@ def _options_of(kind: type, prefix: str) -> Iterator[str]:
 
 
 def _names(args: list[str]) -> list[str]:
-    """Dotted names of the options that are typed, and of those in the recipes."""
+    """Dotted names of the options, typed and in the recipes."""
     names = [arg[2:].partition("=")[0] for arg in args if arg.startswith("--")]
     for arg in args:
         if arg.startswith("--config="):
@@ -326,7 +314,7 @@ def _names(args: list[str]) -> list[str]:
 def explained(
     parser: LightningArgumentParser, args: list[str], error: BaseException, *modules: type[Module]
 ) -> UserError:
-    """One line for a bad option; for an unknown one, the nearest. Re-raises other errors."""
+    """One line for a bad option, with the nearest for an unknown one. Re-raises other errors."""
     mistake = user_error_in(error)
     if mistake is not None:
         return mistake

@@ -1,7 +1,6 @@
-"""The processes of a run: what the first one decides for all, and how they end together.
+"""The processes of a run: the first one decides for all, and all end together.
 
-torchrun, or srun, starts all of them at once; without a launcher Lightning starts the others from
-the first one, inside Trainer.fit.
+torchrun or srun starts them at once; otherwise the first one does, inside Trainer.fit.
 """
 
 import json
@@ -27,7 +26,7 @@ from vit.signals import deferred
 from vit.training.lightning_internals import take_children
 
 HANDED_DOWN = "VIT_RUN"
-"""Environment variable with the first process's decision, for processes that Lightning starts."""
+"""Environment variable with the first process's decision, for those that Lightning starts."""
 JOIN = timedelta(minutes=30)
 """The longest wait for the decision of the first process."""
 GRACE_SECONDS = 30.0
@@ -41,7 +40,7 @@ class ProcessLost(ConnectionError):
 
 
 def launched() -> tuple[str, int, int] | None:
-    """(launcher, processes, processes of this machine) where a launcher has started several."""
+    """(launcher, processes, processes of this machine) if a launcher has started several."""
     environment = os.environ
     if HANDED_DOWN in environment and not is_first_process():
         return None
@@ -58,10 +57,7 @@ def launched() -> tuple[str, int, int] | None:
 
 
 def decided_by_first(decide: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The decision, JSON values, that the first process makes and the others receive.
-
-    A UserError of the first process is raised in all of them.
-    """
+    """The decision of the first process, JSON values; its UserError is raised in all of them."""
     if HANDED_DOWN in os.environ and not is_first_process():
         return json.loads(os.environ[HANDED_DOWN])
     several = launched()
@@ -102,9 +98,9 @@ def _rendezvous(launcher: str, processes: int) -> tuple[int, Any]:
 
 
 def check_launched(trainer: Trainer) -> None:
-    """UserError where a launcher has started more processes than the run has.
+    """UserError if a launcher has started more processes than the run has.
 
-    Lightning would let each of them train alone, all on the same images.
+    Lightning would let each of them train alone.
     """
     several = launched()
     if several is not None and trainer.world_size == 1:
@@ -117,7 +113,7 @@ def check_launched(trainer: Trainer) -> None:
 
 
 class SameOptions(Callback):
-    """UserError where processes of a run have other options or images than the first one."""
+    """UserError if processes of a run differ in options or images."""
 
     def __init__(self, options: Options, data: ImageData) -> None:
         self._options, self._data = options, data
@@ -159,10 +155,7 @@ class ChildrenAlive(Callback):
 
 @contextmanager
 def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Iterator[None]:
-    """Work of all processes of a trainer: in the end none is left behind.
-
-    Raises ProcessLost, one line, where the work fails because another process has ended.
-    """
+    """Work of all processes; none is left behind. ProcessLost if another process has ended."""
     with deferred(several=True) if trainer.world_size > 1 else nullcontext():
         try:
             yield

@@ -1,4 +1,4 @@
-"""Scores a model on a split: metrics, and the predictions for every image."""
+"""Scores a model on a split: metrics, and a prediction for every image."""
 
 from typing import Any
 
@@ -46,10 +46,7 @@ class CollectPredictions(Callback):
         self._rows.append({name: value.cpu().numpy() for name, value in row.items()})
 
     def gathered(self, names: list[str]) -> Predictions | None:
-        """Every image once, sorted by its place in the set; the same on all processes.
-
-        None where no image could be read.
-        """
+        """Every image once, in the order of the set, on all processes; None without any."""
         rows = self._rows
         if torch.distributed.is_initialized():
             shares: list[Any] = [None] * torch.distributed.get_world_size()
@@ -70,10 +67,7 @@ class CollectPredictions(Callback):
 
 
 def score(trainer: Trainer, model: Any, data: Any, split: str) -> tuple[dict[str, float], Any]:
-    """Metrics of one split, and predictions if it has labels; every process calls it.
-
-    A score that is not a finite number is left out with a note.
-    """
+    """Metrics of one split, and predictions if it has labels; every process calls it."""
     collect = CollectPredictions()
     if data.labelled:
         trainer.callbacks.append(collect)  # pyright: ignore[reportAttributeAccessIssue]
@@ -103,6 +97,6 @@ def finite(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def thresholds_of(model: Any) -> np.ndarray | None:
-    """float32 `k`, per-class decision thresholds; None where the model has none."""
+    """float32 `k`: per-class decision thresholds, if the model has any."""
     values = getattr(model, "thresholds", None)
     return None if values is None else np.array(values, dtype=np.float32)

@@ -24,27 +24,23 @@ SET_HERE = {
     "overfit_batches",
     "use_distributed_sampler",
 }
-# Argument -> (smallest value, further values that mean no limit). The Trainer takes smaller ones
-# without a word, and then does nothing or something else.
+# Argument -> smallest value; the Trainer takes smaller ones silently.
 LEAST = {
-    "accumulate_grad_batches": (1, ()),
-    "check_val_every_n_epoch": (1, ()),
-    "gradient_clip_val": (0, ()),
-    "limit_test_batches": (1e-9, ()),
-    "limit_train_batches": (1e-9, ()),
-    "log_every_n_steps": (0, ()),
-    "max_epochs": (1, (-1,)),
-    "val_check_interval": (1e-9, ()),
+    "accumulate_grad_batches": 1,
+    "check_val_every_n_epoch": 1,
+    "gradient_clip_val": 0,
+    "limit_test_batches": 1e-9,
+    "limit_train_batches": 1e-9,
+    "log_every_n_steps": 0,
+    "max_epochs": 1,
+    "val_check_interval": 1e-9,
 }
 # These copy a started process; the command is started once for each process instead.
 COPYING = ("ddp_spawn", "ddp_fork", "ddp_notebook", "xla")
 
 
 def build_trainer(**arguments: Any) -> Trainer:
-    """A Trainer that leaves sampling and the place of checkpoints to the run.
-
-    UserError for what it refuses, such as a device that is not there.
-    """
+    """A Trainer that leaves sampling to the run. UserError for arguments that it refuses."""
     with in_one_line(MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError):
         return Trainer(use_distributed_sampler=False, **arguments)
 
@@ -61,7 +57,7 @@ def in_one_line(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def limit_threads_of(trainer: Trainer, model: Any, data: Any) -> None:
-    """Uses one CPU thread for a small model, in training and in evaluations of a run alike."""
+    """Uses one CPU thread for a small model, in training and in evaluation."""
     if trainer.strategy.root_device.type == "cpu":
         params = sum(p.numel() for p in model.model.parameters())
         height, width = data.image_size
@@ -69,10 +65,11 @@ def limit_threads_of(trainer: Trainer, model: Any, data: Any) -> None:
 
 
 def check_arguments(trainer: Namespace) -> None:
-    """UserError for values that the Trainer takes without a word and that cannot be meant."""
-    for name, (least, unlimited) in LEAST.items():
+    """UserError for values that the Trainer takes silently and that cannot be meant."""
+    for name, least in LEAST.items():
         value = trainer[name]
-        if isinstance(value, int | float) and value < least and value not in unlimited:
+        unlimited = name == "max_epochs" and value == -1
+        if isinstance(value, int | float) and value < least and not unlimited:
             rule = "above 0" if 0 < least < 1 else f"at least {least}"
             raise UserError(f"trainer.{name}={value} must be {rule}")
     if trainer.max_time is not None and not re.search("[1-9]", str(trainer.max_time)):
@@ -85,7 +82,7 @@ def check_arguments(trainer: Namespace) -> None:
 
 
 def quiet_lightning() -> None:
-    """Drops Lightning's adverts, and lines that ask for what this package does already."""
+    """Drops Lightning's adverts, and advice that this package follows already."""
     disable_possible_user_warnings()
     for pattern in (
         ".*Total length of `list` across ranks is zero.*",

@@ -1,9 +1,8 @@
 """`vit transfer`: learning rates on a slice of train, then seeds on the test images.
 
-For a catalog set or a folder with train/ and test/, the slice is what
-`--data.splits.val_fraction` cuts from train. If val is given, or if test would be cut with the seed
-of each run, the images are listed in two files: search.csv (train, val, test) and final.csv, in
-which val is part of train.
+The slice is cut from train by `--data.splits.val_fraction`. If val is given, or if each run would
+cut another test, the images are listed in two files: search.csv (train, val, test) and final.csv,
+in which val is part of train.
 """
 
 import csv
@@ -68,9 +67,11 @@ class Plan:
                 )
 
     def protocol(self, name: str, images: int) -> Protocol:
-        """The paper's protocol, or for other data sets its most common grid and the steps of
-        BiT-HyperRule for `images` training images (arXiv:1912.11370, section 3.3); both with the
-        user's changes."""
+        """The paper's protocol, changed by the user.
+
+        For other data sets its most common grid, and the steps of BiT-HyperRule for `images`
+        training images (arXiv:1912.11370, section 3.3).
+        """
         if name in CATALOG and (paper := CATALOG[name].paper) is not None:
             default = paper.transfer
         else:
@@ -111,11 +112,10 @@ class Task:
 
 
 def transfer(plan: Plan, out: Path) -> tuple[list[Row], dict[str, Any]]:
-    """All rows of the table, and facts about them, in JSON types.
+    """Trains the unfinished runs; returns all rows of the table, and facts in JSON types.
 
-    Trains what is not finished, and writes `out`/results.md, .csv and .json after each data set.
-    UserError for a mistake, if possible before anything is written; Stopped after a signal, when
-    the current run is saved.
+    Writes `out`/results.md, .csv and .json after each data set. UserError for a mistake; Stopped
+    after a signal, once the current run is saved.
     """
     tasks = [_prepare(plan, name, root, out / name) for name, root in plan.sources.items()]
     _check_plan(writable(out, "--out") / "plan.json", {t.row.data: t.recorded for t in tasks})
@@ -187,10 +187,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
 
 
 def _listed(splits: Splits, val: str) -> str:
-    """A CSV of the images for `vit fit`, with `val` as the split of val's.
-
-    Names are unchanged, even if a spreadsheet would run them.
-    """
+    """A CSV of the images for `vit fit`; `val` is the split of those in val."""
     lost = [name for name in splits.classes if SEPARATOR in name or name != name.strip()]
     if lost:
         raise UserError(f"class names with {SEPARATOR!r} or outer blanks cannot be listed: {lost}")
@@ -266,10 +263,7 @@ def _trial(plan: Plan, task: Task, out: Path, *, lr: float, seed: int | None = N
 
 
 def _run(arguments: list[str], folder: Path) -> str | None:
-    """Trains, resumes, or finds the run finished. Returns why it diverged, or None.
-
-    One that diverged stays so when it is asked for again.
-    """
+    """Trains or resumes one run. Returns why it diverged (also in an earlier call), or None."""
     diverged = folder / "diverged.txt"
     if diverged.is_file():
         return diverged.read_text(encoding="utf-8").strip()
@@ -287,7 +281,7 @@ def _run(arguments: list[str], folder: Path) -> str | None:
 
 @contextmanager
 def _command_of(arguments: list[str]) -> Iterator[None]:
-    """Makes `vit fit ARGUMENTS` the command that Lightning repeats for other processes of a run."""
+    """Makes `vit fit ARGUMENTS` the command that Lightning repeats for other processes."""
     typed, environment = sys.argv, dict(os.environ)
     sys.argv = [typed[0], "fit", *arguments]
     try:

@@ -21,7 +21,7 @@ class Trial:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     continued: bool = False
-    """Interrupted once, so that its times are those of the last part."""
+    """Interrupted, so that its times are those of the last part."""
 
 
 @dataclass(kw_only=True)
@@ -93,11 +93,7 @@ COLUMNS = (
 
 
 def to_csv(rows: list[Row]) -> str:
-    """Numbers in full precision; lists are separated by blanks.
-
-    The only user text is the name of a data set, which starts with a letter or a digit, so that no
-    spreadsheet interprets it as a formula.
-    """
+    """Numbers in full precision; lists are separated by blanks."""
     file = io.StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
