@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_740),
-    "data": (set(), 3_920),
+    "data": (set(), 3_930),
     "reports": (set(), 1_550),
     "checkpoints": ({"models"}, 4_650),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
