@@ -17,10 +17,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
-    "models": (set(), 1_740),
+    "models": (set(), 1_750),
     "data": (set(), 3_930),
     "reports": (set(), 1_550),
-    "checkpoints": ({"models"}, 4_650),
+    "checkpoints": ({"models"}, 4_660),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": ({"data", "models", "checkpoints"}, 1_370),

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from vit.console import say
+from vit.console import note, say
+from vit.models.zoo import ModelConfig
+from vit.preprocessing import Preprocess
 
 
 @dataclass(kw_only=True)
@@ -43,6 +45,14 @@ class LoadReport:
             text.append(f"head: {self.head}")
         text += [f"left out: {name}, {why}" for name, why in self.left_out.items()]
         return text + [f"note: {note}" for note in self.notes]
+
+
+def recorded_preprocess(report: LoadReport, config: ModelConfig) -> Preprocess:
+    """The preprocessing that the file records; with a note, the default if it records none."""
+    if report.preprocess is not None:
+        return Preprocess.from_dict(report.preprocess)
+    note("the file does not say how images are prepared: [-1, 1]")
+    return Preprocess.for_model(config)
 
 
 def print_report(report: LoadReport) -> None:

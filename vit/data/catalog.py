@@ -1,4 +1,4 @@
-"""Data sets by name: scikit-learn's digits and torchvision's downloads; a new one is a row.
+"""Data sets by name: scikit-learn's digits and torchvision's downloads.
 
 The test set is the official one; vit/data/find.py cuts val from train if a data set has none.
 Shapes: n images, h w pixels.

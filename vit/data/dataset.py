@@ -1,4 +1,4 @@
-"""Steps 1 and 2 of the walk: from an index to (uint8 `c h w`, label, index), and to a batch.
+"""From an index to (uint8 `c h w`, label, index), and to a batch.
 
 The draws of a training sample are a function of (seed, epoch, index, copy) alone.
 Shapes: b batch, c channels, h w pixels, k classes.

@@ -1,4 +1,4 @@
-"""Step 1: any image file -> an upright RGB image of 8 bits, or one line that names the file.
+"""Opening images: any file -> an upright RGB image of 8 bits, or one line that names the file.
 
 The same for training and for prediction:
 

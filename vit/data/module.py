@@ -1,4 +1,4 @@
-"""ImageData: steps 1 to 4 of the walk, from files to normalised batches on the device.
+"""ImageData: from files to normalised batches on the device.
 
 Shapes: b batch, c channels, h w pixels, k classes.
 """

@@ -1,4 +1,4 @@
-"""Steps 1 and 2 of training on photos: decode no more of a JPEG than a crop needs.
+"""Opening and cropping photos in training: decode no more of a JPEG than a crop needs.
 
 Entropy decoding takes four fifths of the time of a 500-pixel photo; only below a crop can it be
 skipped. A crop at least twice as large as its target is decoded at 1/2, 1/4 or 1/8 of the size.

@@ -1,4 +1,4 @@
-"""Step 1 for images that are not RGB: any file with 1 to 16 channels -> float32 `c h w`.
+"""Opening images that are not RGB: any file with 1 to 16 channels -> float32 `c h w`.
 
 8 and 16 bits without a sign are scaled to [0, 1]; all other numbers (floats, integers with a sign,
 32 bits) stay as they are. Channels are those of the file; transparency is one.

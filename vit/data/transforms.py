@@ -1,4 +1,4 @@
-"""Step 2 in training: RGB image -> randomly cropped, changed uint8 `c h w`.
+"""The training transform: RGB image -> randomly cropped, changed uint8 `c h w`.
 
 The order is that of big_vision and DeiT: crop, flip, 3-Augment or RandAugment, colour jitter,
 erasing. All draws come from one number per sample, `sample_bits`: its bits place and mirror a

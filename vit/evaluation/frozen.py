@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vit.checkpoints.pretrained import load_pretrained
-from vit.checkpoints.report import print_report
+from vit.checkpoints.report import print_report, recorded_preprocess
 from vit.console import note, say
 from vit.data.module import ImageData
 from vit.data.options import Loading, Splitting
@@ -52,11 +52,7 @@ class Frozen:
         """The model in `weights`; the other arguments as for Extractor."""
         model, report = load_pretrained(weights, image_size=reading.image_size)
         print_report(report)
-        if report.preprocess is not None:
-            preprocess = Preprocess.from_dict(report.preprocess)
-        else:
-            preprocess = Preprocess.for_model(model.config)
-            note("the file does not say how images are prepared: [-1, 1]")
+        preprocess = recorded_preprocess(report, model.config)
         changes = {"resize": reading.resize, "crop_fraction": reading.crop_fraction}
         preprocess = replace(preprocess, **{k: v for k, v in changes.items() if v is not None})
         extractor = Extractor(model, layer, precision=precision, device=device, cache=cache)

@@ -7,8 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints.pretrained import load_pretrained
-from vit.checkpoints.report import print_report
-from vit.console import note
+from vit.checkpoints.report import print_report, recorded_preprocess
 from vit.data.decode import open_image
 from vit.errors import UserError, did_you_mean
 from vit.models.zoo import Model
@@ -57,11 +56,7 @@ def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subj
     """
     model, report = load_pretrained(source)
     print_report(report)
-    if report.preprocess is not None:
-        preprocess = Preprocess.from_dict(report.preprocess)
-    else:
-        preprocess = Preprocess.for_model(model.config)
-        note("the file does not say how images are prepared: [-1, 1]")
+    preprocess = recorded_preprocess(report, model.config)
     if image_size is not None:
         replace(model.config, image_size=image_size)  # a UserError before any file is written
         preprocess = replace(preprocess, image_size=image_size)

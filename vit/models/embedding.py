@@ -3,6 +3,8 @@
 Shapes: b batch, c channels, h w pixels, gh gw patches, n = gh gw tokens, d width.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,6 +15,15 @@ from vit.models.config import PosResize, ViTConfig
 from vit.models.initialization import lecun_normal_
 from vit.models.resnet import HybridRoot, HybridStem, init_convolutions
 from vit.shapes import Float
+
+INTERPOLATIONS: dict[str, dict[str, Any]] = {
+    "bilinear": {"mode": "bilinear"},
+    "bilinear_corners": {"mode": "bilinear", "align_corners": True},
+    "bicubic": {"mode": "bicubic"},
+    "bicubic_corners": {"mode": "bicubic", "align_corners": True},
+    "bicubic_antialias": {"mode": "bicubic", "antialias": True},
+}
+"""Arguments of `torch.nn.functional.interpolate` for each rule but bicubic_offset."""
 
 
 class PatchEmbed(nn.Module):
@@ -61,13 +72,11 @@ def resize_grid(
     # At least float32: in bfloat16 every step of the interpolation would lose digits.
     grid = table if table.dtype == torch.float64 else table.float()
     grid = grid.unflatten(1, old).permute(0, 3, 1, 2)  # 1 d h w
-    mode, corners = ("bilinear" if rule.startswith("bilinear") else "bicubic"), "corners" in rule
     if rule == "bicubic_offset":
         factors = ((new[0] + 0.1) / old[0], (new[1] + 0.1) / old[1])
-        grid = F.interpolate(grid, scale_factor=factors, mode=mode, align_corners=False)
+        grid = F.interpolate(grid, scale_factor=factors, mode="bicubic", align_corners=False)
     else:
-        smooth = rule == "bicubic_antialias"
-        grid = F.interpolate(grid, size=new, mode=mode, align_corners=corners, antialias=smooth)
+        grid = F.interpolate(grid, size=new, **INTERPOLATIONS[rule])
     return grid.flatten(2).transpose(1, 2).to(table.dtype)
 
 

@@ -12,7 +12,7 @@ from vit.inference.classifier import Classifier, load
 
 if TYPE_CHECKING:
     from vit.data.module import ImageData
-    from vit.training.fitting import NetworkTraining
+    from vit.training.network_training import NetworkTraining
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from vit.runs.trainer import SET_HERE, check_arguments, quiet_lightning
 from vit.training.callbacks import Patience
 from vit.training.classifier import ImageClassifier
 from vit.training.facts import DataFacts
-from vit.training.fitting import NetworkTraining
 from vit.training.masked_patches import MaskedPatchPrediction
+from vit.training.network_training import NetworkTraining
 from vit.yaml_reader import load_yaml, read_options
 
 Module = NetworkTraining[Any, Any]

@@ -17,11 +17,11 @@ from vit.models.zoo import Model
 from vit.training.counted_data import counting_data
 from vit.training.distillation import Teacher
 from vit.training.facts import DataFacts
-from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.lora import add_lora
 from vit.training.losses import Loss, balanced_weights, named_weights
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing, check_pairs
+from vit.training.network_training import NetworkTraining, build_network, default_optimizer
 from vit.training.optimizers.groups import LAYER_DECAY
 from vit.training.schedules import Schedule
 

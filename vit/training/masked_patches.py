@@ -21,7 +21,6 @@ from vit.shapes import Float, Int
 from vit.training.counted_data import counting_data
 from vit.training.draws import batch_draws
 from vit.training.facts import DataFacts
-from vit.training.fitting import NetworkTraining, build_network, default_optimizer
 from vit.training.masking import (
     DRAWS,
     FRACTION,
@@ -37,6 +36,7 @@ from vit.training.masking import (
     rows,
     to_bytes,
 )
+from vit.training.network_training import NetworkTraining, build_network, default_optimizer
 from vit.training.patch_metrics import PatchMetrics
 from vit.training.schedules import Schedule
 
