@@ -20,8 +20,15 @@ QUIET_SECONDS = 1.0
 SPEED_TRIAL = "sum(i * i % 7 for i in range(5_000_000))"
 TEST_SECONDS = 300
 FACTOR = pytest.StashKey[float]()
+RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def pytest_runtest_setup() -> None:
+    """Forgets the rendezvous of a run in this process: its port would be taken in the next test."""
+    for name in RENDEZVOUS:
+        os.environ.pop(name, None)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads its option
