@@ -124,3 +124,17 @@ def test_over_a_frozen_backbone_there_is_only_adamw() -> None:
     again = MuonWithAdamW(groups_of(model))
     again.load_state_dict(optimizer.state_dict())
     assert [(g["muon"], g["lr"]) for g in again.param_groups] == [(False, 0.01)] * 2
+
+
+def test_running_out_of_memory_loses_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = vit()
+    optimizer = MuonWithAdamW(groups_of(model))
+    before = list(optimizer.param_groups)
+
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(AdamW, "step", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        optimizer.step()
+    assert optimizer.param_groups == before

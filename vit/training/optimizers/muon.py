@@ -71,9 +71,11 @@ class MuonWithAdamW(AdamW):
         for group in groups:
             if group["muon"]:
                 self._move(group)
-        self.param_groups = [group for group in groups if not group["muon"]]
-        super().step()
-        self.param_groups = groups
+        try:
+            self.param_groups = [group for group in groups if not group["muon"]]
+            super().step()
+        finally:  # also after running out of memory: --data.batch_size auto goes on
+            self.param_groups = groups
         return loss
 
     def _move(self, group: dict[str, Any]) -> None:
