@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_750),
-    "data": (set(), 3_930),
+    "data": (set(), 3_820),
     "reports": (set(), 1_550),
     "checkpoints": ({"models"}, 4_660),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
@@ -27,13 +27,13 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "inference": ({"data", "models", "checkpoints"}, 260),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
     "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_130),
-    "evaluation": ({"data", "models", "checkpoints", "inference"}, 990),
+    "evaluation": ({"data", "models", "checkpoints", "inference"}, 970),
     "training": ({"models", "checkpoints"}, 3_590),
 }
-ROOMS["runs"] = (set(ROOMS), 2_370)
-ROOMS["cli"] = (set(ROOMS), 1_760)
+ROOMS["runs"] = (set(ROOMS), 2_340)
+ROOMS["cli"] = (set(ROOMS), 1_720)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_450}
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_420}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit
 that needs it, with the reason in the message."""
 # One-page modules in vit/, which every room may import.
@@ -47,7 +47,6 @@ ONE_PAGE = {
     "preprocessing",
     "logistic",  # shared by the head before fine-tuning and the probe
     "ranking",
-    "reading",
     "recipes",
     "seeds",  # for training steps and samples
     "shapes",

@@ -91,7 +91,6 @@ class Range:
     """An open end is outside."""
 
     def holds(self, value: float) -> bool:
-        """`value` is allowed."""
         above = value > self.low if self.low_open else value >= self.low
         below = value < self.high if self.high_open else value <= self.high
         # An integer too large for a float is finite, but math.isfinite cannot convert it.

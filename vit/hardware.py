@@ -21,7 +21,7 @@ def cpu_name() -> str:
 
 
 def _field(path: str, name: str) -> str:
-    """The first value of a field in a file of /proc; empty without it, as on other systems."""
+    """The first value of a field in a file of /proc; empty without it."""
     with suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
         for line in file:
             key, _, value = line.partition(":")
@@ -57,7 +57,6 @@ def has_bfloat16() -> bool:
 
 
 def computes_on_cpu(accelerator: str) -> bool:
-    """The Trainer's accelerator is the CPU."""
     import torch
 
     if accelerator != "auto":
@@ -118,14 +117,19 @@ def keep_memory() -> bool:
     return bool(mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD) and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
 
 
+def available_cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+
+
 def hardware() -> dict[str, Any]:
     """Processor, cores, memory and GPUs, for summary.json."""
     import torch
 
-    affinity = getattr(os, "sched_getaffinity", None)
     facts: dict[str, Any] = {
         "cpu": cpu_name(),
-        "cores": os.cpu_count() if affinity is None else len(affinity(0)),
+        "cores": available_cores(),
         "system": f"{platform.system()} {platform.machine()}",
     }
     if (memory := machine_memory()) is not None:

@@ -72,8 +72,9 @@ def is_temporary(name: str) -> bool:
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Writes a JSON file for people to read and edit."""
-    write_text(path, json.dumps(values, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    """Writes a JSON file for people to read and edit; a name that is not Unicode is escaped."""
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    write_text(path, text, errors="backslashreplace")
 
 
 def _sync_directory(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -247,22 +246,3 @@ def test_tensors_of_whole_numbers_are_no_weights(tmp_path: Path) -> None:
     native.write(TINY, state, native.NativeInfo(values["classes"])).save(tmp_path)
     with pytest.raises(UserError, match=r"is of type torch\.int64"):
         load_native(tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device", "missing"])
-def test_a_file_that_is_no_regular_file_is_refused_before_it_is_opened(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = {"pipe": tmp_path / "pipe", "device": Path("/dev/zero"), "missing": tmp_path / "x"}[kind]
-    if kind == "pipe":
-        os.mkfifo(path)
-    assert main(["convert", str(path), str(tmp_path / "out"), "--to", "native"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    reason = {"pipe": "a named pipe", "device": "a device", "missing": "no file or directory"}
-    assert reason[kind] in line
-    if kind == "pipe":
-        saved(tmp_path / "m")
-        (tmp_path / "m" / "config.json").unlink()
-        os.mkfifo(tmp_path / "m" / "config.json")
-        with pytest.raises(UserError, match=r"config\.json is not a JSON file: it is a named pipe"):
-            load_native(tmp_path / "m")

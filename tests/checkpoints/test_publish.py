@@ -72,7 +72,7 @@ RECIPE = {
     "data": {"root": "/home/alice/my photos", "dataset": None},
     "model": {"pretrained": "runs/alice/first", "freeze_backbone": False},
     "run_dir": "~/runs/1",
-    "trainer": {"logger": "kept in /home/alice/logs", "callbacks": [{"path": "C:\\Users\\alice"}]},
+    "trainer": {"logger": "/home/alice/logs", "callbacks": [{"path": "C:\\Users\\alice"}]},
 }
 
 

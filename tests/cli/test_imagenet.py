@@ -255,13 +255,3 @@ def test_mistakes_are_one_line(vit: Vit, sets: Sets, tmp_path: Path) -> None:
         done = vit("imagenet", *args)
         assert done.status == 2 and done.out == "", args
         assert message in done.err.splitlines()[-1], done.err
-
-
-def test_a_temperature_that_is_no_minimum_gets_a_note(
-    vit: Vit, sets: Sets, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reason = "the logits do not predict the labels"
-    name = "vit.evaluation.calibration.temperature_without_minimum"
-    monkeypatch.setattr(name, lambda logits, labels: reason)
-    done = vit("imagenet", sets.model, "--val", sets.root / "val", "--temperature")
-    assert reason in done.err

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image, ImageCms, ImageOps, ImageSequence
 
 from vit.data.decode import MAX_PIXELS, ImageError, open_image
-from vit.data.photo import Photo
 from vit.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -335,15 +334,6 @@ def test_only_pillow_is_needed(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(128, 128, 128)"
-
-
-@pytest.mark.parametrize("reader", [open_image, Photo])
-def test_pipes_and_devices_are_refused_before_they_are_opened(reader, tmp_path):
-    os.mkfifo(tmp_path / "pipe.jpg")
-    with pytest.raises(ImageError, match=r"pipe\.jpg: it is a named pipe, not an image file"):
-        reader(tmp_path / "pipe.jpg")
-    with pytest.raises(ImageError, match="/dev/zero: it is a device, not an image file"):
-        reader("/dev/zero")
 
 
 def test_an_icc_profile_changes_no_pixel(tmp_path):

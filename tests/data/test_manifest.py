@@ -1,4 +1,3 @@
-import os
 import sys
 import tracemalloc
 from pathlib import Path
@@ -30,7 +29,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pictures").mkdir()
     for index in range(12):
         Image.new("RGB", (10, 8), (index, 0, 0)).save(folder / "pictures" / f"{index}.jpg")
-    os.mkfifo(folder / "pipe.jpg")
     (folder / "link.jpg").symlink_to("pictures/1.jpg")
     return folder
 
@@ -187,10 +185,8 @@ HEAD = "path,label,split\npictures/0.jpg,cat,train\npictures/1.jpg,dog,train\n"
         (HEAD + "pictures/0.jpg,cat,val\n", "row 4 lists pictures/0.jpg again"),
         (HEAD + "./pictures/0.jpg,cat,val\n", "row 4 lists ./pictures/0.jpg again"),
         (HEAD + "../{folder}/pictures/0.jpg,cat,val\n", "row 4 lists .*0.jpg again"),
-        (HEAD + "gone.jpg,cat,val\n", "row 4 names 'gone.jpg', which is missing; .* start at"),
-        (HEAD + "pipe.jpg,cat,val\n", "row 4 names 'pipe.jpg', which is a named pipe"),
-        (HEAD + "pictures,cat,val\n", "row 4 names 'pictures', which is a directory"),
-        (HEAD + "/dev/zero,cat,val\n", "row 4 names '/dev/zero', which is a device"),
+        (HEAD + "gone.jpg,cat,val\n", "row 4 names 'gone.jpg', which is no file; .* start at"),
+        (HEAD + "pictures,cat,val\n", "row 4 names 'pictures', which is no file"),
         (HEAD + "pic\0tures/1.jpg,cat,val\n", r"row 4 names 'pic\\x00tures/1.jpg'"),
         (
             HEAD + 'pictures/2.jpg,"cat,train\npictures/3.jpg,cat,train\n',
@@ -209,13 +205,9 @@ def test_a_mistake_is_one_line_with_file_and_row(text, message, photos):
 
 def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path):
     (tmp_path / "bytes.csv").write_bytes(b"path,label\n\xff\xfe\x00\n")
-    os.mkfifo(tmp_path / "pipe.csv")
-    os.mkfifo(tmp_path / "pipe.parquet")
     for name, message in {
         "bytes.csv": "not CSV in UTF-8",
         "gone.csv": r"cannot read .*gone\.csv: No such file",
-        "pipe.csv": "it is a named pipe",
-        "pipe.parquet": "it is a named pipe",
     }.items():
         with pytest.raises(UserError, match=message):
             load_manifest(tmp_path / name)
@@ -261,10 +253,10 @@ def test_a_name_with_a_comma_among_others_gets_no_note(photos):
 
 
 def test_class_names_that_differ_in_spelling_only_get_a_note(photos):
-    splits = uncut(write(photos, rows(["1", "01", "1.0", "2", "Cat", "cat", "e\u0301", "\u00e9"])))
-    assert len(splits.classes) == 8
+    splits = uncut(write(photos, rows(["2", "Cat", "cat", "e\u0301", "\u00e9"])))
+    assert len(splits.classes) == 5
     [note] = splits.notes
-    for group in ("'01' and '1' and '1.0'", "'Cat' and 'cat'", r"'e\u0301' and '\xe9'"):
+    for group in ("'Cat' and 'cat'", r"'e\u0301' and '\xe9'"):
         assert group in note
 
 

@@ -9,7 +9,6 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from vit.evaluation.calibration import (
     expected_calibration_error,
     fit_temperature,
-    temperature_without_minimum,
 )
 from vit.training.metrics import CalibrationError
 
@@ -50,15 +49,6 @@ def test_temperature_is_the_minimum_that_scipy_finds(sharpness: float) -> None:
     assert found == pytest.approx(sharpness, rel=0.1)  # the labels were drawn with it
 
 
-@pytest.mark.parametrize(
-    ("sign", "reason"), [(0.0, "a higher temp"), (-1.0, "a higher temp"), (1.0, "a lower temp")]
-)
-def test_logits_without_a_best_temperature_are_named(sign, reason):
-    labels = np.arange(60) % 6
-    logits = 3.0 * sign * np.eye(6)[labels]
-    assert reason in (temperature_without_minimum(logits, labels) or "")
-
-
 def test_a_best_temperature_is_a_minimum_of_the_cross_entropy():
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -68,7 +58,5 @@ def test_a_best_temperature_is_a_minimum_of_the_cross_entropy():
         exact = torch.from_numpy(logits)[None] / torch.from_numpy(grid)[:, None, None]
         losses = -exact.log_softmax(-1)[:, np.arange(30), labels].mean(1).numpy()
         at = losses.argmin()
-        if temperature_without_minimum(logits, labels) is None:
+        if losses[at] < losses[[0, -1]].min() - 1e-6:  # else no temperature is the best
             assert fit_temperature(logits, labels) == pytest.approx(grid[at], rel=0.03)
-        else:
-            assert at in (0, 2000) or np.isclose(losses[at], losses[[0, -1]].min(), atol=1e-6)

@@ -97,7 +97,7 @@ class Comparison:
     largest_difference: float
     """Largest absolute difference of the logits, or of the features of backbones."""
     largest_output: float
-    """Largest absolute output of the first file, to judge the difference by."""
+    """Largest absolute output of the first file."""
 
     @property
     def relative(self) -> float:

@@ -21,7 +21,6 @@ from torch import Tensor
 from vit.checkpoints.archives import check_archive
 from vit.checkpoints.lora import merged_file
 from vit.errors import MESSAGE, UserError, shorten
-from vit.reading import irregular, regular_file
 
 _WRAPPERS = re.compile(
     r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.|^module\."
@@ -106,9 +105,9 @@ def open_weights(path: str | Path) -> WeightFile:
 def find_weights(path: Path) -> Path:
     """The file of weights that a path means: itself, or the one in a model or run directory."""
     if not path.is_dir():
-        if not path.exists():
+        if not path.is_file():
             raise UserError(f"no file or directory {str(path)!r}")
-        return regular_file(path, "a file of weights")
+        return path
     if (path / "model" / "config.json").is_file():
         path = path / "model"
     for name in _IN_DIRECTORY:
@@ -127,9 +126,7 @@ def find_weights(path: Path) -> Path:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, {} if there is none."""
-    if irregular(path) == "missing":
-        return {}
-    return parse_json(regular_file(path, "a JSON file").read_bytes(), path)
+    return parse_json(path.read_bytes(), path) if path.is_file() else {}
 
 
 def parse_json(text: str | bytes, path: Path) -> dict[str, Any]:

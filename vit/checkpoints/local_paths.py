@@ -11,10 +11,6 @@ _ABSOLUTE = re.compile(
     r"(?:/|~([a-z_][\w.-]*)?([/\\]|$)|\.\.[/\\]|[a-z]:[/\\]|\\\\|file://)", re.IGNORECASE
 )
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# Inside a sentence: two parts at least, so that "and/or" and "1/2" stay.
-_INSIDE = re.compile(
-    r"(?<![\w:/\\.~-])(?:file://|~|[A-Za-z]:)?[/\\]+(?:[^\s/\\'\"<>|:;,()\[\]{}]+[/\\]+)+"
-)
 
 
 def without_local_paths(value: Any, option: str = "") -> Any:
@@ -33,7 +29,7 @@ def without_local_paths(value: Any, option: str = "") -> Any:
         return _without_secrets(text)
     if _ABSOLUTE.match(text) or (option in _PATH_OPTIONS and re.search(r"[/\\]", text)):
         return _last_part(text)
-    return _INSIDE.sub("", value)
+    return value
 
 
 def _last_part(path: str) -> str:

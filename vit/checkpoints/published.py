@@ -7,6 +7,7 @@ tests/checkpoints/test_published.py derives both again.
 """
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,6 @@ from vit.checkpoints.refusals import reason
 from vit.errors import UserError, did_you_mean, shorten
 from vit.models.config import ViTConfig
 from vit.models.zoo import canonical_name, model_config
-from vit.reading import irregular
 
 _HUB_PREFIX = re.compile(r"^(hf-hub:|hf_hub:)")
 _REPOSITORY = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
@@ -187,7 +187,7 @@ def named(text: object) -> Published | None:
     """The row that `text` means; None for an address, a path, or a file of that name."""
     if not isinstance(text, str) or not text or "://" in text:
         return None
-    if irregular(Path(text).expanduser()) != "missing":
+    if os.path.exists(os.path.expanduser(text)):
         return None
     row = _exact(text)
     could_be = _HUB_PREFIX.match(text) or (_NAME.match(text) and not _FILE.search(text))

@@ -127,8 +127,6 @@ def _check_figure(options: argparse.Namespace) -> None:
         raise UserError("--figure draws accuracy against compute, with --recipe jft or --runs")
     if options.figure.suffix.lower() != ".png":
         raise UserError(f"--figure {options.figure} must end in .png")
-    if not options.figure.expanduser().absolute().parent.is_dir():
-        raise UserError(f"--figure {options.figure}: there is no folder {options.figure.parent}")
 
 
 def _draw(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:

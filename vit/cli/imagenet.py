@@ -84,7 +84,7 @@ class _Set:
 def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
     """Description of the measurement, and the rows of the table."""
     from vit.evaluation import imagenet_variants as variants
-    from vit.evaluation.calibration import fit_temperature, temperature_without_minimum
+    from vit.evaluation.calibration import fit_temperature
 
     real = None if options.real is None else variants.read_real(options.real)
     frozen = load_frozen(options, "logits")
@@ -109,12 +109,6 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
             scores.append(variants.score_real(logits, [images.real[i] for i in features.indices]))
         if images.name == "val" and options.temperature:
             temperature = fit_temperature(logits, labels)
-            reason = temperature_without_minimum(logits, labels)
-            if reason is not None:
-                note(
-                    f"the temperature of val, {temperature:.3g}, is a bound of the search, not a "
-                    f"minimum: {reason}"
-                )
     return {"model": options.model, **frozen.about(), "temperature": temperature}, scores
 
 
@@ -156,8 +150,7 @@ def _sets(options: Namespace, frozen: "Frozen", real: list[list[int]] | None) ->
 def _logit_order(options: Namespace, frozen: "Frozen") -> list[str] | None:
     """The WordNet id of each logit; None if it is unknown and only V2 is evaluated.
 
-    The model's class names are used if they are ids. Else the logits are assumed to be in
-    ImageNet's order, as those of all published weights are.
+    Class names that are no ids are taken to be in ImageNet's order, as in all published weights.
     """
     from vit.evaluation import imagenet_variants as variants
 

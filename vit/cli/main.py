@@ -48,28 +48,22 @@ COMMANDS = {
 # Names of other packages' commands -> ours.
 SYNONYMS = {
     "train": ("fit",),
-    "training": ("fit",),
     "finetune": ("fit",),
-    "fine-tune": ("fit",),
     "run": ("fit",),
     "pretrain": ("fit",),
     "resume": ("fit",),
     "evaluate": ("test", "validate"),
-    "evaluation": ("test", "validate"),
     "eval": ("test", "validate"),
     "score": ("test",),
     "val": ("validate",),
     "infer": ("classify", "predict"),
-    "inference": ("classify", "predict"),
     "label": ("classify",),
     "export": ("convert",),
     "save": ("convert",),
     "benchmark": ("bench", "compare"),
     "flops": ("compare",),
     "configs": ("recipes",),
-    "config": ("recipes",),
     "list": ("models", "recipes"),
-    "list_models": ("models",),
 }
 
 EXAMPLES = """\

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from vit.cli.arguments import OneLineParser, data_sets, number, share, whole_number
 from vit.console import say
-from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
 from vit.errors import UserError
 from vit.runs.transfer_table import to_json, to_markdown
 from vit.signals import Stopped
@@ -18,30 +17,11 @@ test images, once. Prints and writes a table with mean and standard deviation ov
 Interrupted, the same command goes on, and trains nothing twice."""
 
 EXAMPLE = """\
-example:
+The paper's steps, rates and slices (arXiv:2010.11929, Table 4) are in docs/transfer.md.
+
+examples:
   vit transfer runs/pretrained --data cifar10,my_photos/,pets=/data/pets --seeds 3
   vit transfer B_16.npz --data cifar10 -- --trainer.callbacks+=vit.training.callbacks.EMA"""
-
-
-def defaults() -> str:
-    """The default protocols, for the help."""
-    protocols: dict[Protocol, list[str]] = {}
-    for name, dataset in CATALOG.items():
-        if dataset.paper is not None:
-            protocols.setdefault(dataset.paper.transfer, []).append(name)
-    lines = ["by default (ViT, arXiv:2010.11929, Table 4):"]
-    for protocol in sorted(protocols, key=lambda protocol: -protocol.steps):
-        grid = ",".join(map(str, protocol.lr_grid))
-        names = ", ".join(protocols[protocol])
-        slice_ = f"slice {protocol.val_fraction * 100:g} %"
-        lines.append(f"  {names:29}{protocol.steps:>8,} steps   lr {grid:24}{slice_}")
-    grid = ",".join(map(str, PAPER_GRID))
-    lines += [
-        "  others, as BiT-HyperRule          500 steps below 20,000 images, 10,000 below "
-        "500,000, else",
-        f"                                 20,000         lr {grid:24}slice 10 %",
-    ]
-    return "\n".join(lines)
 
 
 def run(args: list[str]) -> int:
@@ -64,7 +44,7 @@ def run(args: list[str]) -> int:
         say(f"stopped; this continues: {shlex.join(['vit', 'transfer', *args])}")
         raise
     print(to_json(rows, about) if options.json else to_markdown(rows), end="")
-    say(f"also in {out}: results.md, results.csv, results.json")
+    say(f"also in {out}: results.md, results.json")
     failed = [row.data for row in rows if row.result["mean"] is None]
     if failed:
         raise UserError(f"{', '.join(failed)}: all runs diverged; give lower rates by --lr-grid")
@@ -80,7 +60,7 @@ def _parser() -> OneLineParser:
     parser = OneLineParser(
         prog="vit transfer",
         description=DESCRIPTION,
-        epilog=f"{defaults()}\n\n{EXAMPLE}",
+        epilog=EXAMPLE,
         usage="vit transfer MODEL --data A,B,... [OPTIONS] [-- OPTIONS OF vit fit]",
     )
     add = parser.add_argument
@@ -98,9 +78,9 @@ def _parser() -> OneLineParser:
         "--lr-grid",
         type=rates,
         metavar="X,Y",
-        help="learning rates to choose from; one alone is not searched (default: see below)",
+        help="learning rates to choose from; one alone is not searched (default: the paper's)",
     )
-    add("--steps", type=whole_number, metavar="N", help="of every run (default: see below)")
+    add("--steps", type=whole_number, metavar="N", help="of every run (default: the paper's)")
     add("--image-size", type=whole_number, metavar="N", help="default: that of the recipe")
     add("--val-fraction", type=share, metavar="X", help="share of train in the slice, if not given")
     add("--out", metavar="DIR", help="default: runs/transfer/ and MODEL's name")

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 JFT_IMAGES = 303_000_000
 """Section 4.1 of the paper."""
-JFT_CLASSES = 18_291
-"""BiT (arXiv:1912.11370), section 3.1; the ViT paper says 18k."""
 JFT_SIZE = 224
 """Resolution of pre-training images in pixels."""
 

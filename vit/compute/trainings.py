@@ -13,7 +13,6 @@ from vit.data.catalog import CATALOG
 from vit.errors import UserError
 from vit.fine_tuning import steps_for
 from vit.models.zoo import canonical_name, config_from_dict, model_config
-from vit.reading import regular_file
 from vit.recipes import find_recipe
 from vit.yaml_reader import read_options
 
@@ -205,7 +204,7 @@ def read_run(path: str) -> tuple[Training, dict[str, Any]]:
     """
     folder = Path(path).expanduser()
     try:
-        summary = json.loads(regular_file(folder / "summary.json").read_text(encoding="utf-8"))
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         config = config_from_dict(summary["model"])
         images, metrics = float(summary["images_seen"]), summary["metrics"]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -42,7 +42,6 @@ class ImageDataset(Dataset[Sample | None]):
     """The transformed images of a set.
 
     Args:
-        images: The set.
         transform: RGB image -> uint8 `c h w`. In training it also gets the `sample_bits` of the
             key, from which it draws.
         seed: Of the training transforms.

@@ -28,7 +28,6 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from vit.errors import UserError
-from vit.reading import special
 
 MAX_PIXELS = 178_956_970
 """Images of more pixels (height times width) are refused before they are decoded; the limit is
@@ -72,8 +71,8 @@ def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Im
     change it is returned itself. Opening the result again changes nothing.
 
     Raises:
-        ImageError: The file cannot be read or decoded, is a pipe or a device, has more than
-            `MAX_PIXELS`, or pixels without an agreed range.
+        ImageError: The file cannot be read or decoded, has more than `MAX_PIXELS`, or pixels
+            without an agreed range.
     """
     if isinstance(source, str | os.PathLike | bytes):
         return read(source, decode)
@@ -110,9 +109,7 @@ def read(
     if isinstance(source, bytes):
         name = f"image of {len(source):,} bytes"
     else:
-        name, kind = printable_path(os.fspath(source)), special(source)
-        if kind is not None:
-            raise ImageError(f"{name}: it is {kind}, not an image file; {_REPLACE}")
+        name = printable_path(os.fspath(source))
     head = b""
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as stream:

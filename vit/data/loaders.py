@@ -18,6 +18,7 @@ from vit.data.memory import Decoded, Fits
 from vit.data.photo import Photo
 from vit.data.sources import ImageSet
 from vit.data.transforms import TrainTransform
+from vit.hardware import available_cores
 from vit.preprocessing import Preprocess, Size
 
 MAX_WORKERS = 8
@@ -30,14 +31,6 @@ def choose_num_workers(dataset: ImageDataset, processes: int) -> int:
     0 if batches are cut from memory: that is faster than to send them between processes.
     """
     return 0 if dataset.in_batches else min(available_cores() // processes, MAX_WORKERS)
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS and Windows do not know it
-        return os.cpu_count() or 1
 
 
 def make_dataset(

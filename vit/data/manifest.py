@@ -28,7 +28,6 @@ from vit.data.sources import (
 )
 from vit.data.table import Cell, Table
 from vit.errors import UserError, did_you_mean, shorten, some_of
-from vit.reading import irregular
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 SEPARATOR = "|"
@@ -115,13 +114,11 @@ class _Listing:
     """The rows of a manifest, column by column: numbers, and one block of bytes with the paths.
 
     Attributes:
-        path: Absolute path of the manifest.
         names: n paths as they stand in the rows.
         numbers: int64 n, what messages call each row.
         splits: int8 n, index into `_ORDER`.
         cells: int32 n, index into `labels`: equal label cells share one entry.
         labels: The labels of each distinct label cell, each label once.
-        multilabel: Images have several labels.
         columns: Names of the columns that are classes, if there is no column of labels.
         present: The splits, in the order in which they first occur.
     """
@@ -251,10 +248,9 @@ class _Listing:
         missing = missing_files(paths)
         if missing:
             name, number = paths.name(missing[0]), int(self.numbers[rows[missing[0]]])
-            kind = irregular(paths[missing[0]])
             more = f"; {len(missing) - 1:,} more are missing" if len(missing) > 1 else ""
             where = f"; relative paths start at {self.folder}"
-            raise self._mistake(number, f"names {name!r}, which is {kind}{more}{where}")
+            raise self._mistake(number, f"names {name!r}, which is no file{more}{where}")
         labels = self._numbers(rows, classes) if classes else np.zeros(len(rows), dtype=np.int64)
         return ImageSet(items=paths, labels=labels, names=paths.printable())
 

@@ -1,14 +1,10 @@
-"""A walk over a tree of image files, without hidden entries.
-
-Symbolic links are followed after all real entries, so that each folder and each file is listed
-once; a link to a folder above the tree is not followed.
-"""
+"""A walk over a tree of image files, without hidden entries."""
 
 import os
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 
 from vit.console import Meter
 from vit.errors import UserError
@@ -36,24 +32,44 @@ class Folder:
 
     path: str
     """Below the top, "" for the top itself, "/" between parts."""
-    names: set[str] = field(default_factory=set)
-    """Of its images."""
+    images: list[str] = field(default_factory=list)
+    """Their names, sorted."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Counts of other files by extension, "hidden", or kind of link."""
-
-    @cached_property
-    def images(self) -> list[str]:
-        """The names, sorted."""
-        return sorted(self.names)
+    """Counts of other files, by extension or "hidden"."""
 
 
 def scan(top: str, *, arrays: bool = False) -> list[Folder]:
     """`top` and all folders below it, sorted by path; `arrays` as in `image_extensions`.
 
-    Raises UserError for a folder that cannot be read.
+    Symbolic links are followed, and each folder is listed once. Raises UserError for a folder that
+    cannot be read.
     """
+    extensions = image_extensions(arrays)
+    folders: dict[str, Folder] = {}  # by path without links
+    waiting = deque([("", os.path.realpath(top))])
     with Meter(f"scanning {top}", 0, "images") as meter:
-        return _Walk(os.path.realpath(top), image_extensions(arrays), meter).run()
+        while waiting:
+            path, real = waiting.popleft()
+            if real in folders:
+                continue
+            folder = folders[real] = Folder(path)
+            # Links last: what they lead to is listed at its own place.
+            for entry in sorted(entries(real), key=os.DirEntry.is_symlink):
+                suffix = os.path.splitext(entry.name)[1].lower()
+                if entry.name.startswith("."):
+                    folder.left_out["hidden"] += not entry.is_dir()
+                elif os.path.isdir(entry.path):
+                    if entry.name not in LITTER:
+                        below = f"{path}/{entry.name}" if path else entry.name
+                        waiting.append((below, os.path.realpath(entry.path)))
+                # A pipe or a device named .jpg would block its reader for ever.
+                elif suffix in extensions and os.path.isfile(entry.path):
+                    folder.images.append(entry.name)
+                else:
+                    folder.left_out[suffix or "without extension"] += 1
+            folder.images.sort()
+            meter.advance(len(folder.images))
+    return sorted(folders.values(), key=lambda folder: folder.path)
 
 
 def entries(folder: str) -> list[os.DirEntry[str]]:
@@ -63,73 +79,6 @@ def entries(folder: str) -> list[os.DirEntry[str]]:
             return sorted(scanned, key=lambda entry: entry.name)
     except OSError as error:
         raise UserError(f"cannot read folder {folder}: {error.strerror}") from error
-
-
-class _Walk:
-    def __init__(self, top: str, extensions: frozenset[str], meter: Meter) -> None:
-        self.top, self.extensions, self.meter = top, extensions, meter
-        self.folders: dict[str, Folder] = {}
-        """By path without symbolic links."""
-        self.linked_files: set[str] = set()
-        self.queue: deque[tuple[str, str, Folder]] = deque([("", top, Folder(""))])
-        """Path below the top, path without links, and the folder above."""
-        self.links: deque[tuple[str, str, Folder]] = deque()
-
-    def run(self) -> list[Folder]:
-        while self.queue or self.links:
-            if self.queue:
-                self._list(*self.queue.popleft())
-            else:
-                self._follow(*self.links.popleft())
-        return sorted(self.folders.values(), key=lambda folder: folder.path)
-
-    def _list(self, path: str, real: str, above: Folder) -> None:
-        if real in self.folders:
-            above.left_out["repeated link"] += 1
-            return
-        folder = self.folders[real] = Folder(path)
-        for entry in entries(real):
-            name = entry.name
-            if name.startswith("."):
-                folder.left_out["hidden"] += not entry.is_dir(follow_symlinks=False)
-            elif entry.is_symlink():
-                self.links.append((_join(path, name), entry.path, folder))
-            elif entry.is_dir(follow_symlinks=False):
-                if name not in LITTER:
-                    self.queue.append((_join(path, name), entry.path, folder))
-            # A pipe or a device named .jpg would block its reader for ever.
-            elif self._is_image(name) and entry.is_file(follow_symlinks=False):
-                folder.names.add(name)
-            else:
-                folder.left_out[os.path.splitext(name)[1].lower() or "without extension"] += 1
-        self.meter.advance(len(folder.names))
-
-    def _is_image(self, name: str) -> bool:
-        return os.path.splitext(name)[1].lower() in self.extensions
-
-    def _follow(self, path: str, link: str, folder: Folder) -> None:
-        real = os.path.realpath(link)
-        if os.path.isdir(real):
-            if os.path.commonpath((real, self.top)) == real:
-                folder.left_out["repeated link"] += 1
-            else:
-                self.queue.append((path, real, folder))
-        elif not os.path.isfile(real):
-            folder.left_out["broken link"] += 1
-        elif not self._is_image(path):
-            folder.left_out[os.path.splitext(path)[1].lower() or "without extension"] += 1
-        elif real in self.linked_files or self._has(*os.path.split(real)):
-            folder.left_out["repeated link"] += 1
-        else:
-            self.linked_files.add(real)
-            folder.names.add(os.path.basename(path))
-
-    def _has(self, above: str, name: str) -> bool:
-        return above in self.folders and name in self.folders[above].names
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}/{name}" if path else name
 
 
 def left_out_note(where: str, folders: Iterable[Folder]) -> list[str]:

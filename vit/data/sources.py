@@ -30,8 +30,6 @@ SPLIT_NAMES: dict[str, SplitName] = {
     "test": "test",
 }
 
-_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{1,15})?")
-
 
 class PathList:
     """Paths in one block of bytes; `paths[i]` is `root` joined to the i-th name.
@@ -134,7 +132,6 @@ class Splits:
         self.notes = [printable(note) for note in self.notes]
 
     def get(self, split: SplitName) -> ImageSet | None:
-        """The images of a split."""
         return getattr(self, split)
 
     def summary(self, seed: int) -> str:
@@ -322,31 +319,8 @@ def check_classes(classes: list[str], where: str, hint: str = "") -> None:
 
 
 def missing_files(paths: PathList) -> list[int]:
-    """Indices, ascending, of the paths at which there is no regular file.
-
-    Folders are listed, which is faster than a look at each file.
-    """
-    by_folder: dict[str, list[int]] = {}
-    for index, path in enumerate(paths):
-        by_folder.setdefault(os.path.dirname(path), []).append(index)
-    missing = []
-    for folder, indices in by_folder.items():
-        names = _regular_files(folder)
-        for index in indices:
-            path = paths[index]
-            # The second look is for links, and for file systems that ignore case.
-            if os.path.basename(path) not in names and not os.path.isfile(path):
-                missing.append(index)
-    return sorted(missing)
-
-
-def _regular_files(folder: str) -> set[str]:
-    """Names of the files in a folder, without links; none if it cannot be listed."""
-    try:
-        with os.scandir(folder or ".") as entries:
-            return {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
-    except (OSError, ValueError):  # ValueError: a null character in the name
-        return set()
+    """Indices, ascending, of the paths at which there is no regular file."""
+    return [index for index, path in enumerate(paths) if not os.path.isfile(path)]
 
 
 def images_digest(images: ImageSet) -> str:
@@ -367,21 +341,13 @@ def images_digest(images: ImageSet) -> str:
 
 
 def look_alikes(classes: Sequence[str], where: str) -> list[str]:
-    """A note if names of classes differ only in case, Unicode form or the spelling of a number.
-
-    Such as 'Cat' and 'cat', '1' and '01' and '1.0', or an accented e of one or two characters.
-    """
-    groups: dict[str | float, list[str]] = {}
+    """A note if names of classes differ only in case, blanks or Unicode form: 'Cat' and 'cat'."""
+    groups: dict[str, list[str]] = {}
     for name in classes:
-        sense = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
-        groups.setdefault(float(sense) if _NUMBER.fullmatch(sense) else sense, []).append(name)
-    alike = [_side_by_side(names) for names in groups.values() if len(names) > 1]
+        form = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+        groups.setdefault(form, []).append(name)
+    # With character codes, as some forms look the same.
+    alike = [" and ".join(map(ascii, names[:4])) for names in groups.values() if len(names) > 1]
     shown = some_of(alike, 3, "; ")
     text = f"{where}: classes whose names differ in spelling only are kept apart: {shown}"
     return [text] if alike else []
-
-
-def _side_by_side(names: list[str]) -> str:
-    """'Cat' and 'cat'; with character codes if the names would look the same."""
-    same = len({unicodedata.normalize("NFC", name) for name in names}) < len(names)
-    return " and ".join(map(ascii if same else repr, names[:4]))

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vit.errors import UserError
-from vit.reading import special
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -16,20 +15,12 @@ Cell = str | tuple[str, ...]
 
 
 class Table:
-    """A file of rows with a header.
+    """A file of rows with a `header`, the names of the columns without outer blanks.
 
-    Attributes:
-        path: Of the file.
-        header: Names of the columns, without outer blanks.
-
-    Raises:
-        UserError: The file cannot be read, or is not of its format.
+    UserError for a file that cannot be read, or is not of its format.
     """
 
     def __init__(self, path: str) -> None:
-        kind = special(path)
-        if kind is not None:
-            raise UserError(f"cannot read {path}: it is {kind}, not a CSV or Parquet file")
         self.path = path
         self._is_parquet = path.lower().endswith((".parquet", ".pq"))
         if self._is_parquet:

@@ -52,7 +52,6 @@ class Features:
     indices: np.ndarray
     """(n,) indices into the split, without skipped images."""
     cached: bool
-    """Read from the cache."""
     seconds: float
 
 

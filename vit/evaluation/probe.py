@@ -45,10 +45,9 @@ class LogisticFit:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """A C and the accuracy with it."""
+    """A C and the accuracy with it on test."""
 
     accuracy: float
-    """On test."""
     c: float
     sweep: dict[float, float]
     """C -> accuracy on the held-out images."""

@@ -24,7 +24,6 @@ from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
-from vit.reading import irregular
 
 _EVEN = 0.5
 """Threshold of models that record none."""
@@ -195,8 +194,7 @@ def _local(path: str | Path) -> Path:
     if not os.fspath(path):  # Path("") is the current directory
         raise UserError("'' names no model; give a run, a directory, a file, a name or an address")
     folder = Path(path).expanduser()
-    finished = irregular(folder / "model" / "config.json") is None
-    if irregular(folder / "config.yaml") is None and not finished:
+    if (folder / "config.yaml").is_file() and not (folder / "model" / "config.json").is_file():
         raise UserError(
             f"{path} is a run without a finished model; continue it: "
             f"vit fit --run_dir {shlex.quote(str(path))}"

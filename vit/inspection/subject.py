@@ -51,8 +51,7 @@ class Photo:
 def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subject:
     """A model from any weights that `load_pretrained` reads.
 
-    `image_size`: (height, width) in pixels instead of that of the weights; the stored positions are
-    resampled in each forward pass. UserError if it does not divide into patches.
+    `image_size`: (height, width) in pixels instead of that of the weights.
     """
     model, report = load_pretrained(source)
     print_report(report)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from vit.reading import special
 from vit.writing import atomic
 
 CSV_TOP = 5
@@ -110,7 +109,7 @@ def write_csv(
     if chosen is not None:
         head.append("predicted_labels")
     # A pipe or a device such as /dev/stdout must not be replaced by a file.
-    whole = nullcontext(file) if special(file) is not None else atomic(file)
+    whole = atomic(file) if file.is_file() or not file.exists() else nullcontext(file)
     with (
         whole as place,
         # A file name need not be valid Unicode.

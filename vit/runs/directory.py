@@ -19,7 +19,7 @@ from vit.console import is_first_process, note
 from vit.errors import UserError, some_of
 from vit.runs.options import Options, flat
 from vit.runs.processes import HANDED_DOWN, decided_by_first
-from vit.writing import is_temporary, remove_orphans, write_text
+from vit.writing import is_temporary, remove_orphans, write_json, write_text
 from vit.yaml_reader import read_options
 
 LOCK, CONFIG, SUMMARY = ".lock", "config.yaml", "summary.json"
@@ -110,9 +110,8 @@ def read_summary(run: Path) -> dict[str, Any]:
 
 
 def write_summary(run: Path, content: dict[str, Any]) -> None:
-    """Writes summary.json; a file name that is not Unicode is escaped."""
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_text(run / SUMMARY, text, errors="backslashreplace")
+    """Writes summary.json."""
+    write_json(run / SUMMARY, content)
 
 
 def recorded_options(run: Path) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Options(LightningCLI):
             *(logger_arguments(first.logger) if first.logger else ()),
             *rest,
         ]
-        # Reading attribute docstrings takes jsonargparse half a second; only --help-all asks.
+        # Reading attribute docstrings takes jsonargparse half a second; only --help-all needs it.
         helps = "--help" in args
         jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=helps)
         try:

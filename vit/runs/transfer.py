@@ -29,7 +29,7 @@ from vit.hardware import hardware, versions
 from vit.runs.directory import read_summary
 from vit.runs.fit import fit
 from vit.runs.options import Options, flat
-from vit.runs.transfer_table import Row, Trial, to_csv, to_json, to_markdown
+from vit.runs.transfer_table import Row, Trial, to_json, to_markdown
 from vit.writing import writable, write_json, write_text
 
 SET_BY_PLAN = (
@@ -114,7 +114,7 @@ class Task:
 def transfer(plan: Plan, out: Path) -> tuple[list[Row], dict[str, Any]]:
     """Trains the unfinished runs; returns all rows of the table, and facts in JSON types.
 
-    Writes `out`/results.md, .csv and .json after each data set. UserError for a mistake; Stopped
+    Writes `out`/results.md and results.json after each data set. UserError for a mistake; Stopped
     after a signal, once the current run is saved.
     """
     tasks = [_prepare(plan, name, root, out / name) for name, root in plan.sources.items()]
@@ -132,7 +132,6 @@ def transfer(plan: Plan, out: Path) -> tuple[list[Row], dict[str, Any]]:
     for task in tasks:
         rows.append(_fill(plan, task, out))
         write_text(out / "results.md", to_markdown(rows))
-        write_text(out / "results.csv", to_csv(rows))
         write_text(out / "results.json", to_json(rows, about))
     return rows, about
 

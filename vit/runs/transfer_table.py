@@ -1,7 +1,5 @@
-"""The result of `vit transfer` as Markdown, CSV and JSON: one row per data set."""
+"""The result of `vit transfer` as Markdown and JSON: one row per data set."""
 
-import csv
-import io
 import json
 import statistics
 from dataclasses import asdict, dataclass, field
@@ -84,29 +82,6 @@ def to_json(rows: list[Row], about: dict[str, Any]) -> str:
     """All results, with `about` in front."""
     entries = [{**asdict(row), **row.result, "notes": row.remarks} for row in rows]
     return json.dumps({**about, "rows": entries}, indent=2, ensure_ascii=False) + "\n"
-
-
-COLUMNS = (
-    "data metric lr mean std n scores train_images slice_images test_images steps seconds "
-    "cpu_seconds slice_scores"
-).split()
-
-
-def to_csv(rows: list[Row]) -> str:
-    """Numbers in full precision; lists are separated by blanks."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        tried = (f"{t.lr}:{'failed' if t.score is None else t.score}" for t in row.search)
-        values: dict[Any, Any] = {
-            **{name: getattr(row, name) for name in ("data", "metric", "steps")},
-            **row.result,
-            **{f"{name}_images": number for name, number in row.images.items()},
-            "slice_scores": " ".join(tried),
-        }
-        writer.writerow({**values, "scores": " ".join(map(str, values["scores"]))})
-    return file.getvalue()
 
 
 def to_markdown(rows: list[Row]) -> str:

@@ -20,7 +20,7 @@ class MetricsCsv(Logger):
 
     Args:
         directory: Of the run.
-        resumed_step: Optimizer steps of the checkpoint that the run continues; None starts anew.
+        resumed_step: Optimizer steps of the checkpoint to continue; None for a new run.
     """
 
     def __init__(self, directory: str | Path, resumed_step: int | None = None) -> None:

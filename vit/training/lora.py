@@ -38,7 +38,7 @@ class LoraLinear(nn.Linear):
 
 
 class LoraKeylessBias(LoraLinear, KeylessBias):
-    """The same for queries, keys and values without a bias of the keys."""
+    """The same without a bias of the keys."""
 
 
 _CLASSES: dict[type[nn.Linear], type[LoraLinear]] = {

@@ -152,8 +152,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        if "://" in str(path):
-            return super().save_checkpoint(checkpoint, path, storage_options)
         try:
             with atomic(Path(path)) as temporary, temporary.open("wb") as file:
                 torch.save(checkpoint, file)
