@@ -7,15 +7,15 @@ from pathlib import Path
 def faults(path: Path) -> list[str]:
     """What is wrong with a file, one line each."""
     text = path.read_text(encoding="utf-8")
-    found = []
+    messages = []
     if text and not text.endswith("\n"):
-        found.append(f"{path}: no newline at the end")
+        messages.append(f"{path}: no newline at the end")
     for number, line in enumerate(text.split("\n"), 1):
         if line != line.rstrip():
-            found.append(f"{path}:{number}: trailing blanks")
+            messages.append(f"{path}:{number}: trailing blanks")
         if "\t" in line:
-            found.append(f"{path}:{number}: a tab")
-    return found
+            messages.append(f"{path}:{number}: a tab")
+    return messages
 
 
 if __name__ == "__main__":

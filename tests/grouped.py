@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import torch
+
 from vit.data.module import ImageData
 from vit.data.options import Loading, Splitting
 from vit.training.classifier import ImageClassifier, Learning
-from vit.training.facts import DataFacts
+from vit.training.facts import DataFacts, Labels
 from vit.training.masked_patches import MaskedPatchPrediction
 
 
@@ -32,3 +34,15 @@ def image_classifier(*args: Any, **options: Any) -> ImageClassifier:
 def masked_patches(*args: Any, **options: Any) -> MaskedPatchPrediction:
     """`image_size=16` for `facts=DataFacts(image_size=16)`, and so on."""
     return MaskedPatchPrediction(*args, **_grouped(options, facts=DataFacts))
+
+
+def tuned(pretrained: str, *, seed: int = 0, **options: Any) -> Any:
+    """A classifier of a, b and c with 8 x 8 pixels, from weights in a folder."""
+    torch.manual_seed(seed)
+    fixed: dict[str, Any] = {
+        "num_classes": 3,
+        "image_size": 8,
+        "labels": Labels(names=["a", "b", "c"]),
+        "optimizer": lambda params: torch.optim.AdamW(params, lr=1e-2, fused=True),
+    }
+    return image_classifier(pretrained=pretrained, **{**fixed, **options})

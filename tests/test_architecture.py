@@ -14,6 +14,8 @@ MOST_FILES, MOST_LINES = 49, 9_200
 TRACE = """
 import json, os, sys
 from collections import defaultdict
+import lightning.pytorch, sklearn.datasets, torchmetrics.classification  # not traced: that is slow
+import torchvision.transforms.v2
 from vit.cli.main import main
 
 root, lines = sys.argv[1] + "/", defaultdict(set)

@@ -32,8 +32,8 @@ def by_scipy(labels: np.ndarray, rows: int, strength: float) -> np.ndarray:
         mean_loss = cross_entropy(FEATURES @ weight.T + bias, labels) / N
         return mean_loss + strength * float((weight**2).sum())
 
-    found = minimize(objective, np.zeros(rows * (D + 1)), tol=1e-12, options={"gtol": 1e-9})
-    return found.x[: rows * D].reshape(rows, D)
+    minimum = minimize(objective, np.zeros(rows * (D + 1)), tol=1e-12, options={"gtol": 1e-9})
+    return minimum.x[: rows * D].reshape(rows, D)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
-from vit.data.options import InputFormat
 from vit.errors import UserError
 from vit.preprocessing import MAX_ASPECT, Preprocess, center_crop, resize_to_cover, to_tensor
 
@@ -43,9 +42,9 @@ def torchvision_preprocess(side, crop, interpolation):
 @pytest.mark.parametrize("interpolation", FILTERS)
 @pytest.mark.parametrize(
     ("height", "width"),
-    [(64, 64), (375, 500), (500, 375), (333, 499), (101, 97), (32, 32), (7, 11), (1, 1), (3, 200)],
+    [(64, 64), (375, 500), (500, 375), (101, 97), (7, 11), (1, 1), (3, 200)],
 )
-@pytest.mark.parametrize(("side", "crop"), [(64, 56), (64, 64), (37, 33), (232, 224)])
+@pytest.mark.parametrize(("side", "crop"), [(64, 56), (64, 64), (37, 33)])
 def test_crop_equals_torchvision_to_the_bit(height, width, interpolation, side, crop):
     image = noise(height, width)
     preprocess = Preprocess(
@@ -55,20 +54,9 @@ def test_crop_equals_torchvision_to_the_bit(height, width, interpolation, side, 
     assert torch.equal(preprocess(image), expected)
 
 
-def test_crop_equals_torchvision_on_random_sizes():
-    numbers = random.Random(0)
-    for _ in range(300):
-        image = noise(numbers.randint(1, 90), numbers.randint(1, 90))
-        side = numbers.randint(1, 60)
-        crop = numbers.randint(1, side)
-        preprocess = Preprocess(image_size=(crop, crop), crop_fraction=crop / side)
-        expected = torchvision_preprocess(side, crop, "bilinear")(image)
-        assert torch.equal(preprocess(image), expected), (image.size, side, crop)
-
-
 def test_centre_crop_pads_a_small_image_with_black_as_torchvision():
     numbers = random.Random(0)
-    for _ in range(300):
+    for _ in range(100):
         image = noise(numbers.randint(1, 30), numbers.randint(1, 30))
         size = (numbers.randint(1, 30), numbers.randint(1, 30))
         expected = np.asarray(transforms.CenterCrop(size)(image))
@@ -76,30 +64,30 @@ def test_centre_crop_pads_a_small_image_with_black_as_torchvision():
 
 
 @pytest.mark.parametrize("interpolation", FILTERS)
-def test_squash_equals_torchvision_to_the_bit(interpolation):
-    for height, width in [(375, 500), (20, 30), (64, 48)]:
-        preprocess = Preprocess(
-            image_size=(64, 48), resize="squash", interpolation=interpolation, crop_fraction=1.0
-        )
-        expected = compose(
-            [transforms.Resize((64, 48), FILTERS[interpolation]), transforms.PILToTensor()]
-        )(noise(height, width))
-        assert torch.equal(preprocess(noise(height, width)), expected)
-
-
-def test_squash_with_a_fraction_crops_the_squashed_image():
-    # big_vision's few-shot evaluation: resize(256) without the aspect ratio, central_crop(224).
-    preprocess = Preprocess(image_size=(224, 224), resize="squash", crop_fraction=0.875)
-    expected = compose(
-        [transforms.Resize((256, 256)), transforms.CenterCrop(224), transforms.PILToTensor()]
-    )(noise(300, 400))
-    assert torch.equal(preprocess(noise(300, 400)), expected)
+@pytest.mark.parametrize("height", [32, 28])
+def test_squash_equals_torchvision_to_the_bit(interpolation, height):
+    # With a fraction as big_vision's few-shot evaluation: the squashed image is cropped.
+    preprocess = Preprocess(
+        image_size=(height, height),
+        resize="squash",
+        interpolation=interpolation,
+        crop_fraction=height / 32,
+    )
+    theirs = compose(
+        [
+            transforms.Resize((32, 32), FILTERS[interpolation]),
+            transforms.CenterCrop(height),
+            transforms.PILToTensor(),
+        ]
+    )
+    for image in (noise(375, 500), noise(20, 30)):
+        assert torch.equal(preprocess(image), theirs(image))
 
 
 @pytest.mark.parametrize("size", [(32, 96), (96, 32), (48, 50)])
 def test_cover_leaves_no_border_on_sizes_that_are_not_square(size):
     numbers = random.Random(0)
-    for _ in range(200):
+    for _ in range(50):
         height, width = numbers.randint(1, 300), numbers.randint(1, 300)
         image = Image.new("RGB", (width, height), "white")
         covering = resize_to_cover(image, size, "bilinear")
@@ -130,23 +118,14 @@ def test_image_that_was_not_opened_as_rgb_is_refused():
         to_tensor(Image.new("L", (4, 4)))
 
 
-def test_normalize_equals_torchvision_to_the_bit():
-    images = [noise(32, 24, seed) for seed in range(4)]
-    theirs = compose([transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
-    batch = torch.stack([to_tensor(image) for image in images])
-    normalized = Preprocess(image_size=(32, 24), mean=MEAN, std=STD).normalize(batch)
-    assert normalized.dtype == torch.float32
-    assert torch.equal(normalized, torch.stack([theirs(image) for image in images]))
-    assert batch.dtype == torch.uint8  # the input is not changed
-
-
 @pytest.mark.parametrize("count", [0, 1, 60])
-def test_normalize_is_the_same_for_batches_of_every_size(count):
+def test_normalize_equals_torchvision_to_the_bit(count):
     # 60 images are above the size that is mapped in huge pages.
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 224, 224), dtype=torch.uint8, generator=generator)
     preprocess = Preprocess(image_size=(224, 224), mean=MEAN, std=STD, crop_fraction=1.0)
     first, second = preprocess.normalize(images), preprocess.normalize(images)
+    assert first.dtype == torch.float32
     normalize = transforms.Normalize(MEAN, STD)
     expected = [normalize(image.float().div(255)) for image in images]
     assert first.shape == images.shape and first.is_contiguous()
@@ -167,11 +146,6 @@ def test_normalize_refuses_what_was_normalised_already():
         preprocess.normalize(torch.zeros(1, 3, 4, 4))
     with pytest.raises(ValueError, match=r"of shape \(1, 1, 4, 4\)"):
         preprocess.normalize(torch.zeros(1, 1, 4, 4, dtype=torch.uint8))
-
-
-def test_the_default_crop_is_one():
-    assert Preprocess(image_size=(8, 8)) == InputFormat().preprocess((8, 8))
-    assert Preprocess(image_size=(8, 8)).to_dict()["crop_fraction"] == 0.875
 
 
 def test_dict_survives_json():

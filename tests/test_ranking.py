@@ -12,7 +12,7 @@ def expected(scores: torch.Tensor, top: int) -> tuple[torch.Tensor, torch.Tensor
     return values[:, :top], order[:, :top]
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=150)
 @given(
     rows=st.integers(0, 6),
     classes=st.integers(1, 300),
@@ -32,14 +32,6 @@ def test_top_classes_are_the_beginning_of_a_stable_sort(
     values, order = top_classes(scores, top)
     assert torch.equal(order, expected(scores, top)[1])
     assert torch.equal(values, expected(scores, top)[0])
-
-
-def test_probabilities_of_bfloat16_logits_are_ranked_by_class_number() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(50, 4000, generator=generator).bfloat16()
-    scores = logits.float().softmax(-1)
-    assert (top_classes(scores, 5)[0].diff() == 0).any()  # there are ties
-    assert torch.equal(top_classes(scores, 5)[1], expected(scores, 5)[1])
 
 
 def test_rows_with_nan_do_not_change_others() -> None:

@@ -49,15 +49,8 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     return seen
 
 
-def test_attention_is_the_softmax_of_scaled_scores() -> None:
-    q, k, v = queries_keys_values(9, torch.float64)
-    weights = torch.einsum("bhne,bhme->bhnm", q, k).div(16**0.5).exp()
-    expected = torch.einsum("bhnm,bhme->bhne", weights / weights.sum(-1, keepdim=True), v)
-    assert relative_error(attend(q, k, v), expected) < 1e-14
-
-
 @pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("sharpness", [1.0, 3.0, 8.0])
+@pytest.mark.parametrize("sharpness", [1.0, 8.0])
 @pytest.mark.parametrize(("tokens", "head"), [(2, 16), (17, 80), (65, 64), (197, 8), (577, 16)])
 def test_products_are_as_exact_as_sdpa(
     tokens: int, head: int, sharpness: float, autocast: bool, products: list[torch.Size]

@@ -32,14 +32,6 @@ Build = Callable[..., Any]
 
 
 @every_backbone
-def test_forward_is_head_of_pool_of_features(build: Build) -> None:
-    model, images = build(num_classes=0), random_images(*IMAGES)
-    tokens = model.features(images)
-    assert torch.equal(model(images), model.pool(tokens))
-    assert model.pool(tokens).shape == (2, model.num_features)
-
-
-@every_backbone
 def test_last_map_is_the_features_in_two_dimensions(build: Build) -> None:
     model, images = build(), random_images(2, 3, 64, 32)
     [last] = model.intermediate_layers(images)
@@ -103,28 +95,11 @@ def test_layers_that_do_not_exist_are_refused(layers: Any) -> None:
 
 
 @every_backbone
-def test_frozen_backbone_builds_no_graph(build: Build) -> None:
-    model = build(num_classes=0).requires_grad_(False)
-    features = model(random_images(*IMAGES))
-    assert not features.requires_grad
-    images = random_images(*IMAGES).requires_grad_()
-    model(images).sum().backward()
-    assert images.grad is not None and images.grad.any()
-    assert all(p.grad is None for p in model.parameters())
-
-
-@every_backbone
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_copies_answer_alike_and_are_independent(build: Build, copied: Build) -> None:
+def test_copies_answer_alike(build: Build) -> None:
     model, images = build(), random_images(*IMAGES)
-    before = model(images)
-    twin = copied(model)
-    assert torch.equal(twin(images), before)
-    assert twin.config == model.config
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.zero_()
-    assert torch.equal(model(images), before)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(images), model(images))
+        assert twin.config == model.config
 
 
 @every_backbone
@@ -166,19 +141,19 @@ def test_autocast_trains_in_bfloat16_with_float32_gradients(build: Build) -> Non
 
 def saved_bytes(model: nn.Module, images: Tensor) -> int:
     """Bytes that autograd keeps between forward and backward, without parameters."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = model(images)
     del output
-    return sum(kept.values())
+    return sum(sizes.values())
 
 
 CHECKPOINTED: list[tuple[str, dict[str, Any], float]] = [
@@ -193,20 +168,19 @@ def test_activation_checkpointing_saves_memory_and_no_gradient_changes(
     name: str, fields: dict[str, Any], share: float
 ) -> None:
     model, images = BACKBONES[name](**fields).double().train(), random_images(*IMAGES).double()
-    found = {}
+    results = {}
     for switch in (False, True):
         model.activation_checkpointing = switch
         torch.manual_seed(3)  # dropout must also be replayed
         gradients = torch.autograd.grad(model(images).square().sum(), list(model.parameters()))
-        found[switch] = (gradients, saved_bytes(model, images))
-    for a, b in zip(found[True][0], found[False][0], strict=True):
+        results[switch] = (gradients, saved_bytes(model, images))
+    for a, b in zip(results[True][0], results[False][0], strict=True):
         assert torch.equal(a, b)
-    assert found[True][1] < share * found[False][1]
+    assert results[True][1] < share * results[False][1]
 
 
-@pytest.fixture(scope="module")
-def traced() -> dict[str, Any]:
-    """Errors by case of traced_models.py, in a process without the shape checks of this run."""
+def test_every_backbone_compiles_to_one_graph_and_exports() -> None:
+    """In a process without the shape checks of this run."""
     script = Path(__file__).with_name("traced_models.py")
     path = os.pathsep.join([str(script.parents[2]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -216,18 +190,8 @@ def traced() -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": path},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.parametrize("name", BACKBONES)
-def test_compiles_to_one_graph_forward_and_backward(traced: dict[str, Any], name: str) -> None:
-    for case in ("compile", "compile_gradient", "compile_training", "compile_layers"):
-        assert traced[f"{name} {case}"] < 1e-5, case
+    errors = json.loads(done.stdout.splitlines()[-1])
     # Fused differently, bfloat16 rounds differently.
-    assert traced[f"{name} compile_bfloat16"] < 0.03
-
-
-@pytest.mark.parametrize("name", BACKBONES)
-def test_exports_with_any_batch_size(traced: dict[str, Any], name: str) -> None:
-    assert traced[f"{name} export"] < 1e-5
-    assert traced[f"{name} export_bfloat16"] < 1e-5
+    assert errors.pop("vit compile_bfloat16") < 0.03
+    assert len(errors) == 4 * 2 + 2 * 2 + 2
+    assert all(error < 1e-5 for error in errors.values()), errors

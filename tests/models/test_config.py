@@ -1,7 +1,5 @@
 """Configurations are validated when built, and survive JSON."""
 
-import ast
-import inspect
 import json
 from dataclasses import fields
 from typing import Any
@@ -62,44 +60,22 @@ def test_architecture_picks_the_class() -> None:
         config_from_dict({"architecture": "lstm"})
 
 
-@pytest.mark.parametrize("kind", [ViTConfig, ResNetConfig])
-def test_every_field_is_documented(kind: type) -> None:
-    [body] = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(body, ast.ClassDef)
-    for field, after in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign):
-            assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), field
-
-
 MISTAKES: list[tuple[type, dict[str, Any], str]] = [
     (ViTConfig, {"width": 100, "num_heads": 3}, "width=100 is not a multiple of num_heads=3; .*99"),
-    (
-        ViTConfig,
-        {"image_size": 230},
-        "image_size=230x230 is not a .* choose 224x224",
-    ),
     (ViTConfig, {"image_size": (8, 40)}, "image_size=8x40 .* choose 16x32"),
     (ViTConfig, {"image_size": (32, 32, 3)}, r"image_size=\(32, 32, 3\) must be one side or"),
     (ViTConfig, {"image_size": 0}, "image_size=0 must be"),
-    (ViTConfig, {"patch_size": 0}, "patch_size=0 must be a whole number of at least 1"),
-    (ViTConfig, {"depth": 0}, "depth=0 must be"),
     (ViTConfig, {"representation_size": 0}, "representation_size=0 must be"),
     (ViTConfig, {"num_registers": -1}, "num_registers=-1 must be a whole number of at least 0"),
-    (ViTConfig, {"num_classes": -1}, "num_classes=-1 must be a whole number of at least 0"),
     (ViTConfig, {"pool": "mean"}, "pool='mean' is not one of 'cls', 'gap', 'map', 'cls_gap'"),
-    (ViTConfig, {"activation": "relu"}, "activation='relu' is not one of"),
     (ViTConfig, {"class_token": False}, "pool='cls' needs class_token=true"),
-    (ViTConfig, {"class_token": False, "pool": "cls_gap"}, "pool='cls_gap' needs class_token=true"),
     (ViTConfig, {"distillation_token": True, "pool": "gap"}, "needs pool='cls', not 'gap'"),
     (ViTConfig, {"distillation_token": True, "representation_size": 8}, "exclude each other"),
     (ViTConfig, {"norm_after_pool": True, "pool": "map"}, "needs pool='cls' or 'gap', not 'map'"),
-    (ViTConfig, {"dropout": 1.0}, r"dropout=1.0 is not a probability in \[0, 1\)"),
     (ViTConfig, {"drop_path": -0.1}, r"drop_path=-0.1 is not a probability in \[0, 1\)"),
     (ViTConfig, {"stem_depths": (2, 2, 2, 2)}, "patch_size=16 is not a multiple of 32, the stride"),
-    (ViTConfig, {"stem_depths": (1, 0)}, r"stem_depths=\[1, 0\] must be 0 to 4 whole numbers"),
     (ResNetConfig, {"depths": ()}, r"depths=\[\] must be 1 to 4 whole numbers"),
     (ResNetConfig, {"width_factor": 0}, "width_factor=0 must be"),
-    (ResNetConfig, {"ws_mode": "tf"}, "ws_mode='tf' is not one of"),
 ]
 
 

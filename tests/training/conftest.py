@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from PIL import Image
 
 from tests.grouped import image_classifier, image_data
+from vit.checkpoints.native import save_native
 from vit.data.module import ImageData, InputFormat
 from vit.data.transforms import TrainTransform
 from vit.training.classifier import ImageClassifier
@@ -68,6 +69,20 @@ def make_model() -> Callable[..., ImageClassifier]:
         )
 
     return make
+
+
+@pytest.fixture
+def save_weights(make_model: Callable[..., ImageClassifier], tmp_path: Path) -> Callable[..., str]:
+    """Saves a model of random weights for classes of these letters; the folder."""
+
+    def save(classes: str) -> str:
+        model = make_model(init_seed=1, num_classes=len(classes)).model
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        save_native(tmp_path / classes, model, classes=list(classes), preprocess=None, extra={})
+        return str(tmp_path / classes)
+
+    return save
 
 
 @pytest.fixture

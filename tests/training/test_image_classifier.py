@@ -62,8 +62,8 @@ def test_head_bias_is_for_new_heads_only(make_model, tmp_path) -> None:
     nn.init.constant_(new.head.bias, 1.0)
     save_native(tmp_path, new, classes=classes, preprocess=None, extra={})
     options: dict[str, Any] = {"pretrained": str(tmp_path), "image_size": 8, "loss": loss}
-    kept = image_classifier(num_classes=3, labels=Labels(names=classes), **options)
-    assert kept.model.head.bias.tolist() == [1.0] * 3
+    same = image_classifier(num_classes=3, labels=Labels(names=classes), **options)
+    assert same.model.head.bias.tolist() == [1.0] * 3
     other = image_classifier(num_classes=4, labels=Labels(names=[*classes, "d"]), **options)
     assert other.load_report is not None and other.load_report.reinitialised
     assert other.model.head.bias.tolist() == pytest.approx([-6.9] * 4)

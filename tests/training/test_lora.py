@@ -1,4 +1,4 @@
-"""Low-rank adaptation: against NumPy, against peft, merged and resumed."""
+"""Low-rank adaptation: against peft, merged and resumed."""
 
 from pathlib import Path
 from typing import Any
@@ -8,14 +8,12 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
-from tests.grouped import image_classifier
-from vit.checkpoints.native import save_native
+from tests.grouped import image_classifier, tuned
 from vit.checkpoints.pretrained import create_model, load_pretrained
 from vit.errors import UserError
 from vit.models.config import Rotary, ViTConfig
 from vit.models.zoo import build_model
 from vit.training.callbacks import EMA
-from vit.training.facts import Labels
 from vit.training.lora import LoraLinear, add_lora, merge_lora
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -23,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 TINY: dict[str, Any] = {
     "image_size": 8, "patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2,
 }  # fmt: skip
-CLASSES = ["a", "b", "c"]
+
 # Rotary positions, and keys without a bias.
 DINOV3: dict[str, Any] = {
     "pos_embed": "none",
@@ -53,11 +51,8 @@ def with_factors(model: Any, rank: int, seed: int = 2) -> Any:
 
 
 @pytest.fixture
-def weights(tmp_path: Path) -> str:
-    """A model directory of random weights for the three classes."""
-    model = random_model()
-    save_native(tmp_path / "base", model, classes=CLASSES, preprocess=None, extra={})
-    return str(tmp_path / "base")
+def weights(save_weights) -> str:
+    return save_weights("abc")
 
 
 @pytest.mark.parametrize("rank", [3, 16])
@@ -96,91 +91,35 @@ def test_factors_and_head_alone_are_trained(
     assert trained == 768 + 3 * 17
 
 
-def tuned(weights: str, **options: Any) -> Any:
-    torch.manual_seed(3)
-    return image_classifier(
-        pretrained=weights,
-        num_classes=3,
-        image_size=8,
-        labels=Labels(names=CLASSES),
-        optimizer=lambda params: torch.optim.AdamW(params, lr=1e-2, fused=True),
-        **options,
-    )
-
-
-def test_peft_gives_the_same_logits_and_gradients() -> None:
-    """transformers' DINOv2 with peft's LoRA on the layers of the same names."""
+@pytest.mark.parametrize("name", ["attn.qkv", "mlp.fc1"])
+def test_answers_and_gradients_of_a_layer_are_pefts(name: str) -> None:
+    """Queries, keys and values side by side are three layers there."""
     peft = pytest.importorskip("peft")
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.Dinov2Model(
-        transformers.Dinov2Config(
-            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, mlp_ratio=2, image_size=8,
-            patch_size=4, use_mask_token=False,
-        )
-    )  # fmt: skip
-    targets = ["q_proj", "k_proj", "v_proj", "query", "key", "value", "fc1", "fc2"]
-    config = peft.LoraConfig(r=3, lora_alpha=3, target_modules=targets)
-    theirs = peft.get_peft_model(theirs, config).double().eval()
-    ours = random_model(num_classes=0, layer_scale=1.0, layer_norm_eps=1e-6, activation="gelu")
-    ours = with_factors(ours, 3).double().eval()
-    other = dict(theirs.base_model.model.named_parameters())
-    pairs = list(peft_names(ours, other))
-    assert {name for _, names in pairs for name in names} == {n for n in other if "mask" not in n}
-    named = dict(ours.named_parameters())
-    for name, names in pairs:
-        mine = named[name].detach()
-        parts = mine if len(names) == 3 and "lora" in name else mine.chunk(len(names))
-        for part, key in zip(parts, names, strict=True):
-            other[key].data.copy_(part.view_as(other[key]))
-    images = torch.randn(2, 3, 8, 8, dtype=torch.float64)
-    mine, yours = ours.features(images), theirs(images).last_hidden_state
+    ours: Any = with_factors(random_model(), 3).double().blocks[1].get_submodule(name)
+    count = len(ours.lora_a)
+    parts = [nn.Linear(16, len(ours.weight) // count) for _ in range(count)]
+    theirs: Any = nn.ModuleDict({f"part{i}": part for i, part in enumerate(parts)})
+    config = peft.LoraConfig(r=3, lora_alpha=3, target_modules=list(theirs))
+    layers = list(peft.inject_adapter_in_model(config, theirs).double().values())
+    a = [layer.lora_A["default"].weight for layer in layers]
+    b = [layer.lora_B["default"].weight for layer in layers]
+    rows = zip(layers, ours.weight.chunk(count), ours.bias.chunk(count), strict=True)
+    with torch.no_grad():
+        for layer, weight, bias in rows:
+            layer.base_layer.weight.copy_(weight)
+            layer.base_layer.bias.copy_(bias)
+        for factors, values in ((a, ours.lora_a), (b, ours.lora_b)):
+            for factor, value in zip(factors, values, strict=True):
+                factor.copy_(value)
+    x = torch.randn(5, 16, dtype=torch.float64)
+    mine, yours = ours(x), torch.cat([layer(x) for layer in layers], -1)
     torch.testing.assert_close(mine, yours, rtol=1e-10, atol=1e-10)
     mine.square().sum().backward()
     yours.square().sum().backward()
-    compared = 0
-    for name, names in pairs:
-        gradient = named[name].grad
-        if "lora" not in name:
-            assert gradient is None
-            continue
-        assert gradient is not None
-        for part, key in zip(gradient, names, strict=True):
-            torch.testing.assert_close(part, other[key].grad, rtol=1e-8, atol=1e-8)
-            compared += 1
-    assert compared == 2 * 2 * 5  # A and B of five layers in two blocks
-
-
-def peft_names(ours: Any, other: dict[str, Any]) -> Any:
-    """Our names with those of the same tensors in peft's model of transformers' DINOv2."""
-    for name in dict(ours.named_parameters()):
-        if not name.startswith("blocks."):
-            top = {
-                "patch_embed.proj": "embeddings.patch_embeddings.projection",
-                "cls_token": "embeddings.cls_token",
-                "pos_embed": "embeddings.position_embeddings",
-                "norm": "layernorm",
-            }
-            prefix = next(p for p in top if name == p or name.startswith(f"{p}."))
-            yield name, [top[prefix] + name.removeprefix(prefix)]
-            continue
-        _, number, rest = name.split(".", 2)
-        start = f"encoder.layer.{number}."
-        layer, _, last = rest.rpartition(".")
-        last = {"lora_a": "lora_A.default.weight", "lora_b": "lora_B.default.weight"}.get(
-            last, last
-        )
-        new = any(".q_proj." in key for key in other)  # transformers 5 has renamed them
-        joined = ("q_proj", "k_proj", "v_proj") if new else ("query", "key", "value")
-        layers = {
-            "attn.qkv": [f"attention.{'' if new else 'attention.'}{n}" for n in joined],
-            "attn.proj": ["attention.o_proj" if new else "attention.output.dense"],
-            "ls1": ["layer_scale1"],
-            "ls2": ["layer_scale2"],
-        }.get(layer, [layer])
-        last = {"gamma": "lambda1"}.get(last, last)
-        plain = [f"{start}{part}.{last}" for part in layers]
-        wrapped = [f"{start}{part}.base_layer.{last}" for part in layers]
-        yield name, plain if plain[0] in other else wrapped
+    assert ours.weight.grad is None and ours.bias.grad is None
+    for factors, gradient in ((a, ours.lora_a.grad), (b, ours.lora_b.grad)):
+        expected = torch.stack([factor.grad for factor in factors])
+        torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("rank", [0, 17])
@@ -202,8 +141,7 @@ def test_a_killed_run_continues_bitwise(
     weights: str, make_data, make_trainer, tmp_path: Path, continues_bitwise
 ) -> None:
     def run(record: Any, resume: Path | None = None) -> Any:
-        torch.manual_seed(0 if resume is None else 99)
-        model = tuned(weights, lora=2)
+        model = tuned(weights, lora=2, seed=0 if resume is None else 99)
         keep = ModelCheckpoint(
             dirpath=tmp_path / "kept", save_top_k=-1, filename="{step}", every_n_train_steps=2
         )

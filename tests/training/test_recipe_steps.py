@@ -1,14 +1,13 @@
-"""The first twenty optimizer steps of every recipe are those of a plain loop after its source.
+"""The first twenty optimizer steps of a recipe of each kind are those of a plain loop.
 
 The recipe runs as `vit fit` runs it: its own data, augmentation, mixing, loss, optimizer, schedule,
 clipping and callbacks. Only sizes are reduced: the model's, the images', the batch, and the length
 of run and warm-up, so that twenty steps see all of the schedule. The loop knows what is published
-(tests/training/published.py) and computes in its own arithmetic.
+(tests/training/published.py), which tests/runs/test_recipes.py compares with all recipes.
 """
 
 import math
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.callbacks import Callback
-from PIL import Image
 from torch import Tensor, nn
 
 from tests.training.published import Published
@@ -33,26 +31,12 @@ from vit.yaml_reader import read_options
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-STEPS, PER_EPOCH = 20, 2
-WARMUP_STEPS, WARMUP_EPOCHS = 4, 3
+STEPS, PER_EPOCH = 20, 5
+WARMUP_STEPS, WARMUP_EPOCHS = 4, 1
 TIMESCALE, COOLDOWN_STEPS = 5, 6
 # Of a training set: ImageNet-1k's without one percent, and larger ones, whose warm-up is longer.
 IMAGES = {"default": 1_268_355, "pretrain/vit_jft": 303_000_000}
 SMALL = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixteen training images of noise in three classes, and one to validate each class on."""
-    root = tmp_path_factory.mktemp("noise")
-    random = np.random.default_rng(0)
-    for split, counts in {"train": (6, 5, 5), "val": (1, 1, 1)}.items():
-        for label, count in enumerate(counts):
-            (root / split / "abc"[label]).mkdir(parents=True)
-            for i in range(count):
-                pixels = random.integers(0, 256, (12, 10, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / split / "abc"[label] / f"{i}.png")
-    return root
 
 
 @pytest.fixture(scope="module")
@@ -126,20 +110,35 @@ def options(name: str, published: Published) -> list[str]:
     return ["-c", name, *changed, *(f"--trainer.{key}={value}" for key, value in trainer.items())]
 
 
+# Every optimizer, loss, schedule, pooling and way to mix images.
 CASES = [
-    *PUBLISHED,
-    pytest.param("pretrain/deit_distilled:soft", id="pretrain/deit_distilled:soft"),
+    "pretrain/vit_jft",
+    "pretrain/scaling_vit_g",
+    "pretrain/augreg_imagenet1k",
+    "pretrain/deit",
+    "pretrain/deit_distilled",
+    "pretrain/deit_distilled:soft",
+    "pretrain/deit3_imagenet1k",
+    "pretrain/bit_imagenet1k",
+    "pretrain/torchvision_vit_b16",
+    "imagenet1k/vit_b16",
+    "imagenet1k/vit_s16",
+    "transfer/vit",
+    "transfer/vit_polyak",
+    "transfer/bit_medium",
+    "transfer/deit3",
+    "cifar10/equal_flops_hybrid",
 ]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_twenty_steps_are_those_of_a_plain_loop(
-    case: str, folder: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, photos: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name, _, variant = case.partition(":")
     published = PUBLISHED[name][variant]
-    arguments = [*options(name, published), f"--data.root={folder}"]
+    arguments = [*options(name, published), f"--data.root={photos}"]
     if published.distillation is not None:
         kind, alpha, temperature = published.distillation
         for field, value in {"kind": kind, "alpha": alpha, "temperature": temperature}.items():
@@ -171,8 +170,7 @@ def run_plain_loop(
     model: Any, batches: list[Batch], published: Published, teacher: nn.Module
 ) -> None:
     """Trains the model on these batches, as the source describes it."""
-    kernels = {n for n, p in model.named_parameters() if n.endswith("weight") and p.dim() > 1}
-    states = {n: State(published, decays=n in kernels) for n, _ in model.named_parameters()}
+    optimizer = optimizer_of(published, model)
     for step, batch in enumerate(batches):
         torch.manual_seed(batch.seed)
         for path, numbers in zip(paths(model), batch.depth, strict=True):
@@ -185,14 +183,31 @@ def run_plain_loop(
             loss_of(model(images), targets, published).backward()
         else:
             distilled_loss(model, images, targets, published, teacher).backward()
-        grads = {n: p.grad for n, p in model.named_parameters()}
-        norm = torch.stack([g.norm() for g in grads.values()]).norm()
-        # The 1e-6 is torch's, against a norm of 0.
-        clip = 1.0 if published.clip is None else min(1.0, published.clip / (norm.item() + 1e-6))
-        lr = learning_rate(published, step)
-        with torch.no_grad():
-            for key, p in model.named_parameters():
-                p.copy_(states[key].updated(p, grads[key] * clip, step + 1, lr))
+        if published.clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), published.clip)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(published, step)
+            if published.optimizer == "sgdw":  # the decay bypasses the momentum (big_vision)
+                for parameter in group["params"]:
+                    parameter.data *= 1 - group["lr"] * group["decay"]
+        optimizer.step()
+
+
+def optimizer_of(published: Published, model: nn.Module) -> torch.optim.Optimizer:
+    """torch's and timm's; only kernels decay."""
+    kernels: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        decays = name.endswith("weight") and parameter.dim() > 1
+        (kernels if decays else others).append(parameter)
+    key = "decay" if "sgd" in published.optimizer else "weight_decay"
+    groups = [{"params": kernels, key: published.weight_decay}, {"params": others, key: 0.0}]
+    if "sgd" in published.optimizer:
+        return torch.optim.SGD(groups, momentum=published.momentum)
+    options: dict[str, Any] = {"betas": published.betas, "eps": published.eps}
+    if published.optimizer == "adamw":
+        return torch.optim.AdamW(groups, **options)
+    return pytest.importorskip("timm.optim").Lamb(groups, max_grad_norm=None, **options)
 
 
 def learning_rate(
@@ -261,13 +276,12 @@ def mixed(
 
 
 def loss_of(logits: Tensor, targets: Tensor, published: Published) -> Tensor:
+    if published.loss == "softmax":
+        return F.cross_entropy(logits, targets, label_smoothing=published.smoothing)
     if published.loss == "bce":  # deit/engine.py: targets.gt(0.0), BCEWithLogitsLoss()
-        return nn.BCEWithLogitsLoss()(logits, (targets > 0).double())
-    targets = (1 - published.smoothing) * targets + published.smoothing / targets.shape[1]
-    if published.loss == "sigmoid":  # big_vision/utils.py, sigmoid_xent
-        yes, no = logits.sigmoid().log(), (-logits).sigmoid().log()
-        return -(targets * yes + (1 - targets) * no).sum(1).mean()
-    return -(targets * logits.log_softmax(1)).sum(1).mean()
+        return F.binary_cross_entropy_with_logits(logits, (targets > 0).double())
+    # big_vision/utils.py, sigmoid_xent
+    return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(logits)
 
 
 def distilled_loss(
@@ -286,36 +300,6 @@ def distilled_loss(
         terms = wanted * (wanted.log() - (student / tau).log_softmax(1))
         loss = terms.sum() * tau**2 / student.numel()
     return (1 - alpha) * loss_of(logits, targets, published) + alpha * loss
-
-
-@dataclass
-class State:
-    """What an optimizer knows about one parameter."""
-
-    published: Published
-    decays: bool
-    first: Any = 0.0
-    second: Any = 0.0
-
-    def adam(self, grad: Tensor, t: int) -> Tensor:
-        beta1, beta2 = self.published.betas
-        self.first = beta1 * self.first + (1 - beta1) * grad
-        self.second = beta2 * self.second + (1 - beta2) * grad**2
-        mean, square = self.first / (1 - beta1**t), self.second / (1 - beta2**t)
-        return mean / (square.sqrt() + self.published.eps)
-
-    def updated(self, p: Tensor, grad: Tensor, t: int, lr: float) -> Tensor:
-        """The parameter after step `t`, from 1."""
-        decay = self.published.weight_decay * p if self.decays else 0.0
-        if self.published.optimizer in ("sgd", "sgdw"):
-            # The decay bypasses the momentum (big_vision); the others have none.
-            self.first = self.published.momentum * self.first + grad
-            return p - lr * (self.first + decay)
-        step = self.adam(grad, t) + decay
-        if self.published.optimizer == "lamb" and self.decays and p.norm() > 0:
-            # arXiv:1904.00962, algorithm 2; for what decays only, as in apex's FusedLAMB.
-            step = step * p.norm() / step.norm()
-        return p - lr * step
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

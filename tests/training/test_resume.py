@@ -22,15 +22,9 @@ KILLED_AFTER = 8
 RANDOM = TrainTransform(crop="inception", flip=True, randaugment=(2, 9), erasing=0.25)
 
 
-def sgd(params: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=1e-3)
-
-
 CASES: dict[str, dict[str, Any]] = {
     "adamw": {},
     "two_workers": {"workers": 2},
-    "momentum": {"optimizer": sgd},
-    "ema": {"ema": True},
     "muon": {"optimizer": lambda params: MuonWithAdamW(params)},
     "accumulate": {"accumulate": 2},
     "validation_within_the_epoch": {"val_check_interval": 2, "ema": True},

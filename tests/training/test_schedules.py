@@ -1,20 +1,8 @@
 import pytest
 import torch
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from vit.errors import UserError
 from vit.training.schedules import Schedule
-
-
-def torchs(make: object, steps: int) -> list[float]:
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    scheduler = make(optimizer)  # pyright: ignore
-    rates = []
-    for _ in range(steps):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    return rates
 
 
 @pytest.mark.parametrize("decay", ["cosine", "linear", "constant", "rsqrt"])
@@ -24,7 +12,7 @@ def test_warmup_rises_linearly_to_one(decay: str) -> None:
     assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
 
 
-def test_warmup_starts_where_it_is_told_to() -> None:
+def test_warmup_starts_at_the_given_share() -> None:
     # big_vision and vit_jax: min(1, step / warmup_steps)
     google = Schedule(decay="constant", warmup_steps=4, warmup_start=0.0)
     assert [google.factor(step, 100) for step in range(6)] == [0, 0.25, 0.5, 0.75, 1, 1]
@@ -51,18 +39,6 @@ def test_deits_schedule_is_timms() -> None:
         rate = optimizer.param_groups[0]["lr"]
         for step in range(7 * epoch, 7 * epoch + 7):
             assert 1e-3 * ours.factor(step, 30 * 7, 0.0, 7) == pytest.approx(rate)
-
-
-def test_torchvisions_schedule_is_its_two_in_a_row() -> None:
-    def make(optimizer: torch.optim.Optimizer) -> object:
-        warmup = LinearLR(optimizer, start_factor=0.033, total_iters=3)
-        return SequentialLR(optimizer, [warmup, CosineAnnealingLR(optimizer, T_max=17)], [3])
-
-    expected = torchs(make, 20)
-    ours = Schedule(warmup_epochs=3, warmup_start=0.033, per_epoch=True)
-    actual = [ours.factor(step, 20 * 5, 0.0, 5) for step in range(20 * 5)]
-    assert actual[::5] == pytest.approx(expected)
-    assert actual[4::5] == actual[::5]
 
 
 @pytest.mark.parametrize("decay", ["constant", "rsqrt"])
@@ -98,9 +74,7 @@ def test_warmup_takes_at_most_half_of_a_step_budget() -> None:
     [
         ({"warmup_steps": -1}, "warmup_steps=-1 must be at least 0"),
         ({"final_factor": 2.0}, r"final_factor=2.0 must be in \[0, 1\]"),
-        ({"warmup_epochs": -1}, "warmup_epochs=-1 must be at least 0"),
         ({"warmup_epochs": 1, "warmup_steps": 1}, "exclude each other"),
-        ({"warmup_start": 1.5}, r"warmup_start=1.5 must be in \[0, 1\]"),
         ({"decay": "steps"}, "decay=steps needs drops"),
         ({"decay": "steps", "drops": (0.6, 1.5)}, r"drops=1.5 must be in \[0, 1\]"),
         ({"drops": (0.5,)}, r"drops=\(0.5,\) has no effect on cosine decay"),

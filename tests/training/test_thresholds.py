@@ -13,8 +13,6 @@ from torch import Tensor
 
 from vit.checkpoints.native import load_native, save_native
 from vit.checkpoints.pretrained import load_pretrained
-from vit.models.config import ViTConfig
-from vit.models.zoo import build_model
 from vit.reports.predictions import Predictions
 from vit.reports.scores import class_lines, class_scores, class_table
 from vit.training.metrics import EvaluationMetrics, best_thresholds
@@ -83,13 +81,9 @@ def test_f1_and_exact_match_are_scikit_learns_at_the_thresholds() -> None:
     )
 
 
-SIZES = dict(image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=2)
-
-
-def test_thresholds_travel_with_a_model_and_follow_its_classes(tmp_path: Path) -> None:
-    model = build_model(ViTConfig(**SIZES, num_classes=3))
+def test_thresholds_travel_with_a_model_and_follow_its_classes(make_model, tmp_path: Path) -> None:
     extra = {"multilabel": True, "thresholds": [0.1, 0.2, 0.3]}
-    save_native(tmp_path, model, classes=["a", "b", "c"], preprocess=None, extra=extra)
+    save_native(tmp_path, make_model().model, classes=list("abc"), preprocess=None, extra=extra)
     assert load_native(tmp_path)[1].extra == extra
     assert load_pretrained(tmp_path)[1].thresholds == [0.1, 0.2, 0.3]
     _, report = load_pretrained(tmp_path, classes=["c", "a", "b"])

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from sklearn.metrics import f1_score
 from torch import nn
 
-from tests.grouped import image_classifier
-from vit.checkpoints.native import save_native
+from tests.grouped import tuned
 from vit.errors import UserError
 from vit.fine_tuning import FIXED_SHARE, SHARES, images_to_see, steps_for
 from vit.training.callbacks import EMA, FineTuneBySize, LinearProbe, by_size
 from vit.training.facts import Labels
 from vit.training.lora import LoraLinear, merge_lora
 from vit.training.losses import Loss
+from vit.training.metrics import best_thresholds
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -32,32 +31,9 @@ def test_the_steps_of_the_rule_are_those_of_its_formula(images: int, steps: int)
     assert steps_for(images, 64) == math.ceil(images_to_see(images) / 64)
 
 
-def test_more_images_are_never_seen_less_often() -> None:
-    seen = [images_to_see(n) for n in range(1, 20_000, 7)]
-    assert seen == sorted(seen)
-
-
 @pytest.fixture
-def weights(tmp_path: Path, make_model) -> str:
-    model = make_model().model
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    save_native(tmp_path / "base", model, classes=["x", "y", "z"], preprocess=None, extra={})
-    return str(tmp_path / "base")
-
-
-def tuned(weights: str | None, **options: Any) -> Any:
-    torch.manual_seed(0)
-    name = "vit_ti16" if weights is None else None
-    return image_classifier(
-        name,
-        pretrained=weights,
-        num_classes=3,
-        image_size=8,
-        optimizer=lambda params: torch.optim.AdamW(params, lr=1e-2, fused=True),
-        **{"labels": Labels(names=["a", "b", "c"]), **options},
-    )
+def weights(save_weights) -> str:
+    return save_weights("xyz")
 
 
 class Ends(Callback):
@@ -77,9 +53,8 @@ def test_the_result_is_the_fixed_average_of_the_two_ends(
 ) -> None:
     model, ends, rule = tuned(weights), Ends(), FineTuneBySize()
     trainer = make_trainer(max_epochs=-1, callbacks=[LinearProbe(), rule, ends])
-    trainer.fit(model, make_data())
-    # 44 images in steps of 8.
-    assert trainer.global_step == rule.chosen["steps"] == math.ceil(192 * 44**0.5 / 8)
+    trainer.fit(model, make_data(batch_size=44))
+    assert trainer.global_step == rule.chosen["steps"] == math.ceil(192 * 44**0.5 / 44)
     first, last = ends.ends
     assert first["head.weight"].abs().sum() > 0  # the fitted head
     for name, value in model.model.state_dict().items():
@@ -87,7 +62,7 @@ def test_the_result_is_the_fixed_average_of_the_two_ends(
         np.testing.assert_allclose(value.numpy(), expected, rtol=1e-5, atol=1e-6, err_msg=name)
     assert FIXED_SHARE == rule.chosen["share"] == 0.75
     printed = capsys.readouterr().err
-    assert "44 training images, 160 steps of 8" in printed and "75% of the last" in printed
+    assert "44 training images, 29 steps of 44" in printed and "75% of the last" in printed
 
 
 def test_enough_validation_images_choose_the_share(
@@ -188,24 +163,16 @@ def test_thresholds_are_those_of_the_averaged_weights(
     model = tuned(weights, labels=several, loss=Loss(kind="sigmoid"))
     make_trainer(max_epochs=-1, max_steps=12, callbacks=[FineTuneBySize(), ends]).fit(model, data)
 
-    def scored(state: dict[str, torch.Tensor]) -> np.ndarray:
-        """Probabilities of the validation images, `n k`."""
+    def scored(state: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Probabilities of the validation images, `k n`."""
         other = tuned(weights).eval()
         other.model.load_state_dict(state)
         with torch.inference_mode():
-            logits = other(data.preprocess.normalize(torch.cat(images)))
-        return logits.sigmoid().numpy()
+            return other(data.preprocess.normalize(torch.cat(images))).sigmoid().T
 
     images, labels, _ = zip(*data.evaluation_loader("val"), strict=True)
-    truth, scores = torch.cat(labels).numpy(), scored(model.model.state_dict())
+    truth = torch.cat(labels).long().T
 
-    def f1(scores: np.ndarray) -> list[float]:
-        answers = scores > np.array(model.thresholds)
-        return [f1_score(t, s, zero_division=0) for t, s in zip(truth.T, answers.T, strict=True)]
-
-    best = [
-        max(f1_score(t, s >= cut, zero_division=0) for cut in s)
-        for t, s in zip(truth.T, scores.T, strict=True)
-    ]
-    assert f1(scores) == pytest.approx(best)
-    assert f1(scored(ends.ends[1])) != pytest.approx(best)  # they are not those of the last step
+    expected = best_thresholds(scored(model.model.state_dict()), truth)
+    assert model.thresholds == pytest.approx(expected.tolist())
+    assert model.thresholds != pytest.approx(best_thresholds(scored(ends.ends[1]), truth).tolist())

@@ -1,0 +1,198 @@
+"""Pairs of processes that test_pairs.py starts: left alone, stopped by a signal, or lost.
+
+Arguments: folder of photos, folder to write to, seconds to wait for a pair. Prints a list of [exit
+statuses, step of last.ckpt, last lines on stderr], one for each of CASES, as JSON; the pair that is
+left alone writes FOLDER/two.0 and FOLDER/two.1.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import Callback
+
+from vit.cli.main import _status
+from vit.data.module import ImageData, InputFormat
+from vit.data.options import Loading
+from vit.data.transforms import TrainTransform
+from vit.errors import UserError
+from vit.runs.processes import ChildrenAlive, ending_together
+from vit.signals import handled
+from vit.training.callbacks import EMA, StopTogether
+from vit.training.classifier import ImageClassifier
+from vit.training.facts import DataFacts, Labels
+from vit.training.losses import Loss
+from vit.training.mixing import Mixing
+from vit.training.saving import LastCheckpoint
+
+SIZES = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
+# Hook, rank, and the signal that the process gets there; 0 is a mistake that it finds.
+STOPPED = [
+    ("on_before_backward", 1, signal.SIGINT),
+    ("setup", 1, signal.SIGTERM),
+    ("on_validation_batch_start", 0, signal.SIGTERM),
+    ("on_test_batch_start", 1, signal.SIGTERM),
+    ("nowhere", 0, signal.SIGTERM),
+]
+LOST = [
+    ("on_train_batch_start", 1, signal.SIGKILL),
+    ("on_save_checkpoint", 0, signal.SIGKILL),
+    ("on_test_batch_start", 1, signal.SIGKILL),
+    ("on_train_batch_start", 1, 0),
+]
+CASES: list[tuple[str, int, int]] = [*STOPPED, *LOST]
+
+
+class ManyLabels(LightningDataModule):
+    """One image with several labels: the second process gets an empty batch."""
+
+    def test_dataloader(self) -> torch.utils.data.DataLoader:
+        assert self.trainer is not None
+        n = 1 if self.trainer.global_rank == 0 else 0
+        batch = torch.ones(n, 3, 8, 8), torch.tensor([[1.0, 0.0, 1.0]])[:n]
+        return torch.utils.data.DataLoader([batch], batch_size=None)
+
+
+class SignalAt(Callback):
+    """Sends a signal to its own process, once, in a hook."""
+
+    def __init__(self, place: str, number: int) -> None:
+        self.place, self.number = place, number
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == object.__getattribute__(self, "place"):
+            object.__setattr__(self, "place", "")
+            if not self.number:
+                raise UserError("b/3.png cannot be read")
+            os.kill(os.getpid(), self.number)
+        return super().__getattribute__(name)
+
+
+def make_model(*, many: bool = False) -> ImageClassifier:
+    seed_everything(0, verbose=False)
+    model = ImageClassifier(
+        "vit_ti16",
+        architecture={**SIZES, "drop_path": 0.3},
+        # Only images with one label are trained on here.
+        mixing=None if many else Mixing(mixup=0.8, cutmix=1.0),
+        facts=DataFacts(num_classes=3, image_size=8, labels=Labels(multilabel=many)),
+        loss=Loss(kind="sigmoid" if many else "softmax"),
+        # SGD: Adam would blow rounding errors up to the size of a step where a gradient is zero.
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    )
+    torch.nn.init.normal_(model.model.get_submodule("head").get_parameter("weight"))
+    return model
+
+
+def make_data(photos: str, batch_size: int) -> ImageData:
+    return ImageData(
+        root=photos,
+        image_size=8,
+        batch_size=batch_size,
+        loading=Loading(num_workers=0),
+        augment=TrainTransform(crop="inception", flip=True, randaugment=(2, 9)),
+        inputs=InputFormat(crop_fraction=1.0),
+    )
+
+
+def make_trainer(processes: int, **options: Any) -> Trainer:
+    return Trainer(
+        accelerator="cpu",
+        devices=processes,
+        strategy="ddp" if processes > 1 else "auto",
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **{"enable_checkpointing": False, **options},
+    )
+
+
+def train_and_score(photos: str, processes: int, out: str) -> None:
+    """Writes the weights and all figures to `out` and the rank."""
+    data = make_data(photos, 8 // processes)
+    # A time limit, because its clock is in the schedule and has to be the same for all.
+    limits: dict[str, Any] = {"max_epochs": 2, "max_time": {"hours": 100}}
+    trained = make_model()
+    make_trainer(processes, callbacks=[EMA(0.5)], **limits).fit(trained, data)
+
+    metrics: dict[str, float] = {}
+    trainer, model = make_trainer(processes), make_model()
+    for evaluate in (trainer.validate, trainer.test):
+        evaluate(model, datamodule=data, verbose=False)
+        metrics |= {name: value.item() for name, value in trainer.callback_metrics.items()}
+    trainer.test(make_model(many=True), datamodule=ManyLabels(), verbose=False)
+    metrics |= {f"many/{name}": value.item() for name, value in trainer.callback_metrics.items()}
+    results = {"metrics": metrics, "weights": trained.model.state_dict()}
+    torch.save(results, f"{out}.{trainer.global_rank}")
+
+
+def fit_and_test(photos: str, folder: str, mine: tuple[str, int] | None) -> None:
+    """As vit/runs/fit.py does; `mine` is the place and the signal of this process."""
+    callbacks: list[Callback] = [StopTogether(), LastCheckpoint(folder)]
+    if mine is not None:
+        callbacks.insert(0, SignalAt(*mine))
+    data, model = make_data(photos, 4), make_model()
+    trainer = make_trainer(2, max_epochs=1, callbacks=callbacks, enable_checkpointing=True)
+    with handled(), ending_together(trainer, ChildrenAlive()):
+        trainer.fit(model, data)
+        trainer.test(model, datamodule=data, verbose=False)
+
+
+def work(rank: int, folder: str, task: Callable[..., None], *args: Any) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    sys.stderr = open(f"{folder}/{rank}.err", "w", buffering=1)
+    try:
+        task(*args)
+    except Exception as error:
+        sys.exit(_status(error))
+
+
+def pair(folder: Path, seconds: float, task: Callable[..., None], *own: tuple[Any, ...]) -> Any:
+    """The ends of two processes, each with arguments of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2", NODE_RANK="0")
+    start = multiprocessing.get_context("fork").Process
+    processes = [start(target=work, args=(r, str(folder), task, *own[r])) for r in range(2)]
+    for process in processes:
+        process.start()
+    end = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(end - time.monotonic(), 0.1))
+        if process.is_alive():
+            process.kill()
+    last = folder / "last.ckpt"
+    step = torch.load(last, weights_only=True)["global_step"] if last.is_file() else None
+    errors = [(folder / f"{rank}.err").read_text().splitlines()[-1:] for rank in range(2)]
+    return [process.exitcode for process in processes], step, ["".join(lines) for lines in errors]
+
+
+def main(photos: str, out: Path, seconds: float) -> None:
+    alone = (photos, 2, str(out / "two"))
+    ends = pair(out, seconds, train_and_score, alone, alone)
+    assert ends[0] == [0, 0], ends
+    results = []
+    for i, (place, target, number) in enumerate(CASES):
+        folder = out / str(i)
+        arguments = [
+            (photos, str(folder), (place, number) if r == target else None) for r in range(2)
+        ]
+        results.append(pair(folder, seconds, fit_and_test, *arguments))
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))
