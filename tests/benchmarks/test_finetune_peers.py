@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tests.benchmarks.conftest import Load
-from vit.checkpoints.native import save_native
-from vit.checkpoints.pretrained import create_model
 
 SECONDS = 0.5  # of CPU that a step takes by the test's clock
 
@@ -120,19 +118,3 @@ def test_rates_of_timm_rise_fall_and_end_with_the_budget(
         expected = rate * ((1 + math.cos(math.pi * step * SECONDS / 6.1)) / 2 if step else 1e-4)
         assert each == pytest.approx([expected] * len(each))
     assert max(lengths) < 1.001 if name == "timm-card" else max(lengths) > 2
-
-
-def test_timm_starts_from_our_features(benchmark: ModuleType, photos: Path, tmp_path: Path) -> None:
-    pytest.importorskip("timm")
-    torch.manual_seed(0)
-    ours = create_model("dinov2_s14", num_classes=0, image_size=28).eval()
-    with torch.no_grad():
-        for weight in ours.parameters():
-            weight += 0.02 * torch.randn_like(weight)
-    save_native(tmp_path / "weights", ours, classes=None, preprocess=None, extra={})
-    given = task(benchmark, photos, weights=tmp_path / "weights", pixels=28)
-    theirs = benchmark.load_timm(given).eval()
-    images = torch.randn(1, 3, 28, 28)
-    with torch.inference_mode():
-        features = theirs.forward_head(theirs.forward_features(images), pre_logits=True)
-        torch.testing.assert_close(features, ours(images), atol=1e-4, rtol=1e-4)

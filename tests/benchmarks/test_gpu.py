@@ -1,17 +1,17 @@
-"""benchmarks/gpu.sh, tried on the CPU at the smallest size."""
+"""benchmarks/gpu.sh with a stand-in for Python; its parts run in test_measures.py."""
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PYTHON = """#!/bin/bash
+echo '{"rows": []}' >"${@: -1}"
+"""
 
 
-def gpu_sh(
-    out: Path, *options: str, python: str = sys.executable
-) -> subprocess.CompletedProcess[str]:
+def gpu_sh(out: Path, *options: str, python: str = "false") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", ROOT / "benchmarks" / "gpu.sh", *options],
         capture_output=True,
@@ -21,17 +21,19 @@ def gpu_sh(
 
 
 def test_a_step_writes_its_file_once_and_a_failed_one_says_so(tmp_path: Path) -> None:
+    python, out = tmp_path / "python", tmp_path / "out"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    out.mkdir()
     options = ("--device", "cpu", "--toy", "--only", "attention")
-    done = gpu_sh(tmp_path, *options)
+    done = gpu_sh(out, *options, python=str(python))
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = json.loads((tmp_path / "attention_cpu.json").read_text())["rows"]
-    assert {row["backend"] for row in rows} == {"MATH", "FLASH_ATTENTION"}
-    assert all(0 < row["error"] < 1e-5 and row["milliseconds"] > 0 for row in rows)
-    assert "exists" in gpu_sh(tmp_path, *options).stdout
-    (tmp_path / "attention_cpu.json").unlink()
-    done = gpu_sh(tmp_path, *options, python="false")
+    assert json.loads((out / "attention_cpu.json").read_text()) == {"rows": []}
+    assert "exists" in gpu_sh(out, *options).stdout
+    (out / "attention_cpu.json").unlink()
+    done = gpu_sh(out, *options)
     assert done.returncode == 1 and "exit status 1; see" in done.stdout
-    assert [file.name for file in tmp_path.iterdir()] == ["attention.log"]
+    assert [file.name for file in out.iterdir()] == ["attention.log"]
 
 
 def test_the_headline_comes_first_and_what_needs_data_only_with_data(tmp_path: Path) -> None:

@@ -43,14 +43,13 @@ def test_every_axis_is_measured_and_drawn(
 ) -> None:
     scaling = load_benchmark("scaling")
     sizes = {"image_size": 32, "patch_size": 16, "width": 64, "depth": 1, "batch": 1}
-    axes = {"image_size": (32, 64), "batch": (1, 2), "depth": (1, 2), "width": (64, 128)}
+    axes = {"batch": (1, 2), "width": (64, 128)}
     monkeypatch.setattr(scaling, "BASE", sizes)
     monkeypatch.setattr(scaling, "AXES", axes)
     rows = run(scaling, "--quick", "--axes", *axes)["rows"]
-    assert len(rows) == 4 * 2 * 3
+    assert len(rows) == 2 * 2 * 3
     exponents = {r["axis"]: r["exponent_of_operations"] for r in rows}
-    assert exponents["batch"] == pytest.approx(0)
-    assert 0.5 < exponents["depth"] < 1 and 1 < exponents["width"] < 2
+    assert exponents["batch"] == pytest.approx(0) and 1 < exponents["width"] < 2
     scaling.draw(rows, tmp_path / "scaling.png")
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
@@ -81,16 +80,13 @@ def test_a_step_is_measured_with_each_number_of_threads(
 ) -> None:
     threads = load_benchmark("threads")
     monkeypatch.setattr(threads, "TURN", 0.0)
-    monkeypatch.setattr(threads, "hardware", lambda: {"cpu": "c", "cores": 3})
-    monkeypatch.setattr(threads, "STEPS", [("digits", "training", 2), ("digits", "inference", 4)])
-    rows = run(threads, "--rounds", "3")["rows"]
-    assert [row["threads"] for row in rows] == [1, 2, 3] * 2
+    monkeypatch.setattr(threads, "hardware", lambda: {"cpu": "c", "cores": 2})
+    monkeypatch.setattr(threads, "STEPS", [("digits", "inference", 1)])
+    rows = run(threads, "--rounds", "2")["rows"]
+    assert [row["threads"] for row in rows] == [1, 2]
     for row in rows:
-        assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"] and row["rounds"] == 3
+        assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"] and row["rounds"] == 2
         assert row["images_per_second"] > 0
-    # A training step is three forward passes, less the gradient of the pixels.
-    training, inference = (rows[i]["gflop"] for i in (0, 3))
-    assert 2.5 * 2 < training / (inference / 4) < 3 * 2
 
 
 def write(folder: Path, count: int, height: int, width: int) -> None:
@@ -131,6 +127,7 @@ def test_every_figure_of_reading_images_is_there_and_the_pixels_agree(
         ("memory", "checkpointing", [False, True]),
         ("processes", "wrapper", ["plain", "DDP", "FSDP2"]),
         ("feeding", "workers", [0, 1]),
+        ("attention", "backend", [name for name in ("MATH", "FLASH_ATTENTION") for _ in range(2)]),
     ],
 )
 def test_a_part_of_the_gpu_benchmark_runs_on_the_cpu(
@@ -138,3 +135,4 @@ def test_a_part_of_the_gpu_benchmark_runs_on_the_cpu(
 ) -> None:
     content = run(load_benchmark("gpu"), part, "--device", "cpu", "--quick")
     assert [row[column] for row in content["rows"]] == values
+    assert all(row.get("error", 0) < 1e-5 for row in content["rows"])

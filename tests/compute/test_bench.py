@@ -1,4 +1,4 @@
-"""Alternating models: order, sharing and errors of `vit bench`."""
+"""Steps, errors and the suggestion of `vit bench`; the rounds: test_timing.py."""
 
 from typing import Any
 from unittest.mock import Mock
@@ -10,7 +10,6 @@ from tests.compute.conftest import shallow_candidate
 from vit.compute import bench as module
 from vit.compute.bench import bench, suggestion
 from vit.compute.steps import inference, training
-from vit.console import Meter
 from vit.errors import UserError
 
 QUICK: dict[str, Any] = {"device": "cpu", "batch_size": (1,), "precision": ("fp32",), "rounds": 2}
@@ -21,19 +20,6 @@ def _shallow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model's name is the side of its images."""
     find = lambda name, size: shallow_candidate("vit_ti16", (int(name), int(name)))  # noqa: E731
     monkeypatch.setattr(module, "find_model", find)
-
-
-def test_models_take_turns_and_the_first_round_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr(Meter, "show", lambda self, name: shown.append(name))
-    first, second = bench(["32", "64"], train=True, **QUICK)
-    turns = [line for line in shown if " px" in line]
-    names = [line.split(":")[0] for line in turns]
-    assert names[::2] == names[1::2] == ["warming up", "round 1/2", "round 2/2"]
-    assert [line.split(" at ")[1][:5] for line in turns] == 3 * ["32x32", "64x64"]
-    assert all(row["rounds"] == 2 for report in (first, second) for row in report["rows"])
 
 
 def test_steps_update_the_weights_and_leave_no_gradient() -> None:

@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from vit.compute.timing import Times, in_turns, num_turns
-from vit.console import Meter
+from vit.compute.timing import Times, in_turns
 
 
 def test_calls_take_turns_and_the_first_turn_does_not_count() -> None:
@@ -56,10 +55,3 @@ def test_the_cpu_clock_does_not_count_sleep(monkeypatch: pytest.MonkeyPatch) -> 
     for clock, seconds in (("wall", 8.0), ("cpu", 2.0)):
         times = in_turns({"a": sleepy}, rounds=1, clock=clock, shortest=0)  # pyright: ignore
         assert times["a"].median == seconds
-
-
-def test_the_meter_counts_every_turn() -> None:
-    with Meter("turns", num_turns(2, 3), "turns") as meter:
-        in_turns({"a": int, "b": int}, rounds=3, shortest=0, meter=meter)
-    assert meter.done == meter.total == 8
-    assert meter.name == "round 3/3: b"

@@ -1,5 +1,7 @@
-"""Small trees of JPEG files, and a cache directory of the test's own."""
+"""Small trees of JPEG files, PNG files by their specification, and a cache of the test's own."""
 
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,3 +33,18 @@ def make_tree() -> MakeTree:
         return root
 
     return make
+
+
+def png(
+    width: int, height: int, rows: list[bytes], *, depth: int, colour: int, chunks: bytes = b""
+) -> bytes:
+    """A PNG file, written from its specification rather than by Pillow."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        crc = struct.pack(">I", zlib.crc32(kind + body))
+        return struct.pack(">I", len(body)) + kind + body + crc
+
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row for row in rows))
+    body = chunk(b"IHDR", header) + chunks + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body

@@ -66,18 +66,6 @@ def test_a_training_sample_is_a_function_of_its_key():
     assert not torch.equal(other_seed[0], forward[keys[0]])  # pyright: ignore
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_workers_do_not_change_samples(num_workers):
-    dataset = ImageDataset(in_memory(), noisy)
-    batches = [[(5, 3, 0), (5, 1, 0)], [(5, 2, 0), (5, 2, 1)], [(6, 3, 0), (6, 0, 0)]]
-    loader = loaded(dataset, num_workers, batch_sampler=batches)
-    for keys, (images, labels, indices) in zip(batches, loader, strict=True):
-        expected = collate([dataset[key] for key in reversed(keys)])
-        assert torch.equal(images.flip(0), expected[0])
-        assert torch.equal(labels.flip(0), expected[1])
-        assert indices.tolist() == [index for _, index, _ in keys]
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("key", [2, (0, 2, 0)])
 def test_an_unreadable_image_stops_with_one_line_that_names_it(tmp_path, key, num_workers):

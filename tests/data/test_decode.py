@@ -3,15 +3,13 @@
 import io
 import os
 import struct
-import subprocess
-import sys
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageOps, ImageSequence
 
+from tests.data.conftest import png
 from vit.data.decode import MAX_PIXELS, ImageError, open_image
 from vit.errors import UserError
 
@@ -19,19 +17,6 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 RAMP = np.array([[0, 255, 256, 257, 12_345, 32_768, 65_535]], dtype=">u2")  # h w
 GRAY, RGB = 0, 2  # PNG colour types
-
-
-def png(width, height, rows, *, depth, colour, chunks=b""):
-    """A PNG file, written from its specification rather than by Pillow."""
-
-    def chunk(kind, body):
-        crc = struct.pack(">I", zlib.crc32(kind + body))
-        return struct.pack(">I", len(body)) + kind + body + crc
-
-    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    data = zlib.compress(b"".join(b"\0" + row for row in rows))
-    body = chunk(b"IHDR", header) + chunks + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + body
 
 
 def encode(image, kind, **options):
@@ -170,11 +155,6 @@ def test_mpo_of_a_phone_gives_its_main_photo():
     data = encode(photo(), "MPO", save_all=True, append_images=[Image.new("RGB", (64, 48))])
     assert Image.open(io.BytesIO(data)).format == "MPO"
     assert np.abs(pixels(data) - np.asarray(photo())).mean() < 5
-
-
-def test_damaged_exif_does_not_warn():
-    data = encode(photo(), "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\x05\0garbage")
-    assert pixels(data).shape == (48, 64, 3)
 
 
 # Files that are no images
@@ -321,19 +301,6 @@ def test_truncated_pil_image_is_named(tmp_path):
     path.write_bytes(encode(photo(), "JPEG")[:700])
     with Image.open(path) as image:
         assert error_line(image).startswith(f"{path}: the image is cut short")
-
-
-def test_only_pillow_is_needed(tmp_path: Path):
-    path = tmp_path / "gray16.png"
-    path.write_bytes(png(7, 1, [RAMP.tobytes()], depth=16, colour=GRAY))
-    code = (
-        "import sys\n"
-        "for name in ('numpy', 'torch', 'torchvision', 'lightning'): sys.modules[name] = None\n"
-        "from vit.data.decode import open_image\n"
-        f"print(open_image({str(path)!r}).getpixel((5, 0)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "(128, 128, 128)"
 
 
 def test_an_icc_profile_changes_no_pixel(tmp_path):

@@ -13,7 +13,9 @@ from vit.errors import UserError
 
 
 def load_folder(root: Path, labelled: bool = True, **cut: Any) -> Splits:
-    return folder.load_folder(root, Splitting(**cut), labelled=labelled)
+    splits = folder.load_folder(root, Splitting(**cut), labelled=labelled)
+    assert all(note.isprintable() for note in splits.notes)
+    return splits
 
 
 def names(images: ImageSet | None) -> list[str]:
@@ -54,14 +56,6 @@ def test_moving_the_classes_into_train_keeps_the_cut(tmp_path, make_tree):
     assert ["train/" + name for name in names(one.test)] == names(two.test)
 
 
-def test_seed_and_fractions_decide_the_cut(tmp_path, make_tree):
-    root = make_tree(tmp_path / "photos", {"cat": 20, "dog": 20})
-    assert names(load_folder(root).val) == names(load_folder(root).val)
-    assert names(load_folder(root).val) != names(load_folder(root, seed=1).val)
-    splits = load_folder(root, val_fraction=0.25, test_fraction=0.0)
-    assert by_class(splits.val) == {0: 5, 1: 5} and splits.test is None
-
-
 @pytest.mark.parametrize("val", ["val", "validation", "Val"])
 def test_val_folder_is_used_and_then_there_is_no_test(val, tmp_path, make_tree):
     tree = {"train/cat": 3, "train/dog": 3, f"{val}/cat": 2, f"{val}/dog": 1}
@@ -94,19 +88,15 @@ def test_both_spellings_of_an_accent_are_one_class(tmp_path, make_tree):
 
 
 def test_what_is_left_out_is_noted(tmp_path, make_tree):
-    root = make_tree(tmp_path / "p", {"train/a": 4, "train/b": 4, "val/a": 1, "train": 2, "raw": 3})
+    root = make_tree(
+        tmp_path / "p", {"train/a": 4, "train/b": 4, "val/a": 1, "train": 2, "r\x1baw": 3}
+    )
     (root / "train" / "a" / "x.heic").touch()
     assert load_folder(root).notes == [
-        f"{root}: folders beside train/ left out: 'raw'",
+        f"{root}: folders beside train/ left out: 'r\\x1baw'",
         f"{root}/train: left out: 1 .heic",
         f"{root}/train: images outside class folders left out: 2",
     ]
-
-
-def test_a_class_with_one_image_keeps_it_for_training(tmp_path, make_tree):
-    splits = load_folder(make_tree(tmp_path / "photos", {"cat": 10, "lynx": 1}))
-    assert by_class(splits.train)[1] == 1 and by_class(splits.val) == {0: 1}
-    assert any("'lynx'" in note for note in splits.notes)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from PIL import Image
 
 from tests.grouped import image_data
 from vit.data import memory
-from vit.data.dataset import UnreadableImage, collate
+from vit.data.dataset import collate
 from vit.data.decode import open_image
-from vit.data.loaders import make_dataset, make_loader
+from vit.data.loaders import make_dataset
 from vit.data.memory import Cache, in_memory
 from vit.data.module import InputFormat
 from vit.data.sources import ImageSet, PathList
@@ -164,31 +164,6 @@ def test_batches_are_the_same_from_memory_and_from_disk(tmp_path, keys):
     if keys is KEYS:
         reseeded = dataset(images, PAD, seed=6)
         assert not torch.equal(collate(reseeded.__getitems__(keys))[0], batch[0])
-
-
-def test_batches_in_memory_come_without_reading_files(tmp_path):
-    images = on_disk(tmp_path / "p", [(8, 8)] * 12)
-    in_ram, from_disk = datasets(images)
-    evaluated = dataset(images, None)
-    assert in_ram.in_batches and evaluated.in_batches and not from_disk.in_batches
-    for index in range(12):
-        (tmp_path / "p" / f"{index}.jpg").unlink()
-    loader = make_loader(
-        in_ram, num_workers=0, image_size=(8, 8), pin_memory=False, batch_sampler=[KEYS]
-    )
-    assert [tuple(images.shape) for images, _, _ in loader] == [(24, 3, 8, 8)]
-    assert collate(evaluated.__getitems__([3, 4]))[0].shape == (2, 3, 8, 8)
-    with pytest.raises(UnreadableImage):
-        from_disk.__getitems__(KEYS)
-
-
-def test_several_labels_are_rows_of_a_batch(tmp_path):
-    images = on_disk(tmp_path / "p", [(8, 8)] * 12)
-    images.labels = np.eye(12, dtype=np.float32)
-    in_ram, _ = datasets(images)
-    labels = collate(in_ram.__getitems__([(0, 4, 0), (0, 2, 0)]))[1]
-    assert labels.dtype == torch.float32
-    assert torch.equal(labels, torch.eye(12)[[4, 2]])
 
 
 def test_unreadable_images_are_skipped_and_named_as_from_disk(tmp_path, capfd):

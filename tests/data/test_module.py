@@ -141,14 +141,6 @@ def test_every_field_of_inputs_reaches_the_preprocessing(photos):
     }
     given = data(photos, inputs=InputFormat(**fields)).preprocess
     assert given == Preprocess(image_size=(8, 8), **fields)
-    assert ImageData(root=str(photos)).preprocess == Preprocess(
-        image_size=(224, 224),
-        resize="crop",
-        crop_fraction=0.875,
-        interpolation="bilinear",
-        mean=(0.5, 0.5, 0.5),
-        std=(0.5, 0.5, 0.5),
-    )
 
 
 def test_augment_is_used_in_training_only(photos):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_sample_image
 
 from vit.data.decode import ImageError, open_image
 from vit.data.photo import Photo
@@ -14,24 +15,10 @@ from vit.data.transforms import TrainTransform, inception_box
 from vit.preprocessing import Interpolation, pillow_filter, resize_to_cover, to_tensor
 
 
-def scene(height, width, seed=0):
-    """Something like a photo: gradients, edges, and texture whose strength falls with frequency."""
-    rng = np.random.default_rng(seed)
-    rows, columns = np.mgrid[:height, :width] / max(height, width)
-    channels = []
-    for _ in range(3):
-        values = 0.3 * rows + 0.2 * columns
-        for k in range(1, 20):
-            y, x, phase = rng.normal(0, 6 * k), rng.normal(0, 6 * k), rng.uniform(0, 7)
-            values = values + np.sin(y * rows + x * columns + phase) / k
-        for _ in range(6):
-            y, x, radius = rng.uniform(0, 1, 3)
-            inside = (rows - y) ** 2 + (columns - x) ** 2 < (radius / 4) ** 2
-            values = values + inside * rng.normal(0, 0.7)
-        channels.append(values)
-    values = np.stack(channels, axis=-1)
-    low, high = np.quantile(values, [0.01, 0.99])
-    return Image.fromarray((255 * (values - low) / (high - low)).clip(0, 255).astype(np.uint8))
+def scene(height, width):
+    """A photo whose contrast leaves room for the overshoot of a filter."""
+    image = Image.fromarray(load_sample_image("china.jpg")).resize((width, height))
+    return image.point(lambda level: 0.75 * level + 30)
 
 
 def encoded(image, kind="JPEG", **options):
@@ -47,7 +34,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def large():
-    return encoded(scene(600, 800, seed=1), quality=90)
+    return encoded(scene(600, 800), quality=90)
 
 
 def psnr(ours, theirs):
@@ -92,21 +79,8 @@ def test_a_scaled_crop_is_close_to_pillows(large, size):
         bottom, right = min(scale * edges[2], 600), min(scale * edges[3], 800)
         moved = (top, left, bottom - top, right - left)
         decoded.append(psnr(ours, pillows(large, moved, size)))
-    assert np.median(decoded) > 33  # scaling in the DCT is another filter than Pillow's
-    assert np.median(drawn) > 26  # and the box is moved by up to half a pixel of the result
-
-
-def test_a_scaled_crop_shows_the_same_place(large):
-    # Shifted by one pixel of the result, every crop agrees less.
-    box, size = (61, 103, 440, 520), (96, 108)
-    theirs = pillows(large, box, size)
-    ours = Photo(large).crop(box, size, "bilinear")
-    agreement = {
-        (y, x): psnr(ours[:, 2 + y : 92 + y, 2 + x : 104 + x], theirs[:, 2:92, 2:104])
-        for y in (-1, 0, 1)
-        for x in (-1, 0, 1)
-    }
-    assert max(agreement, key=lambda shift: agreement[shift]) == (0, 0)
+    assert np.median(decoded) > 42  # scaling in the DCT is another filter than Pillow's
+    assert np.median(drawn) > 35  # and the box is moved by up to half a pixel of the result
 
 
 def test_rows_below_the_crop_are_not_decoded(small):
@@ -219,7 +193,7 @@ def test_a_covered_size_of_a_large_photo_is_that_of_the_whole(large, size):
     ours = Photo(large).cover(size, "bilinear")
     theirs = resize_to_cover(open_image(large), size, "bilinear")
     assert ours.size == theirs.size
-    assert psnr(to_tensor(ours), to_tensor(theirs)) > 33
+    assert psnr(to_tensor(ours), to_tensor(theirs)) > 40
     same = Photo(large).cover((400, 400), "bilinear")  # less than twice as large
     whole = resize_to_cover(open_image(large), (400, 400), "bilinear")
     assert torch.equal(to_tensor(same), to_tensor(whole))
@@ -231,4 +205,4 @@ def test_training_crops_of_a_file_and_of_its_image_show_the_same(small, crop):
     for seed in range(20):
         ours = transform(Photo(small), seed, (64, 64))
         theirs = transform(open_image(small), seed, (64, 64))
-        assert psnr(ours, theirs) > 24  # the same window, mirroring and erased box
+        assert psnr(ours, theirs) > 30  # the same window, mirroring and erased box

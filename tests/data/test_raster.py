@@ -2,8 +2,6 @@
 Pillow's float mode, statistics against NumPy over all values."""
 
 import io
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from tests.data.conftest import png
 from vit.data.decode import ImageError, open_image
 from vit.data.module import ImageData
 from vit.data.options import InputFormat, Loading
@@ -23,17 +22,12 @@ from vit.preprocessing import Preprocess, center_crop, resize_to_cover
 RANDOM = np.random.default_rng(0)
 
 
-def png(values: np.ndarray) -> bytes:
-    """A PNG file of `h w c`, uint8 or uint16, by the specification (W3C PNG, sections 5 and 11)."""
+def stored(values: np.ndarray) -> bytes:
+    """A PNG file of `h w c`, uint8 or uint16."""
     height, width, channels = values.shape
-    depth = 8 * values.itemsize
-    rows = b"".join(b"\0" + row.astype(values.dtype.newbyteorder(">")).tobytes() for row in values)
-    color = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
-    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(d)) + t + d + struct.pack(">I", zlib.crc32(t + d)) for t, d in chunks
-    )
+    rows = [row.astype(values.dtype.newbyteorder(">")).tobytes() for row in values]
+    colour = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    return png(width, height, rows, depth=8 * values.itemsize, colour=colour)
 
 
 def npy(values: np.ndarray) -> bytes:
@@ -53,10 +47,10 @@ def some(kind: str, *shape: int) -> np.ndarray:
 @pytest.mark.parametrize(("kind", "white"), [("uint8", 255), ("uint16", 65535)])
 def test_png_keeps_every_bit(channels: int, kind: str, white: int) -> None:
     values = some(kind, 9, 7, channels)
-    found = open_raster(png(values), channels)
+    found = open_raster(stored(values), channels)
     assert found.dtype == torch.float32 and found.shape == (channels, 9, 7)
-    stored = np.rint(found.double().numpy() * white).transpose(1, 2, 0)
-    assert (stored == values).all()
+    restored = np.rint(found.double().numpy() * white).transpose(1, 2, 0)
+    assert (restored == values).all()
 
 
 @pytest.mark.parametrize("kind", ["uint8", "uint16", ">u2", "int16", "float16", "float64", "int32"])
@@ -89,8 +83,8 @@ def test_tiff_of_many_channels_keeps_its_values(kind: str, planar: str, channels
     tifffile = pytest.importorskip("tifffile")
     values = some(kind, 20, 18, channels)
     stream = io.BytesIO()
-    stored = values if planar == "contig" else values.transpose(2, 0, 1)
-    tifffile.imwrite(stream, stored, planarconfig=planar, photometric="minisblack")
+    ordered = values if planar == "contig" else values.transpose(2, 0, 1)
+    tifffile.imwrite(stream, ordered, planarconfig=planar, photometric="minisblack")
     found = open_raster(stream.getvalue(), channels).numpy()
     scale = {"uint8": 255, "uint16": 65535}.get(kind, 1)
     np.testing.assert_allclose(found * scale, values.transpose(2, 0, 1), rtol=1e-6)
@@ -121,7 +115,7 @@ NAN[1, 2, 3] = np.nan
         (npy(np.ones((4, 4, 5)))[:200], "cannot be decoded"),
         (b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n",
          "cannot be decoded"),
-        (png(some("uint8", 30, 30, 3))[:900], "cut short"),
+        (stored(some("uint8", 30, 30, 3))[:900], "cut short"),
         (b"", "the file is empty"),
         (npy(np.ones((0, 4, 5))), "no pixels"),
     ],

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset
 
 from vit.data.sampler import TrainBatchSampler
 
@@ -62,7 +61,7 @@ def run(sampled: TrainBatchSampler, batches: int) -> list[list]:
     while len(seen) < batches:
         for batch in sampled:
             seen.append(batch)
-            progress.consumed_samples += sampled.global_batch
+            progress.consumed_samples += sampled.batch_size * sampled.world_size
             if len(seen) == batches:
                 break
     return seen
@@ -144,35 +143,16 @@ def divisions(draw: st.DrawFn) -> tuple[int, list[Division]]:
     return whole, draw(st.lists(st.sampled_from(ways), min_size=1, max_size=4))
 
 
-class Keys(Dataset[Any]):
-    """Gives the keys that it is asked for."""
-
-    def __getitem__(self, key: Any) -> Any:
-        return key
-
-
 def steps_of(
-    num_samples: int, division: Division, at: int, count: int, workers: int = 0, **options: Any
+    num_samples: int, division: Division, at: int, count: int, **options: Any
 ) -> list[list[tuple[int, int, int]]]:
     """Keys of so many steps from a count of samples on, those of each step sorted."""
     batch, ranks, accumulated = division
-    parts: list[list[Any]] = []
-    for rank in range(ranks):
-        progress, mine = At(at), []
-        while len(mine) < count * accumulated:
-            source = sampler(
-                num_samples, batch, rank=rank, world=ranks, progress=progress,
-                accumulated=accumulated, **options,
-            )  # fmt: skip
-            for keys in DataLoader(
-                Keys(), batch_sampler=source, num_workers=workers, collate_fn=list
-            ):
-                mine.append(keys)
-                progress.consumed_samples += batch * ranks
-                if len(mine) == count * accumulated:
-                    break
-        parts.append(mine)
-    assert len({len(part) for part in parts}) == 1
+    options |= {"world": ranks, "accumulated": accumulated}
+    parts = [
+        run(sampler(num_samples, batch, at, rank=rank, **options), count * accumulated)
+        for rank in range(ranks)
+    ]
     assert {len(keys) for part in parts for keys in part} == {batch}
     return [
         sorted(key for part in parts for keys in part[i : i + accumulated] for key in keys)
@@ -201,9 +181,3 @@ def test_changes_of_ranks_and_batches_change_no_step(
         actual += steps_of(num_samples, way, at * whole, count, **options)
         at += count
     assert actual == expected
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_change_no_step(workers: int) -> None:
-    plain = steps_of(50, (4, 2, 2), 32, 5)
-    assert steps_of(50, (4, 2, 2), 32, 5, workers) == plain

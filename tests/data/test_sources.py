@@ -13,7 +13,6 @@ from vit.data.sources import (
     class_order,
     complete,
     held_out,
-    missing_files,
 )
 from vit.errors import UserError
 
@@ -34,16 +33,6 @@ def test_names_that_are_not_utf8_can_be_printed():
     assert list(paths.printable()) == ["latin\N{REPLACEMENT CHARACTER}.jpg"]
     assert list(PathList(["b/ä", "a"], "/root").printable()) == ["b/ä", "a"]
     assert list(PathList(["b", "a"], "/root").printable()) == ["b", "a"]
-
-
-def test_select_keeps_items_labels_and_names_together():
-    pixels = np.arange(4 * 2 * 2, dtype=np.uint8).reshape(4, 2, 2)
-    images = ImageSet(pixels, np.array([3, 1, 4, 1]), PathList("abcd"))
-    chosen = images.select(np.array([2, 0]))
-    assert isinstance(chosen.items, np.ndarray)
-    assert np.array_equal(chosen.items, pixels[[2, 0]])
-    assert chosen.labels.tolist() == [4, 3]
-    assert list(chosen.names) == ["c", "a"]
 
 
 def test_numeric_classes_come_in_natural_order():
@@ -112,14 +101,6 @@ def _complete(labels: list[int], val_fraction: float = 0.1, test_fraction: float
     )
 
 
-def test_summary_says_what_was_cut():
-    assert _complete([0] * 600 + [1] * 600).summary(7) == (
-        "1,200 images of 2 classes: train 960, val 120, test 120 "
-        "(val and test cut from train, seed 7)"
-    )
-    assert _complete([0, 1], 0.0, 0.0).summary(7) == "2 images of 2 classes: train 2"
-
-
 def test_a_class_with_one_image_is_noted():
     notes = _complete([0] * 10 + [1]).notes
     assert notes == ["photos: no image could be held out of 'b': too few images"]
@@ -147,9 +128,3 @@ def test_counts_of_many_classes_show_both_ends():
     images = ImageSet(np.zeros((210, 1, 1), np.uint8), labels, PathList(_keys(210)))
     line = Splits(classes=[f"c{i}" for i in range(20)], train=images).per_class()
     assert "fewest c0 1, c1 2, c2 3; median 10.5; most c19 20, c18 19" in line
-
-
-def test_missing_files_are_found(tmp_path):
-    (tmp_path / "here.jpg").touch()
-    paths = PathList(["here.jpg", "gone.jpg", "no folder/x.jpg"], str(tmp_path))
-    assert missing_files(paths) == [1, 2]

@@ -2,7 +2,6 @@
 
 import random
 import sys
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -78,16 +77,6 @@ def test_bits_are_splitmix_over_seed_epoch_index_and_copy():
         for key, bits in list(zip(KEYS.tolist(), whole, strict=True))[::997]:
             expected = splitmix(splitmix(splitmix(seed) ^ key[0]) ^ (key[1] | key[2] << 40))
             assert int(bits) == sample_bits(seed, *key) == expected
-
-
-def test_bits_of_different_samples_are_independent():
-    bits = np.concatenate([sample_bits(seed, *KEYS.T) for seed in (0, 1)])
-    assert len(np.unique(bits)) == len(np.unique(bits % 2**32)) == len(bits)
-    ones = np.unpackbits(bits.view(np.uint8).reshape(-1, 8), axis=1)
-    assert np.abs(ones.mean(0) - 0.5).max() < 0.5 * 4.5 / np.sqrt(len(bits))
-    correlation = np.corrcoef(ones.T.astype(float)) - np.eye(64)
-    assert np.abs(correlation).max() < 5 / np.sqrt(len(bits))
-    assert abs(np.corrcoef(bits[:-1].astype(float), bits[1:].astype(float))[0, 1]) < 0.02
 
 
 def test_the_global_generator_is_put_back(monkeypatch):
@@ -185,36 +174,11 @@ def test_a_batch_is_cut_as_its_images_are(options, kind):
         assert torch.equal(transform(image, number, (32, 32)), window)
 
 
-def test_all_windows_are_drawn_equally_often_and_half_of_them_mirrored():
-    bits = np.concatenate([sample_bits(5, *KEYS.T), sample_bits(6, *KEYS.T)])
-    marks = torch.zeros(len(bits), 3, 4, 4, dtype=torch.uint8)
-    marks[:, :, 0, 0] = 1
-    transform = TrainTransform(crop="pad", crop_padding=1)
-    windows = transform(marks, bits, (4, 4))[:, 0]
-    # With its corner outside, a window is black: one row or column of the nine places.
-    places = Counter(
-        tuple(place)
-        for window in windows[windows.flatten(1).any(1).bool()]
-        for place in window.nonzero().tolist()
-    )
-    expected = len(bits) / 9 / 2
-    assert len(places) == 8  # four corners' positions, each of both hands
-    assert all(abs(count - expected) < 5 * np.sqrt(expected) for count in places.values())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"crop": "inception"},
-        {"randaugment": (2, 9)},
-        {"three_augment": True},
-        {"color_jitter": 0.1},
-        {"erasing": 0.1},
-    ],
-)
-def test_only_windows_take_batches(change):
+def test_only_windows_take_batches():
     assert TrainTransform(crop="pad").takes_batches
-    assert not TrainTransform(**{"crop": "pad"} | change).takes_batches
+    changes: list[dict[str, Any]] = [{"crop": "inception"}, {"erasing": 0.1}, {"color_jitter": 0.1}]
+    for change in (*changes, {"randaugment": (2, 9)}, {"three_augment": True}):
+        assert not TrainTransform(**{"crop": "pad"} | change).takes_batches
 
 
 def test_window_larger_than_resize_size_is_a_user_error():
@@ -238,18 +202,13 @@ def test_every_crop_gives_height_before_width_in_uint8(crop, height, width):
 # Colours and noise
 
 
-def test_half_of_the_inception_crops_are_mirrored_whatever_their_box():
+def test_the_last_bit_mirrors_inception_crops():
     image = smooth(40, 40)
     plain, flipping = TrainTransform(flip=False), TrainTransform()
-    mirrored, boxes = [], []
-    for bits in many(500):
+    for bits in many(40):
         whole = plain(image, bits, (8, 8))
-        mirrored.append(not torch.equal(flipping(image, bits, (8, 8)), whole))
-        boxes.append([after(bits, inception_box, 40, 40, (0.05, 1.0))])
-        assert not mirrored[-1] or torch.equal(flipping(image, bits, (8, 8)), whole.flip(-1))
-    assert abs(sum(mirrored) - 250) < 45  # 4 standard deviations
-    for values in np.array(boxes)[:, 0].T:
-        assert abs(np.corrcoef(mirrored, values)[0, 1]) < 0.17
+        expected = whole.flip(-1) if bits & 1 else whole
+        assert torch.equal(flipping(image, bits, (8, 8)), expected)
 
 
 def test_three_augment_is_gray_solarize_or_blur_equally_often():
@@ -259,7 +218,7 @@ def test_three_augment_is_gray_solarize_or_blur_equally_often():
     spread = to_tensor(image).float().std()
     counts = {"gray": 0, "solarize": 0, "blur": 0}
     spreads = []
-    for seed in range(900):
+    for seed in range(300):
         pixels = still(three_augment=True)(image, seed, (16, 16))
         if torch.equal(pixels, gray):
             counts["gray"] += 1
@@ -268,38 +227,20 @@ def test_three_augment_is_gray_solarize_or_blur_equally_often():
         else:
             counts["blur"] += 1
             spreads.append((pixels.float().std() / spread).item())
-    assert all(abs(count - 300) < 60 for count in counts.values()), counts
+    assert all(abs(count - 100) < 35 for count in counts.values()), counts
     assert max(spreads) <= 1  # a blur flattens noise: hardly at radius 0.1, nearly all at 2
     assert max(spreads) > 0.95
     assert min(spreads) < 0.3
 
 
-@pytest.mark.parametrize("setting", [(2, 9), (1, 9), (2, 30)])
-def test_randaugment_is_torchvisions(setting):
+@pytest.mark.parametrize(("setting", "jitter"), [((2, 9), 0.3), ((1, 30), 0.9)])
+def test_randaugment_and_jitter_of_torchvision_follow_crop_and_flip(setting, jitter):
     image = smooth(40, 40)
-    reference = transforms.RandAugment(
-        *setting, interpolation=InterpolationMode.BILINEAR, fill=[128.0] * 3
-    )
-    for seed in range(60):
-        ours = still(randaugment=setting)(image, seed, (40, 40))
-        assert torch.equal(ours, to_tensor(after(seed, reference, image)))
-
-
-@pytest.mark.parametrize("strength", [0.3, 0.9])
-def test_color_jitter_is_torchvisions(strength):
-    image = smooth(20, 20)
-    reference = transforms.ColorJitter(strength, strength, strength)
-    for seed in range(30):
-        ours = still(color_jitter=strength)(image, seed, (20, 20))
-        assert torch.equal(ours, to_tensor(after(seed, reference, image)))
-
-
-def test_order_is_crop_flip_augment_jitter():
-    image = smooth(40, 40)
-    transform = TrainTransform(crop="pad", randaugment=(2, 9), color_jitter=0.3)
+    transform = TrainTransform(crop="pad", randaugment=setting, color_jitter=jitter)
+    bilinear = InterpolationMode.BILINEAR
     steps = [
-        transforms.RandAugment(2, 9, interpolation=InterpolationMode.BILINEAR, fill=[128.0] * 3),
-        transforms.ColorJitter(0.3, 0.3, 0.3),
+        transforms.RandAugment(*setting, interpolation=bilinear, fill=[128.0] * 3),
+        transforms.ColorJitter(jitter, jitter, jitter),
         transforms.PILToTensor(),
     ]
     for bits in many(60):

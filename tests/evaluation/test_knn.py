@@ -38,15 +38,6 @@ def test_votes_are_those_of_sklearns_neighbours(k: int, temperature: float) -> N
     assert accuracy[k] == pytest.approx((expected.argmax(1) == TRUTH).mean(), abs=1e-6)
 
 
-def test_dinov2s_one_softmax_over_the_most_neighbours_gives_the_same_classes() -> None:
-    similarities, places = neighbours(TRAIN, QUERIES, 50)
-    labels = torch.from_numpy(LABELS)[places]
-    shares = (similarities / 0.07).softmax(1)[:, :, None] * torch.nn.functional.one_hot(labels, 5)
-    for k in (1, 7, 50):
-        ours = vote(similarities[:, :k], labels[:, :k], 5)
-        assert torch.equal(ours.argmax(1), shares[:, :k].sum(1).argmax(1))
-
-
 @pytest.mark.parametrize(("num_queries", "num_candidates"), [(1, 1), (7, 13), (100, 4), (3, 100)])
 def test_chunks_change_nothing(num_queries: int, num_candidates: int) -> None:
     whole = neighbours(TRAIN, QUERIES, 20)

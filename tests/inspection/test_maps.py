@@ -1,5 +1,6 @@
-"""Maps, rollout, distance and entropy equal NumPy, and the model is left as it was."""
+"""Readings of attention weights, and the model is left as it was; weights: test_peers.py."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -8,77 +9,51 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.inspection.numpy_attention import Array, embeddings, forward, numbers
 from tests.models.small_models import random_images, small_bit, small_hybrid, small_vit
 from vit import inspection
 from vit.errors import UserError
-from vit.inspection import capture
+from vit.inspection import capture, gradients
 from vit.models.vision_transformer import VisionTransformer
 
-SIZES: dict[str, Any] = {"image_size": (16, 32), "num_heads": 4, "depth": 3}
+GAP: dict[str, Any] = {"pool": "gap", "class_token": False}
+MAP: dict[str, Any] = {"pool": "map", "class_token": False}
 GRID = (2, 4)
-KINDS: dict[str, dict[str, Any]] = {
-    "class token": {},
-    "registers": {"num_registers": 2},
-    "mean of patches": {"pool": "gap", "class_token": False, "pos_embed_class_slot": False},
-}
 
 
-def model_and_maps(kind: str) -> tuple[VisionTransformer, Tensor, list[list[Array]], int]:
-    """A model, two images, NumPy's weights per image and layer, and the number of prefix tokens."""
-    model = small_vit(**SIZES, **KINDS[kind])
+def model_and_maps(**kind: Any) -> tuple[VisionTransformer, Tensor, np.ndarray, int]:
+    """A model, two images, their weights `b layers heads n n`, and the number of prefix tokens."""
+    model = small_vit(image_size=(16, 32), **kind)
     images = random_images(2, 3, 16, 32)
-    weights = numbers(model)
-    pool = model.config.pool
-    maps = [
-        forward(embeddings(image, weights, 8), weights, 3, 4, pool=pool)[1]
-        for image in images.double().numpy()
-    ]
+    maps = inspection.attention(model, images, None).numpy()
     return model, images, maps, model.num_prefix_tokens
 
 
-def close(result: Tensor, expected: Array | list[Any]) -> None:
-    np.testing.assert_allclose(result.numpy(), np.asarray(expected), rtol=0, atol=1e-5)
+def close(result: Tensor, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(result.numpy(), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_weights_are_equation_6(kind: str) -> None:
-    model, images, maps, _ = model_and_maps(kind)
-    close(inspection.attention(model, images, None), maps)
-    close(inspection.attention(model, images, [-1, 0]), [[m[0], m[2]] for m in maps])
+def test_rollout_without_a_class_token_starts_from_all_patches() -> None:
+    model, images, maps, _ = model_and_maps(**GAP)
+    total = np.eye(8)
+    for layer in maps.swapaxes(0, 1):
+        total = (layer.mean(1) + np.eye(8)) / 2 @ total
+    close(inspection.rollout(model, images), total.mean(1).reshape(2, *GRID))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_rollout_multiplies_mean_weights_and_the_identity(kind: str) -> None:
-    model, images, maps, p = model_and_maps(kind)
-    expected = []
-    for layers in maps:
-        total = np.eye(len(layers[0][0]))
-        for heads in layers:  # arXiv:2005.00928, section 3: A = 0.5 W + 0.5 I
-            total = (0.5 * heads.mean(0) + 0.5 * np.eye(len(total))) @ total
-        row = total[0] if p else total.mean(0)
-        expected.append(row[p:].reshape(GRID))
-    close(inspection.rollout(model, images), expected)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_distance_is_weighted_by_attention(kind: str) -> None:
-    model, images, maps, p = model_and_maps(kind)
-    places = [(8 * (i // 4), 8 * (i % 4)) for i in range(8)]
-    expected = np.zeros((2, 3, 4))
-    for index in np.ndindex(2, 3, 4):
-        b, layer, head = index
-        for i, (y, x) in enumerate(places):
-            row = maps[b][layer][head][p + i, p:]
-            far = [np.hypot(y - other, x - beside) for other, beside in places]
-            expected[index] += np.dot(row, far) / row.sum() / len(places)
-    close(inspection.attention_distance(model, images), expected)
+@pytest.mark.parametrize("kind", [{"num_registers": 2}, GAP])
+def test_distance_is_weighted_by_attention(kind: dict[str, Any]) -> None:
+    model, images, maps, p = model_and_maps(**kind)
+    places = 8 * np.array(list(np.ndindex(GRID)))
+    far = np.linalg.norm(places[:, None] - places, axis=-1)
+    rows = maps[..., p:, p:]
+    expected = (rows * far).sum(-1) / rows.sum(-1)
+    close(inspection.attention_distance(model, images), expected.mean(-1))
 
 
 def test_entropy_runs_from_one_token_to_all() -> None:
-    model, images, maps, p = model_and_maps("class token")
-    expected = [[[-(h[p:] * np.log(h[p:])).sum(1).mean() for h in m] for m in i] for i in maps]
-    close(inspection.head_entropy(model, images), expected)
+    model, images, maps, p = model_and_maps()
+    rows = maps[..., p:, :]
+    close(inspection.head_entropy(model, images), -(rows * np.log(rows)).sum(-1).mean(-1))
     with torch.no_grad():
         for block in model.blocks:
             block.get_parameter("attn.qkv.weight").zero_()
@@ -87,15 +62,14 @@ def test_entropy_runs_from_one_token_to_all() -> None:
 
 
 def test_prefix_tokens_are_apart() -> None:
-    model, images, maps, p = model_and_maps("registers")
+    model, images, maps, p = model_and_maps(num_registers=2)
     assert inspection.prefix_names(model) == ["class", "register 1", "register 2"]
-    last = [m[-1] for m in maps]
-    shares = [[h[p:, :p].mean(0) for h in m] for m in last]
-    close(inspection.prefix_attention(model, images)[:, 0], shares)
-    rows = [m[:, 0, p:].reshape(-1, *GRID) for m in last]
-    close(inspection.class_attention(model, images)[:, 0], rows)
-    rows = [m[:, p + 6, p:].reshape(-1, *GRID) for m in last]
-    close(inspection.patch_attention(model, images, (1, 2))[:, 0], rows)
+    close(inspection.attention(model, images, [-1, 0]), maps[:, [0, 2]])
+    last = maps[:, -1:]
+    close(inspection.prefix_attention(model, images), last[..., p:, :p].mean(-2))
+    close(inspection.class_attention(model, images), last[..., 0, p:].reshape(2, 1, 4, *GRID))
+    patch = last[..., p + 6, p:].reshape(2, 1, 4, *GRID)
+    close(inspection.patch_attention(model, images, (1, 2)), patch)
 
 
 @pytest.mark.parametrize("build", [small_vit, small_hybrid])
@@ -108,7 +82,7 @@ def test_any_size_and_aspect(build: Callable[[], VisionTransformer]) -> None:
 
 
 FUNCTIONS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
-    "attention": inspection.attention,
+    "attention": lambda model, images: inspection.attention(model, images, None),
     "class_attention": inspection.class_attention,
     "rollout": inspection.rollout,
     "distance": inspection.attention_distance,
@@ -174,8 +148,20 @@ def test_only_asked_layers_are_materialised(monkeypatch: pytest.MonkeyPatch) -> 
     assert (len(shapes), layers) == (3, [3])
 
 
-GAP: dict[str, Any] = {"pool": "gap", "class_token": False}
-MAP: dict[str, Any] = {"pool": "map", "class_token": False}
+@pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout"])
+def test_weights_of_one_layer_exist_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, former = capture.weights, []
+
+    def noted(q: Tensor, k: Tensor) -> Tensor:
+        assert not any(reference() is not None for reference in former)
+        result = weights(q, k)
+        former.append(weakref.ref(result))
+        return result
+
+    monkeypatch.setattr(capture, "weights", noted)
+    monkeypatch.setattr(gradients, "weights", noted)
+    FUNCTIONS[name](small_vit(), random_images(1, 3, 32, 32))
+    assert len(former) == 3
 
 
 @pytest.mark.parametrize(

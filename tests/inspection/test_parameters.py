@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests.inspection.numpy_attention import numbers
 from tests.models.small_models import random_images, small_bit, small_hybrid, small_vit
 from vit import inspection
 from vit.errors import UserError
@@ -12,7 +11,7 @@ from vit.errors import UserError
 
 def test_filters_are_principal_components() -> None:
     model = small_vit()
-    flat = numbers(model)["patch_embed.proj.weight"].reshape(32, -1)
+    flat = model.patch_embed.proj.weight.detach().double().numpy().reshape(32, -1)
     variances, vectors = np.linalg.eigh(np.cov(flat.T))
     filters = inspection.embedding_filters(model, 5)
     assert filters.shape == (5, 3, 8, 8)
@@ -24,7 +23,7 @@ def test_filters_are_principal_components() -> None:
 @pytest.mark.parametrize("slot", [True, False])
 def test_positions_are_compared_without_the_class_token(slot: bool) -> None:
     model = small_vit(image_size=(16, 24), pos_embed_class_slot=slot)
-    table = numbers(model)["pos_embed"][0, int(slot) :]
+    table = model.get_parameter("pos_embed").detach().double().numpy()[0, int(slot) :]
     similarity = inspection.position_similarity(model)
     assert similarity.shape == (2, 3, 2, 3)
     for i, one in enumerate(table):

@@ -1,10 +1,11 @@
-"""Maps of loaded files equal the attentions that transformers returns."""
+"""Maps and relevance follow from the attentions that transformers returns."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.models.small_models import filled
 from vit import inspection
@@ -42,20 +43,30 @@ def test_maps_equal_output_attentions(kind: str, tmp_path: Path) -> None:
     peer.set_attn_implementation("eager")
     model = transformer(load_pretrained(tmp_path)[0])
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        answer = peer.forward(images, output_attentions=True)  # pyright: ignore
-        theirs = torch.stack(answer.attentions, 1)
+    answer = peer.forward(images, output_attentions=True)
+    theirs = torch.stack(answer.attentions, 1)
     ours = inspection.attention(model, images, None)
     assert ours.shape == theirs.shape == (2, 3, 4, *[16 + model.num_prefix_tokens] * 2)
     assert (ours - theirs).abs().max() < 1e-5
     p = {"vit": 1, "deit distilled": 2, "dinov2 with registers": 5}[kind]
     maps = theirs[:, 1:2, :, 0, p:].unflatten(-1, (4, 4))
     assert (inspection.class_attention(model, images, [1]) - maps).abs().max() < 1e-5
+
+    def read(total: Tensor) -> Tensor:
+        row = total[:, :2].mean(1) if kind == "deit distilled" else total[:, 0]
+        if kind == "dinov2 with registers":  # its head reads the class token and the mean
+            row = (row + total[:, p:].mean(1)) / 2
+        return row[:, p:].unflatten(-1, (4, 4))
+
     total = torch.eye(16 + p)
-    for layer in theirs.unbind(1):
+    for layer in theirs.unbind(1):  # arXiv:2005.00928, section 3: A = 0.5 W + 0.5 I
         total = (layer.mean(1) + torch.eye(16 + p)) / 2 @ total
-    row = total[:, :2].mean(1) if kind == "deit distilled" else total[:, 0]
-    if kind == "dinov2 with registers":  # its head reads the class token and the mean
-        row = (row + total[:, p:].mean(1)) / 2
-    difference = inspection.rollout(model, images).flatten(1) - row[:, p:]
-    assert difference.abs().max() < 1e-5
+    assert (inspection.rollout(model, images) - read(total)).abs().max() < 1e-5
+    labels = [4, 1]
+    grads = torch.autograd.grad(answer.logits[range(2), labels].sum(), answer.attentions)
+    total = torch.eye(16 + p)
+    for layer, grad in zip(answer.attentions, grads, strict=True):  # arXiv:2103.15679, eqs. 5-6
+        total = total + (grad * layer).relu().mean(1) @ total
+    expected = read(total)
+    assert expected.std() > 1e-3
+    assert (inspection.gradient_rollout(model, images, labels) - expected).abs().max() < 1e-5

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from vit.reports.predictions import Predictions
@@ -72,6 +73,13 @@ def write_history(path: Path, *, epochs: int = 4, steps: int = 10) -> None:
             if step % steps == 0:
                 scores = {"val/loss": 2.5 / step, "val/acc1": 1 - 1 / step, "val/acc5": 1.0}
                 writer.writerow({**row, **scores})
+
+
+@pytest.fixture
+def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are built, and saved as one pixel: painting takes a quarter of a second each."""
+    pixel = Image.new("RGB", (1, 1))
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **_: pixel.save(file, "PNG"))
 
 
 @pytest.fixture(name="write_history")

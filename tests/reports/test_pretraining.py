@@ -15,6 +15,7 @@ from vit.reports.pretraining import (
     write_pretraining,
 )
 
+pytestmark = pytest.mark.usefixtures("unpainted")
 METRICS = {"val/loss": 2.5, "val/acc1": 0.31}
 METRICS |= {"val/constant_loss": 4.25, "val/constant_acc1": 0.08}
 

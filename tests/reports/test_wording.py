@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from vit.reports.wording import commands, duration, flat, percent
+from vit.reports.wording import commands, duration, percent
 
 
 @pytest.mark.parametrize(
@@ -24,29 +24,6 @@ def test_undefined_is_a_dash():
 )
 def test_durations_start_with_the_largest_unit(seconds, words):
     assert duration(seconds) == words
-
-
-def test_facts_are_flat_and_empty_ones_left_out():
-    summary = {
-        "train_seconds": 83.4,
-        "load_seconds": 3,
-        "parameters": 2687818,
-        "checkpoint": {"weights": "ema", "score": 0.97123456, "file": None},
-        "gpus": [],
-        "sizes": (32, 32),
-        "note": "",
-        "resumed": False,
-    }
-    assert flat(summary) == [
-        ("training time", "1 min 23 s"),
-        ("load time", "3.0 s"),
-        ("parameters", "2,687,818"),
-        ("checkpoint weights", "ema"),
-        ("checkpoint score", "0.971235"),
-        ("sizes", "32, 32"),
-        ("resumed", "no"),
-    ]
-    assert flat(None) == []
 
 
 def test_commands_quote_the_run_and_stay_short_below_the_working_directory(tmp_path, monkeypatch):
