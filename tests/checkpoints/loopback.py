@@ -31,7 +31,6 @@ class Server(ThreadingHTTPServer):
     hashes: bool = True
     lengths: bool = True
     # Headers that are not the content's.
-    stated_length: int | None = None
     content_range: str | None = None
     encoding: str | None = None
     status: int | None = None
@@ -92,8 +91,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.send_response(206 if start or self.server.content_range else 200)
         if self.server.lengths:
-            length = len(data) - start
-            self.send_header("Content-Length", str(self.server.stated_length or length))
+            self.send_header("Content-Length", str(len(data) - start))
         if self.server.encoding:
             self.send_header("Content-Encoding", self.server.encoding)
         if start or self.server.content_range:

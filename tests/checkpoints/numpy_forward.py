@@ -8,6 +8,8 @@ ViT: arXiv:2010.11929, eqs. 1-4. BiT: arXiv:1912.11370; weight standardisation: 
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from scipy.ndimage import zoom
 
 Array = Any
 Weights = dict[str, Array]
@@ -15,16 +17,8 @@ Weights = dict[str, Array]
 
 def conv(x: Array, kernel: Array, stride: int, pads: tuple[tuple[int, int], ...]) -> Array:
     """Correlation of b h w c with kernel i j c d; `pads` for rows and columns."""
-    x = np.pad(x, ((0, 0), *pads, (0, 0)))
-    kh, kw = kernel.shape[:2]
-    rows = (x.shape[1] - kh) // stride + 1
-    cols = (x.shape[2] - kw) // stride + 1
-    out = np.zeros((x.shape[0], rows, cols, kernel.shape[3]))
-    for i in range(kh):
-        for j in range(kw):
-            window = x[:, i : i + stride * rows : stride, j : j + stride * cols : stride]
-            out += window[:, :rows, :cols] @ kernel[i, j]
-    return out
+    windows = sliding_window_view(np.pad(x, ((0, 0), *pads, (0, 0))), kernel.shape[:2], (1, 2))
+    return np.tensordot(windows[:, ::stride, ::stride], kernel, ((3, 4, 5), (2, 0, 1)))
 
 
 def same(shape: tuple[int, ...], kernel: int, stride: int) -> tuple[tuple[int, int], ...]:
@@ -39,12 +33,7 @@ def same(shape: tuple[int, ...], kernel: int, stride: int) -> tuple[tuple[int, i
 def max_pool(x: Array, pads: tuple[tuple[int, int], ...], fill: float) -> Array:
     """3 x 3, stride 2."""
     x = np.pad(x, ((0, 0), *pads, (0, 0)), constant_values=fill)
-    rows, cols = (x.shape[1] - 3) // 2 + 1, (x.shape[2] - 3) // 2 + 1
-    out = np.empty((x.shape[0], rows, cols, x.shape[3]))
-    for r in range(rows):
-        for c in range(cols):
-            out[:, r, c] = x[:, 2 * r : 2 * r + 3, 2 * c : 2 * c + 3].max((1, 2))
-    return out
+    return sliding_window_view(x, (3, 3), (1, 2))[:, ::2, ::2].max((-1, -2))
 
 
 def group_norm(x: Array, scale: Array, bias: Array, eps: float) -> Array:
@@ -86,14 +75,8 @@ def mlp(x: Array, w: Weights, name: str) -> Array:
 
 
 def resized(table: Array, old: tuple[int, int], new: tuple[int, int]) -> Array:
-    """Bilinear with aligned corners: what scipy.ndimage.zoom(order=1) does to the grid."""
-    grid = table.reshape(*old, -1)
-    for axis in (0, 1):
-        at = np.linspace(0, old[axis] - 1, new[axis])
-        low = np.minimum(at.astype(int), old[axis] - 1)
-        high = np.minimum(low + 1, old[axis] - 1)
-        part = (at - low).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
-        grid = grid.take(low, axis) * (1 - part) + grid.take(high, axis) * part
+    """Bilinear with aligned corners, as vit_jax calls SciPy."""
+    grid: Array = zoom(table.reshape(*old, -1), (new[0] / old[0], new[1] / old[1], 1), order=1)
     return grid.reshape(1, new[0] * new[1], -1)
 
 

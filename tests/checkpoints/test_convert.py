@@ -270,9 +270,6 @@ def test_a_format_is_one_module_and_one_row(
     again, report = load_pretrained(tmp_path / "b.toy")
     assert report.format == "toy"
     assert_same(outputs(again.double().eval(), (32, 32)), outputs(model.double(), (32, 32)))
-    with pytest.raises(SystemExit):
-        main(["convert", "--help"])
-    assert "toy a .toy file" in capsys.readouterr().out
 
 
 def test_other_arithmetic_is_said(tmp_path: Path) -> None:
@@ -291,25 +288,6 @@ def test_compare_tells_one_arithmetic_from_another(tmp_path: Path) -> None:
     a, b = (load_file(tmp_path / x / "model.safetensors") for x in "ab")
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert 1e-6 < compare(tmp_path / "a", tmp_path / "b").relative < 1e-1
-
-
-def test_the_command_converts_and_compares(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    native(ViTConfig(**SIZES), tmp_path / "a")
-    assert run([str(tmp_path / "a"), str(tmp_path / "b.npz"), "--to", "google", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["written"] == [str(tmp_path / "b.npz")]
-    assert run([str(tmp_path / "a"), str(tmp_path / "b.npz"), "--compare", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["largest_difference"] == 0
-    native(ViTConfig(**TIMM), tmp_path / "exact")
-    assert run([str(tmp_path / "exact"), str(tmp_path / "d.pth"), "--to", "torchvision"]) == 0
-    heads = ["--to", "native", "--num-heads", "2"]
-    assert run([str(tmp_path / "d.pth"), str(tmp_path / "e"), *heads]) == 0
-    found = inspect_pretrained(tmp_path / "e").config
-    assert isinstance(found, ViTConfig) and found.num_heads == 2
-    arguments = ["--to", "native", "--image-size", "48", "16"]
-    assert run([str(tmp_path / "b.npz"), str(tmp_path / "c"), *arguments]) == 0
-    assert load_pretrained(tmp_path / "c")[0].config.size == (48, 16)
 
 
 EXTRA = {

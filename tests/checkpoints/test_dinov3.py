@@ -13,14 +13,11 @@ from torch import Tensor, nn
 
 from tests.models.small_models import filled
 from vit import inspection
-from vit.checkpoints.building import build_empty
 from vit.checkpoints.convert import convert
 from vit.checkpoints.pretrained import create_model, load_pretrained
-from vit.compute.flops import work
 from vit.errors import UserError
-from vit.models.config import Rotary, ViTConfig
+from vit.models.config import Rotary
 from vit.models.vision_transformer import VisionTransformer
-from vit.models.zoo import model_config
 
 timm = pytest.importorskip("timm")
 transformers = pytest.importorskip("transformers")
@@ -132,37 +129,6 @@ def test_attention_maps_are_those_that_transformers_returns(tmp_path: Path) -> N
     assert inspection.rollout(model, x).shape == (2, 3, 5)
     with pytest.raises(UserError, match="rotary positions alone"):
         inspection.position_similarity(model)
-
-
-@pytest.mark.parametrize(
-    ("entry", "name"),
-    [
-        ("vit_small_patch16_dinov3", "dinov3_s16"),
-        ("vit_small_plus_patch16_dinov3", "dinov3_s16_plus"),
-    ],
-)
-def test_counts_are_timms_and_the_zero_biases(entry: str, name: str) -> None:
-    """3 x width x depth biases of queries, keys and values, which timm's entries are without."""
-    config = model_config(name, num_classes=0)
-    assert isinstance(config, ViTConfig)
-    with torch.device("meta"):
-        peer = timm.create_model(entry, num_classes=0)
-    theirs = sum(p.numel() for p in peer.parameters())
-    ours = sum(p.numel() for p in build_empty(config).parameters())
-    assert ours == work(config).params == theirs + 3 * config.width * config.depth
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("vit_small_patch16_rope_224", "RoPE-ViT"),
-        ("eva02_tiny_patch14_224", "EVA-02"),
-    ],
-)
-def test_other_rotary_positions_are_refused_by_name(name: str, reason: str, tmp_path: Path) -> None:
-    timms(tmp_path, name, {})
-    with pytest.raises(UserError, match=f"{name} has .*{reason}"):
-        loaded(tmp_path)
 
 
 def test_unknown_forms_in_files_are_refused(tmp_path: Path) -> None:

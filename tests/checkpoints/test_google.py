@@ -13,7 +13,7 @@ from tests.checkpoints import numpy_forward
 from tests.checkpoints.checkpoint_peers import assert_same
 from vit.checkpoints import google
 from vit.checkpoints.exporting import NativeInfo
-from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
+from vit.checkpoints.pretrained import load_pretrained
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import build_model
 
@@ -208,15 +208,3 @@ def test_files_without_a_table_have_fixed_positions(tmp_path: Path) -> None:
     full = weights | {"Transformer/posembed_input/pos_embedding": table}
     pixels = images(32, 32)
     assert_same(ours(model.double().eval(), pixels), expected(full, pixels), 1e-6)
-
-
-def test_the_papers_profile_and_input_range_are_chosen(tmp_path: Path) -> None:
-    np.savez(tmp_path / "w.npz", **vit_weights())
-    info = inspect_pretrained(tmp_path / "w.npz")
-    assert isinstance(info.config, ViTConfig)
-    assert info.config.activation == "gelu_tanh"
-    assert info.config.layer_norm_eps == 1e-6
-    assert info.config.pos_resize == "bilinear_corners"
-    assert info.config.num_heads == HEADS
-    assert info.preprocess is not None
-    assert info.preprocess["mean"] == info.preprocess["std"] == [0.5, 0.5, 0.5]

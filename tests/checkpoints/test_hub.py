@@ -1,6 +1,5 @@
 """Weights by address, and publishing them. The only server is one of ours, on 127.0.0.1."""
 
-import json
 import os
 import socket
 import subprocess
@@ -15,7 +14,6 @@ from tests.checkpoints.loopback import COMMIT, Server, url
 from tests.models.small_models import filled
 from vit.checkpoints.hub import fetch
 from vit.checkpoints.native import save_native
-from vit.cli.main import main
 from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.zoo import build_model
@@ -69,22 +67,20 @@ def test_hf_repositories_load_from_a_mirror_and_then_without_it(
         server.files[f"/me/pets/resolve/{COMMIT}/{file.name}"] = file.read_bytes()
     server.files[f"/me/words/resolve/{COMMIT}/README.md"] = b"no weights"
     expected = "vit ['a', 'b'] ['a', 'b']"
-    (refused,) = hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1")
-    assert "HF_HUB_OFFLINE" in refused and "(HF_HOME)" in refused and not server.asked
     addresses = ("hf://me/pets", "hf://me/pets/model.safetensors", "hf://me/words", "hf://me/none")
     whole, file, empty, missing = hf(server, tmp_path, *addresses)
     assert whole == file == expected
     assert empty == "refused: hf://me/words has no model.safetensors or pytorch_model.bin"
     assert missing.startswith("refused: hf://me/none cannot be fetched (404")
     server.files.clear()
-    assert hf(server, tmp_path, "hf://me/pets", HF_HUB_OFFLINE="1") == [expected]
-    cached, unknown = hf(
-        server, tmp_path, "hf://me/pets", "hf://me/others", HF_ENDPOINT="http://127.0.0.1:9"
-    )
+    server.asked.clear()
+    addresses = ("hf://me/pets", "hf://me/others")
+    cached, unknown = hf(server, tmp_path, *addresses, HF_HUB_OFFLINE="1")
+    assert cached == expected and server.asked == []
+    assert "HF_HUB_OFFLINE" in unknown and "(HF_HOME)" in unknown
+    cached, unknown = hf(server, tmp_path, *addresses, HF_ENDPOINT="http://127.0.0.1:9")
     assert cached == expected
-    assert (
-        unknown.startswith("refused: hf://me/others cannot be fetched (") and "HF_HOME" in unknown
-    )
+    assert unknown.startswith("refused: hf://me/others cannot be fetched (")
 
 
 def test_a_hub_that_accepts_and_never_answers_is_given_up(server: Server, tmp_path: Path) -> None:
@@ -111,16 +107,12 @@ def test_without_huggingface_hub_the_extra_is_named(monkeypatch: pytest.MonkeyPa
         fetch("hf://me/pets")
 
 
-def test_a_published_file_classifies_by_its_address(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_published_file_is_loaded_by_its_address(server: Server, tmp_path: Path) -> None:
     model = filled(build_model(TINY))
     extra = {"multilabel": True}
     save_native(tmp_path / "m", model, classes=["a", "b"], preprocess=PREPROCESS, extra=extra)
     server.files["/b/model.safetensors"] = (tmp_path / "m" / "model.safetensors").read_bytes()
-    Image.new("RGB", (20, 20), "red").save(tmp_path / "photo.png")
-    answers = []
-    for name in (str(tmp_path / "m"), "gs://b/model.safetensors"):
-        assert main(["classify", name, str(tmp_path / "photo.png"), "--json"]) == 0
-        answers.append(json.loads(capsys.readouterr().out)[0]["top"])
-    assert answers[0] == answers[1] and vit.load("gs://b/model.safetensors").multilabel
+    image = Image.new("RGB", (20, 20), "red")
+    published = vit.load("gs://b/model.safetensors")
+    assert published.multilabel
+    assert published.predict(image) == vit.load(tmp_path / "m").predict(image)

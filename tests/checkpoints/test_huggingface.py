@@ -168,20 +168,6 @@ def test_attention_without_biases_is_refused_where_nothing_says_that_it_has_none
         load_pretrained(tmp_path, num_heads=4)
 
 
-@pytest.mark.parametrize("relative", [False, True])
-def test_a_bare_beit_is_refused(relative: bool, tmp_path: Path) -> None:
-    """For its relative positions, or for keys without biases, which no rule of ours reads."""
-    position = {True: "use_relative_position_bias", False: "use_absolute_position_embeddings"}
-    config = transformers.BeitConfig(**MLP, **{position[relative]: True})
-    peer: Any = transformers.BeitModel(config)
-    peer.save_pretrained(tmp_path)
-    (tmp_path / "config.json").unlink()
-    torch.save(peer.state_dict(), tmp_path / "weights.pth")
-    for name in ("model.safetensors", "weights.pth"):
-        with pytest.raises(UserError, match="relative positions" if relative else "unexpected"):
-            load_pretrained(tmp_path / name, num_heads=4, layer_norm_eps=1e-12)
-
-
 def test_real_dinov2_tokens_equal_another_engine(shared_weights: Path) -> None:
     np = pytest.importorskip("numpy")
     model, report = load_pretrained(shared_weights)

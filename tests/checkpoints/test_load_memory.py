@@ -12,7 +12,7 @@ from vit.checkpoints.native import save_native
 from vit.models.config import ViTConfig
 
 CONFIG = ViTConfig(
-    image_size=32, patch_size=8, width=768, depth=4, mlp_dim=3072, num_heads=12, activation="gelu"
+    image_size=32, patch_size=8, width=768, depth=2, mlp_dim=3072, num_heads=12, activation="gelu"
 )
 # Writing to clear_refs resets VmHWM, so that imports do not count. Every weight is read once.
 PEAK = """

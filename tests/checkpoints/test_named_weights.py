@@ -26,13 +26,11 @@ from tests.checkpoints.mirror import (
     random_file,
 )
 from vit.checkpoints import published
-from vit.checkpoints.convert import compare, convert
+from vit.checkpoints.convert import convert
 from vit.checkpoints.hub import fetch_published, published_path
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.checkpoints.report import LoadReport
-from vit.compute.candidate import find_model
 from vit.errors import UserError
-from vit.models.zoo import model_config
 
 
 @pytest.fixture
@@ -200,12 +198,3 @@ def test_a_conversion_by_name_keeps_the_positions_of_the_file(
     assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
     prepared = json.loads((tmp_path / "name" / "preprocessor_config.json").read_text())
     assert prepared["crop_size"] == {"height": 224, "width": 224}
-    assert compare(BACKBONE, tmp_path / "name").relative == 0
-
-
-@pytest.mark.parametrize("name", ["facebook/deit-tiny-patch16-224", "timm/deit_tiny_patch16_224"])
-def test_a_repository_of_the_hub_is_a_name_everywhere(name: str, mirror: Mirror) -> None:
-    assert find_model(name).name == "deit_ti16.fb_in1k"
-    with pytest.raises(UserError, match=r"deit_ti16\.fb_in1k cannot be fetched"):
-        vit.create_model(name)
-    assert vit.create_model("ViT-Ti/16").config == model_config("vit_ti16")  # no weights are meant

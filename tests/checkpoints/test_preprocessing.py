@@ -11,11 +11,9 @@ import torch
 from PIL import Image
 
 import vit
-from tests.checkpoints.mirror import CLASSIFIER
 from vit.checkpoints.convert import convert
 from vit.checkpoints.native import save_native
 from vit.checkpoints.preprocessing import Inexpressible, from_huggingface, from_timm
-from vit.checkpoints.published import table
 from vit.errors import UserError
 from vit.inference.transforms import ImageTransform
 from vit.preprocessing import Preprocess
@@ -82,11 +80,6 @@ def test_a_setting_of_hugging_face_that_is_not_done_is_named(setting: str, value
         from_huggingface({**values, setting: value}, (32, 32))
 
 
-def test_a_shortest_edge_without_a_crop_is_named() -> None:
-    with pytest.raises(Inexpressible, match="do_center_crop=False with a shortest edge"):
-        from_huggingface({**CROP, "do_center_crop": False}, (32, 32))
-
-
 @pytest.mark.parametrize(
     ("setting", "value"),
     [("interpolation", "lanczos"), ("interpolation", "nearest"), ("crop_mode", "border")],
@@ -122,16 +115,3 @@ def test_weights_load_and_only_images_are_refused(
         assert "\n" not in str(raised.value)
         vit.create_model(pretrained=folder)
         assert f"prepared is not taken over: {name}={value!r}" in capsys.readouterr().err
-
-
-def test_a_name_prepares_images_as_timm_does() -> None:
-    timm = pytest.importorskip("timm")
-    row = table()[CLASSIFIER]
-    assert row.timm is not None and row.crop_fraction == 0.9
-    config = timm.data.resolve_data_config({}, pretrained_cfg=_cfg(timm, row.timm))
-    expected = timm.data.create_transform(**config)(Image.fromarray(PIXELS))
-    torch.testing.assert_close(prepared(row.preprocess()), expected, rtol=0, atol=1e-6)
-
-
-def _cfg(timm: Any, name: str) -> dict[str, Any]:
-    return timm.models.get_pretrained_cfg(name).to_dict()

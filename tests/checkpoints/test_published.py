@@ -284,10 +284,7 @@ def test_a_file_of_dinov3_is_completed_by_its_row(name: str, tmp_path: Path) -> 
 
 
 def test_licences_with_terms_of_their_own_are_said() -> None:
-    row = ROWS["dinov3_s16.lvd1689m"]
-    assert row.gated and row.terms.startswith("dinov3-license, WITH TERMS OF ITS OWN")
-    assert "https://ai.meta.com/resources/models-and-libraries/dinov3-license" in row.terms
-    assert ROWS["dinov2_s14.lvd142m"].terms == "apache-2.0"
     assert all(row.gated == row.architecture.startswith("dinov3_") for row in ROWS.values())
+    assert "WITH TERMS OF ITS OWN" in ROWS["dinov3_s16.lvd1689m"].terms
+    assert ROWS["dinov2_s14.lvd142m"].terms == "apache-2.0"
     assert find("facebook/dinov3-vitb16-pretrain-lvd1689m").name == "dinov3_b16.lvd1689m"
-    assert find("vit_large_patch16_dinov3").name == "dinov3_l16.lvd1689m"

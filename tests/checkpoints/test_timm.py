@@ -118,28 +118,11 @@ def test_description_gives_classes_and_preprocessing(tmp_path: Path) -> None:
     assert isinstance(info.config, ViTConfig) and info.config.num_heads == 4
 
 
-@pytest.mark.parametrize(
-    "architecture", ["vit_medium_patch16_gap_256", "vit_base_patch16_224_miil"]
-)
-@pytest.mark.parametrize("qkv_bias", [None, True, False])
-def test_attention_with_and_without_biases_is_what_the_file_and_its_description_say(
-    architecture: str, qkv_bias: bool | None, tmp_path: Path
-) -> None:
-    arguments = {**SMALL} if qkv_bias is None else {**SMALL, "qkv_bias": qkv_bias}
-    peer = filled(timm.create_model(architecture, num_classes=5, **arguments))
-    path = saved(peer, tmp_path, architecture=architecture, model_args=arguments)
-    ours, _ = load_pretrained(path)
-    assert_same(
-        outputs(ours.double().eval(), (32, 32)), outputs(peer.double(), (32, 32)), tolerance=1e-9
-    )
-    bare = tmp_path / "weights.pth"
-    torch.save(peer.state_dict(), bare)
-    (tmp_path / "config.json").unlink()
-    if qkv_bias:
-        load_pretrained(bare, num_heads=2)
-    else:  # ViTs with norms behind their branches have the same tensors
-        with pytest.raises(UserError, match="attention without biases of q, k and v"):
-            load_pretrained(bare, num_heads=2)
+def test_biases_in_the_description_count_more_than_the_entrys(tmp_path: Path) -> None:
+    name, arguments = "vit_base_patch16_224_miil", {**SMALL, "qkv_bias": True}
+    peer = filled(timm.create_model(name, num_classes=5, **arguments))
+    ours, _ = load_pretrained(saved(peer, tmp_path, architecture=name, model_args=arguments))
+    assert_same(outputs(ours.double().eval(), (32, 32)), outputs(peer.double(), (32, 32)))
 
 
 def test_a_file_that_lacks_biases_which_its_description_has_is_refused(tmp_path: Path) -> None:
@@ -158,13 +141,3 @@ def test_registers_beside_a_distillation_token_are_refused(tmp_path: Path) -> No
     torch.save(model.state_dict(), tmp_path / "weights.pth")
     with pytest.raises(UserError, match="registers beside a distillation token"):
         load_pretrained(tmp_path / "weights.pth")
-
-
-def test_a_bare_file_without_positions_needs_the_users_word(tmp_path: Path) -> None:
-    peer = filled(timm.create_model("vit_base_patch16_224", **SMALL, pos_embed="none"))
-    torch.save(peer.state_dict(), tmp_path / "w.pth")
-    options = {"num_heads": 2, "image_size": 32}
-    with pytest.raises(UserError, match=r"rotary positions.*pos_embed='none'"):
-        load_pretrained(tmp_path / "w.pth", **options)
-    ours, _ = load_pretrained(tmp_path / "w.pth", pos_embed="none", **options)
-    assert_same(outputs(ours.double().eval(), (32, 32)), outputs(peer.double(), (32, 32)))

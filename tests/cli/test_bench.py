@@ -31,21 +31,14 @@ def test_the_share_of_the_limit_is_operations_over_time(vit: Vit) -> None:
 
 def test_several_models_share_the_rounds_and_one_table(vit: Vit) -> None:
     models = ("vit_ti16", "torchvision/resnet18")
-    found = json.loads(vit("bench", models[0], "--batch-size", 1, 2, *QUICK, models[1]).out)
+    found = json.loads(vit("bench", *models, "--batch-size", 1, 2, *QUICK).out)
     assert [report["model"] for report in found] == list(models)
-    [alone] = [json.loads(vit("bench", models[0], "--batch-size", 1, *QUICK).out)]
-    assert set(alone) == set(found[0]) == set(found[1])
-    assert [row["batch_size"] for row in found[1]["rows"]] == [1, 2]
     for report in found:
-        assert 0 < report["limit_flops_per_second"]["fp32"]
+        assert [row["batch_size"] for row in report["rows"]] == [1, 2]
         assert report["suggestion"] in report["rows"]
-    done = vit("bench", *models, "--batch-size", 1, 2, *QUICK[:-1])
-    lines = done.out.splitlines()
-    assert lines[0].startswith("2 models in turns, inference, on ")
-    assert lines[2].split()[:3] == ["model", "precision", "batch"]
+    lines = vit("bench", *models, "--batch-size", 1, 2, *QUICK[:-1]).out.splitlines()
     assert [line.split(",")[0] for line in lines[4:8]] == [m for m in models for _ in range(2)]
     assert len({len(line) for line in lines[4:8]}) == 1
-    assert done.out.count("best here: fp32 with batches of") == 2
 
 
 @pytest.mark.parametrize(

@@ -48,29 +48,24 @@ def test_an_unreadable_picture_is_named_or_skipped(vit: Vit, model: Path, photos
     assert "1 of 12 pictures were skipped" in done.err
 
 
-@pytest.mark.parametrize("argument", ["nothing.jpg", "empty"])
-def test_nothing_to_classify_is_a_clear_error(vit: Vit, model: Path, argument: str) -> None:
+def test_an_empty_folder_is_named(vit: Vit, model: Path) -> None:
     Path("empty").mkdir()
-    done = vit("classify", model, argument)
-    assert done.status == 2
-    assert argument in done.err
+    done = vit("classify", model, "empty")
+    assert done.status == 2 and "empty" in done.err
 
 
-@pytest.mark.parametrize("json_", [False, True])
+@pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_answers_before_an_unreadable_picture_are_printed(
-    json_: bool, vit: Vit, model: Path, photos: Path
+    flags: tuple[str, ...], vit: Vit, model: Path, photos: Path
 ) -> None:
     good = [photos / "red" / f"{i:02}.jpg" for i in range(3)] * 14
     (photos / "broken.jpg").write_bytes(b"<html>")
-    done = vit(
-        "classify", model, *good, photos / "broken.jpg", good[0], "--top", 2, *["--json"] * json_
-    )
+    done = vit("classify", model, *good, photos / "broken.jpg", good[0], "--top", 2, *flags)
     assert done.status == 2 and done.err.count("\n") == 1 and "broken.jpg" in done.err
-    if json_:
+    if flags:
         assert [row["image"] for row in json.loads(done.out)] == [str(path) for path in good]
     else:
         assert [line for line in done.out.splitlines() if "%" not in line] == list(map(str, good))
-        assert done.out.count("%") == 2 * len(good)
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
@@ -84,11 +79,3 @@ def test_outputs_that_are_not_finite_are_refused(
     done = vit("classify", "nan", photos / "red" / "00.jpg", *flags)
     assert done.status == 2 and "nan" not in done.out.lower()
     assert done.err.count("\n") == 1 and "outputs are not finite numbers" in done.err
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("x" * 300, "File name too long"), ("", "'' names no model; give a run")]
-)
-def test_an_impossible_model_is_one_line(name: str, message: str, vit: Vit, photos: Path) -> None:
-    done = vit("classify", name, photos / "red" / "00.jpg")
-    assert done.status == 2 and message in done.err and done.err.count("\n") == 1

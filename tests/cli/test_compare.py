@@ -10,10 +10,12 @@ from PIL import Image
 
 from tests.command import Vit
 from vit import console
+from vit.checkpoints.native import save_native
 from vit.compute.comparison import training_rows
 from vit.compute.table6 import AVERAGE, TABLE6
 from vit.compute.trainings import Comparison
 from vit.models.config import ViTConfig
+from vit.models.zoo import build_model
 
 TINY = ViTConfig(
     image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=1, num_classes=3
@@ -43,51 +45,41 @@ def a_run(folder: Path, *, accuracy: float | None = 0.875, **recipe: Any) -> Pat
     return folder
 
 
-def test_models_are_found_by_every_spelling(vit: Vit) -> None:
-    found = rows(vit, "ViT-B/16", "R50+ViT-B/16", "resnet50x1", "--image-size", "224", "192x256")
-    assert [row["model"] for row in found] == ["vit_b16"] * 2 + ["r50_vit_b16"] * 2 + [
-        "bit_r50x1"
-    ] * 2
-    assert [row["image_size"] for row in found[:2]] == [[224, 224], [192, 256]]
+def test_each_size_of_a_model_is_a_row(vit: Vit) -> None:
+    found = rows(vit, "ViT-B/16", "--image-size", "224", "192x256")
+    assert [(row["model"], row["image_size"]) for row in found] == [
+        ("vit_b16", [224, 224]),
+        ("vit_b16", [192, 256]),
+    ]
     assert found[0]["params"] == 86_567_656
     assert found[0]["flops"] == 2 * found[0]["macs"] == 35_127_656_448
     assert found[0]["activation_bytes"] > 5 * found[0]["activation_bytes_checkpointing"]
+    assert "largest_batch" not in found[0]
 
 
 def test_precision_classes_and_memory_change_the_row(vit: Vit) -> None:
     [base] = rows(vit, "vit_s16", "--memory", "24")
     [full] = rows(vit, "vit_s16", "--memory", "24", "--precision", "fp32")
     [more] = rows(vit, "vit_s16", "--memory", "48", "--classes", "10")
-    [card] = rows(vit, "vit_s16", "--device", "l4")
     assert full["activation_bytes"] > 1.5 * base["activation_bytes"]
     assert more["params"] == base["params"] - 990 * 385
     assert more["largest_batch"] > 2 * base["largest_batch"]
-    assert card["largest_batch"] == base["largest_batch"]  # an L4 has 24 GiB
     assert base["largest_batch_checkpointing"] > base["largest_batch"]
-    assert "largest_batch" not in rows(vit, "vit_s16")[0]
 
 
 def test_the_table_is_aligned_and_has_units(vit: Vit) -> None:
-    lines = vit("compare", "vit_b16", "bit_r50x1").out.splitlines()
-    names, units, first, second = lines[:4]
-    assert names.split()[:3] == ["model", "image", "params"]
+    names, units, first, second, *_ = vit("compare", "vit_ti16", "vit_s16").out.splitlines()
     assert units.split() == ["px", "M", "G/image"] + ["GFLOP/image"] * 2 + ["MiB/image"] * 2
-    assert len(names) == len(first) == len(second)
-    assert "35.13" in first and "8.178" in second
-    assert max(map(len, lines)) <= 100
+    assert len(names) == len(first) == len(second) <= 100
 
 
 def test_all_rows_of_table_6_come_in_order(vit: Vit) -> None:
     found = rows(vit, "--recipe", "jft")
     assert [(row["model"], row["epochs"]) for row in found] == [(p.model, p.epochs) for p in TABLE6]
     for row, point in zip(found, TABLE6, strict=True):
-        assert row["paper_exaflops"] == point.exaflops
-        assert row["ratio"] == pytest.approx(row["exaflops"] / point.exaflops)
         assert row["exaflops"] == pytest.approx(row["training_flops"] * row["images"] / 1e18)
+        assert row["ratio"] == pytest.approx(row["exaflops"] / point.exaflops)
         assert row["images"] == point.epochs * 303e6
-        assert {"params", "flops"} <= set(row)
-        assert 0.97 <= row["ratio"] < 1.0363
-    assert "docs/compute.md" in vit("compare", "--recipe", "jft").out
 
 
 def test_other_models_images_and_classes_can_be_put_in(vit: Vit) -> None:
@@ -119,7 +111,6 @@ def test_a_recipe_of_steps_counts_its_processes(vit: Vit, tmp_path: Path) -> Non
     assert (row["images"], row["epochs"], row["image_size"]) == (10_000, None, [32, 64])
     assert row["exaflops"] == pytest.approx(1e4 * (row["flops"] + 2 * 192 * 10) / 1e18)
     assert rows(vit, "--recipe", recipe, "--processes", "8")[0]["images"] == 80_000
-    assert "50 steps of 200 images, one process" in vit("compare", "--recipe", recipe).out
     [longer] = rows(vit, "--recipe", recipe, "--epochs", "2")
     assert (longer["images"], longer["epochs"]) == (90_000, 2)
 
@@ -132,8 +123,6 @@ def test_days_and_price_follow_from_the_device(vit: Vit) -> None:
     assert row["cost"] == pytest.approx(days * 24 * 2.5)
     [assumed] = rows(vit, *args[:-2])
     assert assumed["device_days"] == pytest.approx(days * 0.5 / 0.4) and "cost" not in assumed
-    text = " ".join(vit("compare", *args).out.split())
-    assert "50% (--utilisation) of its peak 989.4 TFLOP/s of dense bf16 (H100 data sheet" in text
 
 
 def test_a_run_is_counted_by_the_images_it_saw(vit: Vit, tmp_path: Path) -> None:
@@ -147,12 +136,7 @@ def test_a_run_is_counted_by_the_images_it_saw(vit: Vit, tmp_path: Path) -> None
     assert rows(vit, "--runs", frozen)[0]["exaflops"] < 0.5 * row["exaflops"]
 
 
-def test_a_run_or_its_model_can_be_compared_like_a_named_model(
-    vit: Vit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from vit.checkpoints.native import save_native
-    from vit.models.zoo import build_model
-
+def test_a_model_directory_is_compared_like_a_named_model(vit: Vit, tmp_path: Path) -> None:
     save_native(tmp_path / "model", build_model(TINY), classes=None, preprocess=None, extra={})
     [row] = rows(vit, tmp_path / "model")
     assert (row["classes"], row["image_size"]) == (3, [16, 16])
@@ -161,12 +145,13 @@ def test_a_run_or_its_model_can_be_compared_like_a_named_model(
 
 def test_accuracy_is_drawn_against_compute(vit: Vit, tmp_path: Path) -> None:
     run = a_run(tmp_path / "mine", data={"dataset": "cifar10"})
-    done = vit(
-        "compare", "--recipe", "jft", "--runs", run, "--figure", tmp_path / "x.png", "--json"
-    )
-    assert len(json.loads(done.out)) == 19
-    assert done.err == f"figure: {tmp_path / 'x.png'}\n"
+    figure = ("--figure", tmp_path / "x.png")
+    done = vit("compare", "--recipe", "jft", "vit_b32", "--runs", run, *figure, "--json")
+    assert len(json.loads(done.out)) == 2
     assert Image.open(tmp_path / "x.png").size == (1152, 736)
+    unscored = a_run(tmp_path / "other", accuracy=None)
+    done = vit("compare", "--runs", unscored, *figure)
+    assert done.status == 2 and "none of the runs has a top-1 accuracy" in done.err
 
 
 def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
@@ -189,9 +174,7 @@ def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
     [
         ("", "nothing to compare: name a model"),
         ("vit_b17", "unknown model 'vit_b17'; did you mean 'vit_b16'"),
-        ("torchvision/resnet5", "did you mean 'torchvision/resnet50'"),
         ("vit_b16 --image-size 225", "vit_b16: image_size=225x225 is not a multiple of patch_size"),
-        ("vit_b16 --classes 0", "0 is not a whole number of at least 1"),
         ("vit_b16 --device h101", "unknown device 'h101'; did you mean 'h100'?"),
         ("--recipe transfer/vit", "leaves the model to you"),
         ("--recipe jft vit_s16", "vit_s16 is not in Table 6 of the paper: say how long"),
@@ -204,7 +187,6 @@ def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
         ("--runs nowhere", "nowhere is not the directory of a finished run"),
         ("vit_b16 --runs nowhere", "--runs beside models needs a --recipe"),
         ("vit_b16 --figure x.png", "--figure draws accuracy against compute"),
-        ("--recipe jft --figure x.jpg", "--figure x.jpg must end in .png"),
         ("vit_b16 --accuracy pets", "--accuracy needs --figure"),
     ],
 )
@@ -213,12 +195,6 @@ def test_a_mistake_is_one_line(vit: Vit, args: str, message: str) -> None:
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith("vit: ") and done.err.count("\n") == 1
     assert message in done.err
-
-
-def test_a_run_without_accuracy_cannot_be_drawn(vit: Vit, tmp_path: Path) -> None:
-    run = a_run(tmp_path / "mine", accuracy=None)
-    done = vit("compare", "--runs", run, "--figure", tmp_path / "x.png")
-    assert done.status == 2 and "none of the runs has a top-1 accuracy" in done.err
 
 
 def test_a_broken_recipe_is_one_line(vit: Vit, tmp_path: Path) -> None:

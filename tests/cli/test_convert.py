@@ -12,7 +12,6 @@ from tests.checkpoints.checkpoint_peers import assert_same, outputs
 from tests.command import Vit
 from tests.models.small_models import filled
 from vit.checkpoints.native import load_native
-from vit.models.config import ViTConfig
 
 SMALL: dict[str, Any] = {"depth": 1, "width": 64, "num_heads": 2, "mlp_dim": 96, "num_classes": 3}
 SIGLIP: dict[str, Any] = {**SMALL, "image_size": 64, "patch_size": 32, "width": 768}
@@ -63,22 +62,6 @@ def test_a_refusal_names_the_option_that_resolves_it(
     assert json.loads(compared.out)["largest_difference"] == 0
 
 
-def test_a_hugging_face_state_dict_is_converted_with_the_options_that_it_needs(
-    vit: Vit, tmp_path: Path
-) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTMSNConfig(
-        hidden_size=64, num_hidden_layers=1, num_attention_heads=4, image_size=32, patch_size=8
-    )
-    torch.save(transformers.ViTMSNModel(config).state_dict(), tmp_path / "w.pth")
-    command = ["convert", tmp_path / "w.pth", tmp_path / "out", "--to", "native"]
-    asked = "give --set num_heads=... and --set layer_norm_eps=..."
-    assert asked in vit(*command).err
-    assert vit(*command, "--set", "num_heads=4", "--set", "layer_norm_eps=1e-6").status == 0
-    found = load_native(tmp_path / "out")[0].config
-    assert isinstance(found, ViTConfig) and (found.num_heads, found.layer_norm_eps) == (4, 1e-6)
-
-
 @pytest.mark.parametrize(
     ("typed", "named"),
     [
@@ -96,21 +79,3 @@ def test_a_field_or_value_that_cannot_be_is_refused_in_one_line(
     done = vit("convert", tmp_path / "w.pth", tmp_path / "out", "--to", "native", *typed)
     assert done.status == 2 and named in done.err and done.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("library", ["huggingface", "timm"])
-def test_classify_answers_alike_for_a_directory_of_another_library(
-    library: str, vit: Vit, tmp_path: Path, photos: Path
-) -> None:
-    from vit.checkpoints.native import save_native
-    from vit.preprocessing import Preprocess
-
-    model = filled(package.create_model("vit_b16", **SMALL, image_size=32, activation="gelu"))
-    preprocess = Preprocess(image_size=(32, 32), crop_fraction=1.0).to_dict()
-    save_native(tmp_path / "ours", model, classes=["a", "b", "c"], preprocess=preprocess, extra={})
-    theirs = tmp_path / "their model"
-    assert vit("convert", tmp_path / "ours", theirs, "--to", library).status == 0
-    picture = photos / "red" / "00.jpg"
-    done = vit("classify", theirs, picture, "--json")
-    assert done.status == 0 and done.err == ""
-    assert done.out == vit("classify", tmp_path / "ours", picture, "--json").out

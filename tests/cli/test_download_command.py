@@ -89,50 +89,25 @@ def test_commands_take_a_name(mirror: Mirror, vit: Vit, photos: Path) -> None:
 
 
 def test_what_a_model_costs_needs_no_download(mirror: Mirror, vit: Vit) -> None:
-    done = vit("compare", CLASSIFIER, IN21K, "vit_ti16", BACKBONE, "--json")
+    done = vit("compare", CLASSIFIER, IN21K, BACKBONE, "--json")
     assert done.status == 0, done.err
     params = [row["params"] for row in json.loads(done.out)]
-    assert params[0] == params[2] == 5_717_416
-    assert params[1] == 5_717_416 + 20_843 * 193
-    assert params[3] == 22_013_800 - 1000 * 385
+    assert params == [5_717_416, 5_717_416 + 20_843 * 193, 22_013_800 - 1000 * 385]
     done = vit("compare", "--recipe", "finetune", "--json")
     assert done.status == 0, done.err
     assert BACKBONE in done.out and mirror.asked == []
 
 
-def test_a_run_starts_from_a_name(mirror: Mirror, vit: Vit, photos: Path) -> None:
-    mirror.put(IN21K)
-    small = ("--data.image_size=32", "--data.loading.num_workers=0", "--trainer.accelerator=cpu")
-    done = vit(
-        "fit", "-c", "finetune", "--data.root", photos, "--model.pretrained", IN21K, *small,
-        "--trainer.max_steps=1",
-    )  # fmt: skip
-    assert done.status == 0, done.err
-    assert "head: zeros for 3 classes, the file has 21843" in done.err
-    assert f"pretrained: {IN21K}" in Path("runs/my photos/config.yaml").read_text()
-    assert vit("test", "runs/my photos").status == 0
-
-
-def test_finetune_works_as_typed_and_null_is_random_weights(
+def test_finetune_of_null_is_random_weights_and_another_model_names_its_own(
     mirror: Mirror, vit: Vit, photos: Path
 ) -> None:
-    """But for the size of the images and the number of steps, which the test's time limits."""
     mirror.put(BACKBONE)
-    short = ("--data.image_size=28", "--trainer.max_steps=1", "--trainer.accelerator=cpu")
-    done = vit("fit", "-c", "finetune", "--data.root", photos, *short)
-    assert done.status == 0, done.err
-    assert f"{BACKBONE}: 127.0.0.1, 88 MB, licence apache-2.0" in done.err.splitlines()
-    assert "head: zeros for 3 classes, the file has no head" in done.err
-    described = json.loads(Path("runs/my photos/model/config.json").read_text())
-    assert described["preprocess"]["mean"] == [0.485, 0.456, 0.406]
-    config = Path("runs/my photos/config.yaml").read_text()
-    assert f"pretrained: {BACKBONE}" in config
+    fit = ("fit", "-c", "finetune", "--data.root", photos, "--trainer.accelerator=cpu")
     null = ("--model.pretrained=null", "--model.name=vit_ti16", "--data.image_size=32")
-    done = vit("fit", "-c", "finetune", "--data.root", photos, *short, *null, "--run_dir=null")
+    done = vit(*fit, "--trainer.max_steps=1", *null)
     assert done.status == 0, done.err
-    assert "loaded" not in done.err and "5.5 million parameters" in done.err
-    assert len(mirror.asked) == 1
-    other = vit("fit", "-c", "finetune", "--data.root", photos, "--model.name=vit_ti16")
+    assert "5.5 million parameters" in done.err and mirror.asked == []
+    other = vit(*fit, "--model.name=vit_ti16")
     assert other.status == 2
     assert "is not a vit_ti16: it has patch_size=14" in other.err
     assert "published weights of vit_ti16: vit_ti16.augreg_in21k_ft_in1k" in other.err

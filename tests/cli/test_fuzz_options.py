@@ -117,7 +117,7 @@ def same(value: Any, text: str) -> bool:
     return value == read
 
 
-@cases(120)
+@cases(80)
 @given(name=st.sampled_from(NAMES), text=VALUES)
 def test_a_value_is_refused_in_one_line_or_stands_in_the_configuration(
     name: str, text: str

@@ -24,12 +24,6 @@ COMMANDS = [
     ("convert nowhere x --to tim", ["--to", "'tim'"]),
     ("models --jsno", ["--jsno"]),
 ]
-TOO_SMALL = (
-    "trainer.accumulate_grad_batches=0 trainer.check_val_every_n_epoch=0 "
-    "trainer.gradient_clip_val=-1 trainer.limit_train_batches=0 trainer.limit_test_batches=0 "
-    "trainer.max_time=00:00:00:00 trainer.log_every_n_steps=-1 trainer.max_epochs=0 "
-    "trainer.val_check_interval=0"
-).split()
 OPTIONS = [
     ("--model.optimzer.lr 3", ["model.optimzer.lr", "'model.optimizer'"]),
     ("--data.rot x", ["data.rot", "'data.root'"]),
@@ -42,11 +36,9 @@ OPTIONS = [
     ("--model.architecture.widht 3", ["'width'"]),
     ("--model.architecture.depth=true", ["depth", "whole number"]),
     ("--model.architecture={name: x}", ["model.architecture.name=x", "model.name"]),
-    ("--model.architecture={num_classes: 2}", ["num_classes=2", "data.root"]),
     ("--model.architecture.in_channels 1", ["in_channels=1", "data.channels"]),
     ("--model.name vit_b61 --model.architecture=null", ["'vit_b61'", "'vit_b16'"]),
     ("--model.optimizer SGDD", ["model.optimizer", "SGDD"]),
-    ("--model.optimizer.lr abc", ["model.optimizer", "lr", "abc"]),
     ("--model.optimizer.lr=.nan", ["model.optimizer", "lr=nan"]),
     ("--model.optimizer torch.optim.LBFGS", ["model.optimizer", "LBFGS"]),
     ("--model.mixing.mixup=-1", ["mixup=-1"]),
@@ -56,14 +48,14 @@ OPTIONS = [
     ("--data.root=", ["root=''"]),
     ("--final_split tset", ["final_split", "tset", "'test'"]),
     ("--task [1]", ["task '[1]'"]),
-    ("--seed_everything=-1", ["seed_everything", "-1"]),
     ("--trainer.max_epochs ten", ["trainer.max_epochs", "ten"]),
     ("--trainer.strategy foo", ["strategy='foo'"]),
     ("--trainer.strategy=ddp_spawn", ["strategy=ddp_spawn", "ddp"]),
     ("--trainer.devices 0", ["devices='0'"]),
     ("--trainer.accelerator=tpu", ["torch_xla"]),
     ("--trainer.limit_train_batches=1.5", ["limit_train_batches", "1.5"]),
-    *((f"--{name}", [name]) for name in TOO_SMALL),
+    ("--trainer.max_time=00:00:00:00", ["trainer.max_time=00:00:00:00"]),
+    ("--trainer.gradient_clip_val=-1", ["trainer.gradient_clip_val=-1"]),
     ("--model.name=vit_b16", ["--model.name", "width", "--model.architecture null"]),
     ("--trainer.logger WandbLogger", ["WandbLogger", "pip install"]),
     ("--trainer.callbacks=foo.Bar", ["trainer.callbacks", "foo.Bar"]),
@@ -148,10 +140,8 @@ def test_a_mistake_in_a_recipe_is_one_line(vit: Vit, text: str, parts: list[str]
 @pytest.mark.parametrize(
     "option",
     [
-        "--model.schedule.warmup_steps=-1",
         "--model.learning.layer_decay=2",
         "--data.splits.val_fraction=1",
-        "--data.sampling.repeats=0",
         "--trainer.max_epochs=0",
         "--trainer.callbacks={class_path: vit.training.callbacks.EMA, init_args: {decay: 2}}",
     ],
@@ -169,10 +159,6 @@ def test_an_epoch_shorter_than_an_interval_is_one_line(vit: Vit) -> None:
     done = vit(*args, "--trainer.limit_train_batches=0.1")
     assert done.status == 2
     assert "limit_train_batches" in done.err.splitlines()[-1]
-
-
-def test_a_wrong_value_does_not_suggest_another_option(vit: Vit) -> None:
-    assert "did you mean" not in vit("fit", "-c", "quickstart", "--model.schedule.decay=x").err
 
 
 def test_a_truncated_image_is_named_and_can_be_skipped(vit: Vit, photos: Path) -> None:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from tests.command import TINY, Vit
 from vit.errors import UserError
@@ -158,24 +157,6 @@ def test_orphans_of_a_killed_writer_go_and_other_hidden_files_stay(here: Path) -
     with RunDirectory.open(options("run")):
         assert os.listdir(folder / "checkpoints") == [".keep"]
         assert sorted(os.listdir(folder)) == [".lock", "checkpoints", "config.yaml"]
-
-
-def test_a_forked_worker_does_not_keep_the_lock_of_a_killed_owner(here: Path, deadline) -> None:
-    code = (
-        "import os, time; from filelock import FileLock\n"
-        "FileLock('lock').acquire()\n"
-        "if os.fork(): print(flush=True)\n"
-        "time.sleep(600)"
-    )
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as owner:
-        try:
-            assert owner.stdout is not None and owner.stdout.readline()
-            owner.kill()
-            with FileLock(here / "lock", timeout=deadline(10)):
-                pass
-        finally:
-            os.killpg(owner.pid, 9)
 
 
 def test_a_start_that_failed_can_be_repeated_and_corrected(

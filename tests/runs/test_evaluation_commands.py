@@ -2,20 +2,23 @@
 
 import json
 import shutil
+import statistics
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.neighbors import NearestNeighbors
+from PIL import Image
 
 from tests.command import TINY, Vit
 from vit.checkpoints.native import save_native
 from vit.cli.frozen import bench_parser, open_bench
 from vit.data.folder import load_folder
 from vit.data.options import Loading, Splitting
+from vit.evaluation.fewshot import few_shot_accuracy
 from vit.evaluation.frozen import Bench
+from vit.evaluation.knn import knn_accuracy
+from vit.evaluation.probe import probe_accuracy
 from vit.inference.classifier import load
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
@@ -44,26 +47,20 @@ def model(tmp_path: Path) -> Path:
     return save_model(tmp_path / "model", classes=CLASSES)
 
 
-def features(model: Path, photos: Path, tanh: bool) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Of the splits without val, image by image, in float64."""
+def features(model: Path, photos: Path, tanh: bool) -> tuple[Any, Any]:
+    """And labels, of train and test, without val; image by image, in float64."""
     classifier = load(model)
-    splits, parts = load_folder(photos, Splitting(val_fraction=0.0)), {}
+    splits, parts = load_folder(photos, Splitting(val_fraction=0.0)), []
     for split in ("train", "test"):
         images, rows = splits.get(split), []
         for path in images.items:
-            batch = torch.stack([classifier.preprocess(open_rgb(path))])
+            batch = torch.stack([classifier.preprocess(Image.open(path).convert("RGB"))])
             with torch.no_grad():
                 tokens = classifier.model.features(classifier.preprocess.normalize(batch))
                 pooled = classifier.model.pool(tokens)
                 rows.append(classifier.model.pre_logits(pooled) if tanh else pooled)
-        parts[split] = torch.cat(rows).double().numpy(), images.labels
-    return parts
-
-
-def open_rgb(path: str):
-    from PIL import Image
-
-    return Image.open(path).convert("RGB")
+        parts.append((torch.cat(rows).double().numpy(), images.labels))
+    return parts[0], parts[1]
 
 
 def result(vit: Vit, *args: object) -> dict:
@@ -72,59 +69,27 @@ def result(vit: Vit, *args: object) -> dict:
     return json.loads(done.out)
 
 
-def test_few_shots_are_the_closed_form_on_the_models_features(
-    vit: Vit, model: Path, photos: Path
-) -> None:
-    found = result(vit, "fewshot", model, "--data", photos, "--shots", 2, 5)
-    (x, y), (queries, truth) = features(model, photos, tanh=True).values()
-    for row, shots in zip(found["rows"], (2, 5), strict=True):
-        accuracies = []
-        for seed in range(3):
-            rng = np.random.default_rng(seed)
-            chosen = np.concatenate(
-                [rng.permutation(np.where(y == k)[0])[:shots] for k in range(3)]
-            )
-            mean, std = x[chosen].mean(0), x[chosen].std(0) + 1e-5
-            design, test = (
-                np.pad((part - mean) / std, ((0, 0), (0, 1)), constant_values=100.0)
-                for part in (x[chosen], queries)
-            )
-            weights = np.linalg.solve(
-                design.T @ design + 1024 * np.eye(design.shape[1]),
-                design.T @ (2 * np.eye(3)[y[chosen]] - 1),
-            )
-            accuracies.append(((test @ weights).argmax(1) == truth).mean())
-        assert row["shots"] == shots and row["accuracies"] == pytest.approx(accuracies)
-        assert row["mean"] == pytest.approx(np.mean(accuracies))
-        assert row["std"] == pytest.approx(np.std(accuracies, ddof=1))
-    assert (found["features"], found["split"], found["classes"]) == ("pre_logits", "test", 3)
-    assert (found["train_images"], found["test_images"]) == (len(y), len(truth))
-    assert found["image_size"] == [16, 16] and found["seeds"] == [0, 1, 2]
-
-
-def test_neighbours_are_sklearns_on_the_models_features(
-    vit: Vit, model: Path, photos: Path
-) -> None:
-    found = result(vit, "knn", model, "--data", photos, "--k", 3, 30)
-    (x, y), (queries, truth) = features(model, photos, tanh=False).values()
-    for row, k in zip(found["rows"], (3, 30), strict=True):
-        search = NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute").fit(x)
-        distance, places = search.kneighbors(queries)
-        votes = np.exp((1 - distance) / 0.07)[:, :, None] * np.eye(3)[y[places]]
-        expected = (votes.sum(1).argmax(1) == truth).mean()
-        assert row == {"k": k, "accuracy": pytest.approx(expected)}
-    assert found["features"] == "pooled" and found["temperature"] == 0.07
-
-
-def test_the_probe_is_sklearns_on_the_models_features(vit: Vit, model: Path, photos: Path) -> None:
-    found = result(vit, "probe", model, "--data", photos, "--num-c", 3)
-    (x, y), test = features(model, photos, tanh=True).values()
-    assert [row["c"] for row in found["sweep"]] == pytest.approx([1e-6, 10**-0.5, 1e5])
-    best = max(row["accuracy"] for row in found["sweep"])
-    assert found["c"] == next(row["c"] for row in found["sweep"] if row["accuracy"] == best)
-    fit = LogisticRegression(C=found["c"], solver="newton-cg", tol=1e-12, max_iter=5000)
-    assert found["accuracy"] == pytest.approx(fit.fit(x, y).score(*test))
-    assert found["chosen_on"] == "10% of train"
+def test_each_command_scores_the_models_features(vit: Vit, model: Path, photos: Path) -> None:
+    """By the classifiers that tests/evaluation compares with other sources."""
+    train, test = features(model, photos, tanh=True)
+    shots = result(vit, "fewshot", model, "--data", photos, "--shots", 2, 5)
+    expected = few_shot_accuracy(train, test, CLASSES, shots=(2, 5), seeds=range(3))
+    for row, (count, draws) in zip(shots["rows"], expected.items(), strict=True):
+        assert (row["shots"], row["accuracies"]) == (count, pytest.approx(draws))
+        assert row["mean"] == pytest.approx(statistics.fmean(draws))
+        assert row["std"] == pytest.approx(statistics.stdev(draws))
+    assert (shots["features"], shots["split"], shots["classes"]) == ("pre_logits", "test", 3)
+    assert [shots["train_images"], shots["test_images"]] == [len(train[1]), len(test[1])]
+    assert shots["image_size"] == [16, 16] and shots["seeds"] == [0, 1, 2]
+    near = result(vit, "knn", model, "--data", photos, "--k", 3, 30)
+    expected = knn_accuracy(*features(model, photos, tanh=False), 3, ks=(3, 30))
+    assert {row["k"]: row["accuracy"] for row in near["rows"]} == pytest.approx(expected)
+    assert near["features"] == "pooled" and near["temperature"] == 0.07
+    probe = result(vit, "probe", model, "--data", photos, "--num-c", 3)
+    expected = probe_accuracy(train, test, 3, num_c=3)
+    assert (probe["c"], probe["accuracy"]) == pytest.approx((expected.c, expected.accuracy))
+    assert [row["c"] for row in probe["sweep"]] == pytest.approx([1e-6, 10**-0.5, 1e5])
+    assert probe["chosen_on"] == "10% of train"
 
 
 def split(photos: Path, *names: str) -> None:
@@ -228,7 +193,6 @@ def test_a_run_is_a_model_also_before_its_end(vit: Vit, photos: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("fewshot", "model", "--data", "cifar11"), "did you mean 'cifar10'"),
         (("knn", "model", "--data", "digits,svhn"), "give one data set"),
         (("knn", "nowhere", "--data", "digits"), "no file or directory 'nowhere'"),
         (("fewshot", "model", "--data", "my photos", "--shots", "5", "20"),
@@ -236,7 +200,6 @@ def test_a_run_is_a_model_also_before_its_end(vit: Vit, photos: Path, tmp_path: 
         (("fewshot", "model", "--data", "my photos", "--seeds", "0"), "--seeds 0"),
         (("knn", "model", "--data", "my photos", "--image-size", "8", "8", "8"),
          "--image-size 8 8 8: give one side"),
-        (("knn", "model", "--data", "my photos", "--batch-size", "0"), "batch_size=0"),
         (("knn", "model", "--data", "my photos", "--device", "abacus"),
          "--device abacus cannot be used"),
         (("knn", "model", "--data", "my photos", "--cache", "my photos/red/00.jpg/x"),

@@ -70,16 +70,6 @@ def test_the_saved_model_is_the_best_checkpoint(run: Path) -> None:
     assert all(torch.equal(saved[name], best[f"model.{name}"]) for name in saved)
 
 
-def test_the_last_lines_say_what_is_worth_knowing(vit: Vit, photos: Path) -> None:
-    done = vit(
-        "fit", "-c", "finetune", "--data.root", photos, *TINY, "--trainer.max_steps=3",
-        "--model.pretrained=null",
-    )  # fmt: skip
-    assert "test accuracy" in done.out and "36 images of 3 classes" in done.err
-    assert "vit classify 'runs/my photos' 'my photos/blue/0" in done.out
-    assert "vit fit --run_dir 'runs/my photos' --trainer.max_steps N" in done.out
-
-
 def test_test_and_validate_give_the_figures_of_the_run_again(run: Path, vit: Vit) -> None:
     summary = json.loads((run / "summary.json").read_text())
     done = vit("test", run, "--json")
@@ -180,34 +170,6 @@ def test_averaged_weights_are_what_is_scored_and_saved(vit: Vit, photos: Path) -
     raw = best["current_model_state"]
     assert any(not torch.equal(saved[name], raw[f"model.{name}"]) for name in saved)
     assert json.loads((run / "summary.json").read_text())["checkpoint"]["weights"] == "ema"
-
-
-def test_a_time_budget_ends_the_run_on_a_small_learning_rate(vit: Vit, photos: Path) -> None:
-    budget = ("--trainer.max_time=00:00:00:03", "--trainer.max_epochs=100000")
-    done = vit(
-        "fit", "-c", "cifar10", "--data.root", photos, *TINY, *budget,
-        "--trainer.log_every_n_steps=1", "--model.schedule.warmup_steps=0",  # on any machine
-    )  # fmt: skip
-    assert done.status == 0, done.err
-    assert "--trainer.max_time DD:HH:MM:SS" in done.out
-    rates = [float(row["lr"]) for row in table("runs/cifar10/metrics.csv") if row["lr"]]
-    assert len(rates) > 10
-    assert rates[-1] < 0.1 * max(rates)
-
-
-def test_a_run_is_scored_from_any_directory(
-    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = ("--data.image_size=16", "--data.loading.num_workers=0", "--trainer.accelerator=cpu")
-    model = ("--model.name=vit_ti16", "--model.architecture={depth: 1, width: 24, num_heads: 2}")
-    model = ("--model.pretrained=null", *model)
-    args = ("fit", "-c", "finetune", "--data.root=my photos", *small, *model)
-    assert vit(*args, "--trainer.max_steps=1").status == 0
-    run = Path("runs/my photos").resolve()
-    monkeypatch.chdir("/")
-    done = vit("test", run)
-    assert done.status == 0, done.err
-    assert "test accuracy" in done.out
 
 
 def test_fast_dev_run_leaves_nothing(vit: Vit, photos: Path) -> None:

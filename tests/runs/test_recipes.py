@@ -17,8 +17,6 @@ from tests.training.published import Published
 from tests.training.published_recipes import PUBLISHED
 from tests.training.recipe_reading import build, devices, header, read, variant_options
 from vit.checkpoints.building import build_empty
-from vit.checkpoints.native import save_native
-from vit.checkpoints.pretrained import create_model
 from vit.recipes import list_recipes
 
 RECIPES = list_recipes()
@@ -137,26 +135,6 @@ def test_a_recipe_says_what_it_is(name: str) -> None:
 
 def test_a_recipe_can_be_printed(vit: Vit) -> None:
     assert vit("recipes", "quickstart").out == RECIPES["quickstart"].read_text()
-
-
-def test_weights_of_another_patch_size_get_one_line(vit: Vit, folder: Path) -> None:
-    sizes = {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 1}
-    save_native(
-        Path("weights"),
-        create_model("vit_ti16", image_size=32, num_classes=3, **sizes),
-        classes=["a", "b", "c"],
-        preprocess=None,
-        extra={},
-    )
-    fit = ("fit", "-c", "transfer/vit", "--data.root", folder, "--model.pretrained", "weights")
-    fit += ("--trainer.precision", "32-true", "--data.image_size", 32)
-    done = vit(*fit, "--model.name", "vit_b32")
-    assert (done.status, done.out) == (2, "")
-    assert done.err.startswith("vit: weights is not a vit_b32: it has patch_size=8 instead of 32")
-    assert done.err.count("\n") == 1
-    done = vit(*fit, "--model.architecture.patch_size", 4)
-    assert done.status == 2 and done.err.count("\n") == 1
-    assert "does not fit: patch_embed.proj.weight [16, 3, 8, 8] instead of" in done.err
 
 
 @pytest.mark.slow

@@ -224,15 +224,6 @@ def test_a_new_run_names_the_one_that_could_go_on(
     assert "unfinished" not in vit(*command, "--seed_everything=5").err
 
 
-def test_a_run_without_validation_images_has_none_to_score(
-    vit: Vit, command: tuple[str, ...]
-) -> None:
-    options = ("--data.splits.val_fraction=0", "--trainer.max_epochs=1", "--run_dir=run")
-    assert vit(*command, *options).status == 0
-    done = vit("validate", "run")
-    assert done.status == 2 and "val" in done.err and "Error" not in done.err
-
-
 def test_a_path_is_resumed_in_a_new_directory(
     run: Path, vit: Vit, command: tuple[str, ...]
 ) -> None:
@@ -325,15 +316,15 @@ def test_damaged_metrics_and_best_weights_cost_themselves_alone(
 
 def test_the_patience_that_is_typed_counts(vit: Vit, command: tuple[str, ...]) -> None:
     frozen = ("--model.optimizer={class_path: torch.optim.SGD, init_args: {lr: 0}}",)
-    more = (*frozen, "--run_dir=run", "--trainer.max_epochs=12")
+    more = (*frozen, "--run_dir=run", "--trainer.max_epochs=12", "--final_split=none")
     done = vit(*command, *more, "--patience=2")
     assert done.status == 0 and "stopped early: val/acc1" in done.err
     unfinished(Path("run"))  # killed after the stop
     done = vit(*command, *more, "--patience=2")
-    assert done.status == 0 and len(metrics(Path("run"))) == 3 * 3 + 1
+    assert done.status == 0 and len(metrics(Path("run"))) == 3 * 3
     done = vit(*command, *more, "--patience=5")
     assert done.status == 0 and "not improved in 5 validations" in done.err
-    assert len(metrics(Path("run"))) == 3 * 6 + 1
+    assert len(metrics(Path("run"))) == 3 * 6
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
