@@ -305,7 +305,7 @@ def main() -> None:
         args.rows.write_text(text)
     elif not args.only:
         (RESULTS / "families.json").write_text(text)
-        generate(ROOT / "docs" / "families.md", page(document))
+        generate(ROOT / "docs" / "families.md", page(json.loads(text)))
     print(json.dumps(Counter(row.answer for row in rows)))
 
 

@@ -295,8 +295,3 @@ def test_the_bytes_are_on_disk_before_the_name_is(
     monkeypatch.setattr("os.replace", lambda a, b: (calls.append("name"), replace(a, b)))
     AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "last.ckpt")
     assert calls == ["sync", "name", "sync"]  # at last the directory, which holds the name
-
-
-def test_remote_addresses_are_left_to_lightning(tmp_path: Path) -> None:
-    AtomicCheckpointIO().save_checkpoint(NEW, f"file://{tmp_path}/a.ckpt")
-    assert value(tmp_path / "a.ckpt") == 1
