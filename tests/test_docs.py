@@ -184,12 +184,14 @@ def test_publishing_takes_what_the_page_passes(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("vit.checkpoints.publish.push_to_hub", bound)
     run(blocks(PAGES["weights.md"])[1])
-    assert calls == [{"directory": "runs/my_photos", "repository": "me/my-photos", "private": True}]
+    assert calls == [
+        {"directory": "runs/my_photos-finetune", "repository": "me/my-photos", "private": True}
+    ]
 
 
 def test_the_python_of_the_readme_runs(files: Path) -> None:
-    (files / "runs" / "my_photos").mkdir(parents=True)
-    (files / "model").rename(files / "runs" / "my_photos" / "model")
+    (files / "runs" / "my_photos-finetune").mkdir(parents=True)
+    (files / "model").rename(files / "runs" / "my_photos-finetune" / "model")
     (files / "my_photos" / "red" / "0.png").rename(files / "photo.jpg")
     [code] = blocks(README)
     names = run("import torch; images = torch.randn(2, 3, 224, 224)", code)

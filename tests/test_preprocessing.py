@@ -13,6 +13,7 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
+from vit.data.options import InputFormat
 from vit.errors import UserError
 from vit.preprocessing import MAX_ASPECT, Preprocess, center_crop, resize_to_cover, to_tensor
 
@@ -148,6 +149,22 @@ def test_normalize_refuses_what_was_normalised_already():
         preprocess.normalize(torch.zeros(1, 1, 4, 4, dtype=torch.uint8))
 
 
+def test_pad_shows_the_whole_image_between_borders_of_the_mean():
+    preprocess = Preprocess(image_size=(40, 30), resize="pad", crop_fraction=1.0, mean=(0.2, 0, 1))
+    image = noise(20, 60)
+    pixels = preprocess(image)
+    inside = image.resize((30, 10), Image.Resampling.BILINEAR)
+    assert torch.equal(pixels[:, 15:25], to_tensor(inside))
+    assert (pixels[:, :15].flatten(1).T == torch.tensor([51, 0, 255])).all()
+    values = torch.rand(2, 20, 60)
+    raster = Preprocess.from_dict({**preprocess.to_dict(), "mean": [3.0, -1.0], "std": [1.0, 1.0],
+                                   "channels": 2})(values)  # fmt: skip
+    small = torch.nn.functional.interpolate(values[None], (10, 30), mode="bilinear", antialias=True)
+    assert torch.equal(raster[:, 15:25], small[0])
+    assert (raster[:, 25:].flatten(1).T == torch.tensor([3.0, -1.0])).all()
+    assert InputFormat(resize="pad").preprocess((8, 8)).crop_fraction == 1
+
+
 def test_dict_survives_json():
     sizes = {"image_size": (224, 160), "resize": "squash", "crop_fraction": 0.9}
     colours = {"interpolation": "bicubic", "mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 1.0)}
@@ -168,6 +185,8 @@ def test_dict_survives_json():
         ({"image_size": [8, 8], "interpolation": "sinc"}, "choose bilinear | bicubic$"),
         ({"image_size": [8, 8], "crop_fraction": 0}, r"crop_fraction=0 must be in \(0, 1\]"),
         ({"image_size": [8, 8], "crop_fraction": "0.9"}, "crop_fraction"),
+        ({"image_size": [8, 8], "resize": "pad"}, "crop_fraction=0.875 must be 1 with resize=pad"),
+        ({"image_size": [8, 8], "crop_rounding": "up"}, "crop_rounding='up' is unknown"),
         ({"image_size": [8, 8], "mean": [0.5]}, "mean=.* three numbers: red, green and blue"),
         ({"image_size": [8, 8], "std": [0.5, 0.0, 0.5]}, "std=.* 3 numbers above 0"),
     ],

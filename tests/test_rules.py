@@ -17,23 +17,23 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
-    "models": (set(), 1_750),
-    "data": (set(), 3_820),
-    "reports": (set(), 1_550),
-    "checkpoints": ({"models"}, 4_660),
+    "models": (set(), 1_810),
+    "data": (set(), 4_020),
+    "reports": (set(), 1_600),
+    "checkpoints": ({"models"}, 4_700),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": ({"data", "models", "checkpoints"}, 1_370),
-    "inference": ({"data", "models", "checkpoints"}, 260),
+    "inference": ({"data", "models", "checkpoints"}, 310),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
-    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_130),
+    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_150),
     "evaluation": ({"data", "models", "checkpoints", "inference"}, 970),
-    "training": ({"models", "checkpoints"}, 3_590),
+    "training": ({"models", "checkpoints"}, 3_710),
 }
-ROOMS["runs"] = (set(ROOMS), 2_340)
-ROOMS["cli"] = (set(ROOMS), 1_720)
+ROOMS["runs"] = (set(ROOMS), 2_650)
+ROOMS["cli"] = (set(ROOMS), 1_870)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_420}
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_490}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit
 that needs it, with the reason in the message."""
 # One-page modules in vit/, which every room may import.

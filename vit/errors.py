@@ -1,6 +1,7 @@
 """The exception for user errors, helpers for its message, and ranges of numeric options."""
 
 import math
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -49,6 +50,13 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
         return ""
     near = get_close_matches(name, list(names), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+
+
+def no_folder(path: str) -> UserError:
+    """For a folder or file of data that does not exist, with the nearest names beside it."""
+    parent, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
+    siblings = os.listdir(parent) if os.path.isdir(parent) else []
+    return UserError(f"data folder {path} does not exist{did_you_mean(name, siblings)}")
 
 
 def some_of(names: Iterable[str], most: int = 5, separator: str = ", ") -> str:

@@ -40,6 +40,7 @@ def minimise(
     strength: float,
     *,
     scale: Tensor | float = 1.0,
+    class_weights: Tensor | None = None,
     **stopping: Any,
 ) -> Minimum:
     """Minimises mean loss + strength * |scale * weight|^2 from `weight` and `bias`.
@@ -51,6 +52,7 @@ def minimise(
         bias: `k` or `1`, not regularised.
         strength: Weight of the squared norm.
         scale: `d` or one number: changes the coordinates of L-BFGS, not the minimum.
+        class_weights: `k`, factors of the losses of the classes.
         stopping: Options of torch.optim.LBFGS: max_iter, tolerance_grad, ...
     """
     with torch.inference_mode(False), torch.enable_grad():
@@ -63,7 +65,7 @@ def minimise(
             total.backward()
             for x, y in zip(features.split(_ROWS), labels.split(_ROWS), strict=True):
                 scores = F.linear(x, weight * scale, bias)
-                loss = total_loss(scores, y) / len(features)
+                loss = total_loss(scores, y, class_weights) / len(features)
                 loss.backward()
                 total = total + loss
             return total.detach()
@@ -74,15 +76,17 @@ def minimise(
     return Minimum(weight.detach(), bias.detach(), optimizer.state[weight]["n_iter"], steepest)
 
 
-def total_loss(scores: Tensor, labels: Tensor) -> Tensor:
+def total_loss(scores: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> Tensor:
     """Sum over images of the cross-entropy of `scores` (n, k) with classes (n,).
 
-    With multi-hot labels (n, k): binary cross-entropy, also summed over classes.
+    With multi-hot labels (n, k): binary cross-entropy, also summed over classes. `class_weights`
+    (k,) are factors of the losses of the classes.
     """
     if labels.dim() == 1:
-        return F.cross_entropy(two_columns(scores), labels, reduction="sum")
-    losses = F.binary_cross_entropy_with_logits(scores, labels.to(scores), reduction="none")
-    return losses.sum(1).sum()
+        return F.cross_entropy(two_columns(scores), labels, class_weights, reduction="sum")
+    return F.binary_cross_entropy_with_logits(
+        scores, labels.to(scores), class_weights, reduction="sum"
+    )
 
 
 def two_columns(scores: Tensor) -> Tensor:
@@ -97,55 +101,68 @@ def set_head(layer: nn.Module, weight: Tensor, bias: Tensor) -> None:
     layer.get_parameter("bias").copy_(bias)
 
 
+@dataclass(frozen=True)
+class FittedHead:
+    """The result of `fit_head`."""
+
+    weight: Tensor
+    """`k d`."""
+    bias: Tensor
+    """`k`."""
+    held_out: Tensor | None
+    """Logits `n k` of each image by a fit without its fold; None with fewer than FOLDS images."""
+
+    def accuracy(self, labels: Tensor) -> float:
+        """Of the held-out logits: the share of correct images, or of correct labels `n k`."""
+        if self.held_out is None:
+            return float("nan")
+        if labels.dim() == 1:
+            return float((self.held_out.argmax(1) == labels).double().mean())
+        return float(((self.held_out > 0) == (labels > 0.5)).double().mean())
+
+
 def fit_head(
     features: Tensor,
     labels: Tensor,
     num_classes: int,
     strengths: Sequence[float] = STRENGTHS,
-) -> tuple[Tensor, Tensor, float]:
-    """Weight `k d`, bias `k`, and accuracy by cross-validation, which chooses the strength.
+    class_weights: Tensor | None = None,
+) -> FittedHead:
+    """A head whose strength has the smallest loss by cross-validation.
 
-    `features` are float64 `n d`, `labels` classes `n` or zeros and ones `n k`, whose accuracy is
-    the share of correct labels. Fewer than FOLDS images take the largest of the ascending
-    `strengths`; the accuracy is then NaN.
+    `features` are float64 `n d`, `labels` classes `n` or zeros and ones `n k`, `class_weights` `k`.
+    Fewer than FOLDS images take the largest of the ascending `strengths`.
     """
     mean, std = features.mean(0), features.std(0, correction=0) + 1e-5
-    z = (features - mean) / std
-    strength, accuracy = strengths[-1], float("nan")
+    z, weights = (features - mean) / std, None if class_weights is None else class_weights.to(mean)
+    strength, held_out = strengths[-1], None
     if len(z) >= FOLDS:
-        scores = [_cross_validate(z, labels, num_classes, strength) for strength in strengths]
-        best = min(range(len(scores)), key=lambda i: scores[i][0])
-        strength, accuracy = strengths[best], scores[best][1]
-    weight, bias = logistic_regression(z, labels, num_classes, strength)
-    weight = weight / std
-    return weight, bias - weight @ mean, accuracy
+        tried = [_held_out_logits(z, labels, num_classes, s, weights) for s in strengths]
+        losses = [float(total_loss(logits, labels, weights)) for logits in tried]
+        best = losses.index(min(losses))
+        strength, held_out = strengths[best], tried[best]
+    fit = _fitted(z, labels, num_classes, strength, weights)
+    weight = fit.weight / std
+    return FittedHead(weight, fit.bias - weight @ mean, held_out)
 
 
-def _cross_validate(
-    z: Tensor, labels: Tensor, num_classes: int, strength: float
-) -> tuple[float, float]:
-    """Mean loss and accuracy over the images, each scored by a fit without its fold."""
+def _held_out_logits(
+    z: Tensor, labels: Tensor, num_classes: int, strength: float, class_weights: Tensor | None
+) -> Tensor:
+    """Logits `n k`, each image's by a fit without its fold."""
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
-    loss, right = 0.0, 0.0
+    logits = z.new_empty(len(z), num_classes)
     for fold in range(FOLDS):
         out = torch.zeros(len(z), dtype=torch.bool)
         out[order[fold::FOLDS]] = True
-        weight, bias = logistic_regression(z[~out], labels[~out], num_classes, strength)
-        logits = z[out] @ weight.T + bias
-        loss += float(total_loss(logits, labels[out]))
-        if labels.dim() == 1:
-            right += float((logits.argmax(1) == labels[out]).sum())
-        else:
-            right += float(((logits > 0) == (labels[out] > 0.5)).double().mean(1).sum())
-    return loss / len(z), right / len(z)
+        fit = _fitted(z[~out], labels[~out], num_classes, strength, class_weights)
+        logits[out] = z[out] @ fit.weight.T + fit.bias
+    return logits
 
 
-def logistic_regression(
-    features: Tensor, labels: Tensor, num_classes: int, strength: float
-) -> tuple[Tensor, Tensor]:
-    """Weight `k d` and bias `k` of `minimise`, from zero."""
-    weight = features.new_zeros(num_classes, features.shape[1])
-    bias = features.new_zeros(num_classes)
+def _fitted(
+    z: Tensor, labels: Tensor, num_classes: int, strength: float, class_weights: Tensor | None
+) -> Minimum:
+    weight, bias = z.new_zeros(num_classes, z.shape[1]), z.new_zeros(num_classes)
     stopping = {"max_iter": 300, "tolerance_grad": 1e-7, "tolerance_change": 1e-13}
-    fit = minimise(features, labels, weight, bias, strength, **stopping)
-    return fit.weight, fit.bias
+    return minimise(z, labels, weight, bias, strength, class_weights=class_weights, **stopping)

@@ -18,7 +18,8 @@ from vit.errors import UserError, did_you_mean, shorten
 
 Size = tuple[int, int]
 """Height and width in pixels."""
-Resize = Literal["crop", "squash"]
+Resize = Literal["crop", "squash", "pad"]
+CropRounding = Literal["even", "floor"]
 Interpolation = Literal["bilinear", "bicubic"]
 """Pillow's filters, antialiased."""
 Picture = TypeVar("Picture", Image.Image, Tensor)
@@ -38,16 +39,20 @@ class Preprocess:
 
     `resize="crop"` on a square is torchvision's Resize(int) and CenterCrop, to the bit; on other
     shapes the image is resized until it covers them. `resize="squash"` is the evaluation of the
-    ViT paper's code (vit_jax/input_pipeline.py).
+    ViT paper's code (vit_jax/input_pipeline.py). `resize="pad"` is timm's crop_mode "border".
     """
 
     image_size: Size
     """Height and width that the model sees, in pixels."""
     resize: Resize = "crop"
-    """crop keeps the aspect ratio and cuts off what sticks out; squash stretches the image."""
+    """crop keeps the aspect ratio and cuts off what sticks out; squash stretches the image; pad
+    shows the whole image between borders of the mean colour (crop_fraction is then 1)."""
     crop_fraction: float = CROP_FRACTION
     """Side of the centre crop over the resized side, in (0, 1]: the image is first resized to
     round(image_size / crop_fraction). 0.875 is ImageNet's 256 to 224; 1 loses the least."""
+    crop_rounding: CropRounding = "even"
+    """The first row and column of a centre crop whose margin is odd: even rounds half a pixel to
+    the even number (torchvision, timm), floor down (transformers)."""
     interpolation: Interpolation = "bilinear"
     """Filter of the resize: bilinear or bicubic."""
     mean: tuple[float, ...] = HALF
@@ -62,11 +67,14 @@ class Preprocess:
     def __post_init__(self) -> None:
         """Raises UserError for a value that is of a wrong type or out of range."""
         check_choice("resize", self.resize, get_args(Resize))
+        check_choice("crop_rounding", self.crop_rounding, get_args(CropRounding))
         check_choice("interpolation", self.interpolation, get_args(Interpolation))
         if not _numbers(self.image_size, 2, int) or min(self.image_size) < 1:
             raise _invalid("image_size", self.image_size, "(height, width) in pixels")
         if not _numbers((self.crop_fraction,), 1) or not 0 < self.crop_fraction <= 1:
             raise _invalid("crop_fraction", self.crop_fraction, "in (0, 1]")
+        if self.resize == "pad" and self.crop_fraction != 1:
+            raise _invalid("crop_fraction", self.crop_fraction, "1 with resize=pad")
         count, meaning = 3, "three numbers: red, green and blue"
         if self.channels is not None:
             if not _numbers((self.channels,), 1, int) or not 1 <= self.channels <= MAX_CHANNELS:
@@ -90,11 +98,13 @@ class Preprocess:
         Also a batch `b c h w` of images that `fit` leaves as they are.
         """
         if isinstance(image, Tensor):
-            return center_crop(self.fit(image), self.image_size)
-        return to_tensor(center_crop(self.fit(image), self.image_size))
+            return center_crop(self.fit(image), self.image_size, self.crop_rounding)
+        return to_tensor(center_crop(self.fit(image), self.image_size, self.crop_rounding))
 
     def fit(self, image: Picture) -> Picture:
         """The resize before the centre crop: the image itself where it has that size."""
+        if self.resize == "pad":
+            return resize_to_pad(image, self.image_size, self.interpolation, self.mean)
         fit = resize if self.resize == "squash" else resize_to_cover
         return fit(image, self.resized, self.interpolation)
 
@@ -148,6 +158,12 @@ class Preprocess:
         }
         return cls(**decoded)
 
+    def changed(self, **changes: Any) -> "Preprocess":
+        """Other values of some fields; `resize="pad"` brings its crop_fraction."""
+        if changes.get("resize") == "pad":
+            changes = {"crop_fraction": 1.0, **changes}
+        return Preprocess.from_dict({**self.to_dict(), **changes})
+
     @classmethod
     def for_model(cls, config: Any) -> "Preprocess":
         """The defaults for the `size` and `in_channels` of a model's configuration."""
@@ -170,7 +186,8 @@ def resize(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
 def resize_to_cover(image: Picture, size: Size, interpolation: Interpolation) -> Picture:
     """Resize to the smallest image of the same aspect ratio that covers `size`.
 
-    For a square `size` this is torchvision's Resize(int). See `MAX_ASPECT` for strips.
+    For a square `size` this is torchvision's Resize(int), for others timm's ResizeKeepRatio. See
+    `MAX_ASPECT` for strips.
     """
     height, width = size_of(image)
     if is_strip(height, width):
@@ -180,13 +197,38 @@ def resize_to_cover(image: Picture, size: Size, interpolation: Interpolation) ->
     return resize(image, cover_size(height, width, size), interpolation)
 
 
-def center_crop(image: Picture, size: Size) -> Picture:
-    """torchvision's CenterCrop, with its rounding; a smaller image is padded with black."""
-    top, left = (
-        round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
-        for side, crop in zip(size_of(image), size, strict=True)
-    )
-    return window(image, top, left, size)
+def resize_to_pad(
+    image: Picture, size: Size, interpolation: Interpolation, color: tuple[float, ...]
+) -> Picture:
+    """Resize to the largest image of the same aspect ratio within `size`, and borders in `color`.
+
+    timm's ResizeKeepRatio and CenterCropOrPad. `color`: a number per channel; of RGB in [0, 1].
+    """
+    height, width = size_of(image)
+    ratio = max(height / size[0], width / size[1])
+    inside = max(round(height / ratio), 1), max(round(width / ratio), 1)
+    image = resize(image, inside, interpolation)
+    if inside == size:
+        return image
+    top, left = (size[0] - inside[0]) // 2, (size[1] - inside[1]) // 2
+    if isinstance(image, Tensor):
+        canvas = torch.tensor(color)[:, None, None].repeat(1, *size)
+        canvas[:, top : top + inside[0], left : left + inside[1]] = image
+        return canvas
+    red, green, blue = (round(255 * value) for value in color)
+    framed = Image.new("RGB", (size[1], size[0]), (red, green, blue))
+    framed.paste(image, (left, top))
+    return framed
+
+
+def center_crop(image: Picture, size: Size, rounding: CropRounding = "even") -> Picture:
+    """torchvision's CenterCrop, or transformers'; a smaller image is padded with black."""
+    starts = []
+    for side, crop in zip(size_of(image), size, strict=True):
+        margin = side - crop
+        even = margin >= 0 and rounding == "even"
+        starts.append(round(margin / 2) if even else int(margin / 2))
+    return window(image, starts[0], starts[1], size)
 
 
 def window(image: Picture, top: int, left: int, size: Size) -> Picture:
@@ -209,9 +251,11 @@ def size_of(image: Image.Image | Tensor) -> Size:
 
 def cover_size(height: int, width: int, size: Size) -> Size:
     """The size of `resize_to_cover`'s result, except for a strip."""
+    # As torchvision's Resize for squares, and timm's ResizeKeepRatio for other shapes.
+    whole = int if size[0] == size[1] else round
     if width * size[0] <= height * size[1]:
-        return int(size[1] * height / width), size[1]
-    return size[0], int(size[0] * width / height)
+        return whole(size[1] * height / width), size[1]
+    return size[0], whole(size[0] * width / height)
 
 
 def is_strip(height: int, width: int) -> bool:

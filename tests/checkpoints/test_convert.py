@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -138,7 +138,8 @@ def test_round_trips_are_exact_to_the_bit(to: str, kind: str, tmp_path: Path) ->
     )
     if to in ("timm", "huggingface") and config.num_classes:
         assert info.classes == ["a", "b", "c"]
-        assert {**(info.preprocess or {}), "image_size": 0} == {**PREPROCESS, "image_size": 0}
+        rounding = {"crop_rounding": "floor" if to == "huggingface" else "even", "image_size": 0}
+        assert {**(info.preprocess or {}), "image_size": 0} == {**PREPROCESS, **rounding}
 
 
 @pytest.mark.parametrize("kind", TO_TIMM)
@@ -281,6 +282,31 @@ def test_other_arithmetic_is_said(tmp_path: Path) -> None:
     assert any("ws_mode='timm'" in note for note in done.notes)
 
 
+def test_another_rounding_of_the_crop_is_noted_and_a_pad_that_is_lost_refused(
+    tmp_path: Path,
+) -> None:
+    steps = {"image_size": [32, 32], "crop_fraction": 0.9}
+    model = filled(build_model(ViTConfig(**HF)))
+    for name, changes, apart in (
+        ("even", {}, {"huggingface"}),
+        ("floor", {"crop_rounding": "floor"}, {"timm"}),
+        ("squash", {"resize": "squash", "crop_fraction": 1.0}, set()),
+        ("pad", {"resize": "pad", "crop_fraction": 1.0}, set()),
+    ):
+        save_native(tmp_path / name, model, classes=None, preprocess=steps | changes, extra={})
+        for to in ("timm", "huggingface"):
+            if (name, to) == ("pad", "huggingface"):
+                with pytest.raises(UserError, match=r"do not pad images \(resize=pad\)"):
+                    convert(tmp_path / name, tmp_path / name / to, to)
+                continue
+            notes = convert(tmp_path / name, tmp_path / name / to, to).notes
+            assert any("one pixel apart" in note for note in notes) == (to in apart), (name, to)
+    assert (
+        inspect_pretrained(tmp_path / "pad" / "timm").preprocess
+        == vit.load(tmp_path / "pad").preprocess.to_dict()
+    )
+
+
 def test_compare_tells_one_arithmetic_from_another(tmp_path: Path) -> None:
     """Same tensors, other GELU: a comparison of state dicts would see nothing."""
     native(ViTConfig(**SIZES), tmp_path / "a")
@@ -379,7 +405,8 @@ def test_a_preprocessing_that_leaves_out_its_defaults_is_exported(tmp_path: Path
         assert found is not None
         prepared, default = Preprocess.from_dict(found), Preprocess(image_size=(32, 32))
         assert round(32 / prepared.crop_fraction) == round(32 / default.crop_fraction)
-        assert replace(prepared, crop_fraction=default.crop_fraction) == default
+        theirs = {"crop_rounding": "floor" if to == "huggingface" else "even"}
+        assert prepared == default.changed(crop_fraction=prepared.crop_fraction, **theirs)
 
 
 def test_the_destination_must_be_of_the_formats_kind(tmp_path: Path) -> None:

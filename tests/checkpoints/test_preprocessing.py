@@ -1,6 +1,7 @@
 """Images are prepared as transformers and timm prepare them, or the setting is named."""
 
 import json
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from PIL import Image
 import vit
 from vit.checkpoints.convert import convert
 from vit.checkpoints.native import save_native
-from vit.checkpoints.preprocessing import Inexpressible, from_huggingface, from_timm
+from vit.checkpoints.preprocessing import Inexpressible, from_huggingface, from_timm, to_timm
 from vit.errors import UserError
 from vit.inference.transforms import ImageTransform
 from vit.preprocessing import Preprocess
@@ -57,6 +58,56 @@ def test_images_are_those_of_transformers(kind: str, settings: dict[str, Any]) -
         largest = expected.abs().max().item()
         torch.testing.assert_close(prepared(values), expected, rtol=0, atol=1e-6 * largest)
     assert from_huggingface(theirs.to_dict(), (7, 7)) == values
+
+
+def random_photos(count: int) -> list[Image.Image]:
+    """Blurred noise of odd and even sizes."""
+    numbers = random.Random(0)
+    sides = [(numbers.randint(20, 130), numbers.randint(20, 130)) for _ in range(count)]
+    noise = np.random.default_rng(0).integers(0, 256, (20, 20, 3)).astype(np.uint8)
+    whole = Image.fromarray(noise).resize((130, 130), Image.Resampling.BICUBIC)
+    return [whole.crop((0, 0, width, height)) for height, width in sides]
+
+
+# transformers' own back ends differ by 2 of 255 in bicubic resizes.
+@pytest.mark.parametrize(("backend", "difference"), [("Pil", 0), ("", 2)])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("ViT", {"size": SIDE}),
+        ("DeiT", {"size": {"height": 37, "width": 37}, "crop_size": SIDE}),
+        ("Bit", {"size": {"shortest_edge": 37}, "crop_size": SIDE}),  # DINOv2's kind, too
+    ],
+)
+def test_every_photo_is_that_of_transformers(
+    kind: str, settings: dict[str, Any], backend: str, difference: int
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = getattr(transformers, f"{kind}ImageProcessor{backend}")(**settings, do_normalize=False)
+    values = from_huggingface({"image_processor_type": f"{kind}ImageProcessor", **settings}, (7, 7))
+    assert values is not None
+    ours = Preprocess.from_dict(values)
+    for photo in random_photos(200):
+        expected = theirs(photo, return_tensors="pt")["pixel_values"][0]
+        assert (ours(photo) - 255 * expected).abs().max() < difference + 0.01, photo.size
+
+
+@pytest.mark.parametrize("size", [(32, 32), (24, 40)])
+@pytest.mark.parametrize(("mode", "crop_pct"), [("center", 0.9), ("squash", 0.87), ("border", 1.0)])
+def test_every_photo_is_that_of_timm(mode: str, crop_pct: float, size: tuple[int, int]) -> None:
+    timm = pytest.importorskip("timm")
+    described = {
+        **{"input_size": [3, *size], "crop_pct": crop_pct, "crop_mode": mode},
+        **{"interpolation": "bicubic", "mean": [0.2, 0.5, 0.7], "std": [0.1, 0.5, 0.3]},
+    }
+    theirs = timm.data.create_transform(**{**described, "input_size": (3, *size)})
+    values = from_timm(described)
+    assert values is not None
+    for photo in random_photos(200):
+        shown = ImageTransform(Preprocess.from_dict(values))(photo)
+        torch.testing.assert_close(shown, theirs(photo), rtol=0, atol=1e-5, msg=str(photo.size))
+    again = to_timm(values)
+    assert again["crop_mode"] == mode and from_timm({**described, **again}) == values
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def test_description_gives_classes_and_preprocessing(tmp_path: Path) -> None:
         "image_size": [32, 32],
         "resize": "crop",
         "crop_fraction": 32 / 35,  # floor(32 / 0.9) as timm
+        "crop_rounding": "even",
         "interpolation": "bicubic",
         "mean": [0.1, 0.2, 0.3],
         "std": [0.4, 0.5, 0.6],

@@ -44,20 +44,20 @@ def test_the_first_page_gives_a_classifier_and_needs_the_network_once(
     vit: Vit, pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = commands()
-    assert list(page) == ["fit -c probe", "fit -c finetune", "classify"]
+    assert list(page) == ["fit -c probe", "classify", "fit"]
     with mirrored(tmp_path / "cache", monkeypatch) as mirror:
         mirror.put(BACKBONE)
         done = vit(*page["fit -c probe"])
         assert done.status == 0, done.err
         assert f"{BACKBONE}: 127.0.0.1, 88 MB, licence apache-2.0" in done.err
-        assert "test accuracy" in done.out and Path("runs/my_photos/report.html").is_file()
+        assert "test accuracy" in done.out and Path("runs/my_photos-probe/report.html").is_file()
         assert len(mirror.asked) == 1
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     answers = vit(*typed(page["classify"]))
     assert answers.status == 0, answers.err
     assert re.findall(r"^(?! )(.*)$", answers.out.rstrip(), re.M) == ["photo.jpg", "more/1.jpg"]
     assert {"red", "grün", "blue"} <= set(answers.out.split())
-    done = vit(*page["fit -c finetune"], *SHORT)
+    done = vit(*page["fit"], *SHORT)
     assert done.status == 0, done.err
     assert f"pretrained: {BACKBONE}" in Path("runs/tuned/config.yaml").read_text()
     described = json.loads(Path("runs/tuned/model/config.json").read_text())

@@ -71,6 +71,8 @@ def test_the_page_holds_the_maps_of_the_chosen_layers_and_heads(
     np.testing.assert_allclose(shown[:, :2], weights[:, :2] * 255, atol=0.51)
     cells = weights[:, 2:]
     np.testing.assert_allclose(shown[:, 2:], cells / cells.amax(1, keepdim=True) * 255, atol=0.51)
+    named = json.loads(vit("classify", model, images[0], "--top", 1, "--json").out)[0]["top"][0]
+    assert first["answer"] == f"{named['class']} {named['probability']:.1%}"
     names = [name for name, _ in first["pictures"]]
     assert names[0] == "attention rollout" and names[1].removeprefix("relevance: ") in NAMES
 

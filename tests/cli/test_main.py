@@ -40,19 +40,17 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
 def test_the_options_in_the_help_exist() -> None:
     from vit.cli.fit import HELP
     from vit.runs.options import Options
+    from vit.runs.short_names import SHORT
 
     known = {
         option
         for action in Options(["-c", "quickstart", "--trainer.precision=32-true"]).parser._actions
         for option in action.option_strings
     }
-    named = set(re.findall(r"--[a-z_]+(?:\.[a-z_]+)*", HELP)) - {
-        "--help-all",
-        "--json",
-        "--model.optimizer.lr",
-    }
-    assert len(named) > 12
-    assert named <= known
+    named = re.findall(r"--[a-z_-]+(?:\.[a-z_]+)*", HELP)
+    named = {f"--{SHORT.get(name[2:].replace('-', '_'), name[2:])}" for name in named}
+    assert len(named) > 20
+    assert named - {"--help-all", "--json", "--model.optimizer.lr", "--weights"} <= known
 
 
 def test_the_help_of_a_command_is_short_also_behind_options(vit: Vit) -> None:

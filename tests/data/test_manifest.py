@@ -11,15 +11,22 @@ from pyarrow import parquet
 
 from vit.data import manifest
 from vit.data.manifest import load_held_out_manifest
-from vit.data.options import Splitting
+from vit.data.options import Columns, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
 
+COLUMNS = Columns()
+
 
 def load_manifest(
-    path: Path, labelled: bool = True, separator: str | None = None, **cut: Any
+    path: Path,
+    labelled: bool = True,
+    separator: str | None = None,
+    columns: Columns = COLUMNS,
+    **cut: Any,
 ) -> Splits:
-    return manifest.load_manifest(path, Splitting(**cut), labelled=labelled, separator=separator)
+    given = {"labelled": labelled, "separator": separator, "columns": columns}
+    return manifest.load_manifest(path, Splitting(**cut), **given)
 
 
 @pytest.fixture(scope="module")
@@ -316,3 +323,15 @@ def test_a_mistake_in_columns_of_classes_is_named(text, message, photos):
     with pytest.raises(UserError, match=message) as caught:
         load_manifest(write(photos, text))
     assert "\n" not in str(caught.value)
+
+
+def test_columns_have_the_names_that_are_given(photos):
+    text = "Filename,class,label,fold\npictures/0.jpg,cat,7,train\npictures/1.jpg,dog,7,test\n"
+    text += "pictures/2.jpg,dog,7,train\n"
+    columns = Columns(path="filename", label="class", split="FOLD")
+    splits = load_manifest(write(photos, text), columns=columns, val_fraction=0)
+    assert splits.classes == ["cat", "dog"] and sizes(splits) == [2, None, 1]
+    with pytest.raises(UserError, match=r"no column 'path', but Filename.*--data.columns.path"):
+        load_manifest(write(photos, text))
+    with pytest.raises(UserError, match="three different names"):
+        Columns(path="label")

@@ -22,7 +22,11 @@ def test_calibration_of_a_run(files: Path) -> None:
     preprocess = Preprocess(image_size=(32, 32), crop_fraction=1.0).to_dict()
     names = ["blue", "green", "red"]
     save_native(
-        files / "runs/my_photos/model", model, classes=names, preprocess=preprocess, extra={}
+        files / "runs/my_photos-finetune/model",
+        model,
+        classes=names,
+        preprocess=preprocess,
+        extra={},
     )
     names = run(CALIBRATION)
     assert names["val"].values.shape == names["test"].values.shape == (3, 3)

@@ -174,7 +174,8 @@ def test_a_fact_that_is_missing_is_given_to_convert(tmp_path: Path) -> None:
     ):
         vit.load(theirs)
     convert(theirs, tmp_path / "given", "native", num_heads=3, layer_norm_eps=1e-6)
-    assert vit.load(tmp_path / "given").preprocess == vit.load(ours).preprocess
+    expected = vit.load(ours).preprocess.changed(crop_rounding="floor")
+    assert vit.load(tmp_path / "given").preprocess == expected
 
 
 def test_a_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:

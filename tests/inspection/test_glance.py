@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib import colormaps
 from PIL import Image
 
 from tests.models.small_models import small_bit, small_hybrid, small_vit
@@ -17,6 +18,16 @@ from vit.inspection.glance import glances
 def photo() -> Image.Image:
     noise = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
     return Image.fromarray(noise).resize((96, 72))
+
+
+def test_an_overlay_shows_the_photo_below_the_heat_map() -> None:
+    gray = Image.new("RGB", (8, 8), (100, 100, 100))
+    values = torch.tensor([[0.0, 1.0]]).repeat(2, 1)
+    shown = np.asarray(overlay(gray, values)).astype(float)
+    for column, place, share in ((0, 0.0, 0.2), (-1, 1.0, 0.65)):
+        heat = 255 * np.array(colormaps["inferno"](place)[:3])
+        np.testing.assert_allclose(shown[0, column], 100 * (1 - share) + heat * share, atol=1)
+    assert (np.diff(shown[0].sum(1)) >= 0).all()
 
 
 @pytest.mark.parametrize("build", [small_vit, small_hybrid, small_bit])

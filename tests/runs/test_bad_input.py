@@ -14,8 +14,8 @@ COMMANDS = [
     ("fit --resume nosuch", ["--resume nosuch"]),
     ("evaluate runs/x", ["'test'", "'validate'"]),
     ("fit -c quickstrt", ["'quickstrt'", "'quickstart'"]),
-    ("fit --data.root photos", ["no recipe"]),
-    ("fit -c quickstart --ckpt_path x.ckpt", ["--ckpt_path"]),
+    ("fit --data.root photos", ["data folder photos does not exist"]),
+    ("fit -c quickstart --ckpt_path x.ckpt", ["--resume x.ckpt is neither a run"]),
     ("test nowhere", ["nowhere"]),
     ("test nowhere --split tset", ["--split", "'tset'"]),
     ("classify nowhere x.jpg", ["x.jpg"]),
@@ -45,8 +45,19 @@ OPTIONS = [
     ("--data.image_size 9", ["image_size=9x9", "multiple"]),
     ("--data.dataset digitz", ["'digitz'", "'digits'"]),
     ("--data.root nowhere", ["nowhere"]),
+    ("--data.root . --data.dataset digits", ["data.dataset=digits and data.root=. are two"]),
+    ("--data.root . --data.dataset digitz", ["'digitz'", "'digits'"]),
     ("--data.root=", ["root=''"]),
-    ("--final_split tset", ["final_split", "tset", "'test'"]),
+    ("--final_split tset", ["final_split=tset must be test | val | none"]),
+    ("--model.schedule.decay foo", ["model.schedule.decay=foo must be cosine | linear | "]),
+    (
+        "--model.loss.class_weights=x",
+        ["model.loss.class_weights=x must be none | balanced or a map"],
+    ),
+    ("--model.optimizer.lr high", ["model.optimizer.lr=high must be a number"]),
+    ("--save_every=-1", ["save_every=-1 must be >=0"]),
+    ("--seed_everything=-1", ["seed_everything=-1 must be >=0 and <=4294967295"]),
+    ("--trainer.val_check_interval=00:00:00:01", ["is a time", "give a number of batches"]),
     ("--task [1]", ["task '[1]'"]),
     ("--trainer.max_epochs ten", ["trainer.max_epochs", "ten"]),
     ("--trainer.strategy foo", ["strategy='foo'"]),
@@ -147,8 +158,9 @@ def test_a_mistake_in_a_recipe_is_one_line(vit: Vit, text: str, parts: list[str]
     ],
 )
 def test_options_are_refused_before_the_data_is_read(vit: Vit, option: str) -> None:
-    done = vit("fit", "-c", "quickstart", CPU, "--data.root=nowhere", option)
-    assert done.status == 2 and "nowhere" not in done.err
+    Path("empty").mkdir()
+    done = vit("fit", "-c", "quickstart", CPU, "--data.root=empty", option)
+    assert done.status == 2 and "empty" not in done.err
 
 
 def test_an_epoch_shorter_than_an_interval_is_one_line(vit: Vit) -> None:

@@ -34,6 +34,12 @@ def options(run_dir: str | None = None, resume: str = "auto", **data: Any) -> An
     return SimpleNamespace(
         config=config,
         recipe=data.get("recipe", "digits"),
+        recipes=[
+            {
+                "data": data.get("of_recipe")
+                or ({} if {"root", "dataset"} & data.keys() else {"dataset": 1})
+            }
+        ],
         recorded=lambda: recorded,
         recorded_text=lambda: "trainer: {precision: null}\n",
     )
@@ -72,10 +78,13 @@ def test_default_names_move_on_while_a_run_has_not_written_anything(here: Path) 
 @pytest.mark.parametrize(
     ("given", "name"),
     [
-        ({"recipe": "imagenet1k/vit_b16"}, "imagenet1k_vit_b16"),
-        ({"recipe": "finetune", "root": "~/photos.v2/"}, "photos.v2"),
-        ({"recipe": "finetune", "root": "list.csv"}, "list"),
-        ({"recipe": None, "dataset": "digits"}, "digits"),
+        (
+            {"recipe": "imagenet1k/vit_b16", "root": "x/", "of_recipe": {"dataset": "imagenet"}},
+            "imagenet1k_vit_b16",
+        ),
+        ({"recipe": "finetune", "root": "~/photos.v2/"}, "photos.v2-finetune"),
+        ({"recipe": "finetune", "root": "list.csv"}, "list-finetune"),
+        ({"recipe": "probe", "dataset": "digits"}, "digits-probe"),
     ],
 )
 def test_a_run_has_the_name_of_its_recipe_or_of_its_data(

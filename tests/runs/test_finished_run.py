@@ -1,11 +1,15 @@
 """What a finished run reports."""
 
+import json
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from tests.command import TINY, Vit
 from vit.runs.scoring import CollectPredictions
 
 
@@ -30,3 +34,28 @@ def test_answers_of_shuffled_batches_come_back_in_the_order_of_the_set(several: 
         of_label = np.take_along_axis(outputs.numpy(), labels.numpy()[:, None], axis=1)[:, 0]
         np.testing.assert_array_equal(found.label_probabilities, of_label)
         assert found.top_classes.shape == (50, 5)  # so that many classes take no more memory
+
+
+def test_without_test_images_val_is_scored_again_and_unlabelled_photos_are_for_classify(
+    vit: Vit, photos: Path
+) -> None:
+    root = Path("split")
+    for path in sorted(photos.rglob("*.jpg")):
+        part = "val" if path.stem in ("10", "11") else "train"
+        target = root / part / path.parent.name / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+    done = vit("fit", "-c", "cifar10", "--data", root, "--steps", "2", "--run-dir=run", *TINY)
+    assert done.status == 0 and "report         file:///" in done.out
+    score = json.loads(Path("run/summary.json").read_text())["metrics"]["val/acc1"]
+    again = vit("test", "run", "--json")
+    assert json.loads(again.out)["val/acc1"] == score
+    assert "there are no test images: val is scored" in again.err
+    loose = Path("loose")
+    loose.mkdir()
+    Image.new("RGB", (20, 20)).save(loose / "a.jpg")
+    refused = vit("predict", "run", "--data", loose)
+    assert refused.status == 2
+    assert "for photos without labels: vit classify run loose" in refused.err
+    named = vit("classify", "run", str(loose / "*.jpg"))  # a pattern that was quoted
+    assert named.status == 0 and "loose/a.jpg" in named.out

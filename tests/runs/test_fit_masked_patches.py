@@ -47,7 +47,7 @@ def test_a_run_says_what_it_found(vit: Vit, photos: Path) -> None:
     assert done.status == 0, done.err
     assert "36 images without labels" in done.err and "random initial weights" not in done.err
     assert "of the colours are right" in done.out and "best constant prediction" in done.out
-    assert "--model.pretrained run " in done.out and "vit classify" not in done.out
+    assert "--pretrained run " in done.out and "vit classify" not in done.out
 
 
 def test_a_run_directory_is_complete(run: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_run_in_python_is_the_run_of_the_command_line(vit_command: Vit, photos
 def test_a_run_goes_on_and_a_folder_is_enough(vit_command: Vit, photos: Path) -> None:
     options = {**OPTIONS, **{f"data.{name}": value for name, value in DATA.items()}}
     run = vit.fit("finetune", data=photos, final_split="none", **options)
-    assert run.path == Path("runs/my photos") and run.metrics == {}
+    assert run.path == Path("runs/my photos-finetune") and run.metrics == {}
     longer = vit.fit(run_dir=run.path, **{"trainer.max_steps": 6})
     assert longer.path == run.path and longer.summary["steps"] == 6
 
@@ -49,7 +49,7 @@ def test_a_run_goes_on_and_a_folder_is_enough(vit_command: Vit, photos: Path) ->
 def test_a_mistake_is_the_one_line_of_the_command_line(vit_command: Vit) -> None:
     with pytest.raises(UserError, match=r"trainer.max_epoch; .*'trainer.max_epochs'"):
         vit.fit("quickstart", trainer={"max_epoch": 1})
-    with pytest.raises(UserError, match="no recipe"):
+    with pytest.raises(UserError, match="no data"):
         vit.fit()
     run = vit.fit("quickstart", **{"trainer.fast_dev_run": True, "data.batch_size": 400})
     assert not run.path.exists()

@@ -22,7 +22,8 @@ def encoder(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     model = package.create_model("vit_ti16", num_classes=0, image_size=16, **ARCHITECTURE)
     folder = tmp_path / "encoder"
-    preprocess = Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict()
+    steps = Preprocess(image_size=(16, 16), crop_fraction=1.0, crop_rounding="floor")
+    preprocess = steps.to_dict()
     save_native(folder, model, classes=None, preprocess=preprocess, extra={})
     return folder
 
@@ -32,11 +33,15 @@ def test_the_head_is_fitted_and_the_rest_is_as_it_was(
 ) -> None:
     done = vit("fit", "-c", "probe", "--data.root", photos, "--model.pretrained", encoder, *OPTIONS)
     assert done.status == 0, done.err
-    assert "--model.pretrained 'runs/my photos'" in done.out  # what comes next
-    run = Path("runs/my photos")
+    assert "--pretrained 'runs/my photos-probe'" in done.out  # what comes next
+    run = Path("runs/my photos-probe")
     before, after = (load_file(p / "model.safetensors") for p in (encoder, run / "model"))
     assert all(torch.equal(after[name], before[name]) for name in before)
     assert set(after) - set(before) == {"head.weight", "head.bias"}
+    of_run, of_encoder = (
+        json.loads((p / "config.json").read_text())["preprocess"] for p in (run / "model", encoder)
+    )
+    assert of_run == of_encoder and of_run["crop_rounding"] == "floor"
 
     assert (
         after["head.weight"].any() and json.loads((run / "summary.json").read_text())["steps"] == 0
@@ -67,3 +72,55 @@ def test_a_probe_of_random_features_is_refused(vit: Vit, photos: Path) -> None:
                "--model.pretrained=null")  # fmt: skip
     assert done.status == 2 and "give --model.pretrained WEIGHTS" in done.err
     assert not Path("runs").exists()
+
+
+def rare(photos: Path) -> Path:
+    """A list of the photos with one in five of the class red."""
+    rows = [(path, path.parent.name) for path in sorted(photos.rglob("*.jpg"))]
+    reds = [row for row in rows if row[1] == "red"]
+    listed = [row for row in rows if row not in reds] + reds[::5]
+    lines = ["path,label", *(f"{path},{label}" for path, label in listed)]
+    Path("rare.csv").write_text("\n".join(lines) + "\n")
+    return Path("rare.csv")
+
+
+def test_rare_classes_are_noted_and_weights_reach_the_fitted_head(
+    vit: Vit, photos: Path, encoder: Path
+) -> None:
+    command = ("fit", "-c", "probe", "--data.root", rare(photos), "--model.pretrained", encoder)
+    plain = vit(*command, *OPTIONS, "--run_dir=plain")
+    weighted = vit(*command, *OPTIONS, "--run_dir=w", "--model.loss.class_weights=balanced")
+    drawn = vit(*command, *OPTIONS, "--run_dir=drawn", "--data.sampling.balanced=true")
+    note = "--data.sampling.balanced true lets rare classes count as much"
+    assert note in plain.err and note not in weighted.err + drawn.err
+    heads = [
+        load_file(f"{run}/model/model.safetensors")["head.bias"] for run in ("plain", "w", "drawn")
+    ]
+    assert torch.equal(heads[1], heads[2])
+    metrics = json.loads(Path("plain/summary.json").read_text())["metrics"]
+    constant, recall = metrics["test/constant_acc1"], metrics["test/recall"]
+    last = f"mean recall of the classes {recall:.4f}; always the most frequent one {constant:.4f}"
+    assert last in plain.out and 0 < constant < 1
+    names = json.loads(Path("plain/model/config.json").read_text())["classes"]
+    red = names.index("red")
+    assert heads[1][red] - heads[1].mean() > heads[0][red] - heads[0].mean()
+
+
+def test_thresholds_come_from_images_left_out_of_the_fit_or_from_val(
+    vit: Vit, photos: Path, encoder: Path
+) -> None:
+    rows = [f"{p},{p.parent.name}|any" for p in sorted(photos.rglob("*.jpg"))]
+    Path("several.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+    data = ("--data.root=several.csv", "--model.pretrained", encoder, *OPTIONS)
+    for name, options in {
+        "left-out": ("-c", "probe", "--data.splits.val_fraction=0"),
+        "val": ("-c", "probe", "--data.splits.val_fraction=0.3"),
+        "short": ("-c", "finetune", "--data.splits.val_fraction=0.3", "--trainer.max_steps=1"),
+        "even": ("-c", "finetune", "--data.splits.val_fraction=0", "--trainer.max_steps=1"),
+    }.items():
+        done = vit("fit", *options, *data, f"--run_dir={name}")
+        assert done.status == 0, done.err
+        extra = json.loads(Path(name, "model", "config.json").read_text())["extra"]
+        assert ("thresholds" in extra) == (name != "even")
+        assert ("thresholds: 0.5 for every class" in done.err) == (name == "even")
+        assert name == "even" or set(extra["thresholds"]) != {0.5}

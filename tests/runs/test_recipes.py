@@ -85,6 +85,9 @@ def test_a_recipe_is_what_is_published(
     name: str, variant: str, folder: Path, no_weights: None
 ) -> None:
     options = variant_options(name)[variant] if variant else []
+    if "--data.dataset" in options:  # the images are those of the folder
+        at = options.index("--data.dataset")
+        options = options[:at] + options[at + 2 :]
     arguments = ["-c", name, *options, "--data.root", str(folder), "--trainer.precision=32-true"]
     recipe = read(build(arguments), devices(name))
     for field in Published.__dataclass_fields__:

@@ -128,7 +128,7 @@ def test_kills_at_any_moment_change_nothing(run: Path, vit: Vit, command: tuple[
 def test_a_finished_run_is_left_alone(run: Path, vit: Vit, command: tuple[str, ...]) -> None:
     before = contents(run)
     again = vit(*command, "--run_dir=whole")
-    assert again.status == 0 and "whole is finished" in again.out
+    assert again.status == 0 and "whole is finished; to train on, raise --trainer.max_" in again.out
     shown = vit("fit", "--run_dir=whole", "--json")
     assert json.loads(shown.out) == json.loads((run / "summary.json").read_text())
     assert vit("fit", "--resume", run).status == 0

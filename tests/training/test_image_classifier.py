@@ -5,8 +5,11 @@ import pytest
 import torch
 import torch._inductor.config as inductor
 from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
     Callback,
     GradientAccumulationScheduler,
+    LearningRateFinder,
     ModelCheckpoint,
     StochasticWeightAveraging,
 )
@@ -228,7 +231,14 @@ def test_mistakes_are_named(options: dict[str, Any], message: str, make_model) -
 
 
 @pytest.mark.parametrize(
-    "callback", [GradientAccumulationScheduler({0: 2}), StochasticWeightAveraging(1e-3)]
+    "callback",
+    [
+        BackboneFinetuning(),
+        BatchSizeFinder(),
+        GradientAccumulationScheduler({0: 2}),
+        LearningRateFinder(),
+        StochasticWeightAveraging(1e-3),
+    ],
 )
 def test_callbacks_that_cannot_be_resumed_or_scored_are_refused(
     callback: Callback, make_data, make_model, make_trainer

@@ -5,9 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.dummy import DummyClassifier
 from sklearn.metrics import (
     accuracy_score,
     average_precision_score,
+    balanced_accuracy_score,
     f1_score,
     log_loss,
     top_k_accuracy_score,
@@ -47,6 +49,9 @@ def test_scores_are_scikit_learns() -> None:
     top5 = top_k_accuracy_score(y, p, k=5, labels=range(K))
     assert scores.pop("acc5") == pytest.approx(top5)
     assert scores.pop("f1") == pytest.approx(f1_score(y, p.argmax(1), average="macro"))
+    assert scores.pop("recall") == pytest.approx(balanced_accuracy_score(y, p.argmax(1)))
+    constant = DummyClassifier(strategy="most_frequent").fit(p, y).score(p, y)
+    assert scores.pop("constant_acc1") == pytest.approx(constant)
     reference = MulticlassCalibrationError(K, n_bins=15, norm="l1")
     assert scores.pop("ece") == pytest.approx(reference(PROBABILITIES, LABELS).item(), rel=1e-5)
     assert not scores

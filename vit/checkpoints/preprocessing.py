@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vit.errors import UserError
-from vit.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vit.preprocessing import HALF, IMAGENET_MEAN, IMAGENET_STD, CropRounding, Preprocess
 
 _PILLOW = {2: "bilinear", 3: "bicubic"}
 """Pillow's numbers of its filters."""
@@ -105,6 +105,7 @@ def from_huggingface(values: dict[str, Any], size: tuple[int, int]) -> dict[str,
             "image_size": seen,
             "resize": "crop" if edge else "squash",
             "crop_fraction": fraction,
+            "crop_rounding": "floor" if values["do_center_crop"] else "even",
             "interpolation": _PILLOW[values["resample"]],
             **_colors(mean, std),
         }
@@ -148,8 +149,10 @@ def _folded(values: dict[str, Any]) -> tuple[Sequence[float], Sequence[float]]:
 
 
 def to_huggingface(values: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The preprocessor_config.json that makes transformers do the same."""
+    """The preprocessor_config.json that makes transformers do the same. UserError for a pad."""
     steps = Preprocess.from_dict(values)
+    if steps.resize == "pad":
+        raise UserError("transformers' processors do not pad images (resize=pad); try --to timm")
     squash = steps.resize == "squash"
     # Of the library's classes, BiT's can both resize to an edge and crop.
     processor = "ViTImageProcessor" if kind == "vit" and squash else "BitImageProcessor"
@@ -168,43 +171,73 @@ def to_huggingface(values: dict[str, Any], kind: str) -> dict[str, Any]:
     }
 
 
+_TIMM_MODES = {"center": "crop", "squash": "squash", "border": "pad"}
+
+
 def from_timm(values: dict[str, Any]) -> dict[str, Any] | None:
     """A timm pretrained_cfg; None if it is absent. Raises Inexpressible."""
-    modes = {"center": "crop", "squash": "squash"}
     mode, filter_ = values.get("crop_mode", "center"), values.get("interpolation", "bicubic")
     if not {"mean", "std", "input_size"} <= set(values):
         return None
-    if mode not in modes:
+    crop_pct = values.get("crop_pct", 0.875)
+    if mode not in _TIMM_MODES or (mode == "border" and crop_pct != 1):
         raise _unlike("crop_mode", mode)
     if filter_ not in _PILLOW.values():
         raise _unlike("interpolation", filter_)
-    _, height, width = values["input_size"]
+    size = tuple(values["input_size"][1:])
     return Preprocess.from_dict(
         {
-            "image_size": (height, width),
-            "resize": modes[mode],
-            "crop_fraction": timms_fraction(height, values.get("crop_pct", 0.875)),
+            "image_size": size,
+            "resize": _TIMM_MODES[mode],
+            "crop_fraction": timms_fraction(size, crop_pct),
             "interpolation": filter_,
             **_colors(values["mean"], values["std"]),
         }
     ).to_dict()
 
 
-def timms_fraction(side: int, crop_pct: float) -> float:
+def timms_fraction(size: Sequence[int], crop_pct: float) -> float:
     """Our crop_fraction for timm's, which rounds the resized side down: 224 / 0.9 to 248."""
-    resized = math.floor(side / crop_pct)
-    return crop_pct if resized == round(side / crop_pct) else side / resized
+    return _fraction(size, [math.floor(side / crop_pct) for side in size], crop_pct, offset=0.5)
+
+
+def _fraction(
+    sizes: Sequence[int], resized: Sequence[int], wanted: float, *, offset: float
+) -> float:
+    """A share near `wanted` by which each size is divided to its `resized` side.
+
+    `offset`: 0.5 where the quotient is rounded (here), 0 where it is rounded down (timm).
+    """
+    pairs = list(zip(sizes, resized, strict=True))
+    low = max(size / (side + 1 - offset) for size, side in pairs)  # excluded
+    high = min(size / (side - offset) for size, side in pairs)
+    for share in (wanted, *(size / side for size, side in pairs), min((low + high) / 2, 1.0)):
+        if low < share <= high:
+            return share
+    raise Inexpressible(f"no crop fraction resizes {list(sizes)} to {list(resized)}")
+
+
+def rounding_note(project: str, values: dict[str, Any], rounding: CropRounding) -> list[str]:
+    """A note if `project`, whose centre crops have this rounding, cuts some photos otherwise."""
+    steps = Preprocess.from_dict(values)
+    margins = (a - b for a, b in zip(steps.resized, steps.image_size, strict=True))
+    apart = {"crop": True, "squash": any(margin % 2 for margin in margins), "pad": False}
+    if steps.crop_rounding == rounding or not apart[steps.resize]:
+        return []
+    return [
+        f"{project} cuts photos with an odd margin one pixel apart: its centre crop rounds "
+        f"crop_rounding={rounding}, this model's {steps.crop_rounding}"
+    ]
 
 
 def to_timm(values: dict[str, Any]) -> dict[str, Any]:
     """The fields of a timm pretrained_cfg that make timm do the same."""
-    side, fraction = values["image_size"][0], values["crop_fraction"]
-    if (resized := round(side / fraction)) != math.floor(side / fraction):
-        fraction = min(side / (resized + 0.5), 1.0)
+    steps = Preprocess.from_dict(values)
+    fraction = _fraction(steps.image_size, steps.resized, steps.crop_fraction, offset=0.0)
     return {
         "interpolation": values["interpolation"],
         "crop_pct": fraction,
-        "crop_mode": "squash" if values["resize"] == "squash" else "center",
+        "crop_mode": next(k for k, v in _TIMM_MODES.items() if v == values["resize"]),
         "mean": values["mean"],
         "std": values["std"],
     }

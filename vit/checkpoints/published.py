@@ -113,7 +113,7 @@ class Published:
 
         fraction = self.crop_fraction
         if self.timm and self.images is None:  # timm's, unless another page states the sizes
-            fraction = timms_fraction(self.image_size, fraction)
+            fraction = timms_fraction([self.image_size], fraction)
         return Preprocess.from_dict(
             {
                 "image_size": self.size,

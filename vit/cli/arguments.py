@@ -1,13 +1,13 @@
 """The commands' parser, argument types, and lists of image files."""
 
 import argparse
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -86,6 +86,8 @@ def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[Path
             yield from inside
         elif path.is_file():
             yield path
+        elif inside := sorted(glob(str(path), recursive=True)):  # a pattern that was quoted
+            yield from map(Path, inside)
         else:
             raise UserError(f"no such picture or folder: {path}")
 
@@ -95,31 +97,14 @@ def data_sets(text: str) -> dict[str, str | None]:
 
     'cifar10,my_photos/,pets=/data/pets' has the names cifar10, my_photos and pets.
     """
+    from vit.data.catalog import data_set  # heavy: imports numpy
+
     sources: dict[str, str | None] = {}
     for item in filter(None, (item.strip() for item in text.split(","))):
-        name, root = _data_set(item)
+        name, root = data_set(item)
         if name in sources:
             raise UserError(f"--data has {name!r} twice; name one of them, as in other={name}")
         sources[name] = root
     if not sources:
         raise UserError("--data is empty; give names or folders, as in --data cifar10,my_photos/")
     return sources
-
-
-def _data_set(item: str) -> tuple[str, str | None]:
-    from vit.data.catalog import list_datasets  # heavy: imports numpy
-
-    names = list_datasets()
-    if item in names:
-        return item, None
-    name, equals, path = item.partition("=")
-    if not equals or Path(item).expanduser().exists():
-        name, path = "", item
-    place = Path(path).expanduser()
-    if not path or not place.exists():
-        hint = did_you_mean(item, names) or f"; known: {', '.join(names)}"
-        raise UserError(f"--data {item}: no data set has this name, and no folder or CSV{hint}")
-    name = name or (place.resolve().name if place.is_dir() else place.stem)
-    if not re.fullmatch(r"\w[^/=|]*", name):
-        raise UserError(f"--data {item}: {name!r} cannot name its folder; use NAME={path}")
-    return name, str(place)

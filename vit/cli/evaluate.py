@@ -7,6 +7,7 @@ from typing import Any
 
 from vit.cli.arguments import OneLineParser
 from vit.console import is_first_process, say
+from vit.runs.short_names import written_out
 from vit.writing import writable
 
 # Classes of an image that are printed.
@@ -29,14 +30,14 @@ def validate(args: list[str]) -> int:
 
 def test(args: list[str]) -> int:
     """Evaluates a run on its test images."""
-    parser = _parser("test", "Evaluates a run on its test images.", "test")
+    parser = _parser("test", "Evaluates a run on its test images.", None)
     return _run(parser, args)
 
 
 def predict(args: list[str]) -> int:
     """Writes a run's predictions for a split."""
     what = "Writes the five most probable classes of every image of a split to a CSV file."
-    parser = _parser("predict", what, "test", "figures and predictions")
+    parser = _parser("predict", what, None, "figures and predictions")
     parser.add_argument("--out", metavar="FILE", help="default: predictions_SPLIT.csv in RUN")
     parser.add_argument(
         "--spreadsheet",
@@ -46,7 +47,7 @@ def predict(args: list[str]) -> int:
     return _run(parser, args)
 
 
-def _parser(command: str, what: str, split: str, printed: str = "figures") -> OneLineParser:
+def _parser(command: str, what: str, split: str | None, printed: str = "figures") -> OneLineParser:
     parser = OneLineParser(
         prog=f"vit {command}",
         usage=f"vit {command} RUN [--split SPLIT] [--json] [OPTIONS]",
@@ -56,23 +57,30 @@ def _parser(command: str, what: str, split: str, printed: str = "figures") -> On
     parser.set_defaults(command=command, out=None)
     parser.add_argument("run", metavar="RUN", help="a run directory")
     splits = ("train", "val", "test")
-    parser.add_argument("--split", choices=splits, default=split, help=f"default: {split}")
+    parser.add_argument(
+        "--split",
+        choices=splits,
+        default=split,
+        help=f"default: {split or 'test; val without test images'}",
+    )
     parser.add_argument("--json", action="store_true", help=f"print the {printed} as JSON")
     return parser
 
 
 def _run(parser: OneLineParser, args: list[str]) -> int:
     options, rest = parser.parse_known_args(args or ["--help"])
+    rest = written_out(rest)
     folder = Path(options.run).expanduser()
     predicting = options.command == "predict"
-    out = None
-    if predicting:
-        out = Path(options.out or folder / f"predictions_{options.split}.csv").expanduser()
+    out = None if options.out is None else Path(options.out).expanduser()
+    if out is not None:
         writable(out.parent, "--out")
 
     from vit.runs.evaluate import evaluate  # heavy: imports lightning
 
     result = evaluate(folder, options.split, rest, predicting=predicting)
+    if predicting and out is None:
+        out = folder / f"predictions_{result.split}.csv"
     if is_first_process():
         _show(options, result, out)
     return 0
@@ -100,7 +108,7 @@ def _show(options: Namespace, result: Any, out: Path | None) -> None:
             content["predictions"] = _listed(predictions, classes)
         print(json.dumps(content, indent=2))
         return
-    print(headline(options.split, metrics, predictions))
+    print(headline(result.split, metrics, predictions))
     for name, value in metrics.items():
         print(f"{name:16} {value:.4f}")
     if per_class:

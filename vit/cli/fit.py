@@ -1,42 +1,46 @@
 """`vit fit`: trains by a recipe, evaluates the best weights once, writes one run directory."""
 
 from vit.console import is_first_process, say
+from vit.runs.short_names import written_out
 
 HELP = """\
-usage: vit fit -c RECIPE [-c MORE] [OPTIONS]
+usage: vit fit --data MY_PHOTOS [-c RECIPE] [OPTIONS]
 
-Trains a model by a recipe (`vit recipes` lists them), then evaluates the best weights on the test
-images. Everything goes into one directory under runs/: checkpoints, metrics, pictures, report.html
-and model/, which `vit classify` and vit.load read. Later -c files and options win.
+Trains a model by a recipe (finetune, unless -c names another; `vit recipes` lists them), then
+evaluates the best weights on the test images. Everything goes into one directory under runs/:
+checkpoints, metrics, pictures, report.html and model/, which `vit classify` and vit.load read.
 
-most used options:
-  --data.root PATH             your images: a folder per class, with or without train/ val/ test/;
-                               or a CSV or Parquet file with the columns path, label and split
-  --data.image_size N          pixels
-  --data.batch_size N          images per step and process; auto: as many as fit on the GPU
-  --data.global_batch N        images per step of all processes; batch_size and accumulation follow
-  --data.loading.on_error skip
-                               leave out unreadable images, and count them, instead of stopping
-  --data.label_separator ";"   separator of several labels in a CSV; "|" is the default
-  --data.channels N            images that are not RGB: gray, 16 bits, .npy, up to 16 channels
+short names:
+  --data X               your images: a folder per class, with or without train/ val/ test/; a CSV
+                         or Parquet file with columns path, label, split; or a data set's name
+  --pretrained X         weights to start from: a name (`vit models --weights`), file or run
+  --arch NAME            architecture (`vit models` lists them)
+  --lr X                 learning rate
+  --epochs N             or --steps N, or --trainer.max_time 00:00:05:00
+  --batch-size N         images per step and process; auto: as many as fit on the GPU
+  --image-size N         pixels
+  --devices N            processes or GPUs; on CPUs add --trainer.accelerator cpu
+  --seed N               order, augmentation, initial weights and splits
+
+more options:
+  --run_dir DIR          where to write; the run that is there is resumed
+  --resume never|PATH    start a new run; or resume that run or checkpoint (--ckpt_path is the same)
+  --patience N           end when N validations have brought no better score
+  --save_every N         seconds between saves of last.ckpt
+  --json                 print the summary of the finished run as JSON
+  --print_config         print the whole configuration and stop
+  --data.global_batch N  images per step of all processes; batch size and accumulation follow
   --data.sampling.balanced true
-                               draw rare classes as often as common ones
-  --model.name NAME            architecture (`vit models` lists them)
-  --model.pretrained PATH      weights to start from
-  --model.optimizer.lr X       learning rate
-  --trainer.max_epochs N       or --trainer.max_steps N, or --trainer.max_time 00:00:05:00
-  --patience N                 end when N validations have brought no better score
-  --trainer.devices N          processes or GPUs; on CPUs add --trainer.accelerator cpu
-  --trainer.precision P        32-true, bf16-mixed, ...; by default what the hardware is good at
-  --seed_everything N          order, augmentation, initial weights and splits
-  --run_dir DIR                where to write; the run that is there is resumed
-  --resume never|PATH          start a new run; or resume that run or checkpoint
-  --trainer.logger NAME        tensorboard, wandb or mlflow, in addition to metrics.csv
-  --save_every N               seconds between saves of last.ckpt
-  --json                       print the summary of the finished run as JSON
-  --print_config               print the whole configuration and stop
+                         draw rare classes as often as common ones
+  --data.loading.on_error skip
+                         leave out unreadable images, and count them, instead of stopping
+  --data.label_separator ";"
+                         separator of several labels in a CSV; "|" is the default
+  --data.channels N      images that are not RGB: gray, 16 bits, .npy, up to 16 channels
+  --trainer.precision P  32-true, bf16-mixed, ...; by default what the hardware is good at
+  --trainer.logger NAME  tensorboard, wandb or mlflow, in addition to metrics.csv
 
-`vit fit --help-all` lists every option with its type and default."""
+Later -c files and options win. `vit fit --help-all` lists every option, its type and default."""
 
 
 def run(args: list[str]) -> int:
@@ -44,6 +48,7 @@ def run(args: list[str]) -> int:
     if not args or "-h" in args or "--help" in args:
         print(HELP)
         return 0
+    written_out(args)  # a mistake in a name, before torch is imported
     as_json = "--json" in args
     args = [{"--help-all": "--help"}.get(arg, arg) for arg in args if arg != "--json"]
 

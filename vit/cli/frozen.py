@@ -20,7 +20,7 @@ def add_model_arguments(parser: OneLineParser) -> None:
     parser.add_argument("model", help="a run, a model directory, a weights file or a hub address")
     add = parser.add_argument_group("images (default: as the model was trained)").add_argument
     add("--image-size", type=int, nargs="+", metavar="N", help="pixels: one side, or height width")
-    add("--resize", choices=("crop", "squash"), help="keep the aspect, or stretch")
+    add("--resize", choices=("crop", "squash", "pad"), help="cut to the shape, stretch, or pad")
     add("--crop-fraction", type=float, metavar="X", help="side of the crop over the resized side")
     add("--batch-size", type=int, default=64, metavar="N", help="default 64")
     add("--num-workers", type=int, metavar="N", help="processes that read images")

@@ -34,6 +34,7 @@ COMMANDS = {
         "vit.cli.inspect:run",
         "attention maps, rollout, Grad-CAM and filters of a model",
     ),
+    "runs": ("vit.cli.runs:run", "list runs with their scores"),
     "recipes": ("vit.cli.recipes:run", "list the shipped recipes"),
     "models": ("vit.cli.models:run", "list architectures and published weights"),
     "compare": (
@@ -45,9 +46,9 @@ COMMANDS = {
     "convert": ("vit.cli.convert:run", "convert weights between formats, or compare two files"),
 }
 
+ALIASES = {"train": "fit"}
 # Names of other packages' commands -> ours.
 SYNONYMS = {
-    "train": ("fit",),
     "finetune": ("fit",),
     "run": ("fit",),
     "pretrain": ("fit",),
@@ -68,10 +69,10 @@ SYNONYMS = {
 
 EXAMPLES = """\
 examples:
-  vit fit -c quickstart                            train on handwritten digits, under two minutes
-  vit fit -c finetune --data.root my_photos/       your pictures: one folder per class
-  vit classify runs/my_photos photo.jpg            top five classes with probabilities
-  vit test runs/my_photos                          evaluate it on the held-out test images
+  vit fit -c quickstart                           train on handwritten digits, under two minutes
+  vit fit --data my_photos/                       your pictures: one folder per class
+  vit classify runs/my_photos-finetune photo.jpg  top five classes with probabilities
+  vit test runs/my_photos-finetune                evaluate it on the held-out test images
 
 `vit COMMAND --help` shows the options of a command."""
 
@@ -85,8 +86,9 @@ def usage() -> str:
 
 def suggestion(name: str) -> str:
     """'; did you mean 'fit'?' for an unknown command, or an empty string."""
-    nearest = get_close_matches(name.lower()[:LONGEST_NAME], [*SYNONYMS, *COMMANDS], n=1)
-    meant = SYNONYMS.get(nearest[0], nearest) if nearest else ()
+    names = [*SYNONYMS, *ALIASES, *COMMANDS]
+    nearest = get_close_matches(name.lower()[:LONGEST_NAME], names, n=1)
+    meant = [m for n in nearest for m in SYNONYMS.get(n, (ALIASES.get(n, n),))]
     return f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
 
 
@@ -113,6 +115,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(name: str, args: list[str]) -> int:
+    name = ALIASES.get(name, name)
     if name not in COMMANDS:
         hint = suggestion(name) or "; `vit --help` lists the commands"
         raise UserError(f"unknown command {name!r}{hint}")

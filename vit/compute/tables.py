@@ -140,6 +140,8 @@ def _bench_advice(report: Row) -> list[str]:
         f"best here: {_way(best)} with batches of {best['batch_size']}, "
         f"{best['images_per_second']:.2f} images/s",
     ]
+    if any(row["utilisation"] > 1 for row in report["rows"]):
+        lines.append("above 100 % of the limit: the machine was busy meanwhile; run again")
     if report["what"] == "training step":
         trainer = "bf16-mixed" if best["precision"] == "bf16" else "32-true"
         lines.append(

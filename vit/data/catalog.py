@@ -4,6 +4,7 @@ The test set is the official one; vit/data/find.py cuts val from train if a data
 Shapes: n images, h w pixels.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vit.data.sources import ImageSet, PathList, SplitName, held_out
-from vit.errors import UserError
+from vit.errors import UserError, did_you_mean
 
 # The test split of sets without an official one: the same whatever the user's seed.
 _TEST_FRACTION = 0.2
@@ -68,6 +69,28 @@ class Dataset:
 def list_datasets() -> list[str]:
     """The names that `load_dataset` knows, sorted."""
     return sorted(CATALOG)
+
+
+def data_set(text: str) -> tuple[str, str | None]:
+    """The name, and the folder or manifest; None for a set of the catalog.
+
+    `text` is a path that exists, a name of the catalog, or NAME=PATH. UserError for anything else.
+    """
+    name, equals, path = text.partition("=")
+    if Path(text).expanduser().exists():
+        name, path = "", text
+    elif not equals and text in CATALOG:
+        return text, None
+    place = Path(path).expanduser()
+    if not path or not place.exists():
+        typed = Path(path or text).absolute()
+        hint = did_you_mean(typed.name, [*CATALOG, *(p.name for p in typed.parent.glob("*"))])
+        hint = hint or f"; known: {', '.join(list_datasets())}"
+        raise UserError(f"--data {text}: no data set has this name, and no folder or CSV{hint}")
+    name = name or (place.resolve().name if place.is_dir() else place.stem)
+    if not re.fullmatch(r"\w[^/=|]*", name):
+        raise UserError(f"--data {text}: {name!r} cannot name its folder; use NAME={path}")
+    return name, str(place)
 
 
 def _numbered(name: str, pixels: np.ndarray, labels: Any) -> ImageSet:

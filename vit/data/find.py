@@ -8,9 +8,9 @@ from vit.cache import cache_directory
 from vit.data.catalog import CATALOG, list_datasets
 from vit.data.folder import load_folder, load_held_out
 from vit.data.manifest import SUFFIXES, load_held_out_manifest, load_manifest
-from vit.data.options import Splitting
+from vit.data.options import Columns, Splitting
 from vit.data.sources import PathList, Splits, complete, missing_files
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, no_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ def find_splits(
     labelled: bool = True,
     model: ModelClasses | None = None,
     separator: str | None = None,
+    columns: Columns,
     arrays: bool = False,
 ) -> Splits:
     """The splits of a named data set, or of the files in `root`, by the arguments of ImageData.
@@ -52,11 +53,27 @@ def find_splits(
     if model is not None:
         classes, multilabel = model.names, model.multilabel
         if is_manifest:
-            return load_held_out_manifest(root, classes, separator=separator, multilabel=multilabel)
+            return load_held_out_manifest(
+                root, classes, separator=separator, multilabel=multilabel, columns=columns
+            )
         return load_held_out(root, classes, multilabel=multilabel, arrays=arrays)
     if is_manifest:
-        return load_manifest(root, cut, labelled=labelled, separator=separator)
+        return load_manifest(root, cut, labelled=labelled, separator=separator, columns=columns)
     return load_folder(root, cut, labelled=labelled, arrays=arrays)
+
+
+def check_source(dataset: str | None, root: str | None) -> None:
+    """UserError without data, for an unknown name, and for a folder or file that does not exist."""
+    if root == "" or (root is None and dataset is None):  # "" is an unset shell variable
+        raise UserError(
+            f"no data (root={root!r}): give --data with a folder, a CSV, or the name of a data set "
+            "such as digits"
+        )
+    if dataset is not None and dataset not in CATALOG:
+        near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(list_datasets())}"
+        raise UserError(f"unknown dataset {dataset!r} (a folder is given by --data.root){near}")
+    if root is not None and not os.path.exists(os.path.expanduser(root)):
+        raise no_folder(root)
 
 
 def load_dataset(
@@ -70,9 +87,7 @@ def load_dataset(
     Raises:
         UserError: The name is unknown, or the files are neither there nor can be downloaded.
     """
-    if name not in CATALOG:
-        near = did_you_mean(name, CATALOG) or f"; known are {', '.join(list_datasets())}"
-        raise UserError(f"unknown dataset {name!r} (a folder is given by --data.root){near}")
+    check_source(name, None)
     dataset = CATALOG[name]
     folder = cache_directory() / "data" if data_dir is None else Path(data_dir).expanduser()
     classes, parts = dataset.load(folder)

@@ -25,7 +25,7 @@ from vit.data.sources import (
     complete,
     look_alikes,
 )
-from vit.errors import UserError, did_you_mean, some_of
+from vit.errors import UserError, did_you_mean, no_folder, some_of
 
 
 def load_folder(
@@ -193,9 +193,7 @@ def _split_folders(root: str) -> tuple[dict[SplitName, str], list[str]]:
     if not os.path.isdir(root):
         if os.path.exists(root):
             raise UserError(f"{root} is neither a folder nor a .csv or .parquet file")
-        parent, name = os.path.split(root)
-        siblings = os.listdir(parent) if os.path.isdir(parent) else []
-        raise UserError(f"data folder {root} does not exist{did_you_mean(name, siblings)}")
+        raise no_folder(root)
     folders: dict[SplitName, str] = {}
     others: list[str] = []
     for entry in entries(root):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vit.data.options import Splitting
+from vit.data.options import Columns, Splitting
 from vit.data.sources import (
     EVALUATION_ORDER,
     SPLIT_NAMES,
@@ -29,6 +29,7 @@ from vit.data.sources import (
 from vit.data.table import Cell, Table
 from vit.errors import UserError, did_you_mean, shorten, some_of
 
+_COLUMNS = Columns()
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 SEPARATOR = "|"
 """Stands between the labels of one image, unless label_separator is given."""
@@ -43,6 +44,7 @@ def load_manifest(
     *,
     labelled: bool = True,
     separator: str | None = None,
+    columns: Columns = _COLUMNS,
 ) -> Splits:
     """The splits that a manifest lists; relative paths are relative to the manifest's folder.
 
@@ -57,7 +59,7 @@ def load_manifest(
             file does not exist, a split is unknown, val or test has a label that train lacks, a
             column of a class has no 1 in train, or no label has the separator.
     """
-    listing = _Listing(path, labelled, separator)
+    listing = _Listing(path, labelled, separator, columns)
     if "train" not in listing.present:
         raise UserError(f"{listing.path} has no rows of split train")
     if labelled and separator is not None and not listing.separated:
@@ -85,13 +87,14 @@ def load_held_out_manifest(
     *,
     separator: str | None = None,
     multilabel: bool = False,
+    columns: Columns = _COLUMNS,
 ) -> Splits:
     """Images for a model that exists: all are test, labelled by the model's `classes`, if any.
 
     Takes the rows of test, or else of val, or else all. `multilabel`: the model is one for several
     labels per image; no row needs to have several.
     """
-    listing = _Listing(path, bool(classes), separator)
+    listing = _Listing(path, bool(classes), separator, columns)
     listing.multilabel = bool(classes) and (multilabel or listing.multilabel)
     name = min(listing.present, key=EVALUATION_ORDER.index)
     return all_as_test(listing.images(name, classes), classes, [])
@@ -123,7 +126,13 @@ class _Listing:
         present: The splits, in the order in which they first occur.
     """
 
-    def __init__(self, path: str | os.PathLike[str], labelled: bool, separator: str | None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        labelled: bool,
+        separator: str | None,
+        names: Columns,
+    ) -> None:
         self.path = os.path.abspath(os.path.expanduser(os.fspath(path)))
         self.folder = os.path.dirname(self.path)
         self.separator = SEPARATOR if separator is None else separator
@@ -133,7 +142,8 @@ class _Listing:
         self.columns: list[str] = []
         self.labels: list[tuple[str, ...]] = []
         self.table = Table(self.path)
-        header = [name.lower() for name in self.table.header]
+        self.roles = names
+        header = names.roles(self.table.header)
         label_at = [at for at, name in enumerate(header) if name == "label"] if labelled else []
         if labelled and "path" in header and not label_at:
             label_at = self._class_columns(header)
@@ -162,7 +172,7 @@ class _Listing:
                     flags[at] = True
         places = [at for at, filled in flags.items() if filled]
         if len(places) < 2:
-            raise self._lacks("label", header, "; nor has it columns of zeros and ones as classes")
+            raise self._lacks("label", "; nor has it columns of zeros and ones as classes")
         self.columns = [self.table.header[at] for at in places]
         note = f"its {len(places):,} columns of zeros and ones are the classes"
         left_out = [self.table.header[at] for at in others if at not in places]
@@ -170,10 +180,13 @@ class _Listing:
         self.notes.append(f"{self.path}: {note}: {some_of(self.columns)}{rest}")
         return places
 
-    def _lacks(self, column: str, header: list[str], hint: str = "") -> UserError:
+    def _lacks(self, role: str, hint: str = "") -> UserError:
+        header, column = self.table.header, getattr(self.roles, role)
         names = some_of(map(shorten, header), 20) or "no columns"
         near = did_you_mean(column, header) or hint
-        return UserError(f"{self.path} has no column {column!r}, but {names}{near}")
+        return UserError(
+            f"{self.path} has no column {column!r}, but {names}{near} (--data.columns.{role} NAME)"
+        )
 
     def _read(
         self, header: list[str], label_at: list[int], numbers: array, splits: array, cells: array
@@ -181,7 +194,7 @@ class _Listing:
         """Yields the path of each row; appends its number, split and label cell to the arrays, and
         new label cells to `labels`."""
         if "path" not in header:
-            raise self._lacks("path", header)
+            raise self._lacks("path")
         split_at = [header.index("split")] if "split" in header else []
         numbers_of: dict[tuple[Cell, ...], int] = {}
         files: set[int] = set()  # hashes, as paths would take the most memory

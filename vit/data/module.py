@@ -23,10 +23,10 @@ from vit.data.batches import (
 )
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
-from vit.data.find import ModelClasses, find_splits
+from vit.data.find import ModelClasses, check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_dataset, make_loader
 from vit.data.memory import Decoded, Fits, in_memory
-from vit.data.options import InputFormat, Loading, Sampling, Splitting, both_sides
+from vit.data.options import Columns, InputFormat, Loading, Sampling, Splitting, both_sides
 from vit.data.raster import rgb
 from vit.data.sampler import TrainBatchSampler, balancing
 from vit.data.sources import EVALUATION_ORDER, ImageSet, PathList, SplitName, Splits
@@ -36,6 +36,7 @@ from vit.errors import UserError
 from vit.preprocessing import Preprocess
 
 _TRAIN_TRANSFORM = TrainTransform()
+_COLUMNS = Columns()
 _INPUTS = InputFormat()
 _SAMPLING = Sampling()
 _SPLITTING = Splitting()
@@ -65,6 +66,7 @@ class ImageData(LightningDataModule):
         augment: Random changes of training images.
         label_separator: Text between the labels of one image in a CSV or Parquet file, such
             as ";". Default: "|", where a label has it.
+        columns: Names of the columns of a CSV or Parquet file.
         inputs: Cut of evaluation images, and normalisation.
         sampling: Balanced classes, repeated augmentation.
         splits: Shares of train that become val and test, and the seed of a run's data.
@@ -83,6 +85,7 @@ class ImageData(LightningDataModule):
         global_batch: int | None = None,
         augment: TrainTransform = _TRAIN_TRANSFORM,
         label_separator: str | None = None,
+        columns: Columns = _COLUMNS,
         inputs: InputFormat = _INPUTS,
         sampling: Sampling = _SAMPLING,
         splits: Splitting = _SPLITTING,
@@ -91,11 +94,6 @@ class ImageData(LightningDataModule):
         super().__init__()
         # A rank may get no image of a small val.
         self.allow_zero_length_dataloader_with_multiple_devices = True
-        if root == "" or (root is None and dataset is None):  # "" is an unset shell variable
-            raise UserError(
-                f"no data (root={root!r}): give --data.root FOLDER (or a CSV), or "
-                "--data.dataset NAME such as digits"
-            )
         self.dataset = dataset
         self.root = root
         self.data_dir = data_dir
@@ -121,10 +119,12 @@ class ImageData(LightningDataModule):
         self.labelled = True
         self.model_classes: ModelClasses | None = None
         self.label_separator = label_separator
+        self.columns = columns
         # The split that the test and predict loops get.
         self.evaluation_split: SplitName = "test"
         self.consumed_samples = 0
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
+        check_source(dataset, root)
 
     def read_as(
         self,
@@ -173,6 +173,7 @@ class ImageData(LightningDataModule):
             labelled=self.labelled,
             model=self.model_classes,
             separator=self.label_separator,
+            columns=self.columns,
             arrays=self.channels is not None,
         )
 

@@ -1,11 +1,20 @@
 """Groups of arguments of ImageData."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from vit.data.memory import Cache
 from vit.errors import BELOW_ONE, NOT_NEGATIVE, Range, UserError, check_range
-from vit.preprocessing import HALF, MAX_CHANNELS, Interpolation, Preprocess, Resize, check_choice
+from vit.preprocessing import (
+    HALF,
+    MAX_CHANNELS,
+    CropRounding,
+    Interpolation,
+    Preprocess,
+    Resize,
+    check_choice,
+)
 
 CHANNELS = Range(low=1, high=MAX_CHANNELS)
 
@@ -18,10 +27,15 @@ class InputFormat:
     """
 
     resize: Resize | None = None
-    """crop (default) keeps the aspect ratio and cuts off what sticks out; squash stretches."""
+    """crop (default) keeps the aspect ratio and cuts off what sticks out; squash stretches; pad
+    shows the whole image between borders of the mean colour."""
 
     crop_fraction: float | None = None
     """Side of the centre crop over the resized side, in (0, 1]; 0.875 (default) is 256 to 224."""
+
+    crop_rounding: CropRounding | None = None
+    """Half a pixel of the centre crop's margin is rounded to the even number (default, as in
+    torchvision and timm) or down (floor, as in transformers)."""
 
     interpolation: Interpolation | None = None
     """Filter of the resize at evaluation: bilinear (default) or bicubic."""
@@ -39,9 +53,9 @@ class InputFormat:
         Raises UserError for an impossible value.
         """
         half = HALF[:1] * (channels or 3)
-        values: dict[str, Any] = {"mean": half, "std": half}
-        values |= {name: value for name, value in asdict(self).items() if value is not None}
-        return Preprocess(image_size=image_size, channels=channels, **values)
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        default = Preprocess(image_size=image_size, mean=half, std=half, channels=channels)
+        return default.changed(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +89,33 @@ class Splitting:
         check_range("splits.val_fraction", self.val_fraction, BELOW_ONE)
         check_range("splits.test_fraction", self.test_fraction, BELOW_ONE)
         check_range("splits.seed", self.seed, NOT_NEGATIVE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Names of the columns of a CSV or Parquet file, in any case."""
+
+    path: str = "path"
+    """Of each image."""
+
+    label: str = "label"
+    """Its class, or classes."""
+
+    split: str = "split"
+    """train, val or test; the column may be absent."""
+
+    def __post_init__(self) -> None:
+        names = [name.lower() for name in (self.path, self.label, self.split)]
+        if len(set(names)) < 3 or "" in names:
+            raise UserError(f"data.columns={names} must be three different names")
+
+    def roles(self, header: Sequence[str]) -> list[str]:
+        """path, label or split for each name of a header; for another its lower case, or "" where
+        it is that of a role which another column has."""
+        roles = {self.path.lower(): "path", self.label.lower(): "label"}
+        roles[self.split.lower()] = "split"
+        lower = [name.lower() for name in header]
+        return [roles.get(name, "" if name in roles.values() else name) for name in lower]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A frozen model, its images, and a data set on which its features are measured."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from vit.data.sources import SplitName
 from vit.errors import UserError
 from vit.evaluation.features import Extractor, Features, Layer
 from vit.models.zoo import Model
-from vit.preprocessing import Preprocess
+from vit.preprocessing import Preprocess, Resize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Reading:
     """Preprocessing and loading of images; None is the model's own preprocessing."""
 
     image_size: tuple[int, int] | None = None
-    resize: Literal["crop", "squash"] | None = None
+    resize: Resize | None = None
     crop_fraction: float | None = None
     batch_size: int = 64
     num_workers: int | None = None
@@ -54,7 +54,7 @@ class Frozen:
         print_report(report)
         preprocess = recorded_preprocess(report, model.config)
         changes = {"resize": reading.resize, "crop_fraction": reading.crop_fraction}
-        preprocess = replace(preprocess, **{k: v for k, v in changes.items() if v is not None})
+        preprocess = preprocess.changed(**{k: v for k, v in changes.items() if v is not None})
         extractor = Extractor(model, layer, precision=precision, device=device, cache=cache)
         return cls(model, report.classes, preprocess, extractor, reading)
 

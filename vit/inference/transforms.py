@@ -44,4 +44,4 @@ def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
                 "vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
             )
         preprocess = Preprocess.from_dict(recorded) if recorded else Preprocess.for_model(config)
-    return ImageTransform(Preprocess.from_dict({**preprocess.to_dict(), **changes}))
+    return ImageTransform(preprocess.changed(**changes))

@@ -17,14 +17,14 @@ from vit.errors import shorten
 from vit.reports.drawing import LIGHT, label_axes, new_figure, style_axes, tiled
 from vit.reports.lettering import legible, text_style
 
-DARKEST = 0.12
-"""Brightness of an overlay where the map is 0."""
+LEAST, MOST = 0.2, 0.65
+"""Share of the heat map's colour in an overlay where the map is 0, and where it is largest."""
 POSITIONS_SHOWN = 7
 """Rows and columns of the position figure, as in the paper's Figure 7."""
 
 
 def overlay(photo: Image.Image, values: Tensor) -> Image.Image:
-    """The photo, bright where a map `gh gw` is large (ViT, Figures 6 and 14).
+    """The photo below a heat map `gh gw`, the less transparent the larger the value.
 
     The map is interpolated, and stretched to its 99th percentile: one patch with most of the
     attention does not hide the others.
@@ -34,8 +34,10 @@ def overlay(photo: Image.Image, values: Tensor) -> Image.Image:
     scaled = ((scaled - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
     small = Image.fromarray((scaled * 255).round().byte().numpy())
     mask = np.asarray(small.resize(photo.size, Image.Resampling.BICUBIC), dtype=np.float32) / 255
-    bright = np.asarray(photo) * (DARKEST + (1 - DARKEST) * mask[..., None])
-    return Image.fromarray(bright.round().astype(np.uint8))
+    heat = 255 * colormaps["inferno"](mask)[..., :3]
+    share = (LEAST + (MOST - LEAST) * mask)[..., None]
+    blended = np.asarray(photo) * (1 - share) + heat * share
+    return Image.fromarray(blended.round().astype(np.uint8))
 
 
 def colours(values: Tensor, size: tuple[int, int]) -> Image.Image:

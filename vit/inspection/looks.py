@@ -20,6 +20,8 @@ from vit.inspection.subject import Photo, Subject
 @dataclass(frozen=True, kw_only=True)
 class Look:
     photo: Photo
+    answer: str = ""
+    """The most probable class and its probability, such as "cat 93.2 %"."""
     pictures: list[tuple[str, Image.Image]]
     """Names and pictures of the photo's size, the photo itself first."""
     layers: list[int] = field(default_factory=list)
@@ -48,20 +50,23 @@ def look(
     A ResNet has Grad-CAM alone, an encoder without classes nothing about classes, and attention
     pooling no rollout.
     """
-    model, x, name = subject.model, photo.pixels, ""
+    model, x, name, answer = subject.model, photo.pixels, "", ""
     pictures = [("as the model sees it", photo.picture)]
 
     def add(title: str, values: Tensor) -> None:
         pictures.append((title, overlay(photo.picture, values[0])))
 
     if model.config.num_classes:
-        if label is None:
-            with torch.inference_mode():
-                label = int(model(x).argmax())
+        with torch.inference_mode():
+            logits = model(x)[0].float()
+        shares = logits.sigmoid() if subject.multilabel else logits.softmax(0)
+        best = int(logits.argmax())
+        answer = f"{subject.class_name(best)} {shares[best]:.1%}"
+        label = best if label is None else label
         name = subject.class_name(label)
     if not has_attention(model):
         add(f"Grad-CAM: {name}", grad_cam(model, x, label))
-        return Look(photo=photo, pictures=pictures)
+        return Look(photo=photo, answer=answer, pictures=pictures)
     if model.config.pool != "map":
         add("attention rollout", maps.rollout(model, x))
         if label is not None:
@@ -79,6 +84,7 @@ def look(
     unit = torch.nn.functional.normalize(features.flatten(0, 1).float(), dim=-1)
     return Look(
         photo=photo,
+        answer=answer,
         pictures=pictures,
         layers=list(layers),
         heads=list(heads),

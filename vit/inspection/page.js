@@ -30,10 +30,10 @@ function load(src) {
   });
 }
 
-function fill(select, names) {
+function fill(select, names, preferred = names[0]) {
   const before = select.value;
   select.replaceChildren(...names.map((name) => new Option(name, name)));
-  if (names.includes(before)) select.value = before;
+  select.value = names.includes(before) ? before : preferred;
 }
 
 // From black over purple and orange to yellow, like matplotlib's inferno.
@@ -90,7 +90,8 @@ function choose() {
   const image = current();
   const attends = $("layer") !== null;
   if (attends) {
-    fill($("layer"), Object.keys(image.layers));
+    const layers = Object.keys(image.layers);
+    fill($("layer"), layers, layers.filter((name) => name.startsWith("layer ")).at(-1));
     fill($("head"), Object.keys(image.layers[$("layer").value]));
   }
   $("pictures").replaceChildren(...image.pictures.map(([name, src]) => {
@@ -119,7 +120,10 @@ function point(event) {
   }
 }
 
-data.images.forEach((image, i) => $("image").append(new Option(image.name, String(i))));
+data.images.forEach((image, i) => {
+  const name = image.answer ? `${image.name}: ${image.answer}` : image.name;
+  $("image").append(new Option(name, String(i)));
+});
 $("image").addEventListener("change", () => { hovered = null; choose(); });
 if ($("layer")) {
   fill($("token"), data.tokens.length ? data.tokens : ["centre patch"]);

@@ -40,6 +40,7 @@ def page_image(look: Look, patch_size: int) -> dict[str, Any]:
     picture = look.photo.picture
     values: dict[str, Any] = {
         "name": look.photo.name,
+        "answer": look.answer,
         "size": picture.size,
         "photo": _jpeg(picture),
         "pictures": [[name, _jpeg(shown)] for name, shown in look.pictures[1:]],

@@ -21,6 +21,7 @@ class Subject:
     model: Model
     preprocess: Preprocess
     classes: list[str] | None
+    multilabel: bool = False
 
     def class_name(self, index: int) -> str:
         return self.classes[index] if self.classes else str(index)
@@ -59,7 +60,7 @@ def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subj
     if image_size is not None:
         replace(model.config, image_size=image_size)  # a UserError before any file is written
         preprocess = replace(preprocess, image_size=image_size)
-    return Subject(model.eval(), preprocess, report.classes)
+    return Subject(model.eval(), preprocess, report.classes, report.multilabel)
 
 
 def open_photo(subject: Subject, path: Path) -> Photo:

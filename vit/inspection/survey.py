@@ -116,7 +116,10 @@ def _parameters(model: Model, result: Survey) -> None:
 
 
 def _figures(look: Look, name: str, result: Survey) -> None:
-    result.write(name, figures.overview(look.pictures, look.photo.name))
+    result.write(
+        name,
+        figures.overview(look.pictures, ": ".join(filter(None, (look.photo.name, look.answer)))),
+    )
     if look.weights is not None:
         result.write(f"{name}_heads", figures.head_maps(look.maps, look.layers, look.heads))
 

@@ -20,7 +20,11 @@ def headline(split: str, metrics: Mapping[str, float], predictions: Predictions 
     n = len(predictions.indices)
     if f"{split}/acc1" in metrics:
         right = int((predictions.top_classes[:, 0] == predictions.labels).sum())
-        return f"{split} accuracy  {right / n:.4f}  ({right:,} of {n:,} images)"
+        recall, constant = metrics[f"{split}/recall"], metrics[f"{split}/constant_acc1"]
+        return (
+            f"{split} accuracy  {right / n:.4f}  ({right:,} of {n:,} images)\n"
+            f"mean recall of the classes {recall:.4f}; always the most frequent one {constant:.4f}"
+        )
     return f"{split} mAP  {metrics[f'{split}/map']:.4f}  ({n:,} images)"
 
 
@@ -42,10 +46,10 @@ def closing(
     again = (f"vit test {run}", "score it again")
     on = (f"vit fit --run_dir {run} {longer}", "train on")
     if not (folder / "checkpoints").exists() and root is not None:  # nothing was trained
-        command = f"vit fit -c finetune --data.root {shlex.quote(root)} --model.pretrained {run}"
+        command = f"vit fit --data {shlex.quote(root)} --pretrained {run}"
         on = (command, "fine-tune all of it")
     if not labelled:
-        command = f"vit fit -c RECIPE --data.root LABELLED --model.pretrained {run}"
+        command = f"vit fit --data LABELLED --pretrained {run}"
         following = [(command, "fine-tune it"), again, on]
     elif example is not None:
         below = example.is_relative_to(Path.cwd())
@@ -53,15 +57,17 @@ def closing(
         command = f"vit classify {run} {shlex.quote(str(picture))}"
         following = [(command, "name what is on a picture"), again, on]
     else:
-        photos = "vit fit -c finetune --data.root my_photos/", "your own photos, a folder per class"
+        photos = "vit fit --data my_photos/", "your own photos, a folder per class"
         following = [again, photos, ("vit recipes", "what else there is to train")]
     width = min(max(len(command) for command, _ in following), 70)
-    contents = ("report.html", "model/", "checkpoints/", "metrics.csv")
+    contents = ("model/", "checkpoints/", "metrics.csv")
     present = [name for name in contents if (folder / name).exists()]
+    page = folder / "report.html"
     lines = [
         "",
         result,
         f"run directory  {folder}  ({', '.join(present)})",
+        *([f"report         {page.resolve().as_uri()}"] if page.is_file() else []),
         "next:",
         *(f"  {command:{width}}  # {why}" for command, why in following),
     ]

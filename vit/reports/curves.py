@@ -120,8 +120,11 @@ def _draw(axes: Axes, column: str, x: np.ndarray, y: np.ndarray, theme: Theme) -
     x, first = np.unique(x, return_index=True)
     y = y[first]
     colour = theme.second if column.startswith("val") else theme.first
-    if column in ("val/acc5", "val/f1") or "constant" in column:
+    if column in ("val/acc5", "val/f1"):
         colour = theme.third
+    style = "-"
+    if "constant" in column:
+        colour, style = theme.muted, ":"
     marker = "o" if len(x) <= (1 if column == "lr" else 30) else ""
     label = NAMES[column]
     window = len(x) // 40
@@ -129,4 +132,5 @@ def _draw(axes: Axes, column: str, x: np.ndarray, y: np.ndarray, theme: Theme) -
         axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.35)
         mean = np.ones(window) / window
         x, y = np.convolve(x, mean, "valid"), np.convolve(y, mean, "valid")
-    axes.plot(x, y, color=colour, linewidth=1.6, marker=marker, markersize=3.5, label=label)
+    shape = {"linewidth": 1.6, "linestyle": style, "marker": marker, "markersize": 3.5}
+    axes.plot(x, y, color=colour, label=label, **shape)

@@ -15,6 +15,7 @@ METRIC_NAMES = {
     "acc5": "Accuracy, top 5",
     "map": "Mean average precision",
     "f1": "Macro F1",
+    "recall": "Mean recall of the classes",
     "exact": "All classes right",
     "ece": "Expected calibration error",
     "constant_acc1": "Accuracy of the best constant prediction",

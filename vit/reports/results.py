@@ -134,9 +134,11 @@ def _headline(predictions: Predictions, scores: ClassScores, split: str) -> tupl
         )
         return f"{split} mean average precision", percent(mean, n), note
     low, high = wilson_interval(hits, n)
+    recall, constant = scores.recall[scores.count > 0].mean(), scores.count.max() / n
     note = (
         f"95 % confidence interval {percent(low, n)} to {percent(high, n)} (Wilson), n = {n:,}; "
-        f"{n - hits:,} wrong."
+        f"{n - hits:,} wrong. Mean recall of the classes {percent(recall, n)}; always the most "
+        f"frequent class would be right for {percent(constant, n)}."
     )
     return f"{split} accuracy", percent(hits / n, n), note
 

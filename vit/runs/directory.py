@@ -17,14 +17,13 @@ from filelock import FileLock, Timeout
 from vit.checkpoints.archives import BEST, LAST, read_checkpoint
 from vit.console import is_first_process, note
 from vit.errors import UserError, some_of
-from vit.runs.options import Options, flat
+from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
+from vit.runs.mistakes import flat
+from vit.runs.options import Options
 from vit.runs.processes import HANDED_DOWN, decided_by_first
 from vit.writing import is_temporary, remove_orphans, write_json, write_text
 from vit.yaml_reader import read_options
 
-LOCK, CONFIG, SUMMARY = ".lock", "config.yaml", "summary.json"
-HEADER = "# vit: the resolved options of a run\n"
-"""First line of our config.yaml, by which a run directory is known."""
 LIMITS = {"final_split", "patience"} | {
     f"trainer.{name}" for name in ("max_epochs", "max_steps", "max_time", "min_epochs", "min_steps")
 }
@@ -78,15 +77,6 @@ class RunDirectory:
         write_text(self.folder / CONFIG, HEADER + options.recorded_text())
 
 
-def is_run(folder: Path) -> bool:
-    """The folder holds a run of ours."""
-    try:
-        with (folder / CONFIG).open(encoding="utf-8", errors="replace") as file:
-            return file.readline() == HEADER
-    except OSError:
-        return False
-
-
 def checkpoints(run: Path) -> list[Path]:
     """The checkpoint files of a run, the last before the best."""
     return [path for name in (LAST, BEST) if (path := run / "checkpoints" / name).is_file()]
@@ -98,15 +88,6 @@ def find_checkpoint(run: Path) -> Path:
     if not files:
         raise UserError(f"{run} has no checkpoint yet: the run stopped before it saved one")
     return files[-1]
-
-
-def read_summary(run: Path) -> dict[str, Any]:
-    """Content of a run's summary.json; empty if it is missing or damaged."""
-    try:
-        content = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def write_summary(run: Path, content: dict[str, Any]) -> None:
@@ -127,15 +108,17 @@ def differences(options: Options, before: Mapping[str, Any]) -> dict[str, tuple[
 
 
 def run_name(options: Options) -> str:
-    """The name of data.root, else of the last recipe, else of the data set."""
+    """DATA-RECIPE, or RECIPE alone where the recipes have their own data."""
+    recipe = options.recipe or "run"
+    recipe = Path(recipe).stem if Path(recipe).is_file() else recipe.replace("/", "_")
+    groups = [content.get("data") or {} for content in options.recipes]
+    if any(group.get("dataset") or group.get("root") for group in groups):
+        return recipe
     data = options.config.data
-    if data.root is not None and data.dataset is None:
-        path = Path(data.root).expanduser().resolve()
-        return (path.name if path.is_dir() else path.stem) or "run"
-    if options.recipe is not None:
-        path = Path(options.recipe)
-        return path.stem if path.is_file() else options.recipe.replace("/", "_")
-    return data.dataset or "run"
+    if data.root is None:
+        return f"{data.dataset}-{recipe}"
+    path = Path(data.root).expanduser().resolve()
+    return f"{path.name if path.is_dir() else path.stem}-{recipe}"
 
 
 @dataclass

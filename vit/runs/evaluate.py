@@ -21,7 +21,8 @@ from vit.data.sources import SplitName
 from vit.errors import UserError
 from vit.reports.predictions import Predictions
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
-from vit.runs.options import PARSER, TASKS, Module, explained
+from vit.runs.mistakes import explained
+from vit.runs.options import PARSER, TASKS, Module
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together
 from vit.runs.scoring import score
 from vit.runs.trainer import (
@@ -47,19 +48,20 @@ class Evaluation:
 
     data: ImageData
     model: Module
+    split: SplitName
     metrics: dict[str, float]
     predictions: Predictions | None
     """None without labels, or if no image could be read."""
 
 
 def evaluate(
-    run: Path, split: SplitName, args: list[str], *, predicting: bool = False
+    run: Path, split: SplitName | None, args: list[str], *, predicting: bool = False
 ) -> Evaluation:
     """Scores the best weights of a run; every process calls it.
 
     Args:
         run: A run directory, finished or not.
-        split: Of the run's data, or of data.root.
+        split: Of the run's data, or of data.root. By default test, or val where there is no test.
         args: Options of the data and the Trainer that replace those of the run.
         predicting: Predictions are needed: UserError for a run without labels.
     """
@@ -79,14 +81,20 @@ def evaluate(
         weights = find_checkpoint(run)  # an unfinished run
     info = inspect_pretrained(str(weights))
     data = ImageData(**built.data).read_as(labelled=module_class.labelled)
-    if any(arg.startswith("--data.root") for arg in args):
+    other = any(arg.startswith("--data.root") for arg in args)
+    if other:
         # Other images: labelled by the run's classes, however many of them are there.
         data.read_as(
             labelled=module_class.labelled,
             classes=info.classes or [],
             multilabel=info.extra.get("multilabel", False),
         )
-    elif split != "train":
+    _check_images(run, data, predicting=predicting)
+    if split is None:
+        split = "val" if data.splits.test is None and data.splits.val is not None else "test"
+        if split == "val":
+            note("there are no test images: val is scored, as at the end of the run")
+    if not other and split != "train":
         before = read_summary(run).get("splits", {}).get(split)
         if before not in (None, data.digests.get(split)):
             note(
@@ -111,7 +119,18 @@ def evaluate(
     limit_threads_of(trainer, model, data)
     with ending_together(trainer, alive):
         metrics, predictions = score(trainer, model, data, split)
-    return Evaluation(data, model, metrics, predictions)
+    return Evaluation(data, model, split, metrics, predictions)
+
+
+def _check_images(run: Path, data: ImageData, *, predicting: bool) -> None:
+    """Finds the images; names the command for those without labels in a UserError."""
+    try:
+        _ = data.splits
+    except UserError as error:
+        if not predicting:
+            raise
+        command = f"vit classify {shlex.quote(str(run))} {shlex.quote(str(data.root))}"
+        raise UserError(f"{error}; for photos without labels: {command}") from error
 
 
 def _options(recorded: Mapping[str, Any], args: list[str]) -> Namespace:

@@ -23,6 +23,8 @@ from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether
 from vit.training.csv_log import MetricsCsv
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 
+IMBALANCE = 5
+"""Images of the largest over those of the smallest class from which on a remedy is named."""
 FEW_IMAGES = 20_000
 """Below this, training from random weights deserves a word of warning."""
 
@@ -34,9 +36,7 @@ def fit(options: Options) -> RunDirectory:
     """
     with RunDirectory.open(options) as run:
         if run.finished:
-            run.closing = (
-                f"{run.folder} is finished; to train on, raise its limit in epochs or steps"
-            )
+            run.closing = f"{run.folder} is finished; to train on, raise {_limit(options)}"
             return run
         data = options.build_data()
         model = options.build_model(data)
@@ -84,6 +84,13 @@ def fit(options: Options) -> RunDirectory:
     return run
 
 
+def _limit(options: Options) -> str:
+    """The option that limits a run, by its options."""
+    trainer = options.trainer
+    names = [n for n in ("max_time", "max_steps", "max_epochs") if trainer[n] not in (None, -1)]
+    return f"--trainer.{names[0] if names else 'max_steps'}"
+
+
 @contextmanager
 def _saying(run: RunDirectory) -> Iterator[None]:
     """Says after a signal how to continue the run."""
@@ -106,12 +113,25 @@ def _say_why_it_ended(run: RunDirectory, trainer: Trainer) -> None:
         note(f"nothing is left to train at step {run.step}; raise {limit_option(trainer)}")
 
 
+def _note_imbalance(model: Module, data: ImageData) -> None:
+    """Names the option for classes of very different sizes, unless one is chosen."""
+    counts = sorted(data.class_counts)
+    corrected = data.sampling.balanced or getattr(model, "class_weights", None) is not None
+    if data.multilabel or corrected or counts[-1] < IMBALANCE * max(counts[0], 1):
+        return
+    note(
+        f"the largest class has {counts[-1]:,} training images, the smallest {counts[0]:,}; "
+        "--data.sampling.balanced true lets rare classes count as much"
+    )
+
+
 def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
     for text in data.splits.notes:
         note(text)
     say(data.summary())
     if data.labelled:
         say(data.splits.per_class())
+        _note_imbalance(model, data)
     new = run.checkpoint is None
     if new and model.load_report is not None:
         say("\n".join(model.load_report.lines()))

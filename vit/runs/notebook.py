@@ -80,12 +80,10 @@ def _arguments(
     data: str | Path | Mapping[str, Any] | None,
     options: dict[str, Any],
 ) -> list[str]:
-    from vit.runs.options import flat  # heavy: imports lightning
+    from vit.runs.mistakes import flat  # heavy: imports lightning
 
     recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
     arguments = [part for name in recipes for part in ("-c", str(name))]
-    if isinstance(data, str | Path):
-        data = {"root": data}
     for name, value in flat({"data": data, **options} if data is not None else options):
         text = value if isinstance(value, str | Path) else json.dumps(value)  # JSON is YAML
         arguments.append(f"--{name}={text}")

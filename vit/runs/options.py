@@ -6,10 +6,9 @@ and Lightning's Trainer.
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 import jsonargparse
 from jsonargparse import ArgumentError, Namespace
@@ -19,12 +18,16 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
+from vit.data.find import check_source
 from vit.data.module import ImageData
-from vit.errors import MESSAGE, UserError, did_you_mean, shorten, user_error_in
+from vit.data.options import InputFormat
+from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
 from vit.recipes import find_recipe
 from vit.runs.batch import settle_batch
 from vit.runs.loggers import logger_arguments, place_loggers
+from vit.runs.mistakes import explained
+from vit.runs.short_names import written_out
 from vit.runs.trainer import SET_HERE, check_arguments, quiet_lightning
 from vit.training.callbacks import Patience
 from vit.training.classifier import ImageClassifier
@@ -41,6 +44,7 @@ TASKS: dict[str, type[Module]] = {
 }
 """The module that is trained, by the name that a recipe gives it."""
 
+DEFAULT_RECIPE = "finetune"
 PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
 """Arguments of every parser of options."""
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
@@ -52,24 +56,27 @@ class Options(LightningCLI):
     def __init__(self, args: list[str]) -> None:
         quiet_lightning()
         self.typed = args
+        args = written_out(args)
         first, rest = _known_first(args)
         self.recipe = first.config[-1] if first.config else None
         self._run_config = _config_of_run(first)
         files = [find_recipe(name) for name in first.config]
         if not files and self._run_config is not None:
             files = [self._run_config]
-        if not files and not any(arg == "--help" or arg.startswith("--print_c") for arg in rest):
+        if not files:
             if first.resume not in (None, "auto", "never"):
                 raise UserError(f"--resume {first.resume} is neither a run nor a checkpoint of one")
-            where = f" and no run at {first.run_dir}" if first.run_dir else ""
-            raise UserError(f"no recipe{where}: give -c RECIPE; `vit recipes` lists them")
+            say(f"recipe {DEFAULT_RECIPE} (-c names another, `vit recipes` lists them)")
+            self.recipe, files = DEFAULT_RECIPE, [find_recipe(DEFAULT_RECIPE)]
         self.recipes = [read_options(path) for path in files]
         self.module_class = TASKS[_task(first.task, self.recipes)]
         _check_name(rest, self.recipes)
+        _check_steps(rest, self.recipes)
         self.args = [
             *(f"--config={path}" for path in files),
             *(f"--{k}={v}" for k, v in vars(first).items() if isinstance(v, str) and k != "logger"),
             *(logger_arguments(first.logger) if first.logger else ()),
+            *_optimizer_of_lr(rest, self.recipes),
             *rest,
         ]
         # Reading attribute docstrings takes jsonargparse half a second; only --help-all needs it.
@@ -118,6 +125,13 @@ class Options(LightningCLI):
     def before_instantiate_classes(self) -> None:
         config = self.config
         check_arguments(config.trainer)
+        check_source(config.data.dataset, config.data.root)  # before weights are fetched
+        both = {"--data.dataset", "--data.root"} <= _names_of(self.args)
+        if both and config.data.dataset is not None and config.data.root is not None:
+            raise UserError(
+                f"data.dataset={config.data.dataset} and data.root={config.data.root} are two sets "
+                "of images; give one"
+            )
         if config.model.pretrained is not None:
             config.model.pretrained = os.path.expanduser(config.model.pretrained)
             _fill_from_pretrained(config)
@@ -192,15 +206,6 @@ def _as_list(value: Any) -> list[Any]:
     return [] if value in (None, True, False) else value if isinstance(value, list) else [value]
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every option in nested mappings."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def _known_first(args: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Options without which the others cannot be parsed, and the other arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -233,7 +238,7 @@ def _task(typed: str | None, recipes: list[dict[str, Any]]) -> str:
 
 def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:
     """UserError for a typed --model.name beside sizes from a recipe."""
-    names = {arg.partition("=")[0] for arg in typed}
+    names = _names_of(typed)
     given = [(recipe.get("model") or {}).get("architecture") or {} for recipe in recipes]
     sizes = {name for sizes in given for name in sizes} & {"width", "depth", "num_heads", "mlp_dim"}
     changed = any(name.startswith("--model.architecture") for name in names)
@@ -244,10 +249,41 @@ def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:
         )
 
 
+def _names_of(args: list[str]) -> set[str]:
+    return {arg.partition("=")[0] for arg in args if arg.startswith("--")}
+
+
+def _check_steps(typed: list[str], recipes: list[dict[str, Any]]) -> None:
+    """UserError for a rate or a length beside a recipe that takes no step."""
+    callbacks = [(recipe.get("trainer") or {}).get("callbacks") or [] for recipe in recipes]
+    entries = [entry for each in callbacks for entry in each if isinstance(entry, dict)]
+    alone = any((entry.get("init_args") or {}).get("alone") for entry in entries)
+    of_steps = ("--model.optimizer.lr", "--trainer.max_epochs", "--trainer.max_steps")
+    if alone and (given := [name for name in of_steps if name in _names_of(typed)]):
+        raise UserError(
+            f"{given[0]} has no effect: the recipe fits a head in closed form and takes no step; "
+            "leave it out, or choose -c finetune"
+        )
+
+
+def _optimizer_of_lr(typed: list[str], recipes: list[dict[str, Any]]) -> list[str]:
+    """The default optimizer for a typed learning rate, if nothing else chooses one."""
+    chosen = any((recipe.get("model") or {}).get("optimizer") for recipe in recipes)
+    names = _names_of(typed)
+    if chosen or "--model.optimizer" in names or "--model.optimizer.lr" not in names:
+        return []
+    optimizer = "--model.optimizer"
+    return [
+        f"{optimizer}=torch.optim.AdamW",
+        f"{optimizer}.weight_decay=0.05",
+        f"{optimizer}.fused=true",
+    ]
+
+
 # Options that are neither the model's, the data's nor the Trainer's: name -> (type, default, help).
 RUN_OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "task": (str, "classification", "classification; or masked_patches, which needs no labels."),
-    "run_dir": (str | None, None, "By default runs/ and the name of the recipe or of data.root."),
+    "run_dir": (str | None, None, "Default: runs/DATA-RECIPE; runs/RECIPE if that has data."),
     "resume": (
         str,
         "auto",
@@ -281,52 +317,13 @@ def _fill_from_pretrained(config: Namespace) -> None:
             config.data.channels = info.config.in_channels
     elif len(preprocess.get("mean", ())) != config.data.channels:
         preprocess = {k: v for k, v in preprocess.items() if k not in ("mean", "std")}
+    if config.data.inputs.resize == "pad":  # which decides the fraction
+        preprocess = {k: v for k, v in preprocess.items() if k != "crop_fraction"}
     for group, names in (
         (config.data, ("image_size",)),
-        (config.data.inputs, ("resize", "crop_fraction", "interpolation", "mean", "std")),
+        (config.data.inputs, [field.name for field in fields(InputFormat)]),
     ):
         for name in names:
             if name in preprocess and group[name] is None:
                 value = preprocess[name]
                 group[name] = tuple(value) if isinstance(value, list) else value
-
-
-def _options_of(kind: type, prefix: str) -> Iterator[str]:
-    """Dotted names of the arguments of a constructor, and of their dataclasses."""
-    for name, hint in get_type_hints(kind.__init__).items():
-        if name in ("return", "facts"):
-            continue
-        yield f"{prefix}{name}"
-        for option in (hint, *get_args(hint)):
-            if is_dataclass(option) and isinstance(option, type):
-                yield from _options_of(option, f"{prefix}{name}.")
-
-
-def _names(args: list[str]) -> list[str]:
-    """Dotted names of the options, typed and in the recipes."""
-    names = [arg[2:].partition("=")[0] for arg in args if arg.startswith("--")]
-    for arg in args:
-        if arg.startswith("--config="):
-            names += [name for name, _ in flat(read_options(Path(arg.partition("=")[2])))]
-    return [name.removesuffix("+") for name in names if "." in name]
-
-
-def explained(
-    parser: LightningArgumentParser, args: list[str], error: BaseException, *modules: type[Module]
-) -> UserError:
-    """One line for a bad option, with the nearest for an unknown one. Re-raises other errors."""
-    mistake = user_error_in(error)
-    if mistake is not None:
-        return mistake
-    if isinstance(error, ValueError):  # from a constructor, inside the parser's
-        return UserError(shorten(" ".join(str(error.__cause__ or error).split()), MESSAGE))
-    if not isinstance(error, ArgumentError | ModuleNotFoundError):
-        raise error
-    options = {*parser.get_defaults().keys()}.union(*(_options_of(m, "model.") for m in modules))
-    sections = {name.rpartition(".")[0] for name in options}
-    for name in _names(args):
-        parents = {name[:i] for i, letter in enumerate(name) if letter == "."}
-        # Below an option that is no section are the arguments of a class, or a mapping.
-        if name not in options | sections and not parents & (options - sections):
-            return UserError(f"there is no option {name}{did_you_mean(name, options)}")
-    return UserError(shorten(" ".join(str(error).split()), MESSAGE))

@@ -21,7 +21,8 @@ from lightning.pytorch.callbacks import Callback
 from vit.console import is_first_process
 from vit.data.module import ImageData
 from vit.errors import UserError, some_of
-from vit.runs.options import Options, flat
+from vit.runs.mistakes import flat
+from vit.runs.options import Options
 from vit.signals import deferred
 from vit.training.lightning_internals import take_children
 

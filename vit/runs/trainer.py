@@ -72,6 +72,11 @@ def check_arguments(trainer: Namespace) -> None:
         if isinstance(value, int | float) and value < least and not unlimited:
             rule = "above 0" if 0 < least < 1 else f"at least {least}"
             raise UserError(f"trainer.{name}={value} must be {rule}")
+    if isinstance(trainer.val_check_interval, str):
+        raise UserError(
+            f"trainer.val_check_interval={trainer.val_check_interval} is a time, after which a run "
+            "cannot be resumed exactly; give a number of batches, or a share of an epoch"
+        )
     if trainer.max_time is not None and not re.search("[1-9]", str(trainer.max_time)):
         raise UserError(f"trainer.max_time={trainer.max_time} must be above 0")
     if str(trainer.strategy).startswith(COPYING):

@@ -28,7 +28,8 @@ from vit.errors import UserError, some_of
 from vit.hardware import hardware, versions
 from vit.runs.directory import read_summary
 from vit.runs.fit import fit
-from vit.runs.options import Options, flat
+from vit.runs.mistakes import flat
+from vit.runs.options import Options
 from vit.runs.transfer_table import Row, Trial, to_json, to_markdown
 from vit.writing import writable, write_json, write_text
 
@@ -158,6 +159,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     if splits.val_origin == "given" or splits.test_origin == "cut from train":
         lists = {"search.csv": _listed(splits, "val"), "final.csv": _listed(splits, "train")}
         common = ["--data.splits.val_fraction=0"]
+        common += [f"--data.columns.{role}={role}" for role in ("path", "label", "split")]
         common += [f"--data.label_separator={SEPARATOR}"] if splits.multilabel else []
         search, final = ([f"--data.root={folder / file}", *common] for file in lists)
     if splits.val_origin == "given" and searching:

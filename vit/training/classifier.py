@@ -11,10 +11,11 @@ import torch
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
+from vit.console import say
 from vit.errors import UserError, check_range
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
-from vit.training.counted_data import counting_data
+from vit.training.counted_data import counting_data, logits_of
 from vit.training.distillation import Teacher
 from vit.training.facts import DataFacts
 from vit.training.lora import add_lora
@@ -258,6 +259,16 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     def on_validation_epoch_end(self) -> None:
         super().on_validation_epoch_end()
         self._take_thresholds()
+
+    def on_fit_end(self) -> None:
+        """Several labels: the thresholds on val of weights for which no validation chose any."""
+        data = counting_data(self.trainer)
+        if not self.labels.multilabel or self.thresholds is not None or data is None:
+            return
+        if data.splits.val is None or self.trainer.limit_val_batches == 0:
+            say("thresholds: 0.5 for every class, as no validation images could choose them")
+        else:
+            self.choose_thresholds(logits_of(self.trainer, self, "val"))
 
     def choose_thresholds(self, outputs: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Takes the thresholds of highest F1 on this process's batches: logits, labels `b k`.

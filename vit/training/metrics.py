@@ -47,10 +47,12 @@ class CalibrationError(Metric):
         return BinSums(self.count, self.confidence, self.correct)
 
 
-class MacroF1(Metric):
-    """Mean F1 over the classes that have images or are predicted, from three counts per class.
+class ClassMeans(Metric):
+    """Means over the classes, and the accuracy of one constant answer, from three counts per class.
 
-    torchmetrics counts them in a table of k x k, 3 GB for 20,000 classes.
+    `f1`: over the classes that have images or are predicted. `recall`: over those that have images
+    (balanced accuracy). `constant_acc1`: the share of the most frequent class. torchmetrics counts
+    in a table of k x k, 3 GB for 20,000 classes.
     """
 
     full_state_update = False
@@ -72,10 +74,15 @@ class MacroF1(Metric):
         self.predicted.index_add_(0, predicted, ones)
         self.images.index_add_(0, labels, ones)
 
-    def compute(self) -> Tensor:
+    def compute(self) -> dict[str, Tensor]:
         occurrences = self.predicted + self.images
         f1 = 2 * self.hits / occurrences.clamp(min=1)
-        return f1.sum() / (occurrences > 0).sum().clamp(min=1)
+        recall = self.hits / self.images.clamp(min=1)
+        return {
+            "f1": f1.sum() / (occurrences > 0).sum().clamp(min=1),
+            "recall": recall.sum() / (self.images > 0).sum().clamp(min=1),
+            "constant_acc1": self.images.max() / self.images.sum().clamp(min=1),
+        }
 
 
 class TopAccuracy(MeanMetric):
@@ -207,8 +214,8 @@ class SplitMetrics(torch.nn.Module):
 class EvaluationMetrics(SplitMetrics):
     """Scores of a classifier.
 
-    One label per image: top-1, top-5 (of more than 5 classes), macro F1, calibration error. Several
-    labels: mean average precision, macro F1, exact match; `choose_thresholds` by `compute`.
+    One label per image: top-1, top-5 (of more than 5 classes), ClassMeans, calibration error.
+    Several labels: mean average precision, macro F1, exact match; `choose_thresholds` by `compute`.
     """
 
     def __init__(
@@ -230,7 +237,7 @@ class EvaluationMetrics(SplitMetrics):
         else:
             scores = {
                 "acc1": MulticlassAccuracy(num_classes, average="micro", **kwargs),
-                "f1": MacroF1(num_classes),
+                "classes": ClassMeans(num_classes),
                 "ece": CalibrationError(),
             }
             if num_classes > 5:

@@ -8,8 +8,11 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
     Callback,
     GradientAccumulationScheduler,
+    LearningRateFinder,
     StochasticWeightAveraging,
 )
 from lightning.pytorch.cli import OptimizerCallable
@@ -44,6 +47,9 @@ REFUSED: dict[type[Callback], str] = {
     GradientAccumulationScheduler: "a run with it cannot be resumed; set "
     "trainer.accumulate_grad_batches",
     StochasticWeightAveraging: "its average is not scored; use vit.training.callbacks.EMA",
+    BackboneFinetuning: "it adds parameters in a run; -c finetune fits the head first",
+    BatchSizeFinder: "use --data.batch_size auto",
+    LearningRateFinder: "`vit transfer` tries several learning rates",
 }
 """Lightning's callbacks that a run cannot have, and why."""
 

@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from tests.grouped import tuned
 from vit.checkpoints.native import save_native
-from vit.logistic import fit_head
+from vit.logistic import FOLDS, fit_head
 from vit.training.callbacks import EMA
 from vit.training.callbacks.linear_probe import LinearProbe
+from vit.training.losses import balanced_weights
 
 Make = Callable[..., Any]
 
@@ -29,18 +31,42 @@ def blobs() -> tuple[Tensor, Tensor]:
 
 def test_the_head_undoes_the_standardisation(blobs: tuple[Tensor, Tensor]) -> None:
     z, labels = blobs
-    weight, bias, accuracy = fit_head(z, labels, 4)
-    moved, moved_bias, _ = fit_head(z * 100 + 7, labels, 4)
-    answers = (z * 100 + 7) @ moved.T + moved_bias
-    torch.testing.assert_close(answers, z @ weight.T + bias, atol=1e-4, rtol=1e-4)
-    right = float(((z @ weight.T + bias).argmax(1) == labels).double().mean())
-    assert 0.4 < accuracy <= right  # images left out of the fit are not easier
+    head = fit_head(z, labels, 4)
+    moved = fit_head(z * 100 + 7, labels, 4)
+    answers, expected = (z * 100 + 7) @ moved.weight.T + moved.bias, z @ head.weight.T + head.bias
+    torch.testing.assert_close(answers, expected, atol=1e-4, rtol=1e-4)
+    right = float((expected.argmax(1) == labels).double().mean())
+    assert 0.4 < head.accuracy(labels) <= right  # images left out of the fit are not easier
+
+
+def test_class_weights_and_held_out_answers_are_those_of_scikit_learn(
+    blobs: tuple[Tensor, Tensor],
+) -> None:
+    z, labels = blobs[0], blobs[1].clamp(min=1) - 1  # one class twice as frequent
+    z = (z - z.mean(0)) / (z.std(0, correction=0) + 1e-5)
+    weights = balanced_weights(labels.bincount().tolist()).double()
+
+    def sklearns(rows: Tensor) -> LogisticRegression:
+        c = 1 / (2 * 0.01 * int(rows.sum()))  # its penalty is half a squared norm, per image
+        peer = LogisticRegression(C=c, tol=1e-10, class_weight=dict(enumerate(weights.tolist())))
+        return peer.fit(z[rows].numpy(), labels[rows].numpy())
+
+    head = fit_head(z, labels, 3, [0.01], weights)
+    peer = sklearns(torch.ones(len(z), dtype=torch.bool))
+    expected = torch.from_numpy(peer.predict_log_proba(z.numpy()))
+    ours = (z @ head.weight.T + head.bias).log_softmax(1)
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+    fold = torch.zeros(len(z), dtype=torch.bool)
+    fold[torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[::FOLDS]] = True
+    assert head.held_out is not None
+    expected = torch.from_numpy(sklearns(~fold).predict_log_proba(z[fold].numpy()))
+    torch.testing.assert_close(head.held_out[fold].log_softmax(1), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_two_images_are_enough(blobs: tuple[Tensor, Tensor]) -> None:
-    weight, _, accuracy = fit_head(blobs[0][:2], blobs[1][:2], 4)
-    assert weight.isfinite().all()
-    assert np.isnan(accuracy)
+    head = fit_head(blobs[0][:2], blobs[1][:2], 4)
+    assert head.weight.isfinite().all()
+    assert np.isnan(head.accuracy(blobs[1][:2]))
 
 
 @pytest.fixture
@@ -59,9 +85,9 @@ def test_the_run_starts_from_the_fitted_head(
     with torch.inference_mode():
         images = data.preprocess.normalize(torch.cat(images))
         features = model.model.eval().pool(model.model.features(images)).double()
-    weight, bias, _ = fit_head(features, torch.cat(labels), 3)
-    torch.testing.assert_close(model.model.head.weight, weight.float())
-    torch.testing.assert_close(model.model.head.bias, bias.float())
+    head = fit_head(features, torch.cat(labels), 3)
+    torch.testing.assert_close(model.model.head.weight, head.weight.float())
+    torch.testing.assert_close(model.model.head.bias, head.bias.float())
 
 
 def test_averaging_starts_from_it_too(make_data: Make, make_trainer: Make, backbone: str) -> None:

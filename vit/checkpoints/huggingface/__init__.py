@@ -9,7 +9,7 @@ from vit.checkpoints.files import WeightFile
 from vit.checkpoints.huggingface import bit, reading, writing
 from vit.checkpoints.huggingface.labels import THRESHOLDS
 from vit.checkpoints.layout import ModelConfig, Recognised
-from vit.checkpoints.preprocessing import to_huggingface
+from vit.checkpoints.preprocessing import rounding_note, to_huggingface
 from vit.models.config import ResNetConfig
 
 
@@ -37,4 +37,5 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
     files = {"config.json": values}
     if info.preprocess is not None:
         files["preprocessor_config.json"] = to_huggingface(info.preprocess, values["model_type"])
+        notes += rounding_note("transformers", info.preprocess, "floor")
     return Export(save=directory(tensors, files), notes=notes, multilabel=True)

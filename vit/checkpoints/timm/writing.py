@@ -16,7 +16,7 @@ from vit.checkpoints.exporting import (
     directory,
 )
 from vit.checkpoints.layout import ModelConfig, Rule, exported
-from vit.checkpoints.preprocessing import to_timm
+from vit.checkpoints.preprocessing import rounding_note, to_timm
 from vit.checkpoints.timm.families import ROTARY_FORM
 from vit.checkpoints.timm.reading import joined
 from vit.errors import UserError
@@ -66,7 +66,10 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         if config.pos_embed == "sincos2d":
             tensors["pos_embed"] = sincos2d(config.grid, config.width)
             notes.append("the fixed positions are written as a table of learned ones")
-    cfg = {} if info.preprocess is None else to_timm(info.preprocess)
+    cfg = {}
+    if info.preprocess is not None:
+        cfg = to_timm(info.preprocess)
+        notes += rounding_note("timm", info.preprocess, "even")
     cfg |= {
         "input_size": [config.in_channels, *config.size],
         "num_classes": config.num_classes,

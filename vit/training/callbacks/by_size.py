@@ -89,9 +89,8 @@ class FineTuneBySize(Callback):
             shown = ", ".join(f"{share:.0%} {loss:.3f}" for share, loss in losses.items())
             say(f"by size: validation loss by share of the last step: {shown}")
         _average(pl_module, start, end, self.chosen["share"])
-        if getattr(pl_module, "thresholds", None) is not None:  # those of other weights
-            module: Any = pl_module
-            module.choose_thresholds(logits_of(trainer, pl_module, "val"))
+        module: Any = pl_module
+        module.thresholds = None  # those of other weights; the module chooses again
 
 
 def _validation_loss(trainer: Trainer, module: Any) -> float:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from vit.console import say
 from vit.errors import UserError
-from vit.logistic import STRENGTHS, fit_head, set_head
+from vit.logistic import FOLDS, STRENGTHS, fit_head, set_head
 from vit.training.counted_data import CountedData, counting_data, logits_of
+from vit.training.losses import balanced_weights
 
 MAX_IMAGES = 10_000
 """Training images at most for a head that is fine-tuned next."""
@@ -25,7 +26,8 @@ class LinearProbe(Callback):
     """Fits the head to the features of pretrained weights before the first step.
 
     The head is the logistic regression of the training images' features, without augmentation,
-    with a squared norm whose strength is chosen by cross-validation.
+    with a squared norm whose strength is chosen by cross-validation, and with the class weights of
+    the loss, or balanced ones where classes are drawn equally often.
 
     Args:
         alone: The head replaces any other, is fitted to all images, and the run ends before its
@@ -52,23 +54,40 @@ class LinearProbe(Callback):
             raise UserError("LinearProbe needs the images of vit.ImageData")
         network: Any = pl_module.model
         features, labels = self._features(trainer, network)
+        held_out = []
         if trainer.is_global_zero:
-            self._fit(data, network, features, labels)
+            held_out = self._fit(data, pl_module, features, labels)
         for layer in network.head_layers:
             for parameter in layer.parameters():
                 parameter.data.copy_(trainer.strategy.broadcast(parameter.data))
+        chosen_here = self.alone and data.multilabel and data.splits.val is None
+        if chosen_here and len(labels) >= FOLDS:
+            module: Any = pl_module
+            module.choose_thresholds(held_out)
 
-    def _fit(self, data: CountedData, network: Any, features: list[Tensor], labels: Tensor) -> None:
-        strengths, accuracies = WIDE_STRENGTHS if self.alone else STRENGTHS, []
-        for layer, inputs in zip(network.head_layers, features, strict=True):
-            weight, bias, accuracy = fit_head(inputs, labels, data.num_classes, strengths)
-            set_head(layer, weight, bias)
-            accuracies.append(accuracy)
+    def _fit(
+        self, data: CountedData, module: Any, features: list[Tensor], labels: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Fits every head; held-out logits and labels `n k`, if there are enough images."""
+        strengths = WIDE_STRENGTHS if self.alone else STRENGTHS
+        weights = module.class_weights
+        if data.sampling.balanced:
+            counts = labels.bincount(minlength=data.num_classes).clamp(min=1)
+            weights = balanced_weights(counts.tolist())
+        heads = []
+        for layer, inputs in zip(module.model.head_layers, features, strict=True):
+            head = fit_head(inputs, labels, data.num_classes, strengths, weights)
+            set_head(layer, head.weight, head.bias)
+            heads.append(head)
         kind = "labels right" if data.multilabel else "accuracy"
         say(
-            f"head: fitted to the features of {len(labels):,} images; "
-            f"{kind} on images left out of the fit {max(accuracies):.3f}"
+            f"head: fitted to the features of {len(labels):,} images; {kind} on images left out of "
+            f"the fit {max(head.accuracy(labels) for head in heads):.3f}"
         )
+        logits = [head.held_out for head in heads if head.held_out is not None]
+        if not logits:
+            return []
+        return [(torch.stack(logits).mean(0).to(module.device), labels.to(module.device))]
 
     def _features(self, trainer: Trainer, network: Any) -> tuple[list[Tensor], Tensor]:
         """The inputs of each head, float64 `n d` on the CPU, and the labels, of all processes."""

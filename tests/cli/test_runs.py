@@ -1,0 +1,30 @@
+"""`vit runs` lists what is there, finished or not."""
+
+import json
+import os
+from pathlib import Path
+
+from tests.command import TINY, Vit
+
+
+def test_runs_are_listed_with_score_and_state(vit: Vit, photos: Path) -> None:
+    assert vit("runs").status == 2
+    done = vit("fit", "-c", "cifar10", "--data", photos, "--steps", "2", *TINY)
+    assert done.status == 0, done.err
+    [run] = Path("runs").iterdir()
+    accuracy = json.loads((run / "summary.json").read_text())["metrics"]["test/acc1"]
+    unfinished = Path("runs/group/stopped")
+    unfinished.mkdir(parents=True)
+    (unfinished / "config.yaml").write_text((run / "config.yaml").read_text())
+    (unfinished / "metrics.csv").write_text("step,val/acc1\n6,0.25\n13,0.5\n20,")
+    (Path("runs") / "foreign").mkdir()
+    (Path("runs") / "foreign" / "config.yaml").write_text("a: 1\n")
+    os.utime(unfinished / "config.yaml", (1, 1))
+    os.utime(unfinished / "metrics.csv", (2, 2))
+    listed = vit("runs")
+    first, second = (line.split() for line in listed.out.splitlines())
+    assert first[:4] == [str(run), "test", "acc1", f"{accuracy:.4f}"] and first[-1] == "finished"
+    assert second[:4] == [str(unfinished), "val", "acc1", "0.5000"]
+    assert second[-3:] == ["at", "step", "14"]
+    rows = json.loads(vit("runs", "runs/group", "--json").out)
+    assert [row["state"] for row in rows] == ["at step 14"]

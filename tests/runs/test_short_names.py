@@ -1,0 +1,119 @@
+"""Short names are the long ones, bit for bit, and mistakes in them cost no second."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.command import TINY, Vit
+from vit.errors import UserError
+from vit.runs.options import Options
+from vit.runs.short_names import SHORT, written_out
+from vit.yaml_reader import read_options
+
+LIGHT = """\
+import sys
+from vit.cli.main import main
+status = main(sys.argv[1:])
+print(status, 'torch' in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "long"),
+    [
+        ("--lr 0.1 --arch=vit_b16", ["--model.optimizer.lr=0.1", "--model.name=vit_b16"]),
+        ("--epochs 3", ["--trainer.max_epochs=3", "--trainer.max_steps=-1"]),
+        ("--steps=9", ["--trainer.max_steps=9", "--trainer.max_epochs=-1"]),
+        ("--batch-size 8 --seed -1", ["--data.batch_size=8", "--seed_everything=-1"]),
+        ("--run-dir a --data.loading.num-workers=2",
+         ["--run_dir", "a", "--data.loading.num_workers=2"]),
+        ("--model.loss.class-weights.big-cat 2", ["--model.loss.class_weights.big-cat", "2"]),
+        ("--data digits", ["--data.dataset=digits", "--data.root=null"]),
+        ("--data . --json", ["--data.root=.", "--json"]),
+        ("--data mine.yaml", ["--data=mine.yaml"]),
+        ("-c quickstart --ckpt_path never", ["-c", "quickstart", "--resume=never"]),
+        ("--trainer.callbacks+=a-b", ["--trainer.callbacks+=a-b"]),
+    ],
+)  # fmt: skip
+def test_short_names_are_written_out(typed: str, long: list[str]) -> None:
+    assert written_out(typed.split()) == long
+    assert written_out(long) == long
+
+
+def test_every_short_name_is_an_option() -> None:
+    known = Options(["-c", "quickstart", "--trainer.precision=32-true"]).parser.get_defaults()
+    assert {*SHORT.values()} - {"model.optimizer.lr"} <= {*known.keys()}
+
+
+def test_a_folder_named_like_a_data_set_is_the_folder(vit: Vit) -> None:
+    Path("cifar10").mkdir()
+    assert written_out(["--data", "cifar10"]) == ["--data.root=cifar10"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("fit --epochs 2 --steps 3 --data digits", "--epochs 2 and --steps 3 are two limits"),
+        ("fit --data photoz", "did you mean 'photos'"),
+        ("fit --data.root photoz", "data folder photoz does not exist; did you mean 'photos'"),
+        ("fit --data cifar", "did you mean 'cifar10' or 'cifar100'"),
+        ("fit --data digits --batchsize 3", "no option --batchsize; did you mean 'batch_size'"),
+        ("fit --data digits --learning-rate 3", "no option --learning_rate; did you mean 'lr'"),
+        ("fit -c finetun --data digits", "did you mean 'finetune'"),
+        ("test runs/x --dta digits", "no option --dta"),
+        ("trian --data digits", "did you mean 'fit'"),
+    ],
+)
+def test_a_mistake_is_one_line_before_torch_is_imported(
+    typed: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "photos").mkdir()
+    command = [sys.executable, "-c", LIGHT, *typed.split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.split() == ["2", "False"]
+    [line] = done.stderr.splitlines()
+    assert message in line
+
+
+def test_a_short_run_equals_its_long_form_to_the_bit(vit: Vit, photos: Path) -> None:
+    rest = (*(arg for arg in TINY if "_size" not in arg), "--model.pretrained=null")
+    short = vit(
+        "train", "--data", photos, "--lr", "0.01", "--steps", "2", "--batch-size=8",
+        "--image-size=16", "--seed", "5", "--run-dir", "short", *rest,
+    )  # fmt: skip
+    assert short.status == 0 and "recipe finetune (-c names another" in short.err
+    long = vit(
+        "fit", "-c", "finetune", "--data.root", photos, "--model.optimizer.lr=0.01",
+        "--trainer.max_steps=2", "--trainer.max_epochs=-1", "--data.batch_size=8",
+        "--data.image_size=16", "--seed_everything=5", "--run_dir=long", *rest,
+    )  # fmt: skip
+    assert long.status == 0 and "recipe finetune" not in long.err
+    for name in ("config.yaml", "model/model.safetensors", "predictions.csv"):
+        assert Path("short", name).read_bytes() == Path("long", name).read_bytes(), name
+    again = vit("test", "short", "--data", photos, "--batch-size", "3", "--json")
+    assert again.status == 0 and "test/acc1" in json.loads(again.out)
+
+
+def test_a_rate_without_an_optimizer_is_adamws(vit: Vit, photos: Path) -> None:
+    Path("mine.yaml").write_text("trainer: {max_steps: 1, max_epochs: -1}\n")
+    done = vit("fit", "-c", "mine.yaml", "--data", photos, "--lr", "0.5", "--run_dir=run", *TINY)
+    assert done.status == 0, done.err
+    optimizer = read_options(Path("run/config.yaml"))["model"]["optimizer"]
+    assert optimizer["class_path"].endswith("AdamW")
+    assert (optimizer["init_args"]["lr"], optimizer["init_args"]["weight_decay"]) == (0.5, 0.05)
+
+
+@pytest.mark.parametrize("length", ["--lr=1", "--epochs=1", "--steps=1"])
+def test_a_rate_or_length_is_refused_where_no_step_is_taken(
+    vit: Vit, photos: Path, length: str
+) -> None:
+    done = vit("fit", "-c", "probe", "--data", photos, length)
+    assert done.status == 2 and "takes no step" in done.err
+
+
+def test_two_limits_are_a_mistake_in_python_too() -> None:
+    with pytest.raises(UserError, match="two limits"):
+        written_out(["--epochs=1", "--steps=1"])

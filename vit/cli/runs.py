@@ -1,0 +1,34 @@
+"""`vit runs`: the runs below a folder."""
+
+import json
+from pathlib import Path
+
+from vit.cli.arguments import OneLineParser
+from vit.errors import UserError
+from vit.runs.files import list_runs
+
+
+def run(args: list[str]) -> int:
+    """Prints directory, score, date and state of every run."""
+    parser = OneLineParser(
+        prog="vit runs", description="Lists runs, the last changed one first.", epilog=""
+    )
+    parser.add_argument("folder", nargs="?", default="runs", help="default: runs")
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+    options = parser.parse_args(args)
+    folder = Path(options.folder).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}; `vit fit` writes its runs to runs/")
+    entries = list_runs(folder)
+    if options.json:
+        rows = [
+            {"run": str(e.path), "score": e.score, "date": e.date.isoformat(), "state": e.state}
+            for e in entries
+        ]
+        print(json.dumps(rows, indent=2))
+        return 0
+    width = max([len(str(entry.path)) for entry in entries] or [0])
+    for entry in entries:
+        date = entry.date.strftime("%Y-%m-%d %H:%M")
+        print(f"{entry.path!s:{width}}  {entry.score:18}  {date}  {entry.state}")
+    return 0

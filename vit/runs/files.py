@@ -1,0 +1,74 @@
+"""The files of a run directory that need no training library to be read."""
+
+import csv
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+LOCK, CONFIG, SUMMARY = ".lock", "config.yaml", "summary.json"
+HEADER = "# vit: the resolved options of a run\n"
+"""First line of our config.yaml, by which a run directory is known."""
+SCORES = ("acc1", "map", "loss")
+"""Metrics of a list, the first one that a run has."""
+
+
+def is_run(folder: Path) -> bool:
+    """The folder holds a run of ours."""
+    try:
+        with (folder / CONFIG).open(encoding="utf-8", errors="replace") as file:
+            return file.readline() == HEADER
+    except OSError:
+        return False
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """Content of a run's summary.json; empty if it is missing or damaged."""
+    try:
+        content = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of `vit runs`."""
+
+    path: Path
+    score: str
+    """Such as "test acc1 0.9231"; the last of metrics.csv for an unfinished run."""
+    date: datetime
+    """Of the last change."""
+    state: str
+
+
+def list_runs(folder: Path) -> list[Entry]:
+    """The runs at and below `folder`, the last changed one first."""
+    runs = {path.parent for path in folder.rglob(CONFIG) if is_run(path.parent)}
+    return sorted(map(_entry, runs), key=lambda entry: entry.date, reverse=True)
+
+
+def _entry(run: Path) -> Entry:
+    summary, rows = read_summary(run), _rows(run / "metrics.csv")
+    metrics = {} if summary.get("finished") is not True else summary.get("metrics", {})
+    state = "finished"
+    if summary.get("finished") is not True:
+        metrics = {
+            k: float(v) for row in rows for k, v in row.items() if v and k.startswith("val/")
+        }
+        state = f"at step {int(rows[-1]['step']) + 1:,}" if rows else "no step yet"
+    names = [n for s in SCORES for n in metrics if n in (f"test/{s}", f"val/{s}")]
+    score = f"{names[0].replace('/', ' ')} {metrics[names[0]]:.4f}" if names else "-"
+    files = [path for path in (run / CONFIG, run / SUMMARY, run / "metrics.csv") if path.is_file()]
+    changed = max(path.stat().st_mtime for path in files)
+    return Entry(run, score, datetime.fromtimestamp(changed), state)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            return list(csv.DictReader(line for line in file if line.endswith("\n")))
+    except OSError:
+        return []

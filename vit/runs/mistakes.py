@@ -1,0 +1,87 @@
+"""The mistakes in options, in one line each."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from jsonargparse import ArgumentError
+from lightning.pytorch.cli import LightningArgumentParser
+
+from vit.errors import MESSAGE, UserError, did_you_mean, shorten, user_error_in
+from vit.yaml_reader import read_options
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every option in nested mappings."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _options_of(kind: type, prefix: str) -> Iterator[str]:
+    """Dotted names of the arguments of a constructor, and of their dataclasses."""
+    for name, hint in get_type_hints(kind.__init__).items():
+        if name in ("return", "facts"):
+            continue
+        yield f"{prefix}{name}"
+        for option in (hint, *get_args(hint)):
+            if is_dataclass(option) and isinstance(option, type):
+                yield from _options_of(option, f"{prefix}{name}.")
+
+
+def _names(args: list[str]) -> list[str]:
+    """Dotted names of the options, typed and in the recipes."""
+    names = [arg[2:].partition("=")[0] for arg in args if arg.startswith("--")]
+    for arg in args:
+        if arg.startswith("--config="):
+            names += [name for name, _ in flat(read_options(Path(arg.partition("=")[2])))]
+    return [name.removesuffix("+") for name in names if "." in name]
+
+
+def explained(
+    parser: LightningArgumentParser, args: list[str], error: BaseException, *modules: type
+) -> UserError:
+    """One line for a bad option, with the nearest for an unknown one. Re-raises other errors."""
+    mistake = user_error_in(error)
+    if mistake is not None:
+        return mistake
+    if isinstance(error, ValueError):  # from a constructor, inside the parser's
+        return UserError(shorten(" ".join(str(error.__cause__ or error).split()), MESSAGE))
+    if not isinstance(error, ArgumentError | ModuleNotFoundError):
+        raise error
+    options = {*parser.get_defaults().keys()}.union(*(_options_of(m, "model.") for m in modules))
+    sections = {name.rpartition(".")[0] for name in options}
+    for name in _names(args):
+        parents = {name[:i] for i, letter in enumerate(name) if letter == "."}
+        # Below an option that is no section are the arguments of a class, or a mapping.
+        if name not in options | sections and not parents & (options - sections):
+            return UserError(f"there is no option {name}{did_you_mean(name, options)}")
+    return UserError(shorten(_in_short(" ".join(str(error).split())), MESSAGE))
+
+
+_KEYS = re.compile(r'Parser key "([^"]+)"')
+_WANTED = re.compile(
+    r"(?:Expected an?|conform to restriction) (.+?)(?= - |\. Got value| Given value type|$)"
+)
+_VALUE = re.compile(r"(?:(?:Got|Given) value|Seed): (.+?)(?= - |\. Got value| does not conf|$)")
+_WORDS = {"int": "a whole number", "float": "a number", "dict": "a mapping", "list": "a list"}
+
+
+def _in_short(message: str) -> str:
+    """jsonargparse's account of a value of a wrong type: OPTION=VALUE must be TYPE or TYPE."""
+    names, value, wanted = _KEYS.findall(message), _VALUE.search(message), []
+    for kind in _WANTED.findall(message):
+        if "<class" in kind:
+            kind = kind.strip("<>").removeprefix("class ").strip("'")
+        if "Literal[" in kind:
+            kind = kind[kind.index("[") + 1 : -1].replace("'", "").replace(", ", " | ")
+        kind = "an import path" if "import path" in kind else re.sub("v(?=[<>])", "", kind)
+        if kind != "NoneType" and not kind.startswith("path"):
+            wanted.append(_WORDS.get(kind, kind))
+    if not (names and value and wanted):
+        return message
+    return f"{'.'.join(names)}={value[1]} must be {' or '.join(dict.fromkeys(wanted))}"

@@ -1,0 +1,109 @@
+"""Short names of the options of a run, written out before anything reads them.
+
+`--lr 1e-3 --epochs 5` is `--model.optimizer.lr 1e-3 --trainer.max_epochs 5 --trainer.max_steps -1`.
+Imports nothing heavy: a mistake in a name, a recipe or a folder is reported at once.
+"""
+
+from pathlib import Path
+
+from vit.errors import UserError, did_you_mean, no_folder
+from vit.recipes import find_recipe
+
+SHORT = {
+    "data": "data.root",
+    "pretrained": "model.pretrained",
+    "arch": "model.name",
+    "lr": "model.optimizer.lr",
+    "epochs": "trainer.max_epochs",
+    "steps": "trainer.max_steps",
+    "batch_size": "data.batch_size",
+    "image_size": "data.image_size",
+    "devices": "trainer.devices",
+    "seed": "seed_everything",
+    "ckpt_path": "resume",
+}
+"""Short name -> option. `data` may also be a data set's name, or a YAML file of options."""
+OTHER_LIMIT = {"epochs": "trainer.max_steps", "steps": "trainer.max_epochs"}
+"""The limit that a short one switches off."""
+WITHOUT_DOT = (
+    *("config", "final_split", "help", "help_all", "json", "model", "patience", "print_config"),
+    *("resume", "run_dir", "save_every", "seed_everything", "task", "trainer"),
+)
+"""Other options without a dot."""
+
+
+MEANT = {
+    "imgsz": "image_size",
+    "learning_rate": "lr",
+    "model_name": "arch",
+    "output_dir": "run_dir",
+    "weights": "pretrained",
+    "weight_decay": "model.optimizer.weight_decay",
+    "workers": "data.loading.num_workers",
+}
+"""Names of other packages -> ours."""
+
+
+def written_out(args: list[str]) -> list[str]:
+    """The arguments of a run with the long names of its options.
+
+    `-` in the name of an option becomes `_`. UserError for an unknown name without a dot, for a
+    recipe or folder that does not exist, and for limits in epochs and in steps together.
+    """
+    long: list[str] = []
+    typed: dict[str, str] = {}
+    words = iter(args)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name.startswith("--") and name != "-c":
+            long.append(word)
+            continue
+        option = "config" if name == "-c" else _underscored(name[2:])
+        if option not in SHORT and option not in ("config", "data.root"):
+            _check_known(option)
+            long.append(f"--{option}{equals}{value}")
+            continue
+        typed[option] = value if equals else next(words, "")
+        long += _long(option, typed[option])
+    if OTHER_LIMIT.keys() <= typed.keys():
+        raise UserError(
+            f"--epochs {typed['epochs']} and --steps {typed['steps']} are two limits; give one"
+        )
+    return long
+
+
+def _underscored(option: str) -> str:
+    """`-` becomes `_`, but not in the names of classes."""
+    head, dot, name = option.replace("class-weights.", "class_weights.").partition("class_weights.")
+    return head.replace("-", "_") + dot + name
+
+
+def _long(option: str, value: str) -> list[str]:
+    if option == "config":
+        find_recipe(value)
+        return ["-c", value]
+    if option == "data" and value.endswith((".yaml", ".yml")):
+        return [f"--data={value}"]
+    if option == "data":
+        from vit.data.catalog import data_set  # heavy: imports numpy
+
+        name, root = data_set(value)
+        return [f"--data.dataset={name}", "--data.root=null"] if root is None else [_root(root)]
+    if option == "data.root":
+        return [_root(value)]
+    other = [f"--{OTHER_LIMIT[option]}=-1"] if option in OTHER_LIMIT else []
+    return [f"--{SHORT[option]}={value}", *other]
+
+
+def _root(value: str) -> str:
+    if value not in ("", "null") and not Path(value).expanduser().exists():
+        raise no_folder(value)
+    return f"--data.root={value}"
+
+
+def _check_known(option: str) -> None:
+    """UserError for an option without a dot that does not exist."""
+    if "." not in option and option not in WITHOUT_DOT:
+        names = [MEANT[option]] if option in MEANT else [*SHORT, *WITHOUT_DOT]
+        near = did_you_mean(MEANT.get(option, option), names)
+        raise UserError(f"there is no option --{option}{near or '; see `vit fit --help`'}")
