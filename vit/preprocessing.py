@@ -159,7 +159,10 @@ class Preprocess:
         return cls(**decoded)
 
     def changed(self, **changes: Any) -> "Preprocess":
-        """Other values of some fields; `resize="pad"` brings its crop_fraction."""
+        """Other values of some fields; image_size may be one side, and `resize="pad"` brings its
+        crop_fraction."""
+        if isinstance(side := changes.get("image_size"), int):
+            changes["image_size"] = (side, side)
         if changes.get("resize") == "pad":
             changes = {"crop_fraction": 1.0, **changes}
         return Preprocess.from_dict({**self.to_dict(), **changes})

@@ -58,6 +58,29 @@ def test_features_and_head_are_called_as_in_timm(case: str, tmp_path: Path) -> N
         assert torch.equal(ours.forward_head(actual), ours(images))
 
 
+@pytest.mark.parametrize("case", ["vit_ti16", "deit", "hybrid", "bit"])
+def test_other_names_of_timm_give_what_they_give_there(case: str, tmp_path: Path) -> None:
+    theirs, ours = pair(case, tmp_path)
+    heads = [model.get_classifier() for model in (theirs, ours)]
+    pairs = zip(*(head if isinstance(head, tuple) else (head,) for head in heads), strict=True)
+    assert all(torch.equal(a.weight.flatten(1), b.weight.flatten(1)) for a, b in pairs)
+    info = [{k: entry[k] for k in ("num_chs", "reduction")} for entry in theirs.feature_info]
+    assert info[-len(ours.feature_info) :] == ours.feature_info
+    names = getattr(theirs, "no_weight_decay", set)()
+    assert ours.no_weight_decay() == {name for name in names if name in ours.state_dict()}
+    ours.set_grad_checkpointing()
+    assert ours.activation_checkpointing
+    ours.reset_classifier(0)
+    assert isinstance(ours.get_classifier(), torch.nn.Identity)
+
+
+def test_maps_alone_are_another_call_and_one_side_is_a_size() -> None:
+    with pytest.raises(UserError, match=r"intermediate_layers\(images"):
+        vit.create_model("vit_ti16", features_only=True)
+    model = vit.create_model("vit_ti16", image_size=32)
+    assert vit.transforms(model, image_size=112).preprocess.image_size == (112, 112)
+
+
 @pytest.mark.parametrize("case", ["deit", "map", "bit"])
 @pytest.mark.parametrize("num_classes", [0, 7])
 def test_a_classifier_can_be_reset(case: str, num_classes: int, tmp_path: Path) -> None:

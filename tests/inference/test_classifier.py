@@ -65,6 +65,20 @@ def test_the_probabilities_are_those_of_the_steps_done_by_hand(saved: Path, pict
         assert probability == pytest.approx(expected[name], abs=1e-5)
 
 
+def test_a_folder_a_generator_and_a_call_are_answered(saved: Path, picture: Path) -> None:
+    classifier, folder = vit.load(saved), picture.parent / "folder"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("b.png", "sub/a.png"):
+        (folder / name).write_bytes(picture.read_bytes())
+    (folder / "notes.txt").touch()
+    assert classifier(picture) == classifier.predict(picture)
+    two = classifier.predict([picture, picture])
+    assert classifier(str(folder)) == classifier(p for p in [picture, picture]) == two
+    assert repr(classifier).startswith("Classifier(VisionTransformer, 3 classes: ")
+    with pytest.raises(UserError, match="no pictures in"):
+        classifier(saved / "model")
+
+
 def test_top_limits_the_classes(saved: Path, picture: Path) -> None:
     classifier = vit.load(saved)
     assert len(classifier.predict(picture, top=2)[0].classes) == 2

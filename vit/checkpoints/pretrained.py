@@ -63,6 +63,11 @@ def create_model(
     `load_pretrained`; True means the published weights of `name`, False random ones. `report`
     receives the account of the load. `overrides`: fields of ViTConfig or ResNetConfig.
     """
+    if overrides.pop("features_only", False):
+        raise UserError(
+            "features_only: every model gives its maps: create_model(NAME, num_classes=0)"
+            ".intermediate_layers(images, layers=[2, 5, 8, 11])"
+        )
     name, pretrained = _published(name, pretrained)
     if pretrained is not None:
         model, account = load_pretrained(

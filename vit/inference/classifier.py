@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from vit.checkpoints.native import matches as is_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.console import note
 from vit.data.decode import open_input
-from vit.errors import UserError
+from vit.data.scan import scan
+from vit.errors import UserError, some_of
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
@@ -81,20 +83,24 @@ class Classifier:
         return (logits.sigmoid() if self.multilabel else logits.softmax(-1)).cpu()
 
     def predict(self, images: Any, top: int = 5, *, batch_size: int = 32) -> list[Prediction]:
-        """The `top` classes of each image; `images` may be a single one."""
+        """The `top` classes of each image: of one, a folder, a list, or a generator of images."""
         if top < 1:
             raise UserError(f"top={top} must be at least 1")
-        if not isinstance(images, list | tuple):
-            images = [images]
-        results = []
-        for start in range(0, len(images), batch_size):
-            scores = self.probabilities(images[start : start + batch_size])
+        results, source = [], iter(_each(images, arrays=self.preprocess.channels is not None))
+        while batch := list(islice(source, batch_size)):
+            scores = self.probabilities(batch)
             values, indices = scores.topk(min(top, len(self.classes)))
             sets = self._sets(scores)
             rows = zip(values.tolist(), indices.tolist(), sets, strict=True)
             for row, order, labels in rows:
                 results.append(Prediction([self.classes[i] for i in order], row, labels))
         return results
+
+    __call__ = predict
+
+    def __repr__(self) -> str:
+        shown = some_of(map(repr, self.classes), 3)
+        return f"Classifier({type(self.model).__name__}, {len(self.classes):,} classes: {shown})"
 
     def _sets(self, scores: Tensor) -> list[list[str]] | list[None]:
         """The classes of each row of probabilities `b k` above their thresholds; or None."""
@@ -111,6 +117,23 @@ class Classifier:
         """Moves the model to a device."""
         self.model.to(device)
         return self
+
+
+def _each(images: Any, *, arrays: bool) -> Iterable[Any]:
+    """The images of `Classifier.predict`; those of a folder in the order of their paths."""
+    if isinstance(images, str | os.PathLike) and os.path.isdir(images):
+        top = os.fspath(images)
+        paths = [
+            os.path.join(top, folder.path, name)
+            for folder in scan(top, arrays=arrays)
+            for name in folder.images
+        ]
+        if not paths:
+            raise UserError(f"no pictures in {top}")
+        return paths
+    if isinstance(images, list | tuple) or hasattr(images, "__next__"):
+        return images  # pyright: ignore[reportReturnType]
+    return [images]
 
 
 def load(path: str | Path) -> Classifier:

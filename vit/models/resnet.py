@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit.models.backbone import check_channels, layer_indices, run
+from vit.models.backbone import TimmNames, check_channels, layer_indices, run
 from vit.models.config import ROOT_CHANNELS, ResNetConfig, WsMode
 from vit.models.initialization import lecun_normal_, zero_
 from vit.shapes import Float
@@ -196,7 +196,7 @@ def init_convolutions(model: nn.Module) -> None:
             nn.init.zeros_(module.norm3.weight)
 
 
-class ResNet(nn.Module):
+class ResNet(TimmNames, nn.Module):
     """BiT ResNet-v2 (arXiv:1912.11370, section 3.1), for images of any size.
 
     Methods and attributes are those of `VisionTransformer`; layers are stages, and `patch_size` is

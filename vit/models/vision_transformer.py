@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.models.backbone import layer_indices, run
+from vit.models.backbone import TimmNames, layer_indices, run
 from vit.models.config import ViTConfig
 from vit.models.embedding import PatchEmbed, resize_grid, sincos2d
 from vit.models.encoder import Block
@@ -23,7 +23,7 @@ from vit.models.rotary import RotaryEmbedding
 from vit.shapes import Float
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(TimmNames, nn.Module):
     """Patches, encoder, head.
 
     Attributes: `num_features` (input width of the head), `patch_size` (token stride in pixels),
