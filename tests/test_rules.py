@@ -30,7 +30,7 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "evaluation": ({"data", "models", "checkpoints", "inference"}, 970),
     "training": ({"models", "checkpoints"}, 3_710),
 }
-ROOMS["runs"] = (set(ROOMS), 2_650)
+ROOMS["runs"] = (set(ROOMS), 2_690)
 ROOMS["cli"] = (set(ROOMS), 1_870)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_490}

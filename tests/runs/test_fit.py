@@ -181,7 +181,7 @@ def test_fast_dev_run_leaves_nothing(vit: Vit, photos: Path) -> None:
 
 def test_changed_data_are_noted(vit: Vit, photos: Path) -> None:
     args = ("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.max_epochs=1")
-    assert "--trainer.max_epochs N" in vit(*args, "--run_dir=run").out
+    assert "--epochs " in vit(*args, "--run_dir=run").out
     assert "note" not in vit("test", "run").err
     for i in range(18):
         (photos / "red" / f"new {i}.jpg").write_bytes((photos / "red" / "00.jpg").read_bytes())

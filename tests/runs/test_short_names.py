@@ -33,9 +33,9 @@ print(status, 'torch' in sys.modules)
         ("--model.loss.class-weights.big-cat 2", ["--model.loss.class_weights.big-cat", "2"]),
         ("--data digits", ["--data.dataset=digits", "--data.root=null"]),
         ("--data . --json", ["--data.root=.", "--json"]),
-        ("--data mine.yaml", ["--data=mine.yaml"]),
         ("-c quickstart --ckpt_path never", ["-c", "quickstart", "--resume=never"]),
         ("--trainer.callbacks+=a-b", ["--trainer.callbacks+=a-b"]),
+        ("--image-size 32x48", ["--data.image_size=[32,48]"]),
     ],
 )  # fmt: skip
 def test_short_names_are_written_out(typed: str, long: list[str]) -> None:
@@ -63,6 +63,9 @@ def test_a_folder_named_like_a_data_set_is_the_folder(vit: Vit) -> None:
         ("fit --data digits --batchsize 3", "no option --batchsize; did you mean 'batch_size'"),
         ("fit --data digits --learning-rate 3", "no option --learning_rate; did you mean 'lr'"),
         ("fit -c finetun --data digits", "did you mean 'finetune'"),
+        ("fit --data", "--data needs a value"),
+        ("fit --data digits --lr=", "--lr needs a value"),
+        ("fit --data recipe.yaml", "--data recipe.yaml is a recipe; give it by -c recipe.yaml"),
         ("test runs/x --dta digits", "no option --dta"),
         ("trian --data digits", "did you mean 'fit'"),
     ],
@@ -71,6 +74,7 @@ def test_a_mistake_is_one_line_before_torch_is_imported(
     typed: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "photos").mkdir()
+    (tmp_path / "recipe.yaml").write_text("model: {name: vit_ti16}\n")
     command = [sys.executable, "-c", LIGHT, *typed.split()]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.split() == ["2", "False"]
@@ -93,7 +97,10 @@ def test_a_short_run_equals_its_long_form_to_the_bit(vit: Vit, photos: Path) -> 
     assert long.status == 0 and "recipe finetune" not in long.err
     for name in ("config.yaml", "model/model.safetensors", "predictions.csv"):
         assert Path("short", name).read_bytes() == Path("long", name).read_bytes(), name
-    again = vit("test", "short", "--data", photos, "--batch-size", "3", "--json")
+    score = json.loads(Path("short/summary.json").read_text())["metrics"]["test/loss"]
+    again = vit("test", "short", "--json")  # on the images that the run's seed has cut
+    assert json.loads(again.out)["test/loss"] == score and "images of test" not in again.err
+    again = vit("test", "--data", photos, "short", "--batch-size", "3", "--json")
     assert again.status == 0 and "test/acc1" in json.loads(again.out)
 
 
@@ -106,12 +113,18 @@ def test_a_rate_without_an_optimizer_is_adamws(vit: Vit, photos: Path) -> None:
     assert (optimizer["init_args"]["lr"], optimizer["init_args"]["weight_decay"]) == (0.5, 0.05)
 
 
+def test_a_file_of_data_options_is_data(vit: Vit, photos: Path) -> None:
+    Path("mine.yaml").write_text(f"root: {photos}\nbatch_size: 8\n")
+    assert written_out(["--data", "mine.yaml"]) == ["--data=mine.yaml"]
+    assert Options(["-c", "cifar10", "--data", "mine.yaml", *TINY]).config.data.root == str(photos)
+
+
 @pytest.mark.parametrize("length", ["--lr=1", "--epochs=1", "--steps=1"])
 def test_a_rate_or_length_is_refused_where_no_step_is_taken(
     vit: Vit, photos: Path, length: str
 ) -> None:
     done = vit("fit", "-c", "probe", "--data", photos, length)
-    assert done.status == 2 and "takes no step" in done.err
+    assert done.status == 2 and f"{length[:-2]} has no effect" in done.err
 
 
 def test_two_limits_are_a_mistake_in_python_too() -> None:

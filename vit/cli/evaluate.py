@@ -1,6 +1,7 @@
 """`vit validate`, `vit test`, `vit predict`: a run on one of its splits, or on new images."""
 
 import json
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,11 @@ def _parser(command: str, what: str, split: str | None, printed: str = "figures"
 
 
 def _run(parser: OneLineParser, args: list[str]) -> int:
-    options, rest = parser.parse_known_args(args or ["--help"])
-    rest = written_out(rest)
+    words = written_out(args or ["--help"])
+    # Apart, as argparse takes an unknown option with a blank in its value for RUN.
+    dotted = [word for word in words if re.match(r"--[\w.]+\.\w+=", word)]
+    options, rest = parser.parse_known_args([word for word in words if word not in dotted])
+    rest += dotted
     folder = Path(options.run).expanduser()
     predicting = options.command == "predict"
     out = None if options.out is None else Path(options.out).expanduser()
@@ -109,8 +113,9 @@ def _show(options: Namespace, result: Any, out: Path | None) -> None:
         print(json.dumps(content, indent=2))
         return
     print(headline(result.split, metrics, predictions))
+    width = max(map(len, metrics), default=0)
     for name, value in metrics.items():
-        print(f"{name:16} {value:.4f}")
+        print(f"{name:{width}} {value:.4f}")
     if per_class:
         print("", *class_lines(per_class), sep="\n")
 

@@ -165,7 +165,7 @@ class ImageData(LightningDataModule):
     @cached_property
     def splits(self) -> Splits:
         """Classes and images, found at the first use."""
-        return find_splits(
+        splits = find_splits(
             self.dataset,
             self.root,
             data_dir=self.data_dir,
@@ -176,6 +176,12 @@ class ImageData(LightningDataModule):
             columns=self.columns,
             arrays=self.channels is not None,
         )
+        if self.sampling.balanced and splits.multilabel:
+            raise UserError(
+                "sampling.balanced needs one label per image; this set has several: use "
+                "model.loss.class_weights=balanced"
+            )
+        return splits
 
     @property
     def preprocess(self) -> Preprocess:

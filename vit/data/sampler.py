@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from vit.data.batches import batches_per_epoch
-from vit.errors import UserError
 from vit.seeds import hashed, places
 
 
@@ -26,10 +25,8 @@ class Progress(Protocol):
 def balancing(labels: np.ndarray) -> Tensor:
     """Weights `n` of samples, one over the images of their class, for balanced draws.
 
-    `labels`: a class per sample `n`. Raises UserError for several labels each, `n k`.
+    `labels`: a class per sample `n`.
     """
-    if labels.ndim > 1:
-        raise UserError("sampling.balanced needs one label per image; this set has several")
     counts = torch.from_numpy(np.bincount(labels)).double()
     return 1 / counts[torch.from_numpy(labels)]
 

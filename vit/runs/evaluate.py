@@ -141,7 +141,10 @@ def _options(recorded: Mapping[str, Any], args: list[str]) -> Namespace:
     parser.add_class_arguments(Trainer, "trainer", skip=set(unused), **settings)
     parser.add_class_arguments(ImageData, "data", **settings)
     trainer = {k: v for k, v in recorded["trainer"].items() if k in TRAINER}
-    sections = {"data": {**recorded["data"], "global_batch": None}, "trainer": trainer}
+    # The seed of the splits follows from that of the run, and is not recorded itself.
+    splits = {**(recorded["data"].get("splits") or {}), "seed": recorded["seed_everything"]}
+    data = {**recorded["data"], "global_batch": None, "splits": splits}
+    sections: dict[str, Any] = {"data": data, "trainer": trainer}
     sections["trainer"]["enable_model_summary"] = False
     try:
         config = parser.parse_args(args, namespace=parser.parse_object(sections))

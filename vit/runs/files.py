@@ -59,7 +59,8 @@ def _entry(run: Path) -> Entry:
             k: float(v) for row in rows for k, v in row.items() if v and k.startswith("val/")
         }
         state = f"at step {int(rows[-1]['step']) + 1:,}" if rows else "no step yet"
-    names = [n for s in SCORES for n in metrics if n in (f"test/{s}", f"val/{s}")]
+    wanted = [f"{split}/{score}" for split in ("test", "val") for score in SCORES]
+    names = [name for name in wanted if name in metrics]
     score = f"{names[0].replace('/', ' ')} {metrics[names[0]]:.4f}" if names else "-"
     files = [path for path in (run / CONFIG, run / SUMMARY, run / "metrics.csv") if path.is_file()]
     changed = max(path.stat().st_mtime for path in files)

@@ -170,7 +170,7 @@ def _write_model(
 def limit_option(trainer: Trainer) -> str:
     """The option to raise for a longer run: the limit that ended this one."""
     if 0 < trainer.max_steps <= trainer.global_step:
-        return "--trainer.max_steps N"
+        return f"--steps {2 * trainer.max_steps}"
     if time_limit(trainer) is not None and trainer.current_epoch != trainer.max_epochs:
         return "--trainer.max_time DD:HH:MM:SS"
-    return "--trainer.max_epochs N"
+    return f"--epochs {2 * (trainer.max_epochs or 1)}"

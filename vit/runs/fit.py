@@ -70,6 +70,8 @@ def fit(options: Options) -> RunDirectory:
         data.share_batch(trainer)
         limit_threads_of(trainer, model, data)
         check_continues(run, model, data, trainer)
+        if options.by_default:
+            say(f"recipe {options.recipe} (-c names another, `vit recipes` lists them)")
         _announce(run, model, data)
         began = clocks()
         with ending_together(trainer, alive), naming_a_smaller_batch(trainer, data), _saying(run):

@@ -68,11 +68,22 @@ _WANTED = re.compile(
     r"(?:Expected an?|conform to restriction) (.+?)(?= - |\. Got value| Given value type|$)"
 )
 _VALUE = re.compile(r"(?:(?:Got|Given) value|Seed): (.+?)(?= - |\. Got value| does not conf|$)")
-_WORDS = {"int": "a whole number", "float": "a number", "dict": "a mapping", "list": "a list"}
+_WORDS = {
+    "bool": "true | false",
+    "dict": "a mapping",
+    "float": "a number",
+    "int": "a whole number",
+    "list": "a list",
+}
 
 
 def _in_short(message: str) -> str:
     """jsonargparse's account of a value of a wrong type: OPTION=VALUE must be TYPE or TYPE."""
+    message = re.sub(
+        r"Not of type \w+: invalid literal for .*: '(.*)'",
+        r"Expected a int. Got value: \1",
+        message,
+    )
     names, value, wanted = _KEYS.findall(message), _VALUE.search(message), []
     for kind in _WANTED.findall(message):
         if "<class" in kind:

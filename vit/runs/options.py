@@ -18,11 +18,13 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
+from vit.data.batches import asked_sizes
 from vit.data.find import check_source
 from vit.data.module import ImageData
 from vit.data.options import InputFormat
 from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
+from vit.models.zoo import model_config
 from vit.recipes import find_recipe
 from vit.runs.batch import settle_batch
 from vit.runs.loggers import logger_arguments, place_loggers
@@ -56,6 +58,8 @@ class Options(LightningCLI):
     def __init__(self, args: list[str]) -> None:
         quiet_lightning()
         self.typed = args
+        self.by_default = False
+        """No recipe was named."""
         args = written_out(args)
         first, rest = _known_first(args)
         self.recipe = first.config[-1] if first.config else None
@@ -66,12 +70,12 @@ class Options(LightningCLI):
         if not files:
             if first.resume not in (None, "auto", "never"):
                 raise UserError(f"--resume {first.resume} is neither a run nor a checkpoint of one")
-            say(f"recipe {DEFAULT_RECIPE} (-c names another, `vit recipes` lists them)")
+            self.by_default = True
             self.recipe, files = DEFAULT_RECIPE, [find_recipe(DEFAULT_RECIPE)]
         self.recipes = [read_options(path) for path in files]
         self.module_class = TASKS[_task(first.task, self.recipes)]
         _check_name(rest, self.recipes)
-        _check_steps(rest, self.recipes)
+        _check_steps(self.typed, self.recipes)
         self.args = [
             *(f"--config={path}" for path in files),
             *(f"--{k}={v}" for k, v in vars(first).items() if isinstance(v, str) and k != "logger"),
@@ -125,13 +129,17 @@ class Options(LightningCLI):
     def before_instantiate_classes(self) -> None:
         config = self.config
         check_arguments(config.trainer)
-        check_source(config.data.dataset, config.data.root)  # before weights are fetched
+        data = config.data  # checked before weights are fetched
+        check_source(data.dataset, data.root)
         both = {"--data.dataset", "--data.root"} <= _names_of(self.args)
-        if both and config.data.dataset is not None and config.data.root is not None:
+        if both and data.dataset is not None and data.root is not None:
             raise UserError(
-                f"data.dataset={config.data.dataset} and data.root={config.data.root} are two sets "
-                "of images; give one"
+                f"data.dataset={data.dataset} and data.root={data.root} are two sets of images; "
+                "give one"
             )
+        asked_sizes(None if data.batch_size == "auto" else data.batch_size, data.global_batch)
+        if config.model.name is not None and "." not in config.model.name:  # no published weights
+            model_config(config.model.name)
         if config.model.pretrained is not None:
             config.model.pretrained = os.path.expanduser(config.model.pretrained)
             _fill_from_pretrained(config)
@@ -258,7 +266,8 @@ def _check_steps(typed: list[str], recipes: list[dict[str, Any]]) -> None:
     callbacks = [(recipe.get("trainer") or {}).get("callbacks") or [] for recipe in recipes]
     entries = [entry for each in callbacks for entry in each if isinstance(entry, dict)]
     alone = any((entry.get("init_args") or {}).get("alone") for entry in entries)
-    of_steps = ("--model.optimizer.lr", "--trainer.max_epochs", "--trainer.max_steps")
+    of_steps = ("--lr", "--epochs", "--steps", "--model.optimizer.lr", "--trainer.max_epochs",
+                "--trainer.max_steps")  # fmt: skip
     if alone and (given := [name for name in of_steps if name in _names_of(typed)]):
         raise UserError(
             f"{given[0]} has no effect: the recipe fits a head in closed form and takes no step; "

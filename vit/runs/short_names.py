@@ -4,10 +4,12 @@
 Imports nothing heavy: a mistake in a name, a recipe or a folder is reported at once.
 """
 
+import re
 from pathlib import Path
 
 from vit.errors import UserError, did_you_mean, no_folder
 from vit.recipes import find_recipe
+from vit.yaml_reader import read_options
 
 SHORT = {
     "data": "data.root",
@@ -26,8 +28,9 @@ SHORT = {
 OTHER_LIMIT = {"epochs": "trainer.max_steps", "steps": "trainer.max_epochs"}
 """The limit that a short one switches off."""
 WITHOUT_DOT = (
-    *("config", "final_split", "help", "help_all", "json", "model", "patience", "print_config"),
-    *("resume", "run_dir", "save_every", "seed_everything", "task", "trainer"),
+    *("config", "final_split", "help", "help_all", "json", "model", "out", "patience"),
+    *("print_config", "resume", "run_dir", "save_every", "seed_everything", "split"),
+    *("spreadsheet", "task", "trainer"),
 )
 """Other options without a dot."""
 
@@ -64,6 +67,8 @@ def written_out(args: list[str]) -> list[str]:
             long.append(f"--{option}{equals}{value}")
             continue
         typed[option] = value if equals else next(words, "")
+        if not typed[option] and option != "data.root":
+            raise UserError(f"{name} needs a value")
         long += _long(option, typed[option])
     if OTHER_LIMIT.keys() <= typed.keys():
         raise UserError(
@@ -83,7 +88,11 @@ def _long(option: str, value: str) -> list[str]:
         find_recipe(value)
         return ["-c", value]
     if option == "data" and value.endswith((".yaml", ".yml")):
+        if {"data", "model", "trainer"} & read_options(Path(value)).keys():
+            raise UserError(f"--data {value} is a recipe; give it by -c {value}")
         return [f"--data={value}"]
+    if option == "image_size" and re.fullmatch(r"\d+x\d+", value):
+        value = f"[{value.replace('x', ',')}]"
     if option == "data":
         from vit.data.catalog import data_set  # heavy: imports numpy
 

@@ -33,6 +33,7 @@ LEAST = {
     "limit_train_batches": 1e-9,
     "log_every_n_steps": 0,
     "max_epochs": 1,
+    "max_steps": 0,
     "val_check_interval": 1e-9,
 }
 # These copy a started process; the command is started once for each process instead.
@@ -68,7 +69,7 @@ def check_arguments(trainer: Namespace) -> None:
     """UserError for values that the Trainer takes silently and that cannot be meant."""
     for name, least in LEAST.items():
         value = trainer[name]
-        unlimited = name == "max_epochs" and value == -1
+        unlimited = name in ("max_epochs", "max_steps") and value == -1
         if isinstance(value, int | float) and value < least and not unlimited:
             rule = "above 0" if 0 < least < 1 else f"at least {least}"
             raise UserError(f"trainer.{name}={value} must be {rule}")
