@@ -4,8 +4,9 @@ import warnings
 import numpy as np
 import pytest
 
-from vit.reports.curves import curves, panels_of, positions, read_history
+from vit.reports.curves import curves, panels_of, positions
 from vit.reports.drawing import png
+from vit.reports.history import read_history
 
 
 def drawn(rows):

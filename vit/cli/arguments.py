@@ -69,21 +69,12 @@ def chosen_device(name: str | None) -> Iterator[str]:
 
 def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[Path]:
     """The named files, and the pictures in the named folders; with `arrays` .npy files too."""
-    from vit.data.scan import image_extensions
+    from vit.data.scan import image_files
 
-    suffixes = image_extensions(arrays)
     for argument in arguments:
         path = Path(argument).expanduser()
         if path.is_dir():
-            inside = sorted(
-                file
-                for file in path.rglob("*")
-                if file.suffix.lower() in suffixes
-                and not any(part.startswith(".") for part in file.relative_to(path).parts)
-            )
-            if not inside:
-                raise UserError(f"no pictures in {path}")
-            yield from inside
+            yield from image_files(path, arrays=arrays)
         elif path.is_file():
             yield path
         elif inside := sorted(glob(str(path), recursive=True)):  # a pattern that was quoted

@@ -8,7 +8,7 @@ EPILOG = """\
 examples:
   vit bench                                         ViT-B/16 in every precision of the hardware
   vit bench vit_s16 --train --batch-size 8 32 128   the fastest batch for training
-  vit bench runs/my_photos-finetune --json                   a trained model
+  vit bench runs/my_photos-finetune --json          a trained model
   vit bench vit_s16 bit_r50x1 torchvision/resnet50  several models in turns, in one table
 
 The peak is the rate of the model's matrix products alone, measured in the same minutes. The share

@@ -11,10 +11,10 @@ from vit.writing import writable
 
 EPILOG = """\
 examples:
-  vit inspect dinov2_s14 photo.jpg                     figures and inspection.html in inspection/
-  vit inspect runs/my_photos-finetune photos/ --class cat       evidence for one class
+  vit inspect dinov2_s14 photo.jpg                         figures and inspection.html
+  vit inspect runs/my_photos-finetune photos/ --class cat  evidence for one class
   vit inspect vit_b16.augreg_in21k photo.jpg --image-size 192x256 --layers 0 5 11
-  vit inspect MODEL                                    filters and position embeddings alone"""
+  vit inspect MODEL                                        filters and position embeddings alone"""
 
 
 def run(args: list[str]) -> int:

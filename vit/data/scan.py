@@ -5,6 +5,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from vit.console import Meter
 from vit.errors import UserError
@@ -70,6 +71,20 @@ def scan(top: str, *, arrays: bool = False) -> list[Folder]:
             folder.images.sort()
             meter.advance(len(folder.images))
     return sorted(folders.values(), key=lambda folder: folder.path)
+
+
+def image_files(folder: Path, *, arrays: bool = False) -> list[Path]:
+    """The pictures in and below a folder, sorted, without hidden ones. UserError without any."""
+    suffixes = image_extensions(arrays)
+    inside = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in suffixes
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
+    if not inside:
+        raise UserError(f"no pictures in {folder}")
+    return inside
 
 
 def entries(folder: str) -> list[os.DirEntry[str]]:

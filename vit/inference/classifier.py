@@ -21,7 +21,7 @@ from vit.checkpoints.native import matches as is_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.console import note
 from vit.data.decode import open_input
-from vit.data.scan import scan
+from vit.data.scan import image_files
 from vit.errors import UserError, some_of
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
@@ -122,15 +122,7 @@ class Classifier:
 def _each(images: Any, *, arrays: bool) -> Iterable[Any]:
     """The images of `Classifier.predict`; those of a folder in the order of their paths."""
     if isinstance(images, str | os.PathLike) and os.path.isdir(images):
-        top = os.fspath(images)
-        paths = [
-            os.path.join(top, folder.path, name)
-            for folder in scan(top, arrays=arrays)
-            for name in folder.images
-        ]
-        if not paths:
-            raise UserError(f"no pictures in {top}")
-        return paths
+        return image_files(Path(images), arrays=arrays)
     if isinstance(images, list | tuple) or hasattr(images, "__next__"):
         return images  # pyright: ignore[reportReturnType]
     return [images]

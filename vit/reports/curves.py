@@ -1,9 +1,6 @@
 """Curves of metrics.csv: loss, accuracy and learning rate over training."""
 
-import csv
 from collections.abc import Sequence
-from math import isfinite
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,8 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from vit.reports.drawing import LIGHT, Theme, label_axes, new_figure, style_axes
-
-Row = dict[str, float]
+from vit.reports.history import Row
 
 PANELS = {
     "Loss": ("train/loss", "val/loss", "val/constant_loss"),
@@ -34,18 +30,6 @@ NAMES = {
     "val/f1": "val F1",
     "lr": "",
 }
-
-
-def read_history(path: Path) -> list[Row]:
-    """The finite numbers in the rows of metrics.csv; empty without a file."""
-    if not path.is_file():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [
-            {column: float(cell) for column, cell in row.items() if cell}
-            for row in csv.DictReader(file)
-        ]
-    return [{column: x for column, x in row.items() if isfinite(x)} for row in rows]
 
 
 def panels_of(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vit.reports.curves import curves, panels_of, read_history
+from vit.reports.curves import curves, panels_of
 from vit.reports.drawing import png
+from vit.reports.history import read_history
 from vit.reports.page import Plot, page, plot
 from vit.reports.wording import flat, percent
 from vit.writing import write_bytes, write_text

@@ -1,11 +1,12 @@
 """The files of a run directory that need no training library to be read."""
 
-import csv
 import json
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from vit.reports.history import read_history
 
 LOCK, CONFIG, SUMMARY = ".lock", "config.yaml", "summary.json"
 HEADER = "# vit: the resolved options of a run\n"
@@ -51,25 +52,15 @@ def list_runs(folder: Path) -> list[Entry]:
 
 
 def _entry(run: Path) -> Entry:
-    summary, rows = read_summary(run), _rows(run / "metrics.csv")
-    metrics = {} if summary.get("finished") is not True else summary.get("metrics", {})
-    state = "finished"
+    summary, state, splits = read_summary(run), "finished", ("test", "val")
+    metrics: dict[str, float] = summary.get("metrics") or {}
     if summary.get("finished") is not True:
-        metrics = {
-            k: float(v) for row in rows for k, v in row.items() if v and k.startswith("val/")
-        }
-        state = f"at step {int(rows[-1]['step']) + 1:,}" if rows else "no step yet"
-    wanted = [f"{split}/{score}" for split in ("test", "val") for score in SCORES]
+        splits, rows = ("val",), read_history(run / "metrics.csv")
+        metrics = {name: value for row in rows for name, value in row.items()}
+        state = f"at step {metrics['step'] + 1:,.0f}" if "step" in metrics else "no step yet"
+    wanted = [f"{split}/{score}" for split in splits for score in SCORES]
     names = [name for name in wanted if name in metrics]
     score = f"{names[0].replace('/', ' ')} {metrics[names[0]]:.4f}" if names else "-"
     files = [path for path in (run / CONFIG, run / SUMMARY, run / "metrics.csv") if path.is_file()]
     changed = max(path.stat().st_mtime for path in files)
     return Entry(run, score, datetime.fromtimestamp(changed), state)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8", errors="replace") as file:
-            return list(csv.DictReader(line for line in file if line.endswith("\n")))
-    except OSError:
-        return []

@@ -5,6 +5,7 @@ and Lightning's Trainer.
 """
 
 import argparse
+import json
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -35,7 +36,7 @@ from vit.training.callbacks import Patience
 from vit.training.classifier import ImageClassifier
 from vit.training.facts import DataFacts
 from vit.training.masked_patches import MaskedPatchPrediction
-from vit.training.network_training import NetworkTraining
+from vit.training.network_training import ADAMW, NetworkTraining
 from vit.yaml_reader import load_yaml, read_options
 
 Module = NetworkTraining[Any, Any]
@@ -281,12 +282,8 @@ def _optimizer_of_lr(typed: list[str], recipes: list[dict[str, Any]]) -> list[st
     names = _names_of(typed)
     if chosen or "--model.optimizer" in names or "--model.optimizer.lr" not in names:
         return []
-    optimizer = "--model.optimizer"
-    return [
-        f"{optimizer}=torch.optim.AdamW",
-        f"{optimizer}.weight_decay=0.05",
-        f"{optimizer}.fused=true",
-    ]
+    arguments = [f"--model.optimizer.{k}={json.dumps(v)}" for k, v in ADAMW.items() if k != "lr"]
+    return ["--model.optimizer=torch.optim.AdamW", *arguments]
 
 
 # Options that are neither the model's, the data's nor the Trainer's: name -> (type, default, help).

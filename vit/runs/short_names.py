@@ -9,7 +9,6 @@ from pathlib import Path
 
 from vit.errors import UserError, did_you_mean, no_folder
 from vit.recipes import find_recipe
-from vit.yaml_reader import read_options
 
 SHORT = {
     "data": "data.root",
@@ -88,6 +87,8 @@ def _long(option: str, value: str) -> list[str]:
         find_recipe(value)
         return ["-c", value]
     if option == "data" and value.endswith((".yaml", ".yml")):
+        from vit.yaml_reader import read_options  # PyYAML takes longer than all else here
+
         if {"data", "model", "trainer"} & read_options(Path(value)).keys():
             raise UserError(f"--data {value} is a recipe; give it by -c {value}")
         return [f"--data={value}"]

@@ -54,9 +54,13 @@ REFUSED: dict[type[Callback], str] = {
 """Lightning's callbacks that a run cannot have, and why."""
 
 
+ADAMW = {"lr": 1e-3, "weight_decay": 0.05, "fused": True}
+"""Arguments of the default optimizer."""
+
+
 def default_optimizer(params: Any) -> torch.optim.Optimizer:
     """AdamW with a learning rate of 1e-3 and weight decay 0.05."""
-    return torch.optim.AdamW(params, lr=1e-3, weight_decay=0.05, fused=True)
+    return torch.optim.AdamW(params, **ADAMW)
 
 
 def build_network(
