@@ -1,5 +1,6 @@
 """Running the command in this process, in an empty directory; and small folders of pictures."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ Vit = Callable[..., Result]
 def vit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Vit:
     """vit("fit", "-c", "quickstart") -> status, standard output, standard error."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # a fit adds the directory
 
     def run(*args: object) -> Result:
         capsys.readouterr()

@@ -7,8 +7,6 @@ import torch
 from vit.data.module import ImageData
 from vit.data.options import Loading, Splitting
 from vit.training.classifier import ImageClassifier, Learning
-from vit.training.facts import DataFacts, Labels
-from vit.training.masked_patches import MaskedPatchPrediction
 
 
 def _grouped(options: dict[str, Any], **groups: Any) -> dict[str, Any]:
@@ -27,13 +25,8 @@ def image_data(*args: Any, **options: Any) -> ImageData:
 
 
 def image_classifier(*args: Any, **options: Any) -> ImageClassifier:
-    """`num_classes=3` for `facts=DataFacts(num_classes=3)`, and so on."""
-    return ImageClassifier(*args, **_grouped(options, facts=DataFacts, learning=Learning))
-
-
-def masked_patches(*args: Any, **options: Any) -> MaskedPatchPrediction:
-    """`image_size=16` for `facts=DataFacts(image_size=16)`, and so on."""
-    return MaskedPatchPrediction(*args, **_grouped(options, facts=DataFacts))
+    """`layer_decay=0.5` for `learning=Learning(layer_decay=0.5)`, and so on."""
+    return ImageClassifier(*args, **_grouped(options, learning=Learning))
 
 
 def tuned(pretrained: str, *, seed: int = 0, **options: Any) -> Any:
@@ -42,7 +35,7 @@ def tuned(pretrained: str, *, seed: int = 0, **options: Any) -> Any:
     fixed: dict[str, Any] = {
         "num_classes": 3,
         "image_size": 8,
-        "labels": Labels(names=["a", "b", "c"]),
+        "classes": ["a", "b", "c"],
         "optimizer": lambda params: torch.optim.AdamW(params, lr=1e-2, fused=True),
     }
     return image_classifier(pretrained=pretrained, **{**fixed, **options})

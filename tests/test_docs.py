@@ -1,6 +1,8 @@
 """The pages in docs: their Python runs as printed, with a small model, and its results match."""
 
+import os
 import re
+import subprocess
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
@@ -17,8 +19,11 @@ from vit.checkpoints.convert import convert
 from vit.checkpoints.native import save_native
 from vit.checkpoints.publish import push_to_hub
 from vit.checkpoints.report import LoadReport
-from vit.cli.main import COMMANDS, main
+from vit.cli.main import ALIASES, COMMANDS, main
+from vit.data.transforms import TrainTransform
 from vit.preprocessing import Preprocess
+from vit.runs.short_names import written_out
+from vit.training.losses import Loss
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
@@ -118,6 +123,20 @@ def test_a_fit_in_python_returns_metrics_and_a_classifier(files: Path) -> None:
     assert names["classifier"].classes == sorted(COLORS)
 
 
+def test_objects_are_images_of_a_run(files: Path) -> None:
+    images = run(*blocks(PAGES["data.md"]))["images"]
+    assert images.classes == sorted(COLORS) and images.counts == [10, 10, 0]
+
+
+def test_the_parts_of_ones_own_are_taken(files: Path) -> None:
+    names = run(*blocks(PAGES["finetuning.md"]))
+    augment = TrainTransform(extra=names["Speckle"](20))
+    assert vit.ImageData("digits", augment=augment).augment is augment
+    logits = torch.randn(2, 3)
+    losses = [Loss(function=names["focal"])(logits, t) for t in (torch.arange(2), torch.eye(2, 3))]
+    assert losses[0] == losses[1]
+
+
 def test_a_detector_trains_down_to_the_patches(files: Path) -> None:
     names = run(blocks(PAGES["backbone.md"])[4])
     assert len(names["losses"]) == 4
@@ -146,6 +165,14 @@ def test_a_probe_on_frozen_features_separates_colours(
     names = run(blocks(PAGES["backbone.md"])[5])
     assert names["accuracy"] == 1
     assert "test accuracy 1.000, 30 images of 3 classes: train 24" in capsys.readouterr().out
+
+
+def test_your_own_loop_runs(files: Path) -> None:
+    page = PAGES["your_own_loop.md"].replace("steps=10", "steps=2").replace('val": 5', 'val": 2')
+    names = run(*blocks(page))
+    assert names["scores"]["test/acc1"] == names["accuracy"] == names["kappa"] == 1
+    assert "val/kappa" in Path("runs/mine/metrics.csv").read_text().splitlines()[0]
+    assert names["run"].summary["steps"] == 2 and names["again"].classes == sorted(COLORS)
 
 
 def test_the_report_reads_as_on_the_page(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,4 +231,30 @@ def test_every_link_and_command_exists() -> None:
         folder = ROOT if name == "README.md" else ROOT / "docs"
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page):
             assert (folder / target).exists(), f"{name}: {target}"
-        assert set(re.findall(r"(?:^|`)vit ([a-z]+)", page, flags=re.MULTILINE)) <= set(COMMANDS)
+        typed = set(re.findall(r"(?:^|`)vit ([a-z]+)", page, flags=re.MULTILINE))
+        assert typed <= {*COMMANDS, *ALIASES}
+
+
+@pytest.mark.parametrize(("status", "again"), [(0, ""), (1, ""), (138, "requeue 7")])
+def test_the_batch_file_queues_a_job_that_was_stopped_before_its_limit(
+    tmp_path: Path, status: int, again: str
+) -> None:
+    for name, last in (("srun", f"exit {status}"), ("scontrol", "exit 0")):
+        tool = tmp_path / name
+        tool.write_text(f'#!/bin/bash\necho "$@" > {tmp_path}/{name}.log\n{last}\n')
+        tool.chmod(0o755)
+    slurm = {"CPUS_PER_TASK": "8", "JOB_NUM_NODES": "2", "NTASKS_PER_NODE": "4", "JOB_ID": "7"}
+    environment = {f"SLURM_{name}": value for name, value in slurm.items()}
+    environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    batch = ["bash", str(ROOT / "docs" / "fit.sbatch"), "cifar10", "a run", "--data", str(tmp_path)]
+    done = subprocess.run(batch, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, "")
+    ours, _, command = (tmp_path / "srun.log").read_text().strip().partition(" vit fit ")
+    assert ours == "--kill-on-bad-exit=1 --cpus-per-task=8"
+    assert written_out(command.replace("a run", "a_run").split())[:4] == [
+        "-c", "cifar10", "--run_dir", "a_run",
+    ]  # fmt: skip
+    assert command.endswith(f"--trainer.num_nodes 2 --trainer.devices 4 --data {tmp_path}")
+    asked = tmp_path / "scontrol.log"
+    assert (asked.read_text().strip() if asked.exists() else "") == again
+    assert subprocess.run([*batch[:2], "cifar10"], capture_output=True).returncode == 2

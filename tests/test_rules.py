@@ -17,8 +17,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
-    "models": (set(), 1_810),
-    "data": (set(), 4_020),
+    "models": (set(), 1_850),
+    "data": (set(), 4_420),
     "reports": (set(), 1_600),
     "checkpoints": ({"models"}, 4_700),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
@@ -30,7 +30,7 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "evaluation": ({"data", "models", "checkpoints", "inference"}, 970),
     "training": ({"models", "checkpoints"}, 3_710),
 }
-ROOMS["runs"] = (set(ROOMS), 2_690)
+ROOMS["runs"] = (set(ROOMS), 3_080)
 ROOMS["cli"] = (set(ROOMS), 1_870)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_490}

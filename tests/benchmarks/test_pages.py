@@ -1,5 +1,7 @@
 """Generated pages are those of the committed results, and Table 6 is counted as they say."""
 
+import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -22,11 +24,30 @@ def _check(load_benchmark: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["", "--check"])
 
 
-@pytest.mark.parametrize("script", ["speed_page", "few_images_page"])
+@pytest.mark.parametrize("script", ["speed_page", "few_images_page", "notebooks"])
 def test_a_page_is_up_to_date(script: str) -> None:
     with pytest.raises(SystemExit) as done:
         runpy.run_path(str(BENCHMARKS / f"{script}.py"), run_name="__main__")
     assert done.value.code == 0, f"run python benchmarks/{script}.py"
+
+
+def test_a_notebook_is_its_page_behind_what_a_hosted_one_needs(
+    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebooks = load_benchmark("notebooks")
+    for name in notebooks.PAGES:
+        page = (BENCHMARKS.parent / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        document = json.loads(notebooks.path_of(name).read_text(encoding="utf-8"))
+        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in document["cells"]]
+        assert cells[0] == ("code", notebooks.HOSTED) and notebooks.FILES in cells[1][1]
+        assert ("!vit fit" in cells[1][1]) == ("runs/my_photos-finetune" in page)
+        parts = [f"```python\n{text}\n```" if kind == "code" else text for kind, text in cells[2:]]
+        assert "\n\n".join(parts).replace("](../", "](") == page.strip()
+        assert len({cell["id"] for cell in document["cells"]}) == len(cells)
+        assert (document["nbformat"], document["nbformat_minor"]) == (4, 5)
+    monkeypatch.chdir(tmp_path)
+    exec(re.sub("^!.*", "", notebooks.FILES, flags=re.MULTILINE), {})
+    assert len(list(tmp_path.glob("my_photos/*/*.png"))) == 30
 
 
 def test_table_6_is_up_to_date(load_benchmark: Load, monkeypatch: pytest.MonkeyPatch) -> None:

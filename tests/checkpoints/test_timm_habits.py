@@ -23,6 +23,7 @@ MODELS = {
     "deit": ("deit_tiny_distilled_patch16_224", {}),
     "gap": ("vit_tiny_patch16_224", {"global_pool": "avg", "class_token": False}),
     "map": ("vit_tiny_patch16_224", {"global_pool": "map"}),
+    "registers": ("vit_tiny_patch16_224", {"reg_tokens": 2, "no_embed_class": True}),
     "hybrid": ("vit_tiny_r_s16_p8_224", {}),
     "bit": ("resnetv2_50x1_bit", {}),
 }
@@ -65,13 +66,36 @@ def test_other_names_of_timm_give_what_they_give_there(case: str, tmp_path: Path
     pairs = zip(*(head if isinstance(head, tuple) else (head,) for head in heads), strict=True)
     assert all(torch.equal(a.weight.flatten(1), b.weight.flatten(1)) for a, b in pairs)
     info = [{k: entry[k] for k in ("num_chs", "reduction")} for entry in theirs.feature_info]
-    assert info[-len(ours.feature_info) :] == ours.feature_info
+    assert info == ours.feature_info
     names = getattr(theirs, "no_weight_decay", set)()
     assert ours.no_weight_decay() == {name for name in names if name in ours.state_dict()}
     ours.set_grad_checkpointing()
     assert ours.activation_checkpointing
     ours.reset_classifier(0)
     assert isinstance(ours.get_classifier(), torch.nn.Identity)
+
+
+@pytest.mark.parametrize("case", ["vit_ti16", "registers", "deit", "gap", "hybrid", "bit"])
+def test_intermediate_features_are_timms(case: str, tmp_path: Path) -> None:
+    theirs, ours = (model.double() for model in pair(case, tmp_path))
+    pixels = 64 if case == "bit" else 224
+    images = torch.randn(2, 3, pixels, pixels, dtype=torch.float64)
+    calls: list[dict[str, Any]] = [
+        {},
+        {"indices": [-1, 0], "norm": True},
+        {"indices": 1, "norm": True, "intermediates_only": True},
+        {"indices": [0], "stop_early": True},
+    ]
+    if case != "bit":
+        calls += [{"output_fmt": "NLC"}, {"return_prefix_tokens": True, "norm": True}]
+    with torch.inference_mode():
+        for call in calls:
+            expected, actual = (m.forward_intermediates(images, **call) for m in (theirs, ours))
+            torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+    with pytest.raises(UserError, match=r"Output (format|shape) must be"):
+        ours.forward_intermediates(images, output_fmt="NLC" if case == "bit" else "NHWC")
+    with pytest.raises(UserError, match=r"layers=\[9\] is outside the \d layers"):
+        ours.forward_intermediates(images, [9])
 
 
 def test_maps_alone_are_another_call_and_one_side_is_a_size() -> None:

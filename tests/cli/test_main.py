@@ -160,6 +160,21 @@ def test_the_process_ends_with_the_status_and_all_of_its_output(tmp_path: Path) 
     assert done.returncode == 2 and done.stderr.startswith("vit: unknown command")
 
 
+@pytest.mark.parametrize("command", ["--help", "recipes"])
+def test_a_reader_that_has_gone_gets_no_traceback(command: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "vit", command],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_a_terminal_without_the_letters_gets_escapes(photos: Path) -> None:
     command = [sys.executable, "-m", "vit", "recipes", "mine.yaml"]
     (photos / "mine.yaml").write_text("# \u9ce5\n", encoding="utf-8")

@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from vit.data import folder
+from vit.data.find import check_source
 from vit.data.folder import load_held_out
 from vit.data.options import Splitting
 from vit.data.sources import ImageSet, Splits
@@ -140,7 +141,7 @@ def test_an_empty_class_says_what_its_files_are(tmp_path, make_tree):
 def test_a_missing_folder_names_the_nearest(tmp_path, make_tree):
     make_tree(tmp_path, {"photos/cat": 1})
     with pytest.raises(UserError, match=r"fotos does not exist; did you mean 'photos'"):
-        load_folder(tmp_path / "fotos")
+        check_source(None, str(tmp_path / "fotos"))
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file is neither a folder nor"):
         load_folder(tmp_path / "file")

@@ -90,7 +90,7 @@ def test_properties_need_no_trainer(photos):
     module = data(photos, image_size=(8, 16))
     assert "splits" not in vars(module), "scanned at the first use only"
     assert module.classes == ["cat", "dog"] and module.num_classes == 2
-    assert module.class_counts == [16, 32] and not module.multilabel
+    assert module.counts == [16, 32] and not module.multilabel
     assert module.open_image("test", 1).size == (10, 8)
     assert module.image_size == (8, 16) and module.preprocess.image_size == (8, 16)
     assert module.samples_per_epoch(1) == 48 and module.samples_per_epoch(5) == 40
@@ -119,7 +119,7 @@ def test_a_manifest_is_a_root_and_may_have_several_labels(photos):
     rows = [f"cat/{index}.jpg,{'a|b' if index % 2 else 'b'}" for index in range(20)]
     (photos / "list.csv").write_text("\n".join(["path,label", *rows]))
     module = data(photos / "list.csv", val_fraction=0.0, test_fraction=0.0, augment=PLAIN)
-    assert module.multilabel and module.class_counts == [10, 20]
+    assert module.multilabel and module.counts == [10, 20]
     labels = first(module.train_dataloader())[1]
     assert labels.dtype == torch.float32 and labels.shape == (8, 2)
     with pytest.raises(UserError, match="balanced needs one label per image"):

@@ -177,7 +177,7 @@ def test_a_batch_is_cut_as_its_images_are(options, kind):
 def test_only_windows_take_batches():
     assert TrainTransform(crop="pad").takes_batches
     changes: list[dict[str, Any]] = [{"crop": "inception"}, {"erasing": 0.1}, {"color_jitter": 0.1}]
-    for change in (*changes, {"randaugment": (2, 9)}, {"three_augment": True}):
+    for change in (*changes, {"randaugment": (2, 9)}, {"three_augment": True}, {"extra": id}):
         assert not TrainTransform(**{"crop": "pad"} | change).takes_batches
 
 

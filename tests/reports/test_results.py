@@ -252,7 +252,13 @@ def test_metrics_are_a_row_each_and_a_column_a_split(report):
 
 def test_the_page_has_commands_for_the_model_and_its_origin(report):
     page, *_ = report(strength=1.0)
-    for part in ("vit classify", "vit.load(", "vit test", "vit fit -c quickstart"):
+    for part in (
+        "vit classify",
+        "vit.load(",
+        "vit test",
+        "The last command",
+        "vit fit -c quickstart",
+    ):
         assert part in page.text
     for name, value in {"training time": "1 min 23 s", "torch": "2.15.0", "train": "1,437"}.items():
         assert page.row(name)[1] == value

@@ -57,6 +57,13 @@ OPTIONS = [
     ("--model.optimizer.lr high", ["model.optimizer.lr=high must be a number"]),
     ("--save_every=-1", ["save_every=-1 must be >=0"]),
     ("--seed x", ["seed_everything=x must be a whole number"]),
+    ("--data.augment.extra nosuch.change", ["data.augment.extra: No module named 'nosuch'"]),
+    ("--data.augment.extra PIL.ImageOps.flop", ["extra: module 'PIL.ImageOps' has no", "'flop'"]),
+    ("--data.augment.extra change", ["data.augment.extra=change must be an import path"]),
+    ("--data.augment.extra torch.nn.ReLU --data.augment.extra.x 3", ["extra: Option 'x' is not"]),
+    ("--data.augment.extra PIL.Image.Image.tobytes", ["data.augment.extra returned a bytes"]),
+    ("--model.loss.function nosuch.loss", ["model.loss.function: No module named 'nosuch'"]),
+    ("--model.loss.function torch.nn.L1Loss --model.loss.kind bce", ["--model.loss.kind auto"]),
     ("--data.sampling.balanced maybe", ["data.sampling.balanced=maybe must be true | false"]),
     ("--steps=-3", ["trainer.max_steps=-3 must be at least 0"]),
     ("--seed_everything=-1", ["seed_everything=-1 must be >=0 and <=4294967295"]),
@@ -158,12 +165,16 @@ def test_a_mistake_in_a_recipe_is_one_line(vit: Vit, text: str, parts: list[str]
         "--data.splits.val_fraction=1",
         "--trainer.max_epochs=0",
         "--trainer.callbacks={class_path: vit.training.callbacks.EMA, init_args: {decay: 2}}",
+        "--lr=-1",
+        "--devices=x",
     ],
 )
-def test_options_are_refused_before_the_data_is_read(vit: Vit, option: str) -> None:
+def test_options_are_refused_before_weights_are_fetched_and_data_is_read(
+    vit: Vit, option: str
+) -> None:
     Path("empty").mkdir()
-    done = vit("fit", "-c", "quickstart", CPU, "--data.root=empty", option)
-    assert done.status == 2 and "empty" not in done.err
+    done = vit("fit", CPU, "--data.root=empty", "--pretrained=hf://me/none", option)
+    assert done.status == 2 and "me/none" not in done.err and "empty" not in done.err
 
 
 def test_an_epoch_shorter_than_an_interval_is_one_line(vit: Vit) -> None:

@@ -12,12 +12,12 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 
 from tests.command import TINY, Vit
-from tests.grouped import masked_patches
 from tests.runs.pair import pair
 from vit.data.batches import batch_sizes
 from vit.errors import UserError
 from vit.runs.batch import Trial, naming_a_smaller_batch, settle_batch
 from vit.training.classifier import ImageClassifier
+from vit.training.masked_patches import MaskedPatchPrediction
 
 OPTIONS = (*(option for option in TINY if "batch_size" not in option), "--final_split=none")
 FIT = ("fit", "-c", "cifar10", *OPTIONS, "--trainer.max_epochs=-1")
@@ -192,7 +192,7 @@ def test_a_trial_leaves_weights_and_random_numbers_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also of masked patches, which draw their masks."""
-    module: Any = masked_patches("vit_ti16", architecture=SIZES, image_size=64)
+    module: Any = MaskedPatchPrediction("vit_ti16", architecture=SIZES, image_size=64)
     loss, sizes = type(module).training_loss, []
 
     def training_loss(self: Any, batch: Any) -> torch.Tensor:

@@ -1,23 +1,30 @@
-"""`vit.fit`: the same names and the same run as on the command line."""
+"""`vit.fit`: the same names and the same run as on the command line; and the caller's objects."""
 
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
+from PIL import Image, ImageOps
 from safetensors.torch import load_file
+from torchvision.datasets import ImageFolder
 
 import vit
 from tests.command import TINY, Vit
 from vit.errors import UserError
+from vit.signals import Stopped
+from vit.yaml_reader import read_options
 
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "model": {
         "pretrained": None,
         "architecture": {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 1},
     },
     "trainer": {"precision": "32-true", "max_steps": 4, "enable_progress_bar": False},
 }
-DATA = {"image_size": 16, "batch_size": 8, "loading": {"num_workers": 0}}
+DATA: dict[str, Any] = {"image_size": 16, "batch_size": 8, "loading": {"num_workers": 0}}
 
 
 @pytest.fixture
@@ -26,14 +33,17 @@ def vit_command(request: pytest.FixtureRequest) -> Vit:
     return request.getfixturevalue("vit")
 
 
+def assert_same_weights(*runs: str) -> None:
+    one, other = (load_file(f"{run}/model/model.safetensors") for run in runs)
+    assert one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
 def test_a_run_in_python_is_the_run_of_the_command_line(vit_command: Vit, photos: Path) -> None:
     run = vit.fit("finetune", data={"root": photos, **DATA}, run_dir="a", **OPTIONS)
     typed = (*TINY, "--model.pretrained=null", "--trainer.max_steps=4", "--run_dir=b")
     done = vit_command("fit", "-c", "finetune", "--data.root", photos, *typed)
     assert done.status == 0, done.err
-    weights = [load_file(f"{name}/model/model.safetensors") for name in "ab"]
-    assert weights[0].keys() == weights[1].keys()
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert_same_weights("a", "b")
     assert run.path == Path("a") and run.metrics == vit.Run(Path("b")).metrics
     assert run.classifier().classes == ["blue", "grün", "red"]
 
@@ -42,7 +52,7 @@ def test_a_run_goes_on_and_a_folder_is_enough(vit_command: Vit, photos: Path) ->
     options = {**OPTIONS, **{f"data.{name}": value for name, value in DATA.items()}}
     run = vit.fit("finetune", data=photos, final_split="none", **options)
     assert run.path == Path("runs/my photos-finetune") and run.metrics == {}
-    longer = vit.fit(run_dir=run.path, **{"trainer.max_steps": 6})
+    longer = vit.fit(run_dir=run.path, trainer={"max_steps": 6})
     assert longer.path == run.path and longer.summary["steps"] == 6
 
 
@@ -61,3 +71,84 @@ def test_a_recipe_gives_the_modules_that_a_run_trains(vit_command: Vit, photos: 
     assert data.classes == ["blue", "grün", "red"] and data.batch_size == 8
     assert model.model.config.num_classes == 3 and model.model.config.width == 16
     assert not Path("runs").exists()
+
+
+class StopsAfter(Callback):
+    """Ctrl-C in a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+        if trainer.global_step == self.step:
+            signal.raise_signal(signal.SIGINT)
+
+
+def solarized(image: Image.Image) -> Image.Image:
+    """Every second image."""
+    return ImageOps.solarize(image) if torch.rand(1) < 0.5 else image
+
+
+OWN = {f"data.{name}": value for name, value in DATA.items()} | OPTIONS
+
+
+def test_pairs_train_as_the_folder_of_their_files(vit_command: Vit, photos: Path) -> None:
+    pairs = [(path, path.parent.name) for path in sorted(photos.rglob("*.jpg"))]
+    whole = {"data.splits": {"val_fraction": 0, "test_fraction": 0}, "final_split": "none", **OWN}
+    vit.fit("finetune", data=photos, run_dir="folder", **whole)
+    vit.fit("finetune", data=pairs, run_dir="pairs", **whole)
+    assert_same_weights("folder", "pairs")
+    vit.fit("finetune", data=pairs, augment=solarized, run_dir="changed", **whole)
+    with pytest.raises(AssertionError):
+        assert_same_weights("folder", "changed")
+
+
+def test_the_same_call_resumes_exactly_and_a_command_says_what_it_lacks(
+    vit_command: Vit, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fit(run_dir: str, stop: int, data: Any = None) -> vit.Run:
+        data, stops = data or ImageFolder(str(photos)), [StopsAfter(stop)]
+        options: dict[str, Any] = {"callbacks": stops, "augment": solarized, **OWN}
+        return vit.fit("finetune", data=data, run_dir=run_dir, **options)
+
+    straight = fit("straight", 0)
+    with pytest.raises(Stopped):
+        fit("run", 2)
+    assert "the same call of vit.fit with run_dir='run' continues it" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"cannot resume .* digest of the images and lab"):
+        fit("run", 0, ImageFolder(str(photos), target_transform=lambda number: 2 - number))
+    assert fit("run", 0).metrics == straight.metrics
+    assert_same_weights("straight", "run")
+    assert "\n  vit test run --data FOLDER " in capsys.readouterr().out
+    section = read_options(Path("run/config.yaml"))["own"]
+    assert section["classes"] == ["blue", "grün", "red"]
+    assert section["images"] == straight.summary["images"] == {"train": 33, "val": 0, "test": 3}
+    assert section["digests"] == straight.summary["splits"]
+    assert section["callbacks"] == [f"{__name__}.StopsAfter"]
+    assert section["augment"] == f"{__name__}.solarized"
+    for command in (
+        ("fit", "--run_dir", "run"),
+        *((c, "run") for c in ("test", "validate", "predict")),
+    ):
+        done = vit_command(*command)
+        assert done.status == 2 and done.err.count("\n") == 1, done.err
+        assert "from Python, which its directory does not hold: repeat the call" in done.err
+    scored = vit_command("test", "run", "--data", photos)
+    assert scored.status == 0 and "of 36 images" in scored.out + scored.err
+    assert vit_command("runs", ".").status == 0 and vit.load("run").classes == section["classes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"data": [], "val": "photos"}, "train has no images"),
+        ({"val": [("a.jpg", 0)]}, "val and test need the training images: give data"),
+        ({"data": [("a.jpg", 0)], "data.root": "."}, "data and data.root are two sets of images"),
+        ({"callbacks": [Callback]}, "callbacks has a type; give Lightning's"),
+    ],
+)
+def test_objects_that_cannot_be_used_are_one_line(
+    vit_command: Vit, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        vit.fit("finetune", **arguments)

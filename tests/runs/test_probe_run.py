@@ -124,3 +124,11 @@ def test_thresholds_come_from_images_left_out_of_the_fit_or_from_val(
         assert ("thresholds" in extra) == (name != "even")
         assert ("thresholds: 0.5 for every class" in done.err) == (name == "even")
         assert name == "even" or set(extra["thresholds"]) != {0.5}
+
+
+@pytest.mark.parametrize(
+    "option", ["--lr=0.1", "--data.augment.flip=false", "--model.loss.function=math.fsum"]
+)
+def test_options_of_steps_are_refused(option: str, vit: Vit, photos: Path) -> None:
+    done = vit("fit", "-c", "probe", "--data.root", photos, option)
+    assert done.status == 2 and "takes no step" in done.err

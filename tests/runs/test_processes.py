@@ -1,6 +1,10 @@
-"""Several processes: those that the run does not know of, and those that differ."""
+"""Several processes: those that the run does not know of, that differ, or that end."""
 
+import multiprocessing
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +14,7 @@ import pytest
 
 from tests.command import TINY
 from tests.runs.pair import pair
+from vit.cli.main import main
 from vit.errors import UserError
 from vit.runs.processes import check_launched
 
@@ -19,6 +24,7 @@ def trainer(processes: int) -> Any:
 
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+TWO = ("--trainer.devices=2", "--run_dir=run")
 SRUN = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "2"}
 
 
@@ -58,7 +64,7 @@ def test_processes_with_other_options_and_images_are_refused(
 ) -> None:
     other = shutil.copytree(photos, tmp_path / "other")
     (other / "red/00.jpg").rename(other / "blue/again.jpg")
-    shared = ("fit", "-c", "cifar10", *TINY, "--trainer.devices=2", "--run_dir=run")
+    shared = ("fit", "-c", "cifar10", *TINY, *TWO)
     own = [[f"--data.root={photos}"], [f"--data.root={other}", "--trainer.gradient_clip_val=9"]]
     for rank, done in enumerate(pair(tmp_path, shared, own, seconds=deadline(120))):
         *_, line = done.err.splitlines()
@@ -66,3 +72,23 @@ def test_processes_with_other_options_and_images_are_refused(
         for name in ("data.root", "images.train", "trainer.gradient_clip_val"):
             assert name in line
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "named"),
+    [("kill -9 $$", 1, "signal 9"), ("exit 130", 130, "exit status 130")],
+)
+def test_a_process_that_ends_before_it_joins_ends_the_run_in_one_line(
+    end: str, status: int, named: str, tmp_path: Path, photos: Path
+) -> None:
+    def fit() -> None:
+        sys.stderr, start = open(tmp_path / "err.txt", "w"), subprocess.Popen
+        subprocess.Popen = lambda *_, **__: start(["sh", "-c", end])  # pyright: ignore
+        os.chdir(tmp_path)
+        os._exit(main(["fit", "-c", "cifar10", f"--data.root={photos}", *TINY, *TWO]))
+
+    parent = multiprocessing.get_context("fork").Process(target=fit)
+    parent.start()
+    parent.join()
+    *_, line = (tmp_path / "err.txt").read_text().splitlines()
+    assert parent.exitcode == status and line.startswith("vit: process ") and named in line

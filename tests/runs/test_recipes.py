@@ -57,10 +57,10 @@ def test_a_recipe_parses_and_builds(name: str, folder: Path, no_weights: None) -
         arguments += ["--model.lora", "null"]
     labelled = "masked_patches" not in name
     built = build(arguments)
-    assert built.model.preprocess == built.data.preprocess.to_dict()
+    assert built.model.preprocess == built.data.preprocess
     if labelled:
         assert built.model.num_classes == 3
-        assert built.model.labels.names == ["a", "b", "c"]
+        assert built.model.classes == ["a", "b", "c"]
     named = [{"params": [p], "names": [n]} for n, p in built.model.model.named_parameters()]
     assert built.model.optimizer(named).param_groups
 

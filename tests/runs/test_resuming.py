@@ -21,6 +21,7 @@ from tests.command import TINY, Vit, coloured
 from tests.killing import killed_at
 from vit.checkpoints.archives import read_checkpoint
 from vit.cli.main import main
+from vit.inference.classifier import load
 from vit.training.classifier import ImageClassifier
 from vit.yaml_reader import read_options
 
@@ -125,6 +126,88 @@ def test_kills_at_any_moment_change_nothing(run: Path, vit: Vit, command: tuple[
     assert not [path for path in killed.rglob(".*") if path.name not in (".lock",)]
 
 
+PARTS = """
+import random
+from pathlib import Path
+from torch.nn import Module, functional
+
+Path(__file__).with_name("imported").touch()
+
+class Turn:
+    def __init__(self, most: float = 3): self.most = most
+    def __call__(self, image): return image.rotate(random.uniform(0, self.most))
+
+def turn(image): return Turn()(image)
+
+class Loss(Module):
+    def forward(self, logits, targets):
+        if targets.dim() == 1:
+            return functional.multi_margin_loss(logits, targets)
+        return functional.mse_loss(logits, targets)
+
+def loss(logits, targets): return Loss()(logits, targets)
+"""
+OWN = {
+    "classes": ("Turn", "--data.augment.extra.most=9", "Loss"),
+    "functions": ("turn", "--model.mixing.mixup=0.2", "loss"),
+}
+
+
+def with_own_parts(command: tuple[str, ...], kind: str) -> list[str]:
+    """The command with a change and a loss from a file; two epochs."""
+    Path(f"{kind}.py").write_text(PARTS)  # another name, as a process imports a module once
+    change, option, loss = OWN[kind]
+    return [
+        *command, f"--data.augment.extra={kind}.{change}", option, "--trainer.max_epochs=2",
+        f"--model.loss.function={kind}.{loss}", "--model.loss.label_smoothing=0",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_run_with_own_parts_continues_bitwise(
+    kind: str, vit: Vit, command: tuple[str, ...]
+) -> None:
+    own = [*with_own_parts(command, kind), "--data.loading.num_workers=1"]
+
+    def attempt() -> int:
+        killed_at(ImageClassifier, "training_step", 5)
+        return main([*own, "--run_dir=killed"])
+
+    assert in_child(attempt) == -signal.SIGKILL
+    for folder in ("whole", "killed"):
+        done = vit(*own, f"--run_dir={folder}")
+        assert done.status == 0, done.err
+    weights = [Path(folder, "model/model.safetensors") for folder in ("whole", "killed")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert metrics(Path("whole")) == metrics(Path("killed"))
+    del sys.modules[kind]
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_what_only_reads_a_run_imports_nothing_that_it_names(
+    kind: str, vit: Vit, command: tuple[str, ...], photos: Path
+) -> None:
+    assert vit(*with_own_parts(command, kind), "--run_dir=run").status == 0
+    mark, config = Path("imported"), Path("run/config.yaml")
+    mark.unlink()
+    del sys.modules[kind]
+    recorded = config.read_text()
+    config.write_text(recorded.replace(": cpu", f": {{class_path: {kind}.Turn}}", 1))
+    readings = [
+        *((name, "run", "--trainer.accelerator=cpu") for name in ("test", "validate", "predict")),
+        ("inspect", "run"), ("runs", "."), ("classify", "run", next(photos.rglob("*.jpg"))),
+        (*command, "--model.pretrained=run", "--run_dir=next", "--trainer.max_steps=1"),
+    ]  # fmt: skip
+    for reading in readings:
+        done = vit(*reading)
+        assert done.status == 0, done.err
+    load("run")
+    assert not mark.exists()
+    config.write_text(recorded)
+    assert vit("fit", "--run_dir=run", "--trainer.max_epochs=3").status == 0 and mark.exists()
+    del sys.modules[kind]
+
+
 def test_a_finished_run_is_left_alone(run: Path, vit: Vit, command: tuple[str, ...]) -> None:
     before = contents(run)
     again = vit(*command, "--run_dir=whole")
@@ -139,8 +222,14 @@ def test_a_finished_run_is_left_alone(run: Path, vit: Vit, command: tuple[str, .
     assert longer.status == 0 and "note: resuming whole at step 24 from" in longer.err
     steps = [int(row["step"]) for row in metrics(run)]
     assert steps == list(range(3 * 9 + 1))  # the last row is of the test
-    fewer = vit(*command, "--run_dir=whole", "--trainer.max_epochs=2")
-    assert fewer.status == 2 and "max_epochs=2" in fewer.err
+    before = contents(run)
+    for lowered in ("--epochs=2", "--steps=5", "--trainer.max_time=00:00:00:01", "--patience=3"):
+        done = vit("fit", "--run_dir=whole", lowered)
+        assert done.status == 0 and done.out == "whole is finished and stays as it is\n", done.err
+        assert "nothing is left to train at step 27" in done.err
+    assert contents(run) == before
+    other = vit("fit", "--run_dir=whole", "--final_split=val")
+    assert other.status == 0 and "val accuracy" in other.out
 
 
 def test_options_that_differ_are_noted_and_used(
@@ -325,6 +414,9 @@ def test_the_patience_that_is_typed_counts(vit: Vit, command: tuple[str, ...]) -
     done = vit(*command, *more, "--patience=5")
     assert done.status == 0 and "not improved in 5 validations" in done.err
     assert len(metrics(Path("run"))) == 3 * 6
+    before = contents(Path("run"))
+    assert "stays as it is" in vit(*command, *more, "--patience=4").out
+    assert contents(Path("run")) == before
 
 
 @pytest.mark.parametrize("split", ["val", "test"])

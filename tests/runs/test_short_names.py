@@ -10,7 +10,7 @@ import pytest
 from tests.command import TINY, Vit
 from vit.errors import UserError
 from vit.runs.options import Options
-from vit.runs.short_names import SHORT, written_out
+from vit.runs.short_names import OTHER_WORDS, SHORT, WITHOUT_DOT, written_out
 from vit.yaml_reader import read_options
 
 LIGHT = """\
@@ -36,6 +36,11 @@ print(status, 'torch' in sys.modules)
         ("-c quickstart --ckpt_path never", ["-c", "quickstart", "--resume=never"]),
         ("--trainer.callbacks+=a-b", ["--trainer.callbacks+=a-b"]),
         ("--image-size 32x48", ["--data.image_size=[32,48]"]),
+        ("--lr 1 --lr=2 --model.optimizer.lr=2", [f"--model.optimizer.lr={n}" for n in (1, 2, 2)]),
+        ("--data-dir . --imgsz 32 --output_dir a",
+         ["--data.root=.", "--data.image_size=32", "--run_dir", "a"]),
+        ("--workers 0 --learning-rate=1", ["--data.loading.num_workers", "0",
+                                           "--model.optimizer.lr=1"]),
     ],
 )  # fmt: skip
 def test_short_names_are_written_out(typed: str, long: list[str]) -> None:
@@ -46,6 +51,8 @@ def test_short_names_are_written_out(typed: str, long: list[str]) -> None:
 def test_every_short_name_is_an_option() -> None:
     known = Options(["-c", "quickstart", "--trainer.precision=32-true"]).parser.get_defaults()
     assert {*SHORT.values()} - {"model.optimizer.lr"} <= {*known.keys()}
+    others = {*OTHER_WORDS.values()} - {"model.optimizer.weight_decay"}
+    assert others <= {*SHORT, *known.keys()} and not {*OTHER_WORDS} & {*SHORT, *WITHOUT_DOT}
 
 
 def test_a_folder_named_like_a_data_set_is_the_folder(vit: Vit) -> None:
@@ -57,11 +64,18 @@ def test_a_folder_named_like_a_data_set_is_the_folder(vit: Vit) -> None:
     ("typed", "message"),
     [
         ("fit --epochs 2 --steps 3 --data digits", "--epochs 2 and --steps 3 are two limits"),
+        ("fit --lr 1 --model.optimizer.lr 2", "--lr 1 and --model.optimizer.lr 2 contradict"),
+        ("fit --trainer.max_steps=5 --epochs=3", "--epochs 3 and --trainer.max_steps 5 contradict"),
         ("fit --data photoz", "did you mean 'photos'"),
         ("fit --data.root photoz", "data folder photoz does not exist; did you mean 'photos'"),
         ("fit --data cifar", "did you mean 'cifar10' or 'cifar100'"),
         ("fit --data digits --batchsize 3", "no option --batchsize; did you mean 'batch_size'"),
-        ("fit --data digits --learning-rate 3", "no option --learning_rate; did you mean 'lr'"),
+        ("fit --data digits --learning-rat 3", "did you mean 'learning_rate'"),
+        ("fit --data digits --pretrained --seed 3", "--pretrained needs a value"),
+        ("train photos --epochs 3", "'photos' is not an option; type --data photos"),
+        ("train data=photos epochs=3", "'data=photos' is not an option; type --data photos"),
+        ("train --data digits --model vit_x", "--model vit_x: type --pretrained vit_x"),
+        ("test --ckpt_path runs/x/checkpoints/best.ckpt", "are scored: vit test runs/x"),
         ("fit -c finetun --data digits", "did you mean 'finetune'"),
         ("fit --data", "--data needs a value"),
         ("fit --data digits --lr=", "--lr needs a value"),

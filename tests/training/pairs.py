@@ -29,7 +29,6 @@ from vit.runs.processes import ChildrenAlive, ending_together
 from vit.signals import handled
 from vit.training.callbacks import EMA, StopTogether
 from vit.training.classifier import ImageClassifier
-from vit.training.facts import DataFacts, Labels
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing
 from vit.training.saving import LastCheckpoint
@@ -84,7 +83,9 @@ def make_model(*, many: bool = False) -> ImageClassifier:
         architecture={**SIZES, "drop_path": 0.3},
         # Only images with one label are trained on here.
         mixing=None if many else Mixing(mixup=0.8, cutmix=1.0),
-        facts=DataFacts(num_classes=3, image_size=8, labels=Labels(multilabel=many)),
+        num_classes=3,
+        image_size=8,
+        multilabel=many,
         loss=Loss(kind="sigmoid" if many else "softmax"),
         # SGD: Adam would blow rounding errors up to the size of a step where a gradient is zero.
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),

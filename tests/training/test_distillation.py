@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints.native import save_native
 from vit.errors import UserError
+from vit.preprocessing import Preprocess
 from vit.training.distillation import Distillation, Teacher
 from vit.training.losses import Loss
 
@@ -82,7 +83,8 @@ def test_the_teacher_gets_the_colours_it_knows(weights) -> None:
         return (pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
 
     ours = {"mean": [0.1, 0.2, 0.6], "std": [0.5, 0.4, 0.3]}
-    other = teacher(str(weights), preprocess=ours).to(torch.device("cpu"), torch.float32)
+    preprocess = Preprocess.from_dict(ours | SIZE)
+    other = teacher(str(weights), preprocess=preprocess).to(torch.device("cpu"), torch.float32)
     answers, expected = other(normalised(**ours)), other.model(normalised(**COLORS))
     torch.testing.assert_close(answers, expected, rtol=1e-4, atol=1e-4)
 

@@ -15,12 +15,13 @@ from lightning.pytorch.callbacks import (
 )
 from torch import nn
 
-from tests.grouped import image_classifier
+import vit
+from tests.grouped import image_classifier, tuned
 from vit.checkpoints.native import save_native
 from vit.data.module import Sampling
 from vit.errors import UserError
 from vit.training.callbacks import EMA
-from vit.training.facts import Labels
+from vit.training.classifier import ImageClassifier, Learning
 from vit.training.losses import Loss
 from vit.training.mixing import Mixing
 from vit.training.optimizers.muon import MuonWithAdamW
@@ -65,9 +66,9 @@ def test_head_bias_is_for_new_heads_only(make_model, tmp_path) -> None:
     nn.init.constant_(new.head.bias, 1.0)
     save_native(tmp_path, new, classes=classes, preprocess=None, extra={})
     options: dict[str, Any] = {"pretrained": str(tmp_path), "image_size": 8, "loss": loss}
-    same = image_classifier(num_classes=3, labels=Labels(names=classes), **options)
+    same = image_classifier(num_classes=3, classes=classes, **options)
     assert same.model.head.bias.tolist() == [1.0] * 3
-    other = image_classifier(num_classes=4, labels=Labels(names=[*classes, "d"]), **options)
+    other = image_classifier(num_classes=4, classes=[*classes, "d"], **options)
     assert other.load_report is not None and other.load_report.reinitialised
     assert other.model.head.bias.tolist() == pytest.approx([-6.9] * 4)
 
@@ -105,10 +106,8 @@ def test_a_checkpoint_says_what_it_is_in_plain_types(
     make_data, make_model, make_trainer, tmp_path
 ) -> None:
     data = make_data()
-    labels = Labels(names=data.classes, counts=data.class_counts)
-    model = make_model(
-        labels=labels, loss=Loss(class_weights="balanced"), preprocess=data.preprocess.to_dict()
-    )
+    labels: dict[str, Any] = {"classes": data.classes, "counts": data.counts}
+    model = make_model(**labels, loss=Loss(class_weights="balanced"), preprocess=data.preprocess)
     keep = ModelCheckpoint(dirpath=tmp_path, filename="last")
     make_trainer(max_epochs=1, callbacks=[keep]).fit(model, data)
     checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
@@ -122,11 +121,36 @@ def test_a_checkpoint_says_what_it_is_in_plain_types(
         "extra": {"multilabel": False},
     }
     assert set(checkpoint["state_dict"]) == {f"model.{key}" for key in model.model.state_dict()}
-    again = image_classifier(
-        pretrained=str(tmp_path / "last.ckpt"), num_classes=3, image_size=8, labels=labels
-    )
-    for key, value in model.model.state_dict().items():
-        assert torch.equal(value, again.model.state_dict()[key])
+
+
+@pytest.mark.parametrize("kind", ["raw", "average", "low rank", "several labels"])
+def test_a_checkpoint_gives_its_classifier_back(
+    kind: str, make_data, make_model, make_trainer, tmp_path
+) -> None:
+    data, several = make_data(), kind == "several labels"
+    options: dict[str, Any] = {"classes": data.classes, "preprocess": data.preprocess}
+    model = make_model(**options)
+    if kind == "low rank":
+        save_native(tmp_path / "start", model.model, classes=None, preprocess=None, extra={})
+        model = tuned(str(tmp_path / "start"), **options, lora=2)
+    keep = ModelCheckpoint(dirpath=tmp_path, filename="last")
+    average = [EMA()] if kind == "average" else []
+    make_trainer(max_epochs=1, callbacks=[keep, *average]).fit(model, data)
+    if several:
+        file = torch.load(tmp_path / "last.ckpt", weights_only=True)
+        file["vit"]["extra"] = {"multilabel": True, "thresholds": [0.1, 0.2, 0.3]}
+        torch.save(file, tmp_path / "last.ckpt")
+    path, images = tmp_path / "last.ckpt", torch.randn(4, 3, 8, 8)
+    again = ImageClassifier.load_from_checkpoint(path, learning=Learning(layer_decay=0.5))
+    loaded = vit.load(path)
+    with torch.no_grad():
+        assert torch.equal(again.eval()(images), loaded.model(images))
+    assert (again.classes, again.layer_decay) == (loaded.classes, 0.5)
+    assert again.preprocess == loaded.preprocess == data.preprocess
+    assert (again.multilabel, again.monitor) == (several, "val/map" if several else "val/acc1")
+    assert again.thresholds == ([0.1, 0.2, 0.3] if several else None)
+    if not several:
+        make_trainer(max_steps=1).fit(again, data)
 
 
 def first_loss(model: Any, data: Any, trainer: Any) -> float:
@@ -137,10 +161,11 @@ def first_loss(model: Any, data: Any, trainer: Any) -> float:
 def test_class_weights_smoothing_and_mixing_reach_the_loss(
     make_data, make_model, make_trainer
 ) -> None:
-    labels = Labels(counts=[16, 15, 13])
     one_step: dict[str, Any] = {"max_steps": 2, "limit_val_batches": 0}
     losses = [
-        first_loss(make_model(labels=labels, **options), make_data(), make_trainer(**one_step))
+        first_loss(
+            make_model(counts=[16, 15, 13], **options), make_data(), make_trainer(**one_step)
+        )
         for options in (
             {},
             {"loss": Loss(class_weights="balanced")},
@@ -157,11 +182,32 @@ def test_class_weights_smoothing_and_mixing_reach_the_loss(
 def test_the_validation_loss_is_the_plain_one(make_data, make_model, make_trainer) -> None:
     losses = []
     for loss in (Loss(), Loss(label_smoothing=0.3, class_weights="balanced")):
-        model = make_model(labels=Labels(counts=[30, 2, 2]), loss=loss)
+        model = make_model(counts=[30, 2, 2], loss=loss)
         nn.init.normal_(model.model.head.weight, generator=torch.Generator().manual_seed(0))
         [scores] = make_trainer().validate(model, make_data(), verbose=False)
         losses.append(scores["val/loss"])
     assert losses[0] == losses[1] != pytest.approx(math.log(3), abs=1e-3)
+
+
+@pytest.mark.parametrize("mixing", [Mixing(), Mixing(mixup=1.0)])
+def test_a_loss_of_ones_own_gets_class_numbers_or_shares_and_leaves_the_validation_loss(
+    mixing: Mixing, make_data, make_model, make_trainer
+) -> None:
+    seen: list[torch.Tensor] = []
+
+    def own(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        seen.append(targets)
+        return 2 * nn.functional.cross_entropy(logits, targets)
+
+    scored, losses = [], []
+    for loss in (Loss(function=own), Loss()):
+        model = make_model(loss=loss, mixing=mixing)
+        scored += make_trainer().validate(model, make_data(), verbose=False)
+        losses.append(first_loss(model, make_data(), make_trainer(max_steps=1)))
+    assert scored[0] == scored[1] and losses[0] == pytest.approx(2 * losses[1])
+    assert (seen[0].dtype, seen[0].dim()) == ((torch.float32, 2) if mixing else (torch.int64, 1))
+    several = make_model(multilabel=True, loss=Loss(function=own))
+    assert several.plain_loss == Loss(kind="sigmoid")
 
 
 def test_several_labels_an_image_train_and_score(make_model, make_trainer) -> None:
@@ -171,9 +217,7 @@ def test_several_labels_an_image_train_and_score(make_model, make_trainer) -> No
         for _ in range(16)
     ]
     loader = torch.utils.data.DataLoader(samples, batch_size=6)
-    model = make_model(
-        labels=Labels(multilabel=True), loss=Loss(kind="sigmoid"), mixing=Mixing(cutmix=1.0)
-    )
+    model = make_model(multilabel=True, loss=Loss(kind="sigmoid"), mixing=Mixing(cutmix=1.0))
     trainer = make_trainer(max_epochs=1)
     trainer.fit(model, loader, loader)
     assert {"val/map", "val/f1", "val/exact", "val/loss"} <= trainer.callback_metrics.keys()
@@ -213,15 +257,15 @@ def test_layer_decay_sets_the_rates(make_data, make_model, make_trainer) -> None
     ("options", "message"),
     [
         (
-            {"labels": Labels(multilabel=True), "loss": Loss(kind="softmax")},
+            {"multilabel": True, "loss": Loss(kind="softmax")},
             "several labels need model.loss.kind=sigmoid",
         ),
         (
-            {"labels": Labels(names=["a", "b", "c"]), "loss": Loss(class_weights={"d": 2.0})},
+            {"classes": ["a", "b", "c"], "loss": Loss(class_weights={"d": 2.0})},
             "there is no class 'd'; the classes are a, b, c",
         ),
-        ({"loss": Loss(class_weights={"d": 2.0})}, "need labels.names"),
-        ({"loss": Loss(class_weights="balanced")}, "class_weights=balanced needs labels.counts"),
+        ({"loss": Loss(class_weights={"d": 2.0})}, "by name need classes"),
+        ({"loss": Loss(class_weights="balanced")}, "class_weights=balanced needs counts"),
         ({"num_classes": 0}, "num_classes=0"),
     ],
 )
@@ -250,11 +294,11 @@ def test_callbacks_that_cannot_be_resumed_or_scored_are_refused(
 def test_imbalance_is_not_corrected_twice(make_data, make_model, make_trainer) -> None:
     data = make_data()
     data.sampling = Sampling(balanced=True)
-    labels = Labels(names=data.classes, counts=data.class_counts)
-    both = make_model(labels=labels, loss=Loss(class_weights="balanced"))
+    labels: dict[str, Any] = {"classes": data.classes, "counts": data.counts}
+    both = make_model(**labels, loss=Loss(class_weights="balanced"))
     with pytest.raises(UserError, match="would correct imbalance twice"):
         make_trainer(max_epochs=1).fit(both, data)
     make_trainer(max_epochs=1).test(both, data, verbose=False)  # a test trains nothing
-    make_trainer(max_epochs=1).fit(make_model(labels=labels), data)
+    make_trainer(max_epochs=1).fit(make_model(**labels), data)
     data.sampling = Sampling()
     make_trainer(max_epochs=1).fit(both, data)

@@ -113,7 +113,8 @@ def test_the_loops_state_has_the_names_that_are_written(
     expected = names(deepcopy(written))
     steps = written["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
     assert steps["total"]["completed"] == saved["global_step"] == batches
-    place_loops(trainer, written, batches=batches, batches_per_epoch=5, validation_due=due)
+    again = place_loops(trainer, written, batches=batches, batches_per_epoch=5, validation_due=due)
+    assert again == due
     assert names(written) == expected
     loop = make_trainer(max_epochs=2).fit_loop
     loop.load_state_dict(written)

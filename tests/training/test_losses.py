@@ -1,10 +1,14 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
+from torch import nn
 
 from vit.errors import UserError
+from vit.training.distillation import Distillation
 from vit.training.losses import Loss, balanced_weights, named_weights
 
 LOGITS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) * 3
@@ -85,3 +89,32 @@ def test_mistakes_are_named() -> None:
         Loss(class_weights={"dog": 0.0})
     with pytest.raises(UserError, match=r"label_smoothing=0\.1 would make every target"):
         Loss(kind="bce", label_smoothing=0.1)
+
+
+@pytest.mark.parametrize(
+    ("function", "targets"),
+    [(F.multi_margin_loss, LABELS), (nn.MultiMarginLoss(), LABELS), (nn.CrossEntropyLoss(), SOFT)],
+)
+def test_a_function_is_the_whole_loss(function: Any, targets: torch.Tensor) -> None:
+    for several in (False, True):
+        loss = Loss(function=function).for_labels(multilabel=several)
+        assert torch.equal(loss(LOGITS, targets), function(LOGITS, targets))
+    half = LOGITS.bfloat16()
+    assert torch.equal(Loss(function=function)(half, targets), function(half.float(), targets))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "bce"}, "--model.loss.kind auto"),
+        ({"label_smoothing": 0.1}, "--model.loss.label_smoothing 0"),
+        ({"class_weights": {"cat": 2.0}}, "--model.loss.class_weights none"),
+        ({"distillation": Distillation(teacher="x")}, "--model.loss.distillation null"),
+        ({"function": nn.Linear(4, 4)}, "Linear has parameters to train"),
+        ({"function": nn.CrossEntropyLoss(reduction="none")}, "returned a tensor of 6; it must"),
+        ({"function": lambda *_: 3.0}, "returned a float; it must return a tensor"),
+    ],
+)
+def test_mistakes_with_a_function_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Loss(**{"function": F.multi_margin_loss, **options})(LOGITS, LABELS)

@@ -13,7 +13,7 @@ from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from PIL import Image
 
-from tests.grouped import image_classifier, masked_patches
+from tests.grouped import image_classifier
 from vit.checkpoints.native import save_native
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -26,7 +26,7 @@ from vit.training.schedules import Schedule
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SIZES = {"patch_size": 4, "width": 16, "depth": 2, "mlp_dim": 32, "num_heads": 2}
-HALF = {"image_size": [16, 16], "mean": [0.5] * 3, "std": [0.5] * 3}
+HALF = Preprocess(image_size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
 Make = Callable[..., MaskedPatchPrediction]
 
 
@@ -35,7 +35,9 @@ def make() -> Make:
     def make(*, init_seed: int = 0, architecture: Any = None, **options: Any):
         seed_everything(init_seed, verbose=False)
         given = {"image_size": 16, "preprocess": HALF, **options}
-        return masked_patches("vit_ti16", architecture={**SIZES, **(architecture or {})}, **given)
+        return MaskedPatchPrediction(
+            "vit_ti16", architecture={**SIZES, **(architecture or {})}, **given
+        )
 
     return make
 
@@ -116,7 +118,7 @@ def test_targets_are_of_the_pixels_and_not_of_the_normalised_values(make: Make) 
         ("colors_4x4", color_classes(whole, 4, 4)),
         ("pixels", patch_pixels(images, 4)),
     ):
-        model = make(target=target, preprocess=cut.to_dict())
+        model = make(target=target, preprocess=cut)
         assert torch.equal(model.targets(images), expected), target
         model.to(torch.bfloat16)  # as precision bf16-true does
         assert torch.equal(model.targets(images), expected), target
@@ -228,7 +230,7 @@ def test_a_killed_run_continues_bitwise(
 def test_a_run_may_start_from_weights_with_a_head(make: Make, tmp_path: Path) -> None:
     classifier = image_classifier("vit_ti16", architecture=SIZES, num_classes=3, image_size=16)
     save_native(tmp_path, classifier.model, classes=None, preprocess=None, extra={})
-    model = masked_patches(pretrained=str(tmp_path), image_size=16)
+    model = MaskedPatchPrediction(pretrained=str(tmp_path), image_size=16)
     state = classifier.model.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in model.model.state_dict().items())
     assert not model.model.head_layers
@@ -248,7 +250,7 @@ def test_only_kernels_decay(make: Make, make_data, make_trainer, planes: Path) -
 
 
 def test_a_hybrid_predicts_the_colours_under_its_patches() -> None:
-    model = masked_patches(
+    model = MaskedPatchPrediction(
         "r_vit_ti16", architecture={"width": 16, "depth": 1, "num_heads": 1}, image_size=64
     )
     images = torch.rand(1, 3, 64, 64)
@@ -297,4 +299,4 @@ def test_what_cannot_be_is_refused(options: dict, message: str, make: Make) -> N
     with pytest.raises(UserError, match=message):
         make(**options)
     with pytest.raises(UserError, match="name a ViT or a hybrid, not a ResNet"):
-        masked_patches("bit_r50x1", architecture={"depths": [1]}, image_size=32)
+        MaskedPatchPrediction("bit_r50x1", architecture={"depths": [1]}, image_size=32)

@@ -10,7 +10,6 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from vit.data.transforms import TrainTransform
 from vit.training.callbacks import EMA
-from vit.training.facts import Labels
 from vit.training.mixing import Mixing
 from vit.training.optimizers.muon import MuonWithAdamW
 from vit.training.schedules import Schedule
@@ -48,7 +47,7 @@ def test_a_killed_run_continues_bitwise(
         model = make_model(
             init_seed=0 if resume is None else 99,
             architecture={"dropout": 0.1, "drop_path": 0.2},
-            labels=Labels(names=["a", "b", "c"]),
+            classes=["a", "b", "c"],
             schedule=Schedule(warmup_steps=3),
             mixing=Mixing(mixup=0.2, cutmix=1.0),
             **({"optimizer": options["optimizer"]} if "optimizer" in options else {}),

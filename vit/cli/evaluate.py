@@ -8,6 +8,7 @@ from typing import Any
 
 from vit.cli.arguments import OneLineParser
 from vit.console import is_first_process, say
+from vit.errors import UserError
 from vit.runs.short_names import written_out
 from vit.writing import writable
 
@@ -70,6 +71,10 @@ def _parser(command: str, what: str, split: str | None, printed: str = "figures"
 
 def _run(parser: OneLineParser, args: list[str]) -> int:
     words = written_out(args or ["--help"])
+    for word in words:
+        if word.startswith("--resume="):  # Lightning's --ckpt_path
+            run = Path(word.partition("=")[2]).parent.parent
+            raise UserError(f"the best weights of a run are scored: vit {parser.prog[4:]} {run}")
     # Apart, as argparse takes an unknown option with a blank in its value for RUN.
     dotted = [word for word in words if re.match(r"--[\w.]+\.\w+=", word)]
     options, rest = parser.parse_known_args([word for word in words if word not in dotted])

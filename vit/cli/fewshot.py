@@ -27,7 +27,7 @@ def run(args: list[str]) -> int:
 
     bench = open_bench(options, "pre_logits")
     classes, l2 = bench.data.classes, L2 if options.l2 is None else options.l2
-    least = min(bench.data.class_counts)
+    least = min(bench.data.counts)
     note = f"the smallest class has {least} training images, so there are no rows of"
     shots = sorted(set(options.shots or usual(SHOTS, least, note)))
     check_shots(bench.data.image_set("train").labels, classes, shots, l2)

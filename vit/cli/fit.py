@@ -1,6 +1,7 @@
 """`vit fit`: trains by a recipe, evaluates the best weights once, writes one run directory."""
 
 from vit.console import is_first_process, say
+from vit.errors import UserError
 from vit.runs.short_names import written_out
 
 HELP = """\
@@ -36,6 +37,8 @@ more options:
                          leave out unreadable images, and count them, instead of stopping
   --data.label_separator ";"
                          separator of several labels in a CSV; "|" is the default
+  --model.loss.function my_parts.loss
+                         a loss of your own, and with --data.augment.extra an augmentation
   --data.channels N      images that are not RGB: gray, 16 bits, .npy, up to 16 channels
   --trainer.precision P  32-true, bf16-mixed, ...; by default what the hardware is good at
   --trainer.logger NAME  tensorboard, wandb or mlflow, in addition to metrics.csv
@@ -48,6 +51,10 @@ def run(args: list[str]) -> int:
     if not args or "-h" in args or "--help" in args:
         print(HELP)
         return 0
+    if not args[0].startswith("-"):  # timm's DIR, or ultralytics' data=DIR
+        name, equals, value = args[0].partition("=")
+        option = f"--{name} {value}" if equals else f"--data {name}"
+        raise UserError(f"{args[0]!r} is not an option; type {option}")
     written_out(args)  # a mistake in a name, before torch is imported
     as_json = "--json" in args
     args = [{"--help-all": "--help"}.get(arg, arg) for arg in args if arg != "--json"]

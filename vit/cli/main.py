@@ -44,6 +44,7 @@ COMMANDS = {
     "bench": ("vit.cli.bench:run", "images per second, and the share of this machine's peak"),
     "download": ("vit.cli.download:run", "fetch published weights"),
     "convert": ("vit.cli.convert:run", "convert weights between formats, or compare two files"),
+    "doctor": ("vit.cli.doctor:run", "check this installation, as text for a report of a fault"),
 }
 
 ALIASES = {"train": "fit"}
@@ -65,6 +66,7 @@ SYNONYMS = {
     "flops": ("compare",),
     "configs": ("recipes",),
     "list": ("models", "recipes"),
+    "checks": ("doctor",),
 }
 
 EXAMPLES = """\
@@ -101,13 +103,13 @@ def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack the letters of a file name
         sys.stdout.reconfigure(errors="backslashreplace")
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
-    if args[0] == "--version":
-        print(f"vit {vit.__version__}")
-        return 0
     try:
+        if not args or args[0] in ("-h", "--help", "help"):
+            print(usage())
+            return 0
+        if args[0] == "--version":
+            print(f"vit {vit.__version__}")
+            return 0
         with signals.handled():
             return _run(args[0], args[1:])
     except BaseException as error:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from vit.console import say
-from vit.data.decode import ImageError, open_image
+from vit.data.decode import ImageError, WorkerError, open_image
 from vit.data.memory import Decoded
 from vit.data.sources import ImageSet
 from vit.data.transforms import sample_bits
@@ -27,15 +27,8 @@ _MAX_NEIGHBOURS = 100
 """Images in a row that may be unreadable if they are skipped."""
 
 
-class UnreadableImage(ImageError):
-    """An image that could not be opened.
-
-    DataLoader rebuilds a worker's exception from its whole traceback; the last line is the message.
-    """
-
-    def __init__(self, message: str) -> None:
-        last = message.strip().splitlines()[-1]
-        super().__init__(last.removeprefix(f"{__name__}.{type(self).__name__}: "))
+class UnreadableImage(WorkerError, ImageError):
+    """An image that could not be opened."""
 
 
 class ImageDataset(Dataset[Sample | None]):

@@ -64,6 +64,17 @@ class ImageError(UserError):
     """An image that cannot be used."""
 
 
+class WorkerError(UserError):
+    """A mistake that is found in a worker process.
+
+    DataLoader rebuilds a worker's exception from its whole traceback; the last line is the message.
+    """
+
+    def __init__(self, message: str) -> None:
+        last = message.strip().splitlines()[-1]
+        super().__init__(last.removeprefix(f"{type(self).__module__}.{type(self).__name__}: "))
+
+
 def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Image.Image:
     """An upright RGB image from a path, a file's bytes, a PIL image or a uint8 array.
 

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vit.cache import cache_directory
 from vit.data.catalog import CATALOG, list_datasets
@@ -11,6 +12,9 @@ from vit.data.manifest import SUFFIXES, load_held_out_manifest, load_manifest
 from vit.data.options import Columns, Splitting
 from vit.data.sources import PathList, Splits, complete, missing_files
 from vit.errors import UserError, did_you_mean, no_folder
+
+if TYPE_CHECKING:
+    from vit.data.own import OwnImages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,7 @@ def find_splits(
     *,
     data_dir: str | None,
     cut: Splitting,
+    own: "OwnImages | None" = None,
     labelled: bool = True,
     model: ModelClasses | None = None,
     separator: str | None = None,
@@ -38,6 +43,8 @@ def find_splits(
 
     `arrays`: .npy files are images, too. With `model`, `root` is held-out images, all of them test.
     """
+    if own is not None:
+        return own.splits(cut, labelled=labelled, columns=columns, arrays=arrays)
     is_manifest = root is not None and root.lower().endswith(SUFFIXES) and not os.path.isdir(root)
     if separator == "":
         raise UserError("data.label_separator='' separates nothing; give text such as ';'")

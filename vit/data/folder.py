@@ -25,7 +25,7 @@ from vit.data.sources import (
     complete,
     look_alikes,
 )
-from vit.errors import UserError, did_you_mean, no_folder, some_of
+from vit.errors import UserError, did_you_mean, some_of
 
 
 def load_folder(
@@ -191,9 +191,7 @@ def _instead(folders: list[Folder]) -> str:
 def _split_folders(root: str) -> tuple[dict[SplitName, str], list[str]]:
     """Where each split is, and notes; {"train": root} for a folder without split folders."""
     if not os.path.isdir(root):
-        if os.path.exists(root):
-            raise UserError(f"{root} is neither a folder nor a .csv or .parquet file")
-        raise no_folder(root)
+        raise UserError(f"{root} is neither a folder nor a .csv or .parquet file")
     folders: dict[SplitName, str] = {}
     others: list[str] = []
     for entry in entries(root):

@@ -59,7 +59,7 @@ def load_manifest(
             file does not exist, a split is unknown, val or test has a label that train lacks, a
             column of a class has no 1 in train, or no label has the separator.
     """
-    listing = _Listing(path, labelled, separator, columns)
+    listing = Listing(Table(path), labelled, separator, columns)
     if "train" not in listing.present:
         raise UserError(f"{listing.path} has no rows of split train")
     if labelled and separator is not None and not listing.separated:
@@ -94,7 +94,7 @@ def load_held_out_manifest(
     Takes the rows of test, or else of val, or else all. `multilabel`: the model is one for several
     labels per image; no row needs to have several.
     """
-    listing = _Listing(path, bool(classes), separator, columns)
+    listing = Listing(Table(path), bool(classes), separator, columns)
     listing.multilabel = bool(classes) and (multilabel or listing.multilabel)
     name = min(listing.present, key=EVALUATION_ORDER.index)
     return all_as_test(listing.images(name, classes), classes, [])
@@ -113,8 +113,8 @@ def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
     return []
 
 
-class _Listing:
-    """The rows of a manifest, column by column: numbers, and one block of bytes with the paths.
+class Listing:
+    """The rows of a table, column by column: numbers, and one block of bytes with the paths.
 
     Attributes:
         names: n paths as they stand in the rows.
@@ -126,22 +126,14 @@ class _Listing:
         present: The splits, in the order in which they first occur.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        labelled: bool,
-        separator: str | None,
-        names: Columns,
-    ) -> None:
-        self.path = os.path.abspath(os.path.expanduser(os.fspath(path)))
-        self.folder = os.path.dirname(self.path)
+    def __init__(self, table: Table, labelled: bool, separator: str | None, names: Columns) -> None:
+        self.table, self.path, self.folder = table, table.path, table.folder
         self.separator = SEPARATOR if separator is None else separator
         self.separated = False
         """A label cell has the separator."""
         self.notes: list[str] = []
         self.columns: list[str] = []
         self.labels: list[tuple[str, ...]] = []
-        self.table = Table(self.path)
         self.roles = names
         header = names.roles(self.table.header)
         label_at = [at for at, name in enumerate(header) if name == "label"] if labelled else []
@@ -208,7 +200,7 @@ class _Listing:
                 names = ", ".join(SPLIT_NAMES)
                 raise self._mistake(number, f"has split {shorten(row[1])!r}; known are {names}")
             if file in files:
-                way = f"write several labels as a{self.separator}b in one row"
+                way = self.table.together.replace(SEPARATOR, self.separator)
                 raise self._mistake(number, f"lists {name} again; {way}")
             if key not in numbers_of:
                 numbers_of[key] = len(numbers_of)
@@ -233,7 +225,7 @@ class _Listing:
         return tuple(dict.fromkeys(labels))
 
     def _mistake(self, number: int, what: str) -> UserError:
-        return UserError(f"{self.path} row {number} {what}")
+        return UserError(f"{self.table.place(number)} {what}")
 
     def rows_of(self, split: SplitName) -> np.ndarray:
         """Places of the rows of a split, ascending."""
@@ -264,11 +256,16 @@ class _Listing:
             more = f"; {len(missing) - 1:,} more are missing" if len(missing) > 1 else ""
             where = f"; relative paths start at {self.folder}"
             raise self._mistake(number, f"names {name!r}, which is no file{more}{where}")
-        labels = self._numbers(rows, classes) if classes else np.zeros(len(rows), dtype=np.int64)
+        labels = self.class_numbers(rows, classes)
         return ImageSet(items=paths, labels=labels, names=paths.printable())
 
-    def _numbers(self, rows: np.ndarray, classes: list[str]) -> np.ndarray:
-        """Class numbers, or rows of zeros and ones; UserError for a label that is no class."""
+    def class_numbers(self, rows: np.ndarray, classes: list[str]) -> np.ndarray:
+        """Class numbers, or rows of zeros and ones; zeros without classes.
+
+        UserError for a label that is no class.
+        """
+        if not classes:
+            return np.zeros(len(rows), dtype=np.int64)
         index = {name: number for number, name in enumerate(classes)}
         shape = (len(rows), len(classes)) if self.multilabel else (len(rows),)
         labels = np.zeros(shape, dtype=np.float32 if self.multilabel else np.int64)

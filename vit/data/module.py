@@ -5,30 +5,24 @@ Shapes: b batch, c channels, h w pixels, k classes.
 
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
-import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 from torch.utils.data import DataLoader
 
 from vit.console import say
-from vit.data.batches import (
-    DEFAULT_BATCH,
-    BatchSize,
-    asked_sizes,
-    batches_per_epoch,
-    divided,
-)
+from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_epoch, divided
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.find import ModelClasses, check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_dataset, make_loader
 from vit.data.memory import Decoded, Fits, in_memory
 from vit.data.options import Columns, InputFormat, Loading, Sampling, Splitting, both_sides
+from vit.data.own import OwnImages
 from vit.data.raster import rgb
-from vit.data.sampler import TrainBatchSampler, balancing
+from vit.data.sampler import TrainBatchSampler, balancing, evaluated
 from vit.data.sources import EVALUATION_ORDER, ImageSet, PathList, SplitName, Splits
 from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
@@ -71,6 +65,7 @@ class ImageData(LightningDataModule):
         sampling: Balanced classes, repeated augmentation.
         splits: Shares of train that become val and test, and the seed of a run's data.
         loading: Worker processes, images kept in memory, and unreadable images.
+        own: Images of a Python program, instead of dataset and root; `ImageData.of` takes them.
     """
 
     def __init__(
@@ -90,13 +85,12 @@ class ImageData(LightningDataModule):
         sampling: Sampling = _SAMPLING,
         splits: Splitting = _SPLITTING,
         loading: Loading = _LOADING,
+        own: OwnImages | None = None,
     ) -> None:
         super().__init__()
         # A rank may get no image of a small val.
         self.allow_zero_length_dataloader_with_multiple_devices = True
-        self.dataset = dataset
-        self.root = root
-        self.data_dir = data_dir
+        self.dataset, self.root, self.data_dir = dataset, root, data_dir
         self.channels = channels
         if channels is not None:
             loading.check_channels(channels)
@@ -111,6 +105,7 @@ class ImageData(LightningDataModule):
         preprocess = fixed.preprocess(self.image_size, channels)
         self._preprocess = preprocess if channels is None else None
         augment.check_size(self.image_size)
+        augment.check_extra(self.image_size)
         self.augment = augment
         self.sampling = sampling
         self.splitting = splits
@@ -124,7 +119,18 @@ class ImageData(LightningDataModule):
         self.evaluation_split: SplitName = "test"
         self.consumed_samples = 0
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
-        check_source(dataset, root)
+        self.own = own
+        if own is None:
+            check_source(dataset, root)
+
+    @classmethod
+    def of(cls, train: Any, val: Any = None, test: Any = None, **options: Any) -> Self:
+        """The data module of images that are given as objects; `options` are ImageData's others.
+
+        Each split is a folder, a list of (path, label), or a map-style Dataset of (image, label)
+        such as torchvision's and Hugging Face's. `splits` cuts those from train that are not given.
+        """
+        return cls(own=OwnImages(train, val, test), **options)
 
     def read_as(
         self,
@@ -168,6 +174,7 @@ class ImageData(LightningDataModule):
         splits = find_splits(
             self.dataset,
             self.root,
+            own=self.own,
             data_dir=self.data_dir,
             cut=self.splitting,
             labelled=self.labelled,
@@ -198,6 +205,13 @@ class ImageData(LightningDataModule):
         self._preprocess = given
 
     @property
+    def model_arguments(self) -> dict[str, Any]:
+        """Arguments of vit.ImageClassifier that follow from the data."""
+        names = ["image_size", "channels", "preprocess"]
+        names += ["num_classes", "classes", "counts", "multilabel"] if self.labelled else []
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def classes(self) -> list[str]:
         """Names in the order of the labels."""
         return self.splits.classes
@@ -212,7 +226,7 @@ class ImageData(LightningDataModule):
         return self.splits.multilabel
 
     @property
-    def class_counts(self) -> list[int]:
+    def counts(self) -> list[int]:
         """Training images of each class."""
         return self.splits.class_counts
 
@@ -225,7 +239,7 @@ class ImageData(LightningDataModule):
         """The images of a split. Raises UserError if there is none."""
         images = self.splits.get(split)
         if images is None:
-            source = self.root or self.dataset
+            source = self.root or self.dataset or "the data"
             raise UserError(f"{source} has no {split} split; add a {split} folder or its rows")
         return images
 
@@ -297,11 +311,7 @@ class ImageData(LightningDataModule):
         `limit`: at most so many images of all processes together, drawn by the seed.
         """
         dataset = self._image_dataset(split, training=False)
-        sampler: Any = range(self._rank, len(dataset), self._world_size)
-        if limit is not None and limit < len(dataset):
-            generator = torch.Generator().manual_seed(self.seed)
-            drawn = torch.randperm(len(dataset), generator=generator)[:limit].tolist()
-            sampler = sorted(drawn)[self._rank :: self._world_size]
+        sampler = evaluated(len(dataset), limit, self.seed)[self._rank :: self._world_size]
         if not len(sampler):
             # Lightning would skip the loop of a process without batches, and the others would wait
             # for it in the metrics' sums.
@@ -356,11 +366,10 @@ class ImageData(LightningDataModule):
         return self._datasets[key]
 
     def _in_memory(self, split: SplitName, fits: Fits) -> Decoded | None:
-        # Other loops than a fit go through the images once.
-        cache = self.loading.cache
-        if cache == "auto" and not self._is_fitting():
+        # Other loops than a fit go through the images once. A Dataset may change them each time.
+        cache, images = self.loading.cache, self.image_set(split)
+        if cache == "auto" and not (self._is_fitting() and self.own is None):
             cache = "none"
-        images = self.image_set(split)
         for _, other in sorted(self._datasets.items()):
             if other.images is images and other.decoded is not None:
                 return other.decoded
@@ -370,12 +379,10 @@ class ImageData(LightningDataModule):
         return decoded
 
     def _loader(self, dataset: ImageDataset, **options: Any) -> DataLoader[Any]:
-        num_workers = self.loading.num_workers
-        if num_workers is None:
-            num_workers = choose_num_workers(dataset, self._local_processes)
+        asked, chosen = self.loading.num_workers, choose_num_workers(dataset, self._local_processes)
         return make_loader(
             dataset,
-            num_workers=num_workers,
+            num_workers=chosen if asked is None else asked,
             image_size=self.image_size,
             channels=self.channels,
             pin_memory=self.trainer is not None

@@ -3,7 +3,7 @@
 So one integer in a checkpoint resumes a run exactly.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +29,14 @@ def balancing(labels: np.ndarray) -> Tensor:
     """
     counts = torch.from_numpy(np.bincount(labels)).double()
     return 1 / counts[torch.from_numpy(labels)]
+
+
+def evaluated(num_samples: int, limit: int | None, seed: int) -> Sequence[int]:
+    """The images that an evaluation shows, ascending: all, or `limit` of them drawn by the seed."""
+    if limit is None or limit >= num_samples:
+        return range(num_samples)
+    generator = torch.Generator().manual_seed(seed)
+    return sorted(torch.randperm(num_samples, generator=generator)[:limit].tolist())
 
 
 class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):

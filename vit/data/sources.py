@@ -17,6 +17,7 @@ import numpy as np
 from vit.errors import UserError, printable, some_of
 
 if TYPE_CHECKING:
+    from vit.data.opened import OpenedImages
     from vit.data.options import Splitting
 
 SplitName = Literal["train", "val", "test"]
@@ -84,8 +85,8 @@ class PathList:
 class ImageSet:
     """Images that are not decoded, and their labels."""
 
-    items: PathList | np.ndarray
-    """Paths, or uint8 pixels `n h w` (gray) or `n h w 3` (RGB)."""
+    items: "PathList | np.ndarray | OpenedImages"
+    """Paths, uint8 pixels `n h w` (gray) or `n h w 3` (RGB), or what a Dataset opens."""
     labels: np.ndarray
     """int64 `n`, or float32 `n k` of zeros and ones where images may have several labels."""
     names: PathList
@@ -109,7 +110,7 @@ class ImageSet:
     def select(self, indices: np.ndarray) -> "ImageSet":
         """The images at `indices`, in that order."""
         items = self.items
-        items = items.select(indices) if isinstance(items, PathList) else items[indices]
+        items = items[indices] if isinstance(items, np.ndarray) else items.select(indices)
         return ImageSet(items, self.labels[indices], self.names.select(indices))
 
 
@@ -327,8 +328,10 @@ def images_digest(images: ImageSet) -> str:
     """SHA-256 over path, size and time of change of each file in order, or over the pixels."""
     digest = sha256()
     if not isinstance(images.items, PathList):
-        digest.update(f"{images.items.shape} {images.items.dtype}".encode())
-        digest.update(np.ascontiguousarray(images.items).data)
+        for image in images.items:
+            pixels = np.asarray(image)
+            digest.update(f"{pixels.shape} {pixels.dtype}\0".encode())
+            digest.update(np.ascontiguousarray(pixels).data)
         return digest.hexdigest()
     for path in images.items:
         try:

@@ -1,6 +1,7 @@
 """The header and the rows of a CSV or Parquet file."""
 
 import csv
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,13 @@ class Table:
     UserError for a file that cannot be read, or is not of its format.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    together = "write several labels as a|b in one row"
+    """How an image has several labels."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        self.folder = os.path.dirname(path)
+        """Where relative paths start."""
         self._is_parquet = path.lower().endswith((".parquet", ".pq"))
         if self._is_parquet:
             with _parquet(path) as file:
@@ -32,6 +38,10 @@ class Table:
             names = next(_csv_rows(path), (0, []))[1]
         self._names = names
         self.header = [name.strip() for name in names]
+
+    def place(self, number: int) -> str:
+        """A row in a message."""
+        return f"{self.path} row {number}"
 
     def rows(self, columns: Sequence[int]) -> Iterator[tuple[int, tuple[Cell, ...]]]:
         """The number of each row for messages, and its cells in these columns.

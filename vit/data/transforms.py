@@ -1,10 +1,10 @@
 """The training transform: RGB image -> randomly cropped, changed uint8 `c h w`.
 
-The order is that of big_vision and DeiT: crop, flip, 3-Augment or RandAugment, colour jitter,
-erasing. All draws come from one number per sample, `sample_bits`: its bits place and mirror a
-window, of an image or of a whole batch; everything else draws from torch's global generator, seeded
-with it around each image. Only the options that are torchvision's code import it (its randaugment,
-color_jitter).
+The order is that of big_vision and DeiT: crop, flip, 3-Augment or RandAugment, colour jitter, a
+change of the user's own, erasing. All draws come from one number per sample, `sample_bits`: its
+bits place and mirror a window, of an image or of a whole batch; everything else draws from torch's
+global generator, seeded with it around each image. Only the options that are torchvision's code
+import it (its randaugment, color_jitter).
 
 Resizing is antialiased, as at evaluation; the paper's code resizes its inception crops without.
 
@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageFilter, ImageOps
 from torch import Tensor
 
+from vit.data.extra import changed, check_change
 from vit.data.photo import Photo
 from vit.data.randaugment import MAX_MAGNITUDE, Variant, randaugment
 from vit.errors import NOT_NEGATIVE, SHARE, UserError, check_range
@@ -94,6 +95,12 @@ class TrainTransform:
     color_jitter: float = 0.0
     """Largest relative change of brightness, contrast and saturation; DeiT III uses 0.3."""
 
+    extra: Callable[[Image.Image], Any] | None = None
+    """A change of your own before erasing, a function or a class by its import path, such as
+    torchvision.transforms.v2.AugMix: called with an RGB PIL image of image_size, it returns a PIL
+    image, or a uint8 tensor or array `c h w`, of the same size. For each image the global
+    generators of torch, NumPy and Python are seeded."""
+
     erasing: float = 0.0
     """Probability that a box of 2 to 33 percent of the image is filled with noise; DeiT uses
     0.25."""
@@ -145,11 +152,16 @@ class TrainTransform:
                 "reflect; make it smaller"
             )
 
+    def check_extra(self, image_size: tuple[int, int]) -> None:
+        """Tries `extra` on an image of `image_size`; UserError if runs with it would differ."""
+        if self.extra is not None:
+            check_change(self.extra, image_size)
+
     def check_channels(self) -> None:
         """Raises UserError for a change that is defined for RGB images of 8 bits only."""
-        for name in ("randaugment", "three_augment", "color_jitter"):
+        off_by_name = {"randaugment": "null", "three_augment": "false", "color_jitter": "0"}
+        for name, off in {**off_by_name, "extra": "null"}.items():
             if getattr(self, name):
-                off = "null" if name == "randaugment" else "false" if name[0] == "t" else "0"
                 raise UserError(
                     f"augment.{name} changes RGB images, and data.channels reads others; use "
                     f"--data.augment.{name} {off}"
@@ -182,6 +194,8 @@ class TrainTransform:
             pixels = self._cropped(image, bits, image_size)
             if self.three_augment or self.randaugment or self.color_jitter:
                 pixels = to_tensor(self._recoloured(to_image(pixels), mean))
+            if self.extra is not None:
+                pixels = changed(self.extra, to_image(pixels), _mixed(bits))
             if self.erasing and torch.rand(1).item() < self.erasing:
                 erase(pixels, mean, std)
         return pixels
@@ -190,7 +204,7 @@ class TrainTransform:
     def takes_batches(self) -> bool:
         """True if a window and its mirroring are the only changes."""
         more = self.three_augment or self.randaugment or self.color_jitter or self.erasing
-        return self.crop != "inception" and not more
+        return self.crop != "inception" and not more and self.extra is None
 
     def fit(self, image: Image.Image | Photo | Tensor, image_size: Size) -> Tensor:
         """The resize before the window, to `c h w`; a tensor of that size is returned itself."""

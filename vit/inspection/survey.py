@@ -23,6 +23,8 @@ SHOWN = 8
 """Photos with figures of their own, and on the page."""
 AVERAGED = 128
 """Photos over which distance and entropy are averaged (ViT, appendix D.7)."""
+FEW = 16
+"""Values of a map below which it shows little but their interpolation."""
 
 
 @dataclass
@@ -92,6 +94,9 @@ def survey(
         html = inspection_page(name, about, images, tokens)
         write_text(out / "inspection.html", html, errors="backslashreplace")
         result.written.append(out / "inspection.html")
+        rows, columns = (side // model.patch_size for side in subject.preprocess.image_size)
+        if rows * columns < FEW:
+            result.notes.append(f"maps have {rows} x {columns} values; the rest is interpolated")
     result.notes += _left_out(model, len(paths))
     return result
 

@@ -278,18 +278,36 @@ class ResNet(TimmNames, nn.Module):
 
         `norm` applies the final norm and ReLU, to the last stage only. There is no class token.
         """
+        indices = [i + 1 for i in layer_indices(layers, len(self.stages))]
+        outputs, _, _ = self._outputs(images, indices, max(indices))
+        found: list[Any] = []
+        for i in indices:
+            y = self._normed(outputs[i], i) if norm else outputs[i]
+            y = y if reshape else y.flatten(2).transpose(1, 2)
+            found.append((y, None) if return_cls else y)
+        return found
+
+    @property
+    def feature_info(self) -> list[dict[str, Any]]:
+        """As timm's, the stem's convolution before the stages."""
+        return [{"num_chs": self.config.root_channels, "reduction": 2}, *super().feature_info]
+
+    def _outputs(
+        self, images: Tensor, wanted: Sequence[int], end: int
+    ) -> tuple[dict[int, Tensor], Tensor, None]:
         check_channels(images, self.config.in_channels)
-        indices, last = layer_indices(layers, len(self.stages)), len(self.stages) - 1
+        x = self.stem(images)
+        outputs = {0: x} if 0 in wanted else {}
         # Zeros as in BiT, not -inf: maps before the first norm may be negative.
-        x = F.max_pool2d(F.pad(self.stem(images), (1, 1, 1, 1)), 3, 2)
-        outputs = {}
-        for s, stage in enumerate(self.stages[: max(indices) + 1]):
+        x = F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)
+        for i, stage in enumerate(self.stages[:end], start=1):
             x = stage(x, self.activation_checkpointing)
-            if s in indices:
-                y = F.relu(self.norm(x)) if norm and s == last else x
-                y = y if reshape else y.flatten(2).transpose(1, 2)
-                outputs[s] = (y, None) if return_cls else y
-        return [outputs[s] for s in indices]
+            if i in wanted:
+                outputs[i] = x
+        return outputs, x, None
+
+    def _normed(self, x: Tensor, layer: int) -> Tensor:
+        return F.relu(self.norm(x)) if layer == len(self.stages) else x
 
     @torch.no_grad()
     def init_weights(self) -> None:

@@ -189,20 +189,32 @@ class VisionTransformer(TimmNames, nn.Module):
         the final LayerNorm.
         """
         indices = layer_indices(layers, self.config.depth)
+        outputs, _, grid = self._outputs(images, indices, max(indices))
+        found: list[Any] = []
+        for i in indices:
+            tokens = self.norm(outputs[i]) if norm else outputs[i]
+            patches = tokens[:, self.num_prefix_tokens :]
+            if reshape:
+                patches = patches.transpose(1, 2).unflatten(2, grid)
+            cls = None if self.cls_token is None else tokens[:, 0]
+            found.append((patches, cls) if return_cls else patches)
+        return found
+
+    def _outputs(
+        self, images: Tensor, wanted: Sequence[int], end: int
+    ) -> tuple[dict[int, Tensor], Tensor, tuple[int, int]]:
         patches, grid = self.embed(images)
         x = self._with_positions(patches, grid)
         outputs = {}
         rotation = [] if self.rope is None else [self.rope(grid, x)]
-        for i, block in enumerate(self.blocks[: max(indices) + 1]):
+        for i, block in enumerate(self.blocks[: end + 1]):
             x = run(block, x, self.activation_checkpointing, *rotation)
-            if i in indices:
-                tokens = self.norm(x) if norm else x
-                patches = tokens[:, self.num_prefix_tokens :]
-                if reshape:
-                    patches = patches.transpose(1, 2).unflatten(2, grid)
-                cls = None if self.cls_token is None else tokens[:, 0]
-                outputs[i] = (patches, cls) if return_cls else patches
-        return [outputs[i] for i in indices]
+            if i in wanted:
+                outputs[i] = x
+        return outputs, x, grid
+
+    def _normed(self, x: Tensor, layer: int) -> Tensor:
+        return self.norm(x)
 
     def _with_positions(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """The rest of equation 1: prefix tokens, then patches `b n d` with positions."""

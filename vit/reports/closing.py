@@ -35,16 +35,21 @@ def closing(
     longer: str,
     labelled: bool,
     root: str | None,
+    in_python: bool,
     example: Path | None,
 ) -> str:
     """The result, the run directory, and the next three commands.
 
     `result`: its headline. `longer`: the option that lets the run train on. `root` and `example`:
-    the user's folder of images and one picture in it, if any.
+    the user's folder of images and one picture in it, if any. `in_python`: the run needs objects,
+    which a command cannot give.
     """
     run = shlex.quote(str(folder))
     again = (f"vit test {run}", "score it again")
     on = (f"vit fit --run_dir {run} {longer}", "train on")
+    if in_python:
+        again = (f"vit test {run} --data FOLDER", "score it on other images")
+        on = (f"vit fit --data FOLDER --pretrained {run}", "train on other images")
     if not (folder / "checkpoints").exists() and root is not None:  # nothing was trained
         command = f"vit fit --data {shlex.quote(root)} --pretrained {run}"
         on = (command, "fine-tune all of it")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
@@ -40,7 +39,8 @@ class RunDirectory:
     step: int | None = None
     """Optimizer steps taken at the checkpoint."""
     finished: bool = False
-    """The run has ended, and the command asks for nothing more."""
+    """The run has ended, and the command asks at most for more training; without a checkpoint, for
+    nothing."""
     saved: dict[str, Any] | None = None
     """Content of the checkpoint without the values of tensors, in the first process."""
     closing: str = ""
@@ -69,9 +69,11 @@ class RunDirectory:
 
     def begin(self, options: Options) -> None:
         """Writes config.yaml, and marks an earlier summary as unfinished; once."""
-        if self.begun or not is_first_process():
+        if self.begun:
             return
         self.begun = True
+        if not is_first_process():
+            return
         if (self.folder / SUMMARY).is_file():
             write_summary(self.folder, {**read_summary(self.folder), "finished": False})
         write_text(self.folder / CONFIG, HEADER + options.recorded_text())
@@ -112,9 +114,9 @@ def run_name(options: Options) -> str:
     recipe = options.recipe or "run"
     recipe = Path(recipe).stem if Path(recipe).is_file() else recipe.replace("/", "_")
     groups = [content.get("data") or {} for content in options.recipes]
-    if any(group.get("dataset") or group.get("root") for group in groups):
+    named, data = any(g.get("dataset") or g.get("root") for g in groups), options.config.data
+    if named or (data.root is None and data.dataset is None):  # images from Python have no name
         return recipe
-    data = options.config.data
     if data.root is None:
         return f"{data.dataset}-{recipe}"
     path = Path(data.root).expanduser().resolve()
@@ -152,14 +154,15 @@ class _First:
         files = [file] if file is not None else checkpoints(source)
         if resume == "never" and (files or finished):
             raise UserError(f"{folder} already holds a run; choose another --run_dir")
-        decision = {"folder": str(folder), "checkpoint": None}
+        decision: dict[str, Any] = {"folder": str(folder), "checkpoint": None}
         if resume == "never" or not (files or finished):
             return decision
         before = recorded_options(source)
         differing = differences(options, before) if before else {}
         if finished and source == folder:
+            decision["finished"] = "final_split" not in differing
             if not differing:
-                return {**decision, "finished": True}
+                return decision
             if not (files and differing.keys() <= LIMITS):
                 raise UserError(
                     f"{folder} holds a finished run with other options: {_listed(differing)}; "
@@ -188,10 +191,8 @@ class _First:
         for other in reversed(earlier):
             unfinished = checkpoints(other) and read_summary(other).get("finished") is not True
             if unfinished and not differences(options, recorded_options(other)):
-                note(
-                    f"{other} is an unfinished run with these options; vit fit --run_dir "
-                    f"{shlex.quote(str(other))} continues it"
-                )
+                how = options.objects.continuing(other)
+                note(f"{other} is an unfinished run with these options; {how}")
                 break
         return folder
 

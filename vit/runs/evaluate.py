@@ -22,6 +22,7 @@ from vit.errors import UserError
 from vit.reports.predictions import Predictions
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
 from vit.runs.mistakes import explained
+from vit.runs.objects import check_given
 from vit.runs.options import PARSER, TASKS, Module
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together
 from vit.runs.scoring import score
@@ -33,7 +34,6 @@ from vit.runs.trainer import (
     quiet_lightning,
 )
 from vit.training.callbacks import RunProgress, StopTogether
-from vit.training.facts import DataFacts
 
 # Recorded arguments of the Trainer that an evaluation keeps.
 TRAINER = (
@@ -75,13 +75,15 @@ def evaluate(
             f"{run} was trained without labels and names no classes; fit a head to it first: "
             f"vit fit -c probe --data.root LABELLED --model.pretrained {shlex.quote(str(run))}"
         )
+    other = any(arg.startswith("--data.root") for arg in args)
+    if not other:
+        check_given(recorded.get("own"), "digests")
     built = _options(recorded, args)
     weights = run / "model"
     if not (weights / "config.json").is_file():
         weights = find_checkpoint(run)  # an unfinished run
     info = inspect_pretrained(str(weights))
     data = ImageData(**built.data).read_as(labelled=module_class.labelled)
-    other = any(arg.startswith("--data.root") for arg in args)
     if other:
         # Other images: labelled by the run's classes, however many of them are there.
         data.read_as(
@@ -104,7 +106,7 @@ def evaluate(
     data.image_set(split)  # an error before anything runs
     model = module_class.for_scoring(
         str(weights),
-        DataFacts.of(data),
+        data.model_arguments,
         recorded["model"],
         lambda: read_checkpoint(find_checkpoint(run))["state_dict"],
     )
@@ -139,11 +141,14 @@ def _options(recorded: Mapping[str, Any], args: list[str]) -> Namespace:
     unused = SET_HERE | {"callbacks", "logger", "plugins"}
     settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False}
     parser.add_class_arguments(Trainer, "trainer", skip=set(unused), **settings)
-    parser.add_class_arguments(ImageData, "data", **settings)
-    trainer = {k: v for k, v in recorded["trainer"].items() if k in TRAINER}
+    parser.add_class_arguments(ImageData, "data", skip={"own"}, **settings)
+    # An accelerator may be named as a class.
+    kept = (item for item in recorded["trainer"].items() if not isinstance(item[1], dict))
+    trainer = {name: value for name, value in kept if name in TRAINER}
     # The seed of the splits follows from that of the run, and is not recorded itself.
     splits = {**(recorded["data"].get("splits") or {}), "seed": recorded["seed_everything"]}
     data = {**recorded["data"], "global_batch": None, "splits": splits}
+    data.pop("augment", None)  # of training; it may name a class or function
     sections: dict[str, Any] = {"data": data, "trainer": trainer}
     sections["trainer"]["enable_model_summary"] = False
     try:

@@ -86,6 +86,7 @@ def finish(
         longer=limit_option(trainer),
         labelled=data.labelled,
         root=data.root,
+        in_python=bool(options.objects),
         example=Path(first) if isinstance(first, str | Path) else None,
     )
 
@@ -100,7 +101,8 @@ def _summary(options: Options, trainer: Trainer, model: Module, data: ImageData)
     epoch = (batches_per_epoch(trainer) or 1) * data.batch_size * trainer.world_size
     return {
         "finished": False,
-        "command": shlex.join(["vit", "fit", *options.typed]),
+        "command": shlex.join(["vit", "fit", *options.typed])
+        + (" # by vit.fit, with objects of Python" if options.objects else ""),
         "metrics": finite(best.pop("metrics")),  # of these weights, not of the last ones
         "split": split,
         "images": {s: len(data.splits.get(s) or ()) for s in ("train", "val", "test")},

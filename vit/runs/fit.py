@@ -1,6 +1,5 @@
 """A whole training in one function."""
 
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,7 +34,7 @@ def fit(options: Options) -> RunDirectory:
     UserError for a mistake; Stopped after a signal, once the run is saved.
     """
     with RunDirectory.open(options) as run:
-        if run.finished:
+        if run.finished and run.checkpoint is None:
             run.closing = f"{run.folder} is finished; to train on, raise {_limit(options)}"
             return run
         data = options.build_data()
@@ -52,14 +51,14 @@ def fit(options: Options) -> RunDirectory:
             logger=[MetricsCsv(run.folder, run.step), *options.loggers(run.folder)],
             plugins=[AtomicCheckpointIO(), *options.listed("plugins")],
             callbacks=[  # in the order in which they act
+                alive,
                 SameOptions(options, data),
                 *([ChooseBatch(options.config)] if options.chooses_batch else []),
-                alive,
                 *recipe,
                 *options.early_stopping(data, model.monitor),
                 *([RunProgress()] if bar else []),
                 *model.guards(),  # count samples, stop at NaN, count every image once
-                LambdaCallback(on_train_start=lambda *_: run.begin(options)),
+                LambdaCallback(on_train_batch_start=lambda *_: run.begin(options)),
                 *([FirstBatch(run.folder)] if data.labelled else []),
                 StopTogether(),
                 *([BestCheckpoint(folder, model.monitor)] if best else []),
@@ -74,12 +73,19 @@ def fit(options: Options) -> RunDirectory:
             say(f"recipe {options.recipe} (-c names another, `vit recipes` lists them)")
         _announce(run, model, data)
         began = clocks()
-        with ending_together(trainer, alive), naming_a_smaller_batch(trainer, data), _saying(run):
+        with (
+            ending_together(trainer, alive),
+            naming_a_smaller_batch(trainer, data),
+            _saying(run, options),
+        ):
             with in_one_line(MisconfigurationException):  # such as fewer epochs than are trained
                 trainer.fit(model, data, ckpt_path=run.checkpoint and str(run.checkpoint))
             _say_why_it_ended(run, trainer)
             if options.config.trainer.fast_dev_run:
                 run.closing = "training and validation went through; nothing was kept"
+                return run
+            if run.finished and not run.begun:
+                run.closing = f"{run.folder} is finished and stays as it is"
                 return run
             run.begin(options)  # also where nothing was left to train
             finish(run, options, trainer, model, data, began)
@@ -94,7 +100,7 @@ def _limit(options: Options) -> str:
 
 
 @contextmanager
-def _saying(run: RunDirectory) -> Iterator[None]:
+def _saying(run: RunDirectory, options: Options) -> Iterator[None]:
     """Says after a signal how to continue the run."""
     try:
         yield
@@ -102,7 +108,7 @@ def _saying(run: RunDirectory) -> Iterator[None]:
         stop.announced = True
         text = "stopped before the first step: there was nothing to save"
         if checkpoints(run.folder):
-            text = f"stopped; vit fit --run_dir {shlex.quote(str(run.folder))} continues"
+            text = f"stopped; {options.objects.continuing(run.folder)}"
         say(text)
         raise
 
@@ -117,7 +123,7 @@ def _say_why_it_ended(run: RunDirectory, trainer: Trainer) -> None:
 
 def _note_imbalance(model: Module, data: ImageData) -> None:
     """Names the option for classes of very different sizes, unless one is chosen."""
-    counts = sorted(data.class_counts)
+    counts = sorted(data.counts)
     corrected = data.sampling.balanced or getattr(model, "class_weights", None) is not None
     if data.multilabel or corrected or counts[-1] < IMBALANCE * max(counts[0], 1):
         return
@@ -134,10 +140,10 @@ def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
     if data.labelled:
         say(data.splits.per_class())
         _note_imbalance(model, data)
-    new = run.checkpoint is None
+    new, theirs = run.checkpoint is None, (data.root or data.own) is not None
     if new and model.load_report is not None:
         say("\n".join(model.load_report.lines()))
-    elif new and data.labelled and data.root is not None and len(data.splits.train) < FEW_IMAGES:
+    elif new and data.labelled and theirs and len(data.splits.train) < FEW_IMAGES:
         note(
             "random initial weights; on so few images pretrained ones (--model.pretrained NAME; "
             "`vit models --weights` lists them) score far higher"

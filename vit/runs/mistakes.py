@@ -10,6 +10,7 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser
 
 from vit.errors import MESSAGE, UserError, did_you_mean, shorten, user_error_in
+from vit.training.network_training import OF_DATA
 from vit.yaml_reader import read_options
 
 
@@ -25,7 +26,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 def _options_of(kind: type, prefix: str) -> Iterator[str]:
     """Dotted names of the arguments of a constructor, and of their dataclasses."""
     for name, hint in get_type_hints(kind.__init__).items():
-        if name in ("return", "facts"):
+        if name == "return" or name in OF_DATA:
             continue
         yield f"{prefix}{name}"
         for option in (hint, *get_args(hint)):
@@ -68,6 +69,7 @@ _WANTED = re.compile(
     r"(?:Expected an?|conform to restriction) (.+?)(?= - |\. Got value| Given value type|$)"
 )
 _VALUE = re.compile(r"(?:(?:Got|Given) value|Seed): (.+?)(?= - |\. Got value| does not conf|$)")
+_NOT_CALLABLE = re.compile(r"a callable class: (.+?)(?=\. Got value| - Expected| Given value|$)")
 _WORDS = {
     "bool": "true | false",
     "dict": "a mapping",
@@ -93,6 +95,8 @@ def _in_short(message: str) -> str:
         kind = "an import path" if "import path" in kind else re.sub("v(?=[<>])", "", kind)
         if kind != "NoneType" and not kind.startswith("path"):
             wanted.append(_WORDS.get(kind, kind))
+    if names and not wanted and (reason := _NOT_CALLABLE.search(message)):
+        return f"{'.'.join(names)}: {reason[1]}"
     if not (names and value and wanted):
         return message
     return f"{'.'.join(names)}={value[1]} must be {' or '.join(dict.fromkeys(wanted))}"

@@ -1,7 +1,7 @@
 """`vit fit` as a function, for notebooks and scripts."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,11 @@ from vit import signals
 from vit.inference.classifier import Classifier, load
 
 if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import Callback
+    from PIL.Image import Image
+
     from vit.data.module import ImageData
+    from vit.runs.options import Options
     from vit.training.network_training import NetworkTraining
 
 
@@ -40,7 +44,11 @@ class Run:
 def fit(
     recipe: str | Path | Sequence[str | Path] | None = None,
     *,
-    data: str | Path | Mapping[str, Any] | None = None,
+    data: Any = None,
+    val: Any = None,
+    test: Any = None,
+    callbacks: "Sequence[Callback]" = (),
+    augment: Callable[["Image"], Any] | None = None,
     **options: Any,
 ) -> Run:
     """Trains as `vit fit -c RECIPE --data.root DATA ...` does, and returns the finished run.
@@ -49,42 +57,57 @@ def fit(
     `vit.fit("finetune", data="photos/", model={"pretrained": "B_16.npz"}, run_dir="runs/a")`,
     `vit.fit("quickstart", **{"trainer.max_epochs": 3})`. Several recipes are merged in order.
 
-    Raises UserError for a mistake, and vit.signals.Stopped, a SystemExit, after Ctrl-C;
-    `vit.fit(run_dir=...)` then resumes the run.
+    Args:
+        recipe: Name or path of a recipe, or several.
+        data: A folder, a CSV file, options of the data as a mapping; or images as
+            `vit.ImageData.of` takes them: a list of (path, label), a Dataset, a DatasetDict.
+        val: Validation images, likewise. By default these and test are cut from `data`.
+        test: Test images, likewise.
+        callbacks: Lightning's, beside those of the recipe.
+        augment: data.augment.extra as an object: RGB image -> image of the same size.
+        options: Options of the run.
+
+    The call with `run_dir` resumes a run. Such a run needs the objects of its call; `vit test RUN`
+    needs other images (--data). Raises UserError for a mistake, and vit.signals.Stopped, a
+    SystemExit, after Ctrl-C.
     """
     from vit.runs.fit import fit as fit_by  # heavy: imports lightning
-    from vit.runs.options import Options
 
     with signals.handled():
-        run = fit_by(Options(_arguments(recipe, data, options)))
+        run = fit_by(_options(recipe, data, val, test, callbacks, augment, **options))
     print(run.closing)
     return Run(run.folder)
 
 
 def from_recipe(
-    recipe: str | Path | Sequence[str | Path],
-    *,
-    data: str | Path | Mapping[str, Any] | None = None,
-    **options: Any,
+    recipe: str | Path | Sequence[str | Path], *, data: Any = None, **options: Any
 ) -> "tuple[NetworkTraining[Any, Any], ImageData]":
     """The LightningModule and the data module of `fit`, with its arguments, for your own loop."""
-    from vit.runs.options import Options  # heavy: imports lightning
-
-    options_of_run = Options(_arguments(recipe, data, options))
+    options_of_run = _options(recipe, data, **options)
     images = options_of_run.build_data()
     return options_of_run.build_model(images), images
 
 
-def _arguments(
+def _options(
     recipe: str | Path | Sequence[str | Path] | None,
-    data: str | Path | Mapping[str, Any] | None,
-    options: dict[str, Any],
-) -> list[str]:
+    data: Any,
+    val: Any = None,
+    test: Any = None,
+    callbacks: "Sequence[Callback]" = (),
+    augment: Callable[..., Any] | None = None,
+    **options: Any,
+) -> "Options":
     from vit.runs.mistakes import flat  # heavy: imports lightning
+    from vit.runs.objects import Objects, own_images
+    from vit.runs.options import Options
 
+    images = own_images(data, val, test)
+    if images is None and data is not None:
+        options = {"data": data, **options}
     recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
     arguments = [part for name in recipes for part in ("-c", str(name))]
-    for name, value in flat({"data": data, **options} if data is not None else options):
+    for name, value in flat(options):
         text = value if isinstance(value, str | Path) else json.dumps(value)  # JSON is YAML
         arguments.append(f"--{name}={text}")
-    return arguments
+    objects = Objects(images=images, callbacks=tuple(callbacks), augment=augment)
+    return Options(arguments, objects)

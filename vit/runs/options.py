@@ -7,15 +7,20 @@ and Lightning's Trainer.
 import argparse
 import json
 import os
-from dataclasses import fields
+import re
+import sys
+from dataclasses import fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import jsonargparse
+import torch
 from jsonargparse import ArgumentError, Namespace
 from jsonargparse.typing import NonNegativeFloat, PositiveInt, restricted_number_type
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from torch import nn
 
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
@@ -30,13 +35,14 @@ from vit.recipes import find_recipe
 from vit.runs.batch import settle_batch
 from vit.runs.loggers import logger_arguments, place_loggers
 from vit.runs.mistakes import explained
+from vit.runs.objects import Objects, check_given
 from vit.runs.short_names import written_out
-from vit.runs.trainer import SET_HERE, check_arguments, quiet_lightning
+from vit.runs.trainer import SET_HERE, build_trainer, check_arguments, quiet_lightning
 from vit.training.callbacks import Patience
 from vit.training.classifier import ImageClassifier
-from vit.training.facts import DataFacts
 from vit.training.masked_patches import MaskedPatchPrediction
-from vit.training.network_training import ADAMW, NetworkTraining
+from vit.training.network_training import ADAMW, OF_DATA, NetworkTraining, build_optimizer
+from vit.training.optimizers.groups import param_groups
 from vit.yaml_reader import load_yaml, read_options
 
 Module = NetworkTraining[Any, Any]
@@ -50,15 +56,17 @@ TASKS: dict[str, type[Module]] = {
 DEFAULT_RECIPE = "finetune"
 PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
 """Arguments of every parser of options."""
+_NO_OBJECTS = Objects()
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
 
 
 class Options(LightningCLI):
     """Parsed options; `config` becomes config.yaml. UserError for a mistake."""
 
-    def __init__(self, args: list[str]) -> None:
+    def __init__(self, args: list[str], objects: Objects = _NO_OBJECTS) -> None:
         quiet_lightning()
         self.typed = args
+        self.objects = objects
         self.by_default = False
         """No recipe was named."""
         args = written_out(args)
@@ -86,6 +94,11 @@ class Options(LightningCLI):
         ]
         # Reading attribute docstrings takes jsonargparse half a second; only --help-all needs it.
         helps = "--help" in args
+        # Recipes may name classes and functions in a file here. The path of a command lacks this
+        # folder, and the parser reads a recipe in the recipe's. At the end, so that no file here
+        # takes the place of a library.
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
         jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=helps)
         try:
             super().__init__(
@@ -113,8 +126,8 @@ class Options(LightningCLI):
         settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False}
         for kind, name, skipped in (
             (Trainer, "trainer", SET_HERE),
-            (self.module_class, "model", {"facts"}),
-            (ImageData, "data", set()),
+            (self.module_class, "model", OF_DATA),
+            (ImageData, "data", {"own"}),
         ):
             parser.add_class_arguments(kind, name, skip=set(skipped), sub_configs=True, **settings)
         parser.set_defaults({f"trainer.{k}": v for k, v in self.trainer_defaults.items()})
@@ -122,6 +135,8 @@ class Options(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         for name, (kind, default, text) in RUN_OPTIONS.items():
             parser.add_argument(f"--{name}", type=kind, default=default, help=text)
+        # Only config.yaml has it.
+        parser.add_argument("--own", type=dict[str, Any] | None, help=argparse.SUPPRESS)
         parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
@@ -131,7 +146,7 @@ class Options(LightningCLI):
         config = self.config
         check_arguments(config.trainer)
         data = config.data  # checked before weights are fetched
-        check_source(data.dataset, data.root)
+        self._check_source()
         both = {"--data.dataset", "--data.root"} <= _names_of(self.args)
         if both and data.dataset is not None and data.root is not None:
             raise UserError(
@@ -143,6 +158,7 @@ class Options(LightningCLI):
             model_config(config.model.name)
         if config.model.pretrained is not None:
             config.model.pretrained = os.path.expanduser(config.model.pretrained)
+            self._check_values()
             _fill_from_pretrained(config)
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
@@ -150,18 +166,47 @@ class Options(LightningCLI):
             config.trainer.precision = precision
         self.chooses_batch = settle_batch(config, self.recipes, self._run_config)
 
+    def _check_values(self) -> None:
+        """UserError for values that constructors refuse."""
+        built = self.parser.instantiate(self.config)
+        weight = nn.Parameter(torch.zeros(1, 1))
+        build_optimizer(built.model.optimizer, param_groups([("head.weight", weight)], depth=0))
+        names = ("accelerator", "devices", "num_nodes", "strategy")
+        build_trainer(**{name: built.trainer[name] for name in names}, logger=False)
+
+    def _check_source(self) -> None:
+        """UserError without images, or without those that the run was made with."""
+        data = self.config.data
+        named = {"--data.root", "--data.dataset"} & _names_of(self.args)
+        if self.objects.images is not None:
+            if named:
+                raise UserError(f"data and {min(named)[2:]} are two sets of images; give one")
+            data.dataset = data.root = None
+            return
+        if not self.objects and not named:
+            check_given(self.config.own, "digests callbacks augment")
+        check_source(data.dataset, data.root)
+
     def instantiate_classes(self) -> None:
         """Builds the values of the options, so that wrong ones are found before data is read."""
         self._built = self.parser.instantiate(self.config)
+        if self.objects.augment is not None:
+            augment = replace(self._built.data.augment, extra=self.objects.augment)
+            self._built.data.augment = augment
+
+    @cached_property
+    def _data(self) -> ImageData:
+        data = ImageData(**self._built.data, own=self.objects.images)
+        return data.read_as(labelled=self.module_class.labelled)
 
     def build_data(self) -> ImageData:
         """Data module; its images are found at first use."""
-        return ImageData(**self._built.data).read_as(labelled=self.module_class.labelled)
+        return self._data
 
     def build_model(self, data: ImageData) -> Module:
         """Module with the classes, image size and preprocessing of the data."""
         module_class: Any = self.module_class  # each has arguments of its own
-        return module_class(**self._built.model, facts=DataFacts.of(data))
+        return module_class(**self._built.model, **data.model_arguments)
 
     @property
     def trainer(self) -> dict[str, Any]:
@@ -171,7 +216,8 @@ class Options(LightningCLI):
 
     def listed(self, name: Literal["callbacks", "plugins"]) -> list[Any]:
         """The recipe's list under trainer.`name`."""
-        return _as_list(self._built.trainer.get(name))
+        own = self.objects.callbacks if name == "callbacks" else ()
+        return [*_as_list(self._built.trainer.get(name)), *own]
 
     def loggers(self, folder: Path) -> list[Any]:
         """Loggers of the recipe; those given by name write into the folder."""
@@ -204,7 +250,10 @@ class Options(LightningCLI):
             place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
             if place and os.path.exists(place):  # not a name or the address of a hub
                 group[name] = place  # so that the run can be scored from any directory
-        return self.parser.dump(config, skip_unset=False)
+        text = self.parser.dump(config, skip_unset=False)
+        if self.objects:
+            text += f"own: {json.dumps(self.objects.described(self._data))}\n"  # JSON is YAML
+        return text
 
     def recorded(self) -> dict[str, Any]:
         """The content of config.yaml, in JSON types."""
@@ -267,9 +316,11 @@ def _check_steps(typed: list[str], recipes: list[dict[str, Any]]) -> None:
     callbacks = [(recipe.get("trainer") or {}).get("callbacks") or [] for recipe in recipes]
     entries = [entry for each in callbacks for entry in each if isinstance(entry, dict)]
     alone = any((entry.get("init_args") or {}).get("alone") for entry in entries)
-    of_steps = ("--lr", "--epochs", "--steps", "--model.optimizer.lr", "--trainer.max_epochs",
-                "--trainer.max_steps")  # fmt: skip
-    if alone and (given := [name for name in of_steps if name in _names_of(typed)]):
+    of_steps = re.compile(
+        r"--(lr|epochs|steps|trainer\.max_(epochs|steps)|model\.(optimizer|schedule|mixing)\b.*|"
+        r"model\.loss\.(?!class_weights).*|data\.augment\b.*)"
+    )
+    if alone and (given := sorted(filter(of_steps.fullmatch, _names_of(typed)))):
         raise UserError(
             f"{given[0]} has no effect: the recipe fits a head in closed form and takes no step; "
             "leave it out, or choose -c finetune"

@@ -5,6 +5,8 @@ Imports nothing heavy: a mistake in a name, a recipe or a folder is reported at 
 """
 
 import re
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from vit.errors import UserError, did_you_mean, no_folder
@@ -32,28 +34,33 @@ WITHOUT_DOT = (
     *("spreadsheet", "task", "trainer"),
 )
 """Other options without a dot."""
-
-
-MEANT = {
+OTHER_WORDS = {
+    "batch": "batch_size",
+    "data_dir": "data",
+    "data_path": "data",
+    "img_size": "image_size",
     "imgsz": "image_size",
     "learning_rate": "lr",
     "model_name": "arch",
+    "num_train_epochs": "epochs",
     "output_dir": "run_dir",
-    "weights": "pretrained",
     "weight_decay": "model.optimizer.weight_decay",
+    "weights": "pretrained",
     "workers": "data.loading.num_workers",
 }
-"""Names of other packages -> ours."""
+"""What timm, ultralytics, transformers and Lightning call an option -> its name here."""
 
 
 def written_out(args: list[str]) -> list[str]:
     """The arguments of a run with the long names of its options.
 
     `-` in the name of an option becomes `_`. UserError for an unknown name without a dot, for a
-    recipe or folder that does not exist, and for limits in epochs and in steps together.
+    recipe or folder that does not exist, for limits in epochs and in steps together, and for a
+    short name beside a long one of another value.
     """
     long: list[str] = []
     typed: dict[str, str] = {}
+    short: dict[str, str] = {}
     words = iter(args)
     for word in words:
         name, equals, value = word.partition("=")
@@ -61,19 +68,34 @@ def written_out(args: list[str]) -> list[str]:
             long.append(word)
             continue
         option = "config" if name == "-c" else _underscored(name[2:])
-        if option not in SHORT and option not in ("config", "data.root"):
+        option = OTHER_WORDS.get(option, option)
+        if option not in SHORT and option not in ("config", "data.root", "model"):
             _check_known(option)
             long.append(f"--{option}{equals}{value}")
             continue
         typed[option] = value if equals else next(words, "")
-        if not typed[option] and option != "data.root":
+        if (not typed[option] and option != "data.root") or typed[option].startswith("--"):
             raise UserError(f"{name} needs a value")
-        long += _long(option, typed[option])
+        written = _long(option, typed[option])
+        long += written
+        if option in SHORT:
+            short |= dict.fromkeys(written, f"{name} {typed[option]}")
     if OTHER_LIMIT.keys() <= typed.keys():
         raise UserError(
             f"--epochs {typed['epochs']} and --steps {typed['steps']} are two limits; give one"
         )
+    _check_agreement(long, short)
     return long
+
+
+def _check_agreement(long: list[str], short: Mapping[str, str]) -> None:
+    """UserError for a long name of another value than a short one, whose words `short` maps."""
+    typed = {word.partition("=")[0]: short_name for word, short_name in short.items()}
+    for word, following in pairwise([*long, ""]):
+        name, equals, value = word.partition("=")
+        value = value if equals else following
+        if name in typed and f"{name}={value}" not in short:
+            raise UserError(f"{typed[name]} and {name} {value} contradict each other; give one")
 
 
 def _underscored(option: str) -> str:
@@ -92,6 +114,13 @@ def _long(option: str, value: str) -> list[str]:
         if {"data", "model", "trainer"} & read_options(Path(value)).keys():
             raise UserError(f"--data {value} is a recipe; give it by -c {value}")
         return [f"--data={value}"]
+    if option == "model":
+        if not value.endswith((".yaml", ".yml", ".json", "}")):
+            raise UserError(
+                f"--model {value}: type --pretrained {value} to start from these weights, or "
+                "--arch and a name of `vit models` for random ones"
+            )
+        return [f"--model={value}"]
     if option == "image_size" and re.fullmatch(r"\d+x\d+", value):
         value = f"[{value.replace('x', ',')}]"
     if option == "data":
@@ -114,6 +143,5 @@ def _root(value: str) -> str:
 def _check_known(option: str) -> None:
     """UserError for an option without a dot that does not exist."""
     if "." not in option and option not in WITHOUT_DOT:
-        names = [MEANT[option]] if option in MEANT else [*SHORT, *WITHOUT_DOT]
-        near = did_you_mean(MEANT.get(option, option), names)
+        near = did_you_mean(option, [*SHORT, *OTHER_WORDS, *WITHOUT_DOT])
         raise UserError(f"there is no option --{option}{near or '; see `vit fit --help`'}")

@@ -5,19 +5,21 @@ Shapes: b batch, c channels, h w pixels, k classes.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
+from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
 from vit.errors import UserError, check_range
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
+from vit.preprocessing import Preprocess
 from vit.training.counted_data import counting_data, logits_of
 from vit.training.distillation import Teacher
-from vit.training.facts import DataFacts
 from vit.training.lora import add_lora
 from vit.training.losses import Loss, balanced_weights, named_weights
 from vit.training.metrics import EvaluationMetrics
@@ -52,7 +54,14 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         architecture: Fields of the model's configuration to change, such as
             {patch_size: 4, width: 192, dropout: 0.1}.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
-        facts: Classes, image size and preprocessing. The command line takes them from the data.
+        num_classes: Outputs. This and the next six follow from the data on the command line.
+            Default: as many as `classes`, else those of the weights, or 1000.
+        classes: Class names in the order of the outputs.
+        counts: Training images of each class, for balanced weights.
+        multilabel: An image may have several labels.
+        image_size: Pixels, one side or (height, width). Default: that of the weights or the model.
+        channels: Of images that are not RGB.
+        preprocess: Evaluation preprocessing, stored with the model.
         optimizer: Any torch optimizer; it gets parameter groups in which only kernels decay.
         schedule: Warm-up and decay of the learning rate.
         loss: Cross-entropy and its options.
@@ -71,7 +80,13 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         *,
         architecture: dict[str, Any] | None = None,
         pretrained: str | None = None,
-        facts: DataFacts | None = None,
+        num_classes: int | None = None,
+        classes: list[str] | None = None,
+        counts: list[int] | None = None,
+        multilabel: bool = False,
+        image_size: int | tuple[int, int] | None = None,
+        channels: int | None = None,
+        preprocess: Preprocess | None = None,
         optimizer: OptimizerCallable = default_optimizer,
         schedule: Schedule | None = None,
         loss: Loss | None = None,
@@ -80,29 +95,29 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         lora: int | None = None,
         compile: bool = False,
     ) -> None:
-        facts = facts or DataFacts()
-        num_classes, multilabel = facts.num_classes, facts.labels.multilabel
         super().__init__(
-            preprocess=facts.preprocess, optimizer=optimizer, schedule=schedule, compile=compile
+            preprocess=preprocess, optimizer=optimizer, schedule=schedule, compile=compile
         )
-        self.labels = facts.labels
-        self.classes = self.labels.names
+        self.classes, self.counts, self.multilabel = classes, counts, multilabel
         self.monitor = "val/map" if multilabel else "val/acc1"
         self.loss = (loss or Loss()).for_labels(multilabel=multilabel)
+        # Without smoothing, class weights or a function, so that runs can be compared.
+        self.plain_loss = Loss(kind=self.loss.kind).for_labels(multilabel=multilabel)
         self.mixing = mixing or Mixing()
         self.layer_decay = learning.layer_decay
         self.freeze_backbone = learning.freeze_backbone
-        self.num_classes = num_classes
-        if num_classes < 1:
-            raise UserError(f"num_classes={num_classes} must be at least 1, training needs a head")
         self.model, self.load_report = build_network(
             name,
             pretrained,
-            facts,
             architecture,
-            classes=self.classes,
+            image_size=image_size,
+            channels=channels,
+            classes=classes,
             num_classes=num_classes,
         )
+        self.num_classes = num_classes = self.model.config.num_classes
+        if num_classes < 1:
+            raise UserError(f"num_classes={num_classes} must be at least 1, training needs a head")
         self._prepare_head()
         if lora is not None:
             self._add_lora(lora)
@@ -122,12 +137,32 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     def for_scoring(
         cls,
         weights: str,
-        facts: DataFacts,
+        of_data: dict[str, Any],
         recorded: dict[str, Any],
         read_state: Callable[[], dict[str, Tensor]],
     ) -> Self:
         kind = (recorded.get("loss") or {}).get("kind", "auto")
-        return cls(pretrained=weights, facts=facts, loss=Loss(kind=kind))
+        return cls(pretrained=weights, **of_data, loss=Loss(kind=kind))
+
+    @classmethod
+    def load_from_checkpoint(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, checkpoint_path: str | Path, map_location: Any = None, **options: Any
+    ) -> Self:
+        """The classifier of a checkpoint, a run or a model directory, without executing its code.
+
+        Network (with EMA the average, with LoRA merged), classes, preprocessing and thresholds are
+        those of the file; optimizer, schedule, loss and the rest are the `options` given.
+        """
+        info = inspect_pretrained(checkpoint_path)
+        preprocess = Preprocess.from_dict(info.preprocess) if info.preprocess else None
+        module = cls(
+            pretrained=str(checkpoint_path),
+            classes=info.classes,
+            multilabel=info.extra.get("multilabel", False),
+            preprocess=preprocess,
+            **options,
+        )
+        return module if map_location is None else module.to(map_location)
 
     def _prepare_head(self) -> None:
         if self.loss.distillation is not None and len(self.model.head_layers) != 2:
@@ -154,16 +189,16 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         add_lora(self.model, rank)
 
     def _class_weights(self) -> Tensor | None:
-        weights, labels = self.loss.class_weights, self.labels
+        weights = self.loss.class_weights
         if isinstance(weights, dict):
-            if labels.names is None:
-                raise UserError("class_weights by name need labels.names, the names of the classes")
-            return named_weights(weights, labels.names)
+            if self.classes is None:
+                raise UserError("class_weights by name need classes, their names")
+            return named_weights(weights, self.classes)
         if weights == "none":
             return None
-        if not labels.counts:
-            raise UserError("class_weights=balanced needs labels.counts, images per class")
-        return balanced_weights(labels.counts)
+        if not self.counts:
+            raise UserError("class_weights=balanced needs counts, the images of each class")
+        return balanced_weights(self.counts)
 
     def _compile(self) -> None:
         super()._compile()
@@ -236,7 +271,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         logits = logits.float()
-        return logits.sigmoid() if self.labels.multilabel else logits.softmax(-1)
+        return logits.sigmoid() if self.multilabel else logits.softmax(-1)
 
     def _evaluate(self, batch: tuple[Tensor, ...], metrics: EvaluationMetrics) -> Tensor:
         """Adds a batch to the metrics and returns its probabilities `b k`."""
@@ -244,9 +279,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         logits = self(images)
         probabilities = self._probabilities(logits)
         if len(images):
-            # Without smoothing or class weights, so that runs can be compared.
-            loss = Loss(kind=self.loss.kind)(logits, labels)
-            metrics.update(probabilities, labels, loss)
+            metrics.update(probabilities, labels, self.plain_loss(logits, labels))
         return probabilities
 
     def on_test_epoch_start(self) -> None:
@@ -263,7 +296,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     def on_fit_end(self) -> None:
         """Several labels: the thresholds on val of weights for which no validation chose any."""
         data = counting_data(self.trainer)
-        if not self.labels.multilabel or self.thresholds is not None or data is None:
+        if not self.multilabel or self.thresholds is not None or data is None:
             return
         if data.splits.val is None or self.trainer.limit_val_batches == 0:
             say("thresholds: 0.5 for every class, as no validation images could choose them")
@@ -277,7 +310,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         """
         self.val_metrics.reset()
         for logits, labels in outputs:
-            loss = Loss(kind=self.loss.kind)(logits, labels)
+            loss = self.plain_loss(logits, labels)
             self.val_metrics.update(self._probabilities(logits), labels, loss)
         self.val_metrics.compute()
         self._take_thresholds()
@@ -293,4 +326,4 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     def extra(self) -> dict[str, Any]:
         chosen = {} if self.thresholds is None else {"thresholds": self.thresholds}
-        return {"multilabel": self.labels.multilabel, **chosen}
+        return {"multilabel": self.multilabel, **chosen}

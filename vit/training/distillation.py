@@ -5,7 +5,7 @@ Shapes: b c h w images, k classes.
 
 import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import POSITIVE, SHARE, UserError, check_range
+from vit.preprocessing import Preprocess
 from vit.shapes import Float
 
 
@@ -67,7 +68,7 @@ class Teacher:
         image_size: tuple[int, int],
         num_classes: int,
         classes: list[str] | None,
-        preprocess: dict[str, Any] | None,
+        preprocess: Preprocess | None,
     ) -> None:
         if weights is None:
             raise UserError(
@@ -84,7 +85,7 @@ class Teacher:
         if reports[0].reinitialised:
             raise UserError(f"the teacher {weights} knows other classes: {reports[0].head}")
         self.model = model.eval().requires_grad_(False)
-        self._colors = _colors(preprocess, reports[0].preprocess)
+        self._colors = _colors(preprocess, reports[0])
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Teacher":
         self.model.to(device, dtype)
@@ -100,14 +101,12 @@ class Teacher:
         return self.model(images)
 
 
-def _colors(ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> Tensor | None:
+def _colors(ours: Preprocess | None, report: LoadReport) -> Tensor | None:
     """Rows scale and shift, a value a channel, from our normalisation to theirs; None if equal."""
-    if not ours or not theirs:
+    if ours is None or not report.preprocess:
         return None
-    pairs = [
-        [torch.tensor(p[name], dtype=torch.float64) for p in (ours, theirs)]
-        for name in ("mean", "std")
-    ]
+    both = [ours.to_dict(), report.preprocess]
+    pairs = [[torch.tensor(p[name], dtype=torch.float64) for p in both] for name in ("mean", "std")]
     (our_mean, their_mean), (our_std, their_std) = pairs
     if torch.equal(our_mean, their_mean) and torch.equal(our_std, their_std):
         return None

@@ -3,6 +3,7 @@
 tests/training/test_lightning_internals.py fails where Lightning has changed one of them.
 """
 
+from collections.abc import Callable
 from subprocess import Popen
 from typing import Any
 
@@ -41,7 +42,7 @@ def place_loops(
     batches: int,
     batches_per_epoch: int,
     validation_due: bool,
-) -> None:
+) -> bool:
     """Rewrites the state of Lightning's loops in a checkpoint to that after `batches` batches.
 
     The state that Lightning saves depends on the hook, and after several of them it repeats a
@@ -49,14 +50,17 @@ def place_loops(
     has ended, a batch that has ended inside an epoch, and a validation that has begun.
 
     `loops` is checkpoint["loops"]["fit_loop"]. Batches are those of one process; `validation_due`
-    if the validation after the last one has not been finished.
+    if the validation after the last one has not been finished. True if this trainer repeats it.
     """
     epochs, batch = divmod(batches, batches_per_epoch)
     if batches and not batch and validation_due:
         epochs, batch = epochs - 1, batches_per_epoch
-    due = validation_due and _validates(trainer, epochs, batch, batches_per_epoch)
+    due = validation_due and _validates(trainer, epochs)
     if not due and batch == batches_per_epoch:
         epochs, batch = epochs + 1, 0
+    if trainer.max_epochs not in (None, -1):
+        # Lightning refuses a limit below the epochs that are trained; below the steps, it ends.
+        trainer.fit_loop.max_epochs = max(trainer.max_epochs, epochs + due)
     inside = batch > 0
     ended = {"processed": epochs, "completed": epochs}
     begun = {"ready": epochs + inside, "started": epochs + inside}
@@ -80,18 +84,32 @@ def place_loops(
     progress = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
     steps = progress["total"]["completed"] - (due or pending)
     loops["epoch_loop.state_dict"]["_batches_that_stepped"] = steps
+    return due
 
 
-def _validates(trainer: Trainer, epoch: int, batch: int, batches_per_epoch: int) -> bool:
-    """True if this trainer validates after `batch` batches of the epoch (from 0)."""
-    interval, every = trainer.val_check_interval, trainer.check_val_every_n_epoch
-    if not trainer.enable_validation or not isinstance(interval, int | float):
-        return False
-    if every is None:
-        return (epoch * batches_per_epoch + batch) % int(interval) == 0
-    if isinstance(interval, float):
-        interval = max(int(batches_per_epoch * interval), 1)
-    return (epoch + 1) % every == 0 and batch % interval == 0
+def begin_with_validation(trainer: Trainer, step: int) -> Callable[[], None]:
+    """Lets a fit that continues at `step` begin with the validation that is due.
+
+    The call that it returns undoes that, once the validation has begun.
+    """
+    loop: Any = trainer.fit_loop.epoch_loop
+    limits = loop.min_steps, loop.max_steps
+    loop.min_steps = step + 1  # else nothing runs once max_time has passed
+    if 0 < loop.max_steps <= step:
+        loop.max_steps = step + 1  # or the last step has been taken
+    loop._should_check_val_fx = lambda _: True  # at whatever batch the time was up
+
+    def put_back() -> None:
+        loop.min_steps, loop.max_steps = limits
+        del loop._should_check_val_fx
+
+    return put_back
+
+
+def _validates(trainer: Trainer, epoch: int) -> bool:
+    """True if this trainer validates in the epoch (from 0)."""
+    every = trainer.check_val_every_n_epoch
+    return trainer.enable_validation and (every is None or (epoch + 1) % every == 0)
 
 
 def _counts(number: int, *, completed: int) -> dict[str, int]:

@@ -1,12 +1,12 @@
 """The training loss. Shapes: b batch, k classes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.errors import BELOW_ONE, FINITE, POSITIVE, UserError, check_range, did_you_mean, some_of
 from vit.shapes import Float
@@ -33,8 +33,13 @@ class Loss:
     makes every first answer 'no' (arXiv:2106.10270)."""
     distillation: Distillation | None = None
     """A second loss for the distillation token, whose targets are a teacher's answers."""
+    function: Callable[[Tensor, Tensor], Any] | None = None
+    """A loss of your own instead, a function or a class by its import path, such as
+    torch.nn.MultiMarginLoss: called with logits `b k` and class numbers `b`, or shares `b k` under
+    mixing and with several labels, it returns one number. val/loss stays the loss of kind auto."""
 
     def __post_init__(self) -> None:
+        self._check_function()
         if self.head_bias is not None:
             check_range("head_bias", self.head_bias, FINITE)
         check_range("label_smoothing", self.label_smoothing, BELOW_ONE)
@@ -47,8 +52,28 @@ class Loss:
                 "'yes'; choose kind=sigmoid or label_smoothing=0"
             )
 
+    def _check_function(self) -> None:
+        if self.function is None:
+            return
+        for name in ("kind", "label_smoothing", "class_weights", "distillation"):
+            default = getattr(Loss, name)
+            if getattr(self, name) != default:
+                off = "null" if default is None else default
+                raise UserError(
+                    f"model.loss.function is the whole loss, and model.loss.{name} another one; "
+                    f"use --model.loss.{name} {off}"
+                )
+        parts = self.function.parameters() if isinstance(self.function, nn.Module) else ()
+        if any(parameter.requires_grad for parameter in parts):
+            raise UserError(
+                f"model.loss.function: {type(self.function).__name__} has parameters to train, and "
+                "those of the model alone are trained and saved"
+            )
+
     def for_labels(self, *, multilabel: bool) -> "Loss":
         """This loss with auto replaced; UserError for softmax with several labels per image."""
+        if self.function is not None:
+            return self
         if multilabel and self.kind == "softmax":
             raise UserError(
                 "images with several labels need model.loss.kind=sigmoid, which auto chooses"
@@ -64,9 +89,11 @@ class Loss:
 
         kind=auto is softmax here: `for_labels` decides.
         """
-        one_class = self.kind in ("auto", "softmax")
         # In float32 at least: sums over many classes lose digits in half precision.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self.function is not None:
+            return _by_function(self.function, logits, targets)
+        one_class = self.kind in ("auto", "softmax")
         if targets.dim() == 1:
             if one_class and weights is None:
                 return F.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
@@ -81,6 +108,22 @@ class Loss:
             terms = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
         terms = terms if weights is None else terms * weights
         return terms.mean() if self.kind == "bce" else terms.sum(-1).mean()
+
+
+def _by_function(function: Callable[..., Any], logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss by a user's function. UserError for a result that is no scalar."""
+    if isinstance(function, nn.Module):
+        function.to(logits.device)  # its constants
+    loss = function(logits, targets)
+    if not isinstance(loss, Tensor) or loss.dim():
+        what = f"a {type(loss).__name__}"
+        if isinstance(loss, Tensor):
+            what = f"a tensor of {' x '.join(str(size) for size in loss.shape)}"
+        raise UserError(
+            f"model.loss.function returned {what}; it must return a tensor of one number, such as "
+            "the mean over the batch"
+        )
+    return loss
 
 
 def balanced_weights(counts: list[int]) -> Float[Tensor, "k"]:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from vit.errors import UserError, check_range
 from vit.models.vision_transformer import VisionTransformer
+from vit.preprocessing import Preprocess
 from vit.seeds import step_seed
 from vit.shapes import Float, Int
 from vit.training.counted_data import counting_data
 from vit.training.draws import batch_draws
-from vit.training.facts import DataFacts
 from vit.training.masking import (
     DRAWS,
     FRACTION,
@@ -53,8 +53,11 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         architecture: Fields of the model's configuration to change, such as
             {patch_size: 4, width: 192, dropout: 0.1}.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
-        facts: Image size and preprocessing, whose mean and std lead back to the pixels. The command
-            line takes them from the data.
+        image_size: Pixels, one side or (height, width). This and the next two follow from the data
+            on the command line. Default: that of the weights or the model.
+        channels: Only RGB images, None, can be predicted.
+        preprocess: Evaluation preprocessing, whose mean and std lead back to the pixels; without it
+            images are taken to be in [0, 1].
         target: What is predicted of a corrupted patch. mean_color: the upper three bits of its mean
             red, green and blue, one of 512 classes. colors_4x4: the same for each pixel of the
             patch downsized to 4 x 4, sixteen answers. pixels: all its pixels as normalised, by
@@ -75,24 +78,30 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         *,
         architecture: dict[str, Any] | None = None,
         pretrained: str | None = None,
-        facts: DataFacts | None = None,
+        image_size: int | tuple[int, int] | None = None,
+        channels: int | None = None,
+        preprocess: Preprocess | None = None,
         target: Target = "mean_color",
         fraction: float = 0.5,
         optimizer: OptimizerCallable = default_optimizer,
         schedule: Schedule | None = None,
         compile: bool = False,
     ) -> None:
-        facts = facts or DataFacts()
-        if facts.channels is not None:
+        if channels is not None:
             raise UserError("masked patches are predicted for RGB images; leave out data.channels")
         super().__init__(
-            preprocess=facts.preprocess, optimizer=optimizer, schedule=schedule, compile=compile
+            preprocess=preprocess, optimizer=optimizer, schedule=schedule, compile=compile
         )
         check_range("fraction", fraction, FRACTION)
         self.target: Target = target
         self.fraction = fraction
         network, self.load_report = build_network(
-            name, pretrained, facts, architecture, num_classes=0
+            name,
+            pretrained,
+            architecture,
+            image_size=image_size,
+            channels=channels,
+            num_classes=0,
         )
         if not isinstance(network, VisionTransformer):
             raise UserError(
@@ -114,8 +123,8 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         self.predictor = nn.Linear(width, num_outputs(target, patch_size))
         nn.init.zeros_(self.predictor.weight)
         nn.init.zeros_(self.predictor.bias)
-        unit = {"mean": [0.0] * 3, "std": [1.0] * 3}
-        self.mean, self.std = ((facts.preprocess or unit)[name] for name in ("mean", "std"))
+        self.mean = preprocess.mean if preprocess else (0.0,) * 3
+        self.std = preprocess.std if preprocess else (1.0,) * 3
         self.val_metrics, self.test_metrics = self._metrics(), self._metrics()
         self.train()  # Lightning trains in the modes that it finds
 
@@ -123,12 +132,12 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
     def for_scoring(
         cls,
         weights: str,
-        facts: DataFacts,
+        of_data: dict[str, Any],
         recorded: dict[str, Any],
         read_state: Callable[[], dict[str, Tensor]],
     ) -> Self:
         target, fraction = recorded["target"], recorded["fraction"]
-        module = cls(pretrained=weights, facts=facts, target=target, fraction=fraction)
+        module = cls(pretrained=weights, **of_data, target=target, fraction=fraction)
         module.load_state_dict(read_state())  # model/ lacks the mask token and the predictor
         return module
 

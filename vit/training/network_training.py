@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import MESSAGE, UserError, shorten
 from vit.models.zoo import Model
+from vit.preprocessing import Preprocess
 from vit.seeds import places, step_seed
 from vit.training.budget import check_intervals, step_budget, steps_per_epoch, time_limit, time_used
 from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
 from vit.training.callbacks.ema import averages
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
-from vit.training.facts import DataFacts
 from vit.training.metrics import EvaluationMetrics
 from vit.training.optimizers.groups import param_groups
 from vit.training.patch_metrics import PatchMetrics
@@ -43,6 +43,10 @@ DECIDED = {
     "name": "model.name",
 }
 """Fields of an architecture that other options decide."""
+OF_DATA = frozenset(
+    ("num_classes", "classes", "counts", "multilabel", "image_size", "channels", "preprocess")
+)
+"""Arguments of a module that follow from its data; on the command line they are no options."""
 REFUSED: dict[type[Callback], str] = {
     GradientAccumulationScheduler: "a run with it cannot be resumed; set "
     "trainer.accumulate_grad_batches",
@@ -63,25 +67,35 @@ def default_optimizer(params: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(params, **ADAMW)
 
 
+def build_optimizer(optimizer: OptimizerCallable, groups: list[dict[str, Any]]) -> Any:
+    """UserError for arguments that the optimizer refuses."""
+    try:
+        return optimizer(groups)
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = shorten(" ".join(str(error).split()), MESSAGE)
+        raise UserError(f"model.optimizer: {reason}") from error
+
+
 def build_network(
     name: str | None,
     pretrained: str | None,
-    facts: DataFacts,
     architecture: dict[str, Any] | None,
+    *,
+    channels: int | None,
     **options: Any,
 ) -> tuple[Model, LoadReport | None]:
     """The network, and the report of its weights; None for random ones."""
     changes = dict(architecture or {})
-    if changes.get("in_channels") == (facts.channels or RGB):
+    if changes.get("in_channels") == (channels or RGB):
         del changes["in_channels"]  # repeats what the data says
     for field, option in DECIDED.items():
         if field in changes:
             raise UserError(
                 f"model.architecture.{field}={changes[field]} follows from {option}; set that"
             )
-    if facts.channels is not None:
-        changes["in_channels"] = facts.channels
-    options |= {"image_size": facts.image_size, **changes}
+    if channels is not None:
+        changes["in_channels"] = channels
+    options |= changes
     if pretrained is None:
         return create_model(name or DEFAULT_MODEL, **options), None
     reports: list[LoadReport] = []
@@ -110,7 +124,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def __init__(
         self,
         *,
-        preprocess: dict[str, Any] | None,
+        preprocess: Preprocess | None,
         optimizer: OptimizerCallable,
         schedule: Schedule | None,
         compile: bool,
@@ -131,12 +145,13 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def for_scoring(
         cls,
         weights: str,
-        facts: DataFacts,
+        of_data: dict[str, Any],
         recorded: dict[str, Any],
         read_state: Callable[[], dict[str, Tensor]],
     ) -> Self:
-        """The module of a trained model, to score it on the data of `facts`.
+        """The module of a trained model, to score it on data.
 
+        `of_data`: the arguments that follow from the data, `ImageData.model_arguments`.
         `recorded`: the section `model` of the run's config.yaml. `read_state`: the state dict of
         the run's checkpoint, which model/ may lack parts of.
         """
@@ -224,11 +239,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         """The optimizer over named groups, without its schedule."""
         depth = len(self.model.layer_channels)
         groups = param_groups(self._trained(), depth=depth, layer_decay=self.layer_decay)
-        try:
-            optimizer: Any = self.optimizer(groups)
-        except (ValueError, TypeError, RuntimeError) as error:
-            reason = shorten(" ".join(str(error).split()), MESSAGE)
-            raise UserError(f"model.optimizer: {reason}") from error
+        optimizer = build_optimizer(self.optimizer, groups)
         # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
         optimizer._step_supports_amp_scaling = False
         for group in optimizer.param_groups:
@@ -288,7 +299,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
             "weights": "ema" if averages(self.trainer) else "raw",
             "metrics": {name: float(value) for name, value in scores if name.startswith("val/")},
             "classes": self.classes,
-            "preprocess": self.preprocess,
+            "preprocess": self.preprocess and self.preprocess.to_dict(),
             "extra": self.extra(),
         }
 

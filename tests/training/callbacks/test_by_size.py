@@ -14,7 +14,6 @@ from tests.grouped import tuned
 from vit.errors import UserError
 from vit.fine_tuning import FIXED_SHARE, SHARES, images_to_see, steps_for
 from vit.training.callbacks import EMA, FineTuneBySize, LinearProbe, by_size
-from vit.training.facts import Labels
 from vit.training.lora import LoraLinear, merge_lora
 from vit.training.losses import Loss
 from vit.training.metrics import best_thresholds
@@ -159,8 +158,7 @@ def test_thresholds_are_those_of_the_averaged_weights(
             rows.append(f"{file},{'|'.join(names)},{'val' if number % 3 == 0 else 'train'}")
     (tmp_path / "several.csv").write_text("\n".join(rows))
     data, ends = make_data(root=str(tmp_path / "several.csv")), Ends()
-    several = Labels(names=["a", "b", "c"], multilabel=True)
-    model = tuned(weights, labels=several, loss=Loss(kind="sigmoid"))
+    model = tuned(weights, multilabel=True, loss=Loss(kind="sigmoid"))
     make_trainer(max_epochs=-1, max_steps=12, callbacks=[FineTuneBySize(), ends]).fit(model, data)
 
     def scored(state: dict[str, torch.Tensor]) -> torch.Tensor:

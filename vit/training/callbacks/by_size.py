@@ -14,7 +14,6 @@ from vit.fine_tuning import ENOUGH_TO_CHOOSE, FIXED_SHARE, SHARES, steps_for
 from vit.training.budget import time_limit
 from vit.training.callbacks.ema import averages
 from vit.training.counted_data import counting_data, logits_of
-from vit.training.losses import Loss
 
 MAX_VALIDATION = 2_000
 """At most this many validation images choose the share; each share takes a pass over them."""
@@ -95,9 +94,9 @@ class FineTuneBySize(Callback):
 
 def _validation_loss(trainer: Trainer, module: Any) -> float:
     """Mean over the images, without smoothing or class weights."""
-    loss, total, count = Loss(kind=module.loss.kind), 0.0, 0
+    total, count = 0.0, 0
     for logits, labels in logits_of(trainer, module, "val", MAX_VALIDATION):
-        total += float(loss(logits, labels)) * len(labels)
+        total += float(module.plain_loss(logits, labels)) * len(labels)
         count += len(labels)
     sums = torch.tensor([total, count], dtype=torch.float32, device=trainer.strategy.root_device)
     total, count = trainer.strategy.reduce(sums, reduce_op="sum").tolist()

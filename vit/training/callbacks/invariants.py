@@ -1,5 +1,6 @@
 """Invariants of every run: exact resume, every image once."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from vit.seeds import step_seed
 from vit.training.budget import batches_per_epoch
 from vit.training.counted_data import Split, counting_data
-from vit.training.lightning_internals import place_loops
+from vit.training.lightning_internals import begin_with_validation, place_loops
 
 
 class ConsumedSamples(Callback):
@@ -21,8 +22,8 @@ class ConsumedSamples(Callback):
     """
 
     def __init__(self) -> None:
-        self._max_steps: int | None = None
-        """The limit of a run whose last validation is repeated, until that has begun."""
+        self._go_on: Callable[[], None] | None = None
+        """To call once the validation has begun with which a run continues."""
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -32,21 +33,20 @@ class ConsumedSamples(Callback):
             return
         per_epoch = batches_per_epoch(trainer)
         assert per_epoch is not None  # a data module that counts knows its length
-        due = bool(checkpoint.get("run", {}).get("validation_due"))
-        place_loops(
+        due = place_loops(
             trainer,
             checkpoint["loops"]["fit_loop"],
             batches=data.consumed_samples // (data.batch_size * trainer.world_size),
             batches_per_epoch=int(per_epoch),
-            validation_due=due,
+            validation_due=bool(checkpoint.get("run", {}).get("validation_due")),
         )
-        if due and 0 < trainer.max_steps <= checkpoint["global_step"]:
-            self._max_steps = trainer.max_steps
-            trainer.fit_loop.epoch_loop.max_steps += 1  # else Lightning leaves the validation out
+        if due:
+            self._go_on = begin_with_validation(trainer, checkpoint["global_step"])
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._max_steps is not None:
-            trainer.fit_loop.epoch_loop.max_steps, self._max_steps = self._max_steps, None
+        if self._go_on is not None:
+            self._go_on()
+            self._go_on = None
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

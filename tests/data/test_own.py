@@ -1,0 +1,195 @@
+"""Images as Python objects: the sets of the same files, and one line for each mistake."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torchvision.datasets import FakeData, ImageFolder
+
+from tests.command import coloured
+from vit import ImageData
+from vit.data.decode import ImageError
+from vit.data.options import Loading, Splitting
+from vit.errors import UserError
+
+DARK = np.zeros((9, 8, 3), np.uint8)
+SMALL: dict[str, Any] = {"image_size": 8, "batch_size": 4, "loading": Loading(num_workers=0)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return coloured(tmp_path_factory.mktemp("own") / "photos")
+
+
+class Columns(Dataset[Any]):
+    """A dataset with the interface of Hugging Face's: typed columns, and mappings as items."""
+
+    def __init__(self, kind: Any, **columns: list[Any]) -> None:
+        image = type("Image", (), {})()
+        self.columns = columns
+        self.features = {name: kind if "label" in name else image for name in columns}
+        self.opened: list[int] = []
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def with_format(self, kind: None) -> dict[str, list[Any]]:
+        return self.columns
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.opened.append(index)
+        return {name: values[index] for name, values in self.columns.items()}
+
+
+class ClassLabel:
+    names = ("cat", "dog", "ape")
+
+
+def test_pairs_are_the_files_of_their_folder(folder: Path) -> None:
+    whole = ImageData(root=str(folder), splits=Splitting(val_fraction=0, test_fraction=0)).splits
+    rows = zip(whole.train.items, whole.train.labels, strict=True)
+    pairs = [(path, whole.classes[label]) for path, label in rows]
+    own = ImageData.of(pairs, val=folder, splits=Splitting(val_fraction=0)).splits
+    assert own.classes == whole.classes and [*own.train.items] == [*whole.train.items]
+    assert own.val is not None and own.val_origin == "given" and own.test is None
+    assert np.array_equal(own.train.labels, whole.train.labels)
+    assert np.array_equal(own.val.labels, whole.train.labels)
+
+
+def test_a_subset_of_torchvisions_is_labelled_without_opening_its_images(folder: Path) -> None:
+    dataset = ImageFolder(str(folder))
+    places = [35, 0, 13, 1, 14, 34]
+    opened, load = [], dataset.loader
+    dataset.loader = lambda path: opened.append(path) or load(path)
+    whole = Splitting(val_fraction=0, test_fraction=0)
+    data = ImageData.of(Subset(dataset, places), splits=whole, **SMALL)
+    labels = data.splits.train.labels
+    assert data.classes == dataset.classes and labels.tolist() == [2, 0, 1, 0, 1, 2]
+    assert opened == [dataset.samples[35][0]]
+    image, label, index = data.evaluation_loader("train").dataset[1]  # pyright: ignore
+    want = data.preprocess(Image.open(dataset.samples[0][0]))
+    assert torch.equal(image, want) and (label, index) == (0, 1)
+
+
+def test_labels_that_a_dataset_does_not_list_are_read_in_an_announced_pass(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ImageData.of(FakeData(40, (3, 9, 9), 3), val=[(DARK, 1)], **SMALL)
+    assert data.classes == ["0", "1", "2"] and data.splits.test is None
+    assert capsys.readouterr().err.count("read in a pass over all images") == 1
+    changed = ImageFolder(str(folder), target_transform=lambda number: 2 - number)
+    labels = ImageData.of(changed, **SMALL).splits.train.labels
+    assert labels[0] == 2 and "in a pass" in capsys.readouterr().err
+
+
+def test_columns_of_hugging_face_are_found_by_type_and_name() -> None:
+    images = [Image.fromarray(DARK)] * 9
+    train = Columns(ClassLabel(), photo=images, fine_label=[0, 2, 1] * 3)
+    test = Columns(ClassLabel(), image=images[:2], label=[2, 0])
+    test.features["label"] = SimpleNamespace(names=["ape", "dog", "cat"])  # in another order
+    data = ImageData.of({"train": train, "test": test, "spare": train}, **SMALL)
+    assert data.classes == ["cat", "dog", "ape"] and data.splits.train.labels[:2].tolist() == [0, 2]
+    assert data.image_set("test").labels.tolist() == [0, 2] and train.opened == [0]
+    assert data.splits.notes[0] == "left out, as neither train, val nor test: 'spare'"
+    several = Columns(
+        SimpleNamespace(feature=ClassLabel()), image=images[:4], label=[[0, 1], []] * 2
+    )
+    assert ImageData.of(several, **SMALL).splits.train.labels.tolist() == [[1, 1, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("change", [np.asarray, torch.from_numpy, lambda a: a[..., 0]])
+@pytest.mark.parametrize("planes", [False, True])
+def test_arrays_and_tensors_are_the_pictures_that_they_hold(change: Any, planes: bool) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 3), np.uint8)
+    given = change(pixels)
+    if planes and given.ndim == 3:
+        given = torch.as_tensor(given).permute(2, 0, 1)
+    data = ImageData.of([(given, 0), (given, 1)], splits=Splitting(val_fraction=0, test_fraction=0))
+    shown = np.asarray(data.open_image("train", 1))
+    assert np.array_equal(shown, pixels if given.ndim == 3 else pixels[..., :1].repeat(3, 2))
+
+
+class Broken(Dataset[Any]):
+    targets = (0, 1, 0, 1)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2:
+            raise self.error
+        return DARK, index % 2
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_errors_of_a_dataset_name_the_image(workers: int) -> None:
+    whole = {**SMALL, "splits": Splitting(val_fraction=0, test_fraction=0)}
+    whole["loading"] = Loading(num_workers=workers)
+    with pytest.raises(ImageError, match=r"^train\[2\] cannot be read: no such page$"):
+        _ = [*ImageData.of(Broken(OSError("no such page")), **whole).evaluation_loader("train")]
+    with pytest.raises(KeyError, match="mine") as caught:
+        _ = [*ImageData.of(Broken(KeyError("mine")), **whole).evaluation_loader("train")]
+    assert workers or caught.value.__notes__ == ["This is train[2]."]
+    whole["loading"] = Loading(num_workers=workers, on_error="skip")
+    data = ImageData.of(Broken(OSError("no such page")), **whole)
+    assert sum(len(batch[1]) for batch in data.evaluation_loader("train")) == 3
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ([], "train has no images"),
+        (3, r"train is of type int; give a folder, a list of \(path, label\), or a map-style"),
+        (Stream(), "train is of type Stream"),
+        (DataLoader(FakeData(2)), "train is of type DataLoader"),
+        ({"test": [(DARK, 0)]}, "data has 'test', but no train"),
+        ("nowhere", "nowhere does not exist"),
+        (["a.jpg"], r"train\[0\] is 'a.jpg'; give \(path, label\)"),
+        ([("a.jpg", 0), ("a.jpg", 1)], r"train\[1\] lists a.jpg again; give several labels as a l"),
+        ([("a.jpg", None)], r"train\[0\] has the label None; a label is text, a whole number"),
+        ([("a.jpg", float("nan"))], r"train\[0\] has the label nan"),
+        ([("gone.jpg", 0), ("b.jpg", 1)], r"train\[0\] names 'gone.jpg', which is no file; 1 more"),
+        ([(DARK, "cat")] * 2, "train has one class only, 'cat'"),
+        ([(DARK, [0, 1, 0])], r"train\[0\] has a label twice in .* not a row of zeros and ones"),
+        ([(DARK.astype("float32"), 0)], "is float32; give PIL images or uint8, and leave ToTensor"),
+        (TensorDataset(torch.rand(2, 3, 4, 4), torch.arange(2)), "is float32; give PIL"),
+        (DARK, r"train\[0\] is a ndarray, and not \(image, label\)"),
+        ([{"pixels": DARK, "label": 0}], "the columns 'pixels', 'label'; name one 'image'"),
+        (Columns(ClassLabel(), image=[DARK], label=[-1]), r"the label -1; .* a number below 3"),
+    ],
+)
+def test_a_mistake_is_one_line(train: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        _ = ImageData.of(train).splits
+
+
+def test_images_without_labels_need_none(folder: Path) -> None:
+    for train in ([*folder.rglob("*.jpg")], [DARK] * 36, FakeData(36, (3, 9, 9))):
+        data = ImageData.of(train, test=folder, **SMALL).read_as(labelled=False)
+        assert data.summary().startswith("72 images without labels: train 32, val 4, test 36")
+        assert len(next(iter(data.train_dataloader()))[0]) == 4 and data.classes == []
+
+
+def test_held_out_images_have_the_classes_and_the_kind_of_labels_of_train() -> None:
+    train = [(DARK, "cat"), (DARK, "dog")]
+    with pytest.raises(UserError, match=r"val\[0\] has label 'cow', .* class of train"):
+        _ = ImageData.of(train, val=[(DARK, "cow")]).splits
+    with pytest.raises(UserError, match="val has lists of labels, and train has one label"):
+        _ = ImageData.of(train, val=[(DARK, ["cat", "dog"])]).splits

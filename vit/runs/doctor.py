@@ -1,0 +1,189 @@
+"""Checks of an installation and its machine for `vit doctor`, each with figures and a verdict."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from shutil import disk_usage
+
+import torch
+from lightning.pytorch import Trainer
+from PIL import Image
+
+from vit.checkpoints.archives import BEST, LAST, read_checkpoint
+from vit.data.memory import available_memory
+from vit.data.module import ImageData
+from vit.data.options import Loading
+from vit.errors import MESSAGE, UserError, shorten
+from vit.hardware import available_cores, cpu_features, cpu_name, default_precision
+from vit.inference.classifier import load
+from vit.reports.history import read_history
+from vit.runs.directory import RunDirectory
+from vit.runs.fit import fit
+from vit.runs.options import Options
+
+STEPS, CRASH = 20, 12
+"""Of the fit, and the step after which it is interrupted; a checkpoint is saved every 8 steps."""
+OPTIONS = (
+    f"-c quickstart --steps={STEPS} --batch_size=8 --save_every=0 --final_split=none "
+    "--data.loading.num_workers=0 --model.mixing.mixup=0 --trainer.log_every_n_steps=1 "
+    "--trainer.precision=null --trainer.devices=1 --trainer.enable_progress_bar=false"
+).split()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a check."""
+
+    check: str
+    ok: bool
+    text: str
+    """Figures, or the reason of a failure; the home directory is written as ~."""
+
+
+def examine() -> Iterator[Verdict]:
+    """Makes the CHECKS one by one, in a temporary directory with pictures; silent."""
+    home = os.path.join(os.path.expanduser("~"), "")
+    with tempfile.TemporaryDirectory(prefix="vit_") as folder:
+        _draw_photos(Path(folder) / "photos")
+        for name, check in CHECKS.items():
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                try:
+                    ok, text = True, check(Path(folder))
+                except Exception as error:  # whatever it is, the report has to name it
+                    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+                    ok, text = False, shorten(kind + " ".join(str(error).split()), MESSAGE)
+            yield Verdict(name, ok, text.replace(home, f"~{os.sep}"))
+
+
+def _draw_photos(root: Path) -> None:
+    """Two classes of 40 JPEGs."""
+    for name, hue in (("red", 0), ("green", 120)):
+        (root / name).mkdir(parents=True)
+        for i in range(40):
+            picture = Image.new("RGB", (24, 24), f"hsl({hue + i}, 90%, 50%)")
+            picture.save(root / name / f"{i}.jpg")
+
+
+def _machine(folder: Path) -> str:
+    cpu = f"{cpu_name()} ({torch.backends.cpu.get_cpu_capability()}{cpu_features()})"
+    here, temporary = (_gb(disk_usage(place).free) for place in (".", folder))
+    return (
+        f"{cpu}, {available_cores()} of {os.cpu_count()} cores; free: {_gb(available_memory())} of "
+        f"memory, {here} of disk here, {temporary} for temporary files"
+    )
+
+
+def _device(_: Path) -> str:
+    device = _chosen_device()
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    if device == "cpu" and not hidden and os.path.exists("/proc/driver/nvidia/version"):
+        raise UserError(
+            "there is an NVIDIA driver, but torch finds no GPU; it is built for CUDA "
+            f"{torch.version.cuda}"
+        )
+    torch.ones(1, device=device).item()
+    texts = [] if device == "cuda" else [device]
+    for i in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(i)
+        texts.append(f"{torch.cuda.get_device_name(i)}, {_gb(free)} of {_gb(total)} free")
+    return "; ".join(texts)
+
+
+def _chosen_device() -> str:
+    mps = torch.backends.mps.is_available()
+    return "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+
+
+def _precision(_: Path) -> str:
+    (precision, reason), device = default_precision("auto"), _chosen_device()
+    factor = torch.rand(256, 256)
+    with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16-mixed"):
+        product = (factor.to(device) @ factor.to(device)).cpu()
+    error = float((product - factor @ factor).norm() / product.norm())
+    text = f"{precision}, as {reason}; products differ from float32's by {error:.1%}"
+    if not error < 0.01:
+        raise UserError(text)
+    return text
+
+
+def _workers(folder: Path) -> str:
+    loading = Loading(cache="none")
+    data = ImageData(root=str(folder / "photos"), image_size=16, loading=loading)
+    loader, began = data.evaluation_loader("train"), time.monotonic()
+    loader.timeout = 60  # seconds
+    [(images, *_)] = loader
+    text = f"{loader.num_workers} read {len(images)} pictures in {time.monotonic() - began:.1f} s"
+    with suppress(OSError):  # Linux has it; that of a container may be small
+        text += f"; {_gb(disk_usage('/dev/shm').free)} free in /dev/shm"
+    return text
+
+
+def _fit(folder: Path) -> str:
+    rows = read_history(_trained(folder, "whole").folder / "metrics.csv")
+    losses = [row["train/loss"] for row in rows if "train/loss" in row]
+    rate = (len(rows) - 1) / (rows[-1]["seconds"] - rows[0]["seconds"])
+    text = f"{len(losses)} steps, loss {losses[0]:.3f} to {losses[-1]:.3f}, {rate:.1f} steps/s"
+    if len(losses) != STEPS or not losses[-1] < losses[0]:
+        raise UserError(f"{text}; the loss should have fallen in {STEPS} steps")
+    return text
+
+
+def _trained(folder: Path, name: str, *more: str) -> RunDirectory:
+    places = (f"--data={folder / 'photos'}", f"--run_dir={folder / name}")
+    return fit(Options([*OPTIONS, *places, *more]))
+
+
+class _Crash(Exception):
+    """Ends a run in the middle of an epoch, as a loss of power does."""
+
+
+def crash(trainer: Trainer, *_: object) -> None:
+    """A callback's on_train_batch_end."""
+    if trainer.global_step == CRASH:
+        raise _Crash
+
+
+def _resume(folder: Path) -> str:
+    whole = read_checkpoint(folder / "whole/checkpoints" / LAST)["state_dict"]
+    callback = "--trainer.callbacks+=lightning.pytorch.callbacks.LambdaCallback"
+    with suppress(_Crash):
+        hook = f"--trainer.callbacks.on_train_batch_end={__name__}.crash"
+        _trained(folder, "resumed", callback, hook)
+    run = _trained(folder, "resumed")
+    state = read_checkpoint(run.folder / "checkpoints" / LAST)["state_dict"]
+    other = [name for name, weights in whole.items() if not torch.equal(weights, state[name])]
+    text = f"interrupted at step {CRASH}, resumed at step {run.step}"
+    if other or not run.step:
+        raise UserError(f"{text}: {len(other)} of {len(whole)} tensors are not the whole run's")
+    return f"{text}: the weights are those of the whole run, bit for bit"
+
+
+def _model(folder: Path) -> str:
+    trained, saved = load(folder / "whole/checkpoints" / BEST), load(folder / "whole")
+    images = torch.rand(4, 3, *saved.preprocess.image_size).to(_chosen_device())
+    with torch.inference_mode():
+        logits, others = (c.to(images.device).model(images) for c in (trained, saved))
+    if not torch.equal(logits, others):
+        raise UserError("the logits of model/ are not those of the checkpoint that it is from")
+    return "the saved model gives the logits of its checkpoint, bit for bit"
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB"
+
+
+CHECKS: dict[str, Callable[[Path], str]] = {
+    "machine": _machine,
+    "device": _device,
+    "precision": _precision,
+    "workers": _workers,
+    "fit": _fit,
+    "resume": _resume,  # of a run with the options of fit
+    "model": _model,  # of the run of fit
+}
+"""Name -> check in that directory: the text of success, or an exception."""
