@@ -302,3 +302,11 @@ def test_input_filters_are_those_of_timms_adapt_input_conv(
     theirs = adapt_input_conv(channels, model.state_dict()[name])
     torch.testing.assert_close(ours.state_dict()[name], theirs)
     assert report.resized == [f"input filters from 3 to {channels} channels"]
+
+
+def test_a_name_that_is_a_path_or_anothers_name_of_weights_says_how_to_load_it(
+    tmp_path: Path,
+) -> None:
+    for name, hint in ((str(tmp_path), "pretrained="), ("vit_tiny_patch16_224", "pretrained=True")):
+        with pytest.raises(UserError, match=hint):
+            create_model(name)

@@ -50,7 +50,11 @@ def test_the_options_in_the_help_exist() -> None:
     named = re.findall(r"--[a-z_-]+(?:\.[a-z_]+)*", HELP)
     named = {f"--{SHORT.get(name[2:].replace('-', '_'), name[2:])}" for name in named}
     assert len(named) > 20
-    assert named - {"--help-all", "--json", "--model.optimizer.lr", "--weights"} <= known
+    assert (
+        named
+        - {"--help-all", "--json", "--model.optimizer.lr", "--weights", "--model.loss.function"}
+        <= known
+    )
 
 
 def test_the_help_of_a_command_is_short_also_behind_options(vit: Vit) -> None:

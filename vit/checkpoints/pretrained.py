@@ -102,11 +102,25 @@ def _published(
             )
         row = published.find(name)
         return row.architecture, row.name
+    if isinstance(name, str) and pretrained is None:
+        _check_name(name)
     # A tag means its weights; so does timm's spelling with one, and a repository of the hub.
     if isinstance(name, str) and published.means_weights(name):
         row = published.find(name)
         return row.architecture, (row.name if pretrained is None else pretrained or None)
     return name, pretrained or (None if pretrained is False else pretrained)
+
+
+def _check_name(name: str) -> None:
+    """UserError for a path, and for another package's name without its weights."""
+    if Path(name).expanduser().exists():
+        raise UserError(f"{name} is a path: create_model(pretrained={name!r}) loads it")
+    row = None if published.means_weights(name) else published.exact(name)
+    if row is not None and published.architecture_of(name) is None:
+        raise UserError(
+            f"{name!r} is the name of weights: create_model({name!r}, pretrained=True) loads them; "
+            f"random ones of the architecture: create_model({row.architecture!r})"
+        )
 
 
 def load_pretrained(

@@ -153,7 +153,7 @@ def _file() -> dict[str, dict[str, Any]]:
 
 def find(text: str) -> Published:
     """The row of a name: NAME.TAG, NAME alone (its default tag), timm's or the hub's spelling."""
-    row = _exact(text)
+    row = exact(text)
     if row is not None:
         return row
     if part := reason(text):
@@ -168,7 +168,7 @@ def find(text: str) -> Published:
             f"{theirs} means {defaults()[theirs]} in timm, which is not in the table; of this "
             f"architecture and image size there are {', '.join(rows)}"
         )
-    name = _architecture(bare.partition(".")[0])
+    name = architecture_of(bare.partition(".")[0])
     tags = [row for row in table() if row.partition(".")[0] == name]
     if tags:
         hint = f"; of this architecture there are {', '.join(tags)}"
@@ -189,29 +189,31 @@ def named(text: object) -> Published | None:
         return None
     if os.path.exists(os.path.expanduser(text)):
         return None
-    row = _exact(text)
+    row = exact(text)
     could_be = _HUB_PREFIX.match(text) or (_NAME.match(text) and not _FILE.search(text))
     return find(text) if row is None and could_be else row
 
 
 def means_weights(text: str) -> bool:
     """True for a model's name that means weights too: with a tag, or a repository of the hub."""
-    return "." in text or ("/" in text and _architecture(text) is None)
+    return "." in text or ("/" in text and architecture_of(text) is None)
 
 
-def _exact(text: str) -> Published | None:
+def exact(text: str) -> Published | None:
+    """The row of a name in full, in anybody's spelling; None without one."""
     bare = _HUB_PREFIX.sub("", text)
     theirs = _their_names().get(bare.removeprefix("timm/"))
     if theirs is not None:
         return table()[theirs]
     name, dot, tag = bare.partition(".")
-    ours = _architecture(name)
+    ours = architecture_of(name)
     if ours is None or dot:
         return table().get(f"{ours}.{tag.lower()}")
     return next((row for row in table().values() if row.architecture == ours), None)
 
 
-def _architecture(name: str) -> str | None:
+def architecture_of(name: str) -> str | None:
+    """Our name of an architecture; None for another text."""
     try:
         return canonical_name(name)
     except UserError:

@@ -70,7 +70,7 @@ def _parser(command: str, what: str, split: str | None, printed: str = "figures"
 
 
 def _run(parser: OneLineParser, args: list[str]) -> int:
-    words = written_out(args or ["--help"])
+    words = written_out(args)
     for word in words:
         if word.startswith("--resume="):  # Lightning's --ckpt_path
             run = Path(word.partition("=")[2]).parent.parent

@@ -101,10 +101,10 @@ def load_held_out_manifest(
 
 
 def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
-    """A note if nine of ten classes look like several labels that are not separated."""
-    for mark in ";,/":
+    """A note if the classes look like several labels that are not separated."""
+    for mark, share in ((";", 0.5), (",", 0.9), ("/", 0.9)):  # ImageNet's names have commas
         joined = [name for name in classes if mark in name]
-        if joined and len(joined) >= 0.9 * len(classes):
+        if joined and len(joined) >= share * len(classes):
             return [
                 f"{path}: {len(joined):,} of {len(classes):,} classes contain {mark!r}, such as "
                 f"{shorten(joined[0])!r}; if that is several labels, add "

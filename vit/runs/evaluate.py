@@ -3,6 +3,7 @@
 The directory may come from somebody else: nothing that it names is imported.
 """
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,10 +76,13 @@ def evaluate(
             f"{run} was trained without labels and names no classes; fit a head to it first: "
             f"vit fit -c probe --data.root LABELLED --model.pretrained {shlex.quote(str(run))}"
         )
+    built = _options(recorded, args)
     other = any(arg.startswith("--data.root") for arg in args)
+    if other and _same_place(recorded["data"].get("root"), built.data.root):
+        note(f"{built.data.root} is the data of the run: its held-out images are scored")
+        other = False
     if not other:
         check_given(recorded.get("own"), "digests")
-    built = _options(recorded, args)
     weights = run / "model"
     if not (weights / "config.json").is_file():
         weights = find_checkpoint(run)  # an unfinished run
@@ -122,6 +126,11 @@ def evaluate(
     with ending_together(trainer, alive):
         metrics, predictions = score(trainer, model, data, split)
     return Evaluation(data, model, split, metrics, predictions)
+
+
+def _same_place(recorded: str | None, given: str | None) -> bool:
+    places = [place and os.path.realpath(os.path.expanduser(place)) for place in (recorded, given)]
+    return places[0] is not None and places[0] == places[1]
 
 
 def _check_images(run: Path, data: ImageData, *, predicting: bool) -> None:
