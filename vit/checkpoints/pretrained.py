@@ -113,10 +113,12 @@ def _published(
 
 def _check_name(name: str) -> None:
     """UserError for a path, and for another package's name without its weights."""
+    if published.architecture_of(name) is not None:
+        return
     if Path(name).expanduser().exists():
         raise UserError(f"{name} is a path: create_model(pretrained={name!r}) loads it")
     row = None if published.means_weights(name) else published.exact(name)
-    if row is not None and published.architecture_of(name) is None:
+    if row is not None:
         raise UserError(
             f"{name!r} is the name of weights: create_model({name!r}, pretrained=True) loads them; "
             f"random ones of the architecture: create_model({row.architecture!r})"
