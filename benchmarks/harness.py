@@ -16,6 +16,8 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from pages import RESULTS, spread
 
 from vit.compute.flops import work
 from vit.compute.steps import inference, training
-from vit.compute.timing import Call, Times, finisher, in_turns, num_turns
+from vit.compute.timing import Call, Clock, Times, finisher, in_turns, num_turns
 from vit.console import Meter
 from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, keep_memory, versions
 from vit.models.zoo import ModelConfig, build_model, model_config
@@ -71,6 +73,7 @@ def take_turns(
     rounds: int,
     device: torch.device | str = "cpu",
     shortest: float = 0.05,
+    clock: Clock | None = None,
 ) -> dict[Any, Times]:
     """Alternating times of the calls, with a progress bar: CPU time, wall-clock time on a GPU.
 
@@ -81,7 +84,7 @@ def take_turns(
         return in_turns(
             calls,
             rounds=rounds,
-            clock="cpu" if device.type == "cpu" else "wall",
+            clock=clock or ("cpu" if device.type == "cpu" else "wall"),
             shortest=shortest,
             finish=finisher(device),
             meter=meter,
@@ -218,6 +221,11 @@ def document(what: str, rows: Rows, **facts: Any) -> dict[str, Any]:
         "versions": versions(),
         "rows": rows,
     }
+
+
+def installed(*packages: str) -> dict[str, str]:
+    """Versions of those that are there."""
+    return {name: version(name) for name in packages if find_spec(name)}
 
 
 def results_file(what: str, device: str = "cpu") -> Path:

@@ -115,6 +115,7 @@ def build_timm(config: ModelConfig, setting: Setting) -> nn.Module:
             depth=config.depth,
             num_heads=config.num_heads,
             mlp_ratio=config.mlp_dim / config.width,
+            init_values=config.layer_scale,
         )
     finally:
         set_fused_attn(True)

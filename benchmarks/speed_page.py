@@ -61,6 +61,30 @@ flips, through a DataLoader without workers. Evaluation pixels equal Pillow's bi
 crops agree with Pillow's to {full:.0f} dB, and to {scaled:.0f} dB or more (median) where the crop
 allows decoding at a smaller scale.
 """
+ENGINES = """\
+## Engines: {cpu}{features}
+
+    python benchmarks/engines.py
+
+torch {torch}, timm {timm}, ONNX Runtime {onnxruntime}, OpenVINO {openvino}, NNCF {nncf}; {date};
+instruction sets: {instructions}; {clock}. From uint8 pixels to logits, alternating turns. *Over
+float32*, *over bfloat16*: speed over that of the faster of PyTorch and timm, both eager, in that
+precision: median and range of the rounds. *Difference*: of the logits from PyTorch's in float32,
+over the largest. Weights are random; int8 is calibrated on drawn pictures, so that its time counts
+and its difference does not say what it costs in accuracy.
+"""
+FOLDER = """\
+## From a folder to a CSV file: {cpu}{features}
+
+    python benchmarks/folder_speed.py PHOTOS --count {count}
+
+{count:,} photos of about 500 pixels, ViT-S/16 with the same weights everywhere; {cores} cores;
+torch {torch}, timm {timm}, transformers {transformers}, OpenVINO {openvino}; {date}. Whole
+processes, wall-clock time, alternating; every arm in the fastest of its settings on a fifth of the
+photos. *Ratio*: speed over that of the fastest peer, median and range of {rounds} rounds. *Equal*:
+first classes as `vit classify` has them in float32. *Streaming* is as ultralytics documents
+`predict(source=folder, stream=True, batch=N)`, with the same network.
+"""
 STARTUP = """\
 ## Startup: {cpu}
 
@@ -176,6 +200,46 @@ def fit_loop(document: dict[str, Any]) -> list[str]:
     return [FIT_LOOP.format(**facts(document), **rounds), table(head, lines) + "\n"]
 
 
+NOT_INSTALLED = dict.fromkeys(
+    ("timm", "transformers", "onnxruntime", "openvino", "nncf"), "not installed"
+)
+
+
+def engines(document: dict[str, Any]) -> list[str]:
+    """Models by engine and precision."""
+    lines = []
+    for r in document["rows"]:
+        arm = (r["model"], r["batch_size"], r["engine"], r["precision"])
+        if "not_run" in r:
+            lines.append((*arm, f"not run: {r['not_run']}", "", "", ""))
+            continue
+        over = [r["over_float32"], r["over_bfloat16"]]
+        ratios = ["" if ratio is None else span(ratio) for ratio in over]
+        difference = f"{r['difference']:.1e}" if r["difference"] else "0"
+        lines.append((*arm, f"{1e3 * r['seconds']:.1f}", *ratios, difference))
+    threads = document["threads"]
+    clock = "CPU time of one thread" if threads == 1 else f"wall-clock time of {threads} threads"
+    about = NOT_INSTALLED | facts(document) | {"clock": clock}
+    head = ("model", "batch", "engine", "precision", "ms", "over float32", "over bfloat16")
+    text = ENGINES.format(**about, instructions=", ".join(document["instructions"]))
+    return [text, table((*head, "difference"), lines) + "\n"]
+
+
+def folder(document: dict[str, Any]) -> list[str]:
+    """Photos per second."""
+    lines = []
+    for r in document["rows"]:
+        if "not_run" in r:
+            lines.append((r["arm"], "", f"not run: {r['not_run']}", "", ""))
+            continue
+        settings = ", ".join(f"{name} {value}" for name, value in r["settings"].items())
+        rate = f"{r['images_per_second']:.1f}"
+        lines.append((r["arm"], settings, rate, span(r), f"{r['equal_answers']:.1%}"))
+    sizes = {name: document[name] for name in ("count", "rounds")}
+    text = FOLDER.format(**NOT_INSTALLED | facts(document), **sizes)
+    return [text, table(("", "settings", "photos/s", "ratio", "equal"), lines) + "\n"]
+
+
 def startup(document: dict[str, Any]) -> list[str]:
     """Seconds of short commands."""
     lines = [
@@ -263,7 +327,8 @@ def accuracy(document: dict[str, Any]) -> list[str]:
     return [text, table(("", *head), lines) + "\n"]
 
 
-BY_MACHINE = {"models": models, "threads": threads, "fit_loop": fit_loop, "startup": startup}
+BY_MACHINE = {"models": models, "engines": engines, "folder_speed": folder, "threads": threads}
+BY_MACHINE |= {"fit_loop": fit_loop, "startup": startup}
 ON_ONE_MACHINE = {"data": data, "scaling": scaling, "time_to_accuracy": accuracy}
 
 

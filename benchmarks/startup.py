@@ -72,15 +72,14 @@ def cases(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def prepare(folder: Path) -> None:
-    """A model with random weights, also in timm's layout, and a 500 x 375 photo of noise."""
+def random_weights(folder: Path, name: str, architecture: str) -> None:
+    """FOLDER/model and, in timm's layout, FOLDER/timm: a model by its names here and there."""
     import torch
-    from PIL import Image
     from safetensors.torch import save_file
 
     import vit
 
-    model = vit.create_model("vit_ti16")
+    model = vit.create_model(name)
     torch.nn.init.normal_(model.get_submodule("head").weight)  # one of zeros names nothing
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     (folder / "timm").mkdir()
@@ -88,11 +87,19 @@ def prepare(folder: Path) -> None:
     classes = [f"class {i}" for i in range(1000)]
     sizes = {"input_size": [3, 224, 224], "crop_pct": 0.875, "interpolation": "bicubic"}
     sizes |= {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "num_classes": 1000}
-    description = {"architecture": "vit_tiny_patch16_224", "label_names": classes}
+    description = {"architecture": architecture, "label_names": classes}
     description |= {"num_classes": 1000, "pretrained_cfg": sizes}
     (folder / "timm" / "config.json").write_text(json.dumps(description))
     convert = [sys.executable, "-m", "vit", "convert", folder / "timm", folder / "model"]
     subprocess.run([*convert, "--to", "native"], check=True, capture_output=True)
+
+
+def prepare(folder: Path) -> None:
+    """A model with random weights, also in timm's layout, and a 500 x 375 photo of noise."""
+    import torch
+    from PIL import Image
+
+    random_weights(folder, "vit_ti16", "vit_tiny_patch16_224")
     coarse = torch.randint(0, 256, (38, 50, 3), dtype=torch.uint8).numpy()
     photo = Image.fromarray(coarse).resize((500, 375))
     photo.save(folder / "photo.jpg", quality=90)

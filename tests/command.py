@@ -3,13 +3,19 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import vit as package
+from vit.checkpoints.native import save_native
 from vit.cli.main import main
+from vit.preprocessing import Preprocess
+
+CLASSES = ["blue", "grün", "red"]
 
 
 class Result(NamedTuple):
@@ -55,6 +61,20 @@ def coloured(root: Path) -> Path:
             pixels[..., channel] += 150
             Image.fromarray(pixels.astype("uint8")).save(root / name / f"{i:02}.jpg")
     return root
+
+
+def saved(
+    folder: Path, classes: list[str] | None = CLASSES, *, extra: Any = None, **sizes: Any
+) -> Path:
+    """A ViT of one layer for 16 x 16 pixels, with random weights and a head for the classes."""
+    torch.manual_seed(0)
+    sizes |= {"num_classes": len(classes or ()), "image_size": 16, "patch_size": 8, "depth": 1}
+    net: Any = package.create_model("vit_ti16", width=24, mlp_dim=48, num_heads=2, **sizes)
+    if classes:
+        torch.nn.init.normal_(net.head.weight)
+    steps = Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict()
+    save_native(folder, net, classes=classes, preprocess=steps, extra=extra or {})
+    return folder
 
 
 # A model small enough that a step takes milliseconds.

@@ -17,21 +17,22 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
-    "models": (set(), 1_850),
-    "data": (set(), 4_420),
+    "models": (set(), 1_860),
+    "data": (set(), 4_400),
     "reports": (set(), 1_600),
     "checkpoints": ({"models"}, 4_720),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": ({"data", "models", "checkpoints"}, 1_370),
-    "inference": ({"data", "models", "checkpoints"}, 310),
+    "inference": ({"data", "models", "checkpoints"}, 1_100),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
     "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_150),
-    "evaluation": ({"data", "models", "checkpoints", "inference"}, 970),
+    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_020),
+    "exports": ({"data", "models", "checkpoints", "inference"}, 700),
     "training": ({"models", "checkpoints"}, 3_710),
 }
-ROOMS["runs"] = (set(ROOMS), 3_090)
-ROOMS["cli"] = (set(ROOMS), 1_870)
+ROOMS["runs"] = (set(ROOMS), 3_060)
+ROOMS["cli"] = (set(ROOMS), 2_050)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_490}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit

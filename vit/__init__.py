@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from vit.checkpoints.pretrained import create_model
     from vit.checkpoints.publish import push_to_hub
     from vit.data.module import ImageData
+    from vit.exports.write import export
     from vit.inference.classifier import Classifier, load
     from vit.inference.transforms import transforms
     from vit.models.vision_transformer import VisionTransformer, ViTConfig
@@ -22,6 +23,7 @@ __all__ = [
     "ViTConfig",
     "VisionTransformer",
     "create_model",
+    "export",
     "fit",
     "from_recipe",
     "list_models",
@@ -39,6 +41,7 @@ _HOMES = {
     "ViTConfig": "vit.models.config",
     "VisionTransformer": "vit.models.vision_transformer",
     "create_model": "vit.checkpoints.pretrained",
+    "export": "vit.exports.write",
     "fit": "vit.runs.notebook",
     "from_recipe": "vit.runs.notebook",
     "list_models": "vit.models.zoo",

@@ -1,7 +1,11 @@
 """`vit classify`: pictures and folders in, names and probabilities out."""
 
+import csv
 import json
+import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +13,7 @@ import torch
 import vit as package
 from tests.command import Vit
 from vit.checkpoints.native import save_native
+from vit.inference.answer_files import _Lines
 from vit.preprocessing import Preprocess
 
 
@@ -18,7 +23,7 @@ def model(tmp_path: Path) -> Path:
     net = package.create_model(
         "vit_ti16", num_classes=6, image_size=16, depth=1, width=24, mlp_dim=48, num_heads=2
     )
-    torch.nn.init.normal_(net.head.weight)
+    torch.nn.init.normal_(net.get_parameter("head.weight"))
     steps = Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict()
     save_native(tmp_path / "model", net, classes=list("abcdef"), preprocess=steps, extra={})
     return tmp_path / "model"
@@ -79,3 +84,102 @@ def test_outputs_that_are_not_finite_are_refused(
     done = vit("classify", "nan", photos / "red" / "00.jpg", *flags)
     assert done.status == 2 and "nan" not in done.out.lower()
     assert done.err.count("\n") == 1 and "outputs are not finite numbers" in done.err
+
+
+def rows_of(file: str) -> list[dict[str, str]]:
+    with Path(file).open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_a_file_has_every_picture_once_and_shards_add_up(
+    vit: Vit, model: Path, photos: Path
+) -> None:
+    (photos / "blue" / "03.jpg").write_bytes(b"")
+    done = vit("classify", model, photos, photos / "red" / "00.jpg", "--out", "new/x.csv")
+    assert done.status == 0 and not done.out
+    assert "answered: 36" in done.err and "(column error): 1;" in done.err
+    rows = rows_of("new/x.csv")
+    assert [row["image"] for row in rows] == sorted(map(str, photos.rglob("*.jpg")))
+    assert [row["image"] for row in rows if row["error"]] == [str(photos / "blue" / "03.jpg")]
+    expected = package.load(model).predict(rows[-1]["image"])[0]
+    assert [rows[-1]["class"], rows[-1]["class_5"]] == [expected.classes[0], expected.classes[4]]
+    parts = []
+    for shard in range(5):
+        args = ("--out", f"{shard}.csv", "--shard", f"{shard}/5", "--num-workers", 0)
+        assert vit("classify", model, photos, *args).status == 0
+        parts += rows_of(f"{shard}.csv")
+    assert [row["class"] for row in parts] == [row["class"] for row in rows]
+    assert [row["image"] for row in parts] == [row["image"] for row in rows]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_keeps_its_answers_and_goes_on(
+    number: signal.Signals, vit: Vit, model: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("classify", model, photos, "--out", "x.csv", "--batch-size", 5, "--num-workers", 0)
+
+    def stopping(file: _Lines, rows: list[Any]) -> None:
+        signal.raise_signal(number)
+        write(file, rows)
+
+    write = _Lines._write
+    with monkeypatch.context() as patch:
+        patch.setattr(_Lines, "seconds", 0)
+        patch.setattr(_Lines, "_write", stopping)
+        stopped = vit(*command)
+    assert stopped.status == 128 + number and "vit: stopped" in stopped.err
+    before = rows_of("x.csv")
+    assert 0 < len(before) < 36
+    assert "answered: 36, " not in vit(*command).err
+    rows = rows_of("x.csv")
+    assert rows[: len(before)] == before
+    assert [row["image"] for row in rows] == sorted(map(str, photos.rglob("*.jpg")))
+    assert "no picture was left" in vit(*command).err
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        ("--out x.txt", ["x.txt", ".parquet"]),
+        ("--out x.csv --features", ["--features", "x.parquet"]),
+        ("--out x.csv --json", ["--json", "--out"]),
+        ("--shard 0/2", ["--shard", "--out"]),
+        ("--out x.csv --shard 2/2", ["2/2", "from 0"]),
+        ("--out x.csv --shard half", ["half", "0/8"]),
+        ("--out photos", ["photos", ".csv"]),
+        ("--out old.csv", ["old.csv.json"]),
+        ("--out begun.csv --top 2", ["top 5", "not 2"]),
+        ("--out begun.csv --shard 0/2", ["pictures 12 (", "not 6 ("]),
+        ("--out begun.csv --precision bfloat16", ["float32", "bfloat16"]),
+        ("--out x.parquet", ["vitkit[parquet]"]),
+    ],
+)
+def test_a_file_that_cannot_be_is_one_line(
+    args: str,
+    parts: list[str],
+    vit: Vit,
+    model: Path,
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("old.csv").write_text("a,b\n")
+    if "begun" in args:
+        begin = (model, photos / "red", "--out", "begun.csv", "--num-workers", 0)
+        assert vit("classify", *begin).status == 0
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = vit("classify", model, photos / "red", *args.split())
+    assert done.status == 2 and not done.out
+    [line] = [line for line in done.err.splitlines() if not line.startswith("note:")]
+    assert all(part in line for part in parts), line
+    assert Path("old.csv").read_text() == "a,b\n"
+
+
+def test_bfloat16_names_the_same_class(vit: Vit, model: Path, photos: Path) -> None:
+    args = ("classify", model, photos / "red" / "00.jpg", "--top", 1, "--json")
+    [whole], [half] = (
+        json.loads(vit(*args, "--precision", kind).out) for kind in ("float32", "bfloat16")
+    )
+    assert half["top"][0]["class"] == whole["top"][0]["class"]
+    share = half["top"][0]["probability"]
+    assert share == pytest.approx(whole["top"][0]["probability"], abs=0.02)
+    assert share != whole["top"][0]["probability"]

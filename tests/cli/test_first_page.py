@@ -44,7 +44,9 @@ def test_the_first_page_gives_a_classifier_and_needs_the_network_once(
     vit: Vit, pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = commands()
-    assert list(page) == ["fit -c probe", "classify", "fit"]
+    assert list(page) == [
+        "fit -c probe", "classify", "fit", "export", "classify photos.onnx many/",
+    ]  # fmt: skip
     with mirrored(tmp_path / "cache", monkeypatch) as mirror:
         mirror.put(BACKBONE)
         done = vit(*page["fit -c probe"])

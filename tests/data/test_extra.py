@@ -80,8 +80,8 @@ def test_images_tensors_and_arrays_are_the_same(form: Any) -> None:
 
 
 WRONG = [
-    (lambda image: image.resize((4, 3)), "a PIL image of mode RGB and 4 x 3 pixels"),
-    (lambda image: image.convert("CMYK"), "a PIL image of mode CMYK and 10 x 12 pixels"),
+    (lambda image: image.resize((4, 3)), "PIL RGB of 4 x 3"),
+    (lambda image: image.convert("CMYK"), "PIL CMYK of 10 x 12"),
     (v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32)]), "float32 of 3 x 12 x 10"),
     (np.asarray, "uint8 of 12 x 10 x 3"),
     (lambda image: None, "a NoneType"),
@@ -107,7 +107,7 @@ def test_a_wrong_result_in_a_worker_is_one_line() -> None:
             dataset, num_workers=1, image_size=(6, 6), pin_memory=False, batch_sampler=[[(0, 0, 0)]]
         )
     )
-    with pytest.raises(WrongResult, match=r"^data.augment.extra returned a PIL .* 3 x 6 x 6$"):
+    with pytest.raises(WrongResult, match=r"^data.augment.extra returned PIL .* 3 x 6 x 6$"):
         next(batches)
     batches._shutdown_workers()  # the garbage collector would take five seconds for it
 

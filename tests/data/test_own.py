@@ -162,7 +162,7 @@ class Stream(IterableDataset[Any]):
         ({"test": [(DARK, 0)]}, "data has 'test', but no train"),
         ("nowhere", "nowhere does not exist"),
         (["a.jpg"], r"train\[0\] is 'a.jpg'; give \(path, label\)"),
-        ([("a.jpg", 0), ("a.jpg", 1)], r"train\[1\] lists a.jpg again; give several labels as a l"),
+        ([("a.jpg", 0), ("a.jpg", 1)], r"train\[1\] lists a.jpg again; list it once, with"),
         ([("a.jpg", None)], r"train\[0\] has the label None; a label is text, a whole number"),
         ([("a.jpg", float("nan"))], r"train\[0\] has the label nan"),
         ([("gone.jpg", 0), ("b.jpg", 1)], r"train\[0\] names 'gone.jpg', which is no file; 1 more"),

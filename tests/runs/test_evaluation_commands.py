@@ -147,7 +147,7 @@ def test_options_reach_the_data_and_the_model(
     assert (data.batch_size, data.loading) == (7, Loading(num_workers=0, on_error="skip"))
     assert (preprocess.image_size, preprocess.resize) == ((24, 16), "squash")
     assert preprocess.crop_fraction == 0.5 and data.image_size == (24, 16)
-    assert next(bench.frozen.model.parameters()).dtype == torch.float64
+    assert next(bench.frozen.extractor.model.parameters()).dtype == torch.float64
     assert bench.frozen.extractor.device == bench.frozen.solver_device == "cpu"
     assert open_with(model, "--data", photos, "--image-size", 24).data.image_size == (24, 24)
 

@@ -36,6 +36,27 @@ def test_answers_of_shuffled_batches_come_back_in_the_order_of_the_set(several: 
         assert found.top_classes.shape == (50, 5)  # so that many classes take no more memory
 
 
+def exported_logits(vit: Vit, score: float) -> None:
+    """The run is scored by its exported file; a file of other classes is refused."""
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    assert vit("export", "run", "x.onnx").status == 0
+    done = vit("test", "run", "--with", "x.onnx")
+    assert done.status == 0 and done.out.startswith("computed by ONNX Runtime")
+    assert f"val/acc1 {score:.4f}" in " ".join(done.out.split())
+    found = json.loads(vit("test", "run", "--with=x.onnx", "--json").out)
+    plain = json.loads(vit("test", "run", "--json").out)
+    assert found.pop("engine").startswith("ONNX Runtime")
+    assert found == pytest.approx(plain, abs=1e-5)
+    config = Path("run/model/config.json")
+    content = config.read_text(encoding="utf-8")
+    config.write_text(content.replace('"blue"', '"teal"'), encoding="utf-8")
+    assert vit("export", "run", "y.onnx").status == 0
+    config.write_text(content, encoding="utf-8")
+    refused = vit("test", "run", "--with", "y.onnx")
+    assert refused.status == 2 and "y.onnx has other classes than run" in refused.err
+
+
 def test_without_test_images_val_is_scored_again_and_unlabelled_photos_are_for_classify(
     vit: Vit, photos: Path
 ) -> None:
@@ -51,6 +72,7 @@ def test_without_test_images_val_is_scored_again_and_unlabelled_photos_are_for_c
     again = vit("test", "run", "--json")
     assert json.loads(again.out)["val/acc1"] == score
     assert "there are no test images: val is scored" in again.err
+    exported_logits(vit, score)
     loose = Path("loose")
     loose.mkdir()
     Image.new("RGB", (20, 20)).save(loose / "a.jpg")

@@ -211,7 +211,7 @@ def test_what_only_reads_a_run_imports_nothing_that_it_names(
 def test_a_finished_run_is_left_alone(run: Path, vit: Vit, command: tuple[str, ...]) -> None:
     before = contents(run)
     again = vit(*command, "--run_dir=whole")
-    assert again.status == 0 and "whole is finished; to train on, raise --trainer.max_" in again.out
+    assert again.status == 0 and "whole is finished; to train on, raise --epochs or" in again.out
     shown = vit("fit", "--run_dir=whole", "--json")
     assert json.loads(shown.out) == json.loads((run / "summary.json").read_text())
     assert vit("fit", "--resume", run).status == 0

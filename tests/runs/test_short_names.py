@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.command import TINY, Vit
-from vit.errors import UserError
 from vit.runs.options import Options
 from vit.runs.short_names import OTHER_WORDS, SHORT, WITHOUT_DOT, written_out
 from vit.yaml_reader import read_options
@@ -64,8 +63,6 @@ def test_a_folder_named_like_a_data_set_is_the_folder(vit: Vit) -> None:
     ("typed", "message"),
     [
         ("fit --epochs 2 --steps 3 --data digits", "--epochs 2 and --steps 3 are two limits"),
-        ("fit --lr 1 --model.optimizer.lr 2", "--lr 1 and --model.optimizer.lr 2 contradict"),
-        ("fit --trainer.max_steps=5 --epochs=3", "--epochs 3 and --trainer.max_steps 5 contradict"),
         ("fit --data photoz", "did you mean 'photos'"),
         ("fit --data.root photoz", "data folder photoz does not exist; did you mean 'photos'"),
         ("fit --data cifar", "did you mean 'cifar10' or 'cifar100'"),
@@ -131,16 +128,3 @@ def test_a_file_of_data_options_is_data(vit: Vit, photos: Path) -> None:
     Path("mine.yaml").write_text(f"root: {photos}\nbatch_size: 8\n")
     assert written_out(["--data", "mine.yaml"]) == ["--data=mine.yaml"]
     assert Options(["-c", "cifar10", "--data", "mine.yaml", *TINY]).config.data.root == str(photos)
-
-
-@pytest.mark.parametrize("length", ["--lr=1", "--epochs=1", "--steps=1"])
-def test_a_rate_or_length_is_refused_where_no_step_is_taken(
-    vit: Vit, photos: Path, length: str
-) -> None:
-    done = vit("fit", "-c", "probe", "--data", photos, length)
-    assert done.status == 2 and f"{length[:-2]} has no effect" in done.err
-
-
-def test_two_limits_are_a_mistake_in_python_too() -> None:
-    with pytest.raises(UserError, match="two limits"):
-        written_out(["--epochs=1", "--steps=1"])

@@ -29,7 +29,7 @@ class Built(NamedTuple):
 def build(args: list[str], *callbacks: Callback) -> Built:
     """Model, data and Trainer of these arguments, as `vit fit` makes them; nothing is written."""
     options = Options(args)
-    data = options.build_data()
+    data = options.data
     silent = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     listed = [*options.listed("callbacks"), *callbacks]
     trainer = build_trainer(**{**options.trainer, **silent}, callbacks=listed)

@@ -174,10 +174,10 @@ def _verify(file: WeightFile, expected: str) -> None:
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes of contiguous CPU tensors, in order of names."""
+    """SHA-256 over names, dtypes, shapes and bytes of tensors, in order of names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name]
+        tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(memory_of(tensor))
     return digest.hexdigest()

@@ -1,7 +1,7 @@
 """The commands' parser, argument types, and lists of image files."""
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
@@ -54,6 +54,20 @@ def share(text: str) -> float:
     return float(text)
 
 
+def add_engine(add: Callable[..., Any]) -> None:
+    """Adds --engine."""
+    choices = ("torch", "openvino")
+    add("--engine", choices=choices, default="torch", help="openvino: on the CPU (default torch)")
+
+
+def asked_device(options: argparse.Namespace) -> str | None:
+    """--device, and cpu for a model that an engine computes."""
+    from vit.inference.engines import is_export
+
+    elsewhere = options.engine != "torch" or is_export(options.model)
+    return options.device or ("cpu" if elsewhere else None)
+
+
 @contextmanager
 def chosen_device(name: str | None) -> Iterator[str]:
     """The device of --device, by default a GPU if there is one. UserError if it is unusable."""
@@ -67,18 +81,18 @@ def chosen_device(name: str | None) -> Iterator[str]:
         raise UserError(f"--device {device} cannot be used: {reason}") from error
 
 
-def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[Path]:
+def pictures(arguments: Iterable[str], *, arrays: bool = False) -> Iterator[str]:
     """The named files, and the pictures in the named folders; with `arrays` .npy files too."""
     from vit.data.scan import image_files
 
     for argument in arguments:
         path = Path(argument).expanduser()
         if path.is_dir():
-            yield from image_files(path, arrays=arrays)
+            yield from image_files(str(path), arrays=arrays)
         elif path.is_file():
-            yield path
+            yield str(path)
         elif inside := sorted(glob(str(path), recursive=True)):  # a pattern that was quoted
-            yield from map(Path, inside)
+            yield from inside
         else:
             raise UserError(f"no such picture or folder: {path}")
 

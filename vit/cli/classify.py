@@ -1,47 +1,149 @@
-"""`vit classify`: the most probable classes of images."""
+"""`vit classify`: the most probable classes of images, printed or written to a file."""
 
 import argparse
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vit.cli.arguments import OneLineParser, chosen_device, pictures
-from vit.console import say
+from vit.cli.arguments import (
+    OneLineParser,
+    add_engine,
+    asked_device,
+    chosen_device,
+    pictures,
+    whole_number,
+)
+from vit.console import note, say
 from vit.errors import UserError
+from vit.hardware import has_bfloat16
 
 if TYPE_CHECKING:
+    from vit.data.sources import PathList
     from vit.inference.classifier import Classifier
 
 BATCH = 32
+EPILOG = """\
+examples:
+  vit classify runs/my_photos-finetune photo.jpg more/*.jpg
+  vit classify runs/my_photos-finetune holidays/ --out answers.csv
+  vit classify MODEL /data/photos --out answers-3.parquet --shard 3/8 --features
+
+The same command continues an --out that was interrupted, after its last answer."""
 
 
 def run(args: list[str]) -> int:
-    """Prints the most probable classes of every image, and its labels if it may have several."""
-    parser = OneLineParser(
-        prog="vit classify", description="Classifies images with a trained model."
-    )
-    add = parser.add_argument
-    add("model", help="a run, a directory or file of weights, a name or an address")
-    add("images", nargs="+", help="pictures, or folders of them")
-    add("--top", type=int, default=5, help="number of classes (default 5)")
-    add("--device", help="such as cpu or cuda; default: the best")
-    add("--json", action="store_true", help="print a list of objects")
-    choices = ("error", "skip")
-    add("--on_error", choices=choices, default="error", help="for unreadable pictures")
-    options = parser.parse_args(args)
-    if options.top < 1:
-        raise UserError(f"--top {options.top} must be at least 1")
-    paths = list(pictures(options.images, arrays=True))  # before the model is loaded
-
+    """Prints or writes the most probable classes of every image, and its labels if it may have
+    several."""
+    options = _parser().parse_args(args)
+    out = None if options.out is None else Path(options.out).expanduser()
+    _check(options, out)
+    paths = _listed(options, arrays=True)  # before the model is loaded
     from vit.inference.classifier import load
 
-    classifier = load(options.model)
-    with chosen_device(options.device) as device:
+    classifier = load(options.model, engine=options.engine, precision=options.precision)
+    with chosen_device(asked_device(options)) as device:
         classifier.to(device)
-    arrays = any(path.suffix.lower() == ".npy" for path in paths)
-    if arrays and classifier.preprocess.channels is None:
-        paths = list(pictures(options.images))  # without .npy files
+    if classifier.engine is not None:
+        say(f"computed by {classifier.engine.name}")
+    elif options.precision == "bfloat16" and device == "cpu" and not has_bfloat16():
+        note("this CPU has no units for bfloat16: float32 is faster")
+    if classifier.preprocess.channels is None and any(p.lower().endswith(".npy") for p in paths):
+        paths = _listed(options)  # without .npy files
+    if out is None:
+        _print(classifier, list(paths), options)
+    else:
+        _write(classifier, paths, out, options)
+    return 0
+
+
+def _parser() -> OneLineParser:
+    parser = OneLineParser(
+        prog="vit classify",
+        description="Classifies images with a trained model.",
+        epilog=EPILOG,
+    )
+    add = parser.add_argument
+    add("model", help="a run, a file of weights or of `vit export`, a name or an address")
+    add("images", nargs="+", help="pictures, or folders of them")
+    add("--top", type=whole_number, default=5, metavar="N", help="classes (default 5)")
+    add("--device", help="such as cpu or cuda; default: the best")
+    add_engine(add)
+    precisions = ("float32", "bfloat16")
+    add("--precision", choices=precisions, default="float32", help="default float32")
+    add("--json", action="store_true", help="print a list of objects")
+    choices = ("error", "skip")
+    add("--on_error", choices=choices, help="for unreadable pictures that are printed")
+    add = parser.add_argument_group("answers in a file").add_argument
+    add("--out", metavar="X", help="X.csv, X.jsonl, or a folder X.parquet: a row per picture")
+    add("--features", action="store_true", help="a column with the head's input (.parquet)")
+    add("--shard", metavar="I/N", help="part I, from 0, of N parts of the sorted pictures")
+    add("--batch-size", type=whole_number, metavar="N", help="default 32, on a CPU 8")
+    add("--num-workers", type=int, metavar="N", help="processes that read (default: one per core)")
+    return parser
+
+
+def _check(options: argparse.Namespace, out: Path | None) -> None:
+    """Raises UserError for options that are impossible, alone or together."""
+    with_out = ("features", "shard", "batch_size", "num_workers")
+    without = ("json", "on_error")
+    for name in with_out if out is None else without:
+        if getattr(options, name) not in (None, False):
+            option = f"--{name if name == 'on_error' else name.replace('_', '-')}"
+            raise UserError(f"{option} {'needs' if out is None else 'does not go with'} --out FILE")
+    if options.num_workers is not None and options.num_workers < 0:
+        raise UserError(f"--num-workers {options.num_workers} must be at least 0")
+    if out is not None:
+        from vit.inference.answer_files import check_answer_file
+
+        check_answer_file(out, features=options.features)
+
+
+def _listed(options: argparse.Namespace, *, arrays: bool = False) -> "PathList":
+    """The pictures as they are named; with --out sorted, each once, and only those of the shard."""
+    from vit.data.sources import PathList
+
+    paths = pictures(options.images, arrays=arrays)
+    listed = PathList(paths if options.out is None else sorted(set(paths)))
+    if options.shard is None:
+        return listed
+    shard = re.fullmatch(r"(\d+)/(\d+)", options.shard)
+    part, parts = map(int, shard.groups()) if shard else (0, 0)
+    if part >= parts:
+        raise UserError(f"--shard {options.shard} is not I/N with I from 0 to N - 1, such as 0/8")
+    total = len(listed)
+    return listed.select(slice(total * part // parts, total * (part + 1) // parts))
+
+
+def _write(
+    classifier: "Classifier", paths: "PathList", out: Path, options: argparse.Namespace
+) -> None:
+    from vit.inference.answer_files import opened
+    from vit.inference.answers import answer, columns, identity
+
+    facts = {
+        "model": options.model,
+        "pictures": f"{len(paths):,} (digest {paths.digest()})",
+        "top": options.top,
+        "features": options.features,
+        "precision": options.precision,
+        "weights": identity(classifier),
+    }
+    names = columns(classifier, options.top, features=options.features)
+    with opened(out, names, facts) as file:
+        tally = answer(
+            classifier,
+            paths,
+            file,
+            top=options.top,
+            batch_size=options.batch_size,
+            num_workers=options.num_workers,
+        )
+    say(f"{out}: {tally}")
+
+
+def _print(classifier: "Classifier", paths: list[str], options: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
     try:
         for row in _answers(classifier, paths, options):
@@ -57,11 +159,10 @@ def run(args: list[str]) -> int:
             print(json.dumps(rows, indent=2, ensure_ascii=False))
     if len(rows) < len(paths):
         say(f"{len(paths) - len(rows)} of {len(paths)} pictures were skipped")
-    return 0
 
 
 def _answers(
-    classifier: "Classifier", paths: list[Path], options: argparse.Namespace
+    classifier: "Classifier", paths: list[str], options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """The answer for every picture, in order; ImageError after those before an unreadable one."""
     from vit.data.decode import ImageError, open_input
@@ -72,7 +173,7 @@ def _answers(
             try:
                 opened.append((path, open_input(path, classifier.preprocess.channels)))
             except ImageError as error:
-                if options.on_error == "error":
+                if options.on_error != "skip":
                     problem = error
                     break
                 say(f"skipped: {error}")
@@ -82,6 +183,6 @@ def _answers(
                 pairs = zip(prediction.classes, prediction.probabilities, strict=True)
                 top = [{"class": name, "probability": probability} for name, probability in pairs]
                 several = {} if prediction.labels is None else {"labels": prediction.labels}
-                yield {"image": str(path), **several, "top": top}
+                yield {"image": path, **several, "top": top}
         if problem is not None:
             raise problem

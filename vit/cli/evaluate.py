@@ -19,6 +19,7 @@ DESCRIPTION = """\
 {what}
 RUN is a run directory: its data, class names and best weights are used."""
 
+EXPORTED = "of `vit export`, .onnx or .xml: it computes the logits in place of the run's weights"
 EPILOG = """\
 and the options of `vit fit` for data and Trainer, such as --data.batch_size or --trainer.devices:
   --data.root PATH  other images: a folder per class, named as the classes of the run"""
@@ -65,6 +66,7 @@ def _parser(command: str, what: str, split: str | None, printed: str = "figures"
         default=split,
         help=f"default: {split or 'test; val without test images'}",
     )
+    parser.add_argument("--with", dest="exported", metavar="FILE", help=EXPORTED)
     parser.add_argument("--json", action="store_true", help=f"print the {printed} as JSON")
     return parser
 
@@ -87,7 +89,8 @@ def _run(parser: OneLineParser, args: list[str]) -> int:
 
     from vit.runs.evaluate import evaluate  # heavy: imports lightning
 
-    result = evaluate(folder, options.split, rest, predicting=predicting)
+    exported = None if options.exported is None else Path(options.exported).expanduser()
+    result = evaluate(folder, options.split, rest, predicting=predicting, exported=exported)
     if predicting and out is None:
         out = folder / f"predictions_{result.split}.csv"
     if is_first_process():
@@ -111,12 +114,16 @@ def _show(options: Namespace, result: Any, out: Path | None) -> None:
         per_class = class_table(classes, class_scores(predictions, len(classes), thresholds))
     if options.json:
         content: dict[str, Any] = dict(metrics)
+        if result.engine is not None:
+            content["engine"] = result.engine
         if per_class:
             content["per_class"] = per_class
         if out is not None:
             content["predictions"] = _listed(predictions, classes)
         print(json.dumps(content, indent=2))
         return
+    if result.engine is not None:
+        print(f"computed by {result.engine}")
     print(headline(result.split, metrics, predictions))
     width = max(map(len, metrics), default=0)
     for name, value in metrics.items():

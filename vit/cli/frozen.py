@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vit.cli.arguments import OneLineParser, chosen_device, data_sets
+from vit.cli.arguments import (
+    OneLineParser,
+    add_engine,
+    asked_device,
+    chosen_device,
+    data_sets,
+)
 from vit.console import note
 from vit.errors import UserError
 from vit.writing import writable
@@ -17,7 +23,9 @@ if TYPE_CHECKING:
 
 def add_model_arguments(parser: OneLineParser) -> None:
     """Adds MODEL and the options for images, computation and the cache."""
-    parser.add_argument("model", help="a run, a model directory, a weights file or a hub address")
+    parser.add_argument(
+        "model", help="a run, a model directory, a weights file, a hub address or an exported file"
+    )
     add = parser.add_argument_group("images (default: as the model was trained)").add_argument
     add("--image-size", type=int, nargs="+", metavar="N", help="pixels: one side, or height width")
     add("--resize", choices=("crop", "squash", "pad"), help="cut to the shape, stretch, or pad")
@@ -28,6 +36,7 @@ def add_model_arguments(parser: OneLineParser) -> None:
     add("--on-error", choices=choices, default="error", help="unreadable images (default error)")
     add = parser.add_argument_group("computation").add_argument
     add("--device", help="such as cpu or cuda (default: the best)")
+    add_engine(add)
     precisions = ("float32", "float64", "bfloat16")
     add("--precision", choices=precisions, default="float32", help="default float32")
     add("--cache", metavar="DIR", help="of features (default: features in the cache folder)")
@@ -88,11 +97,12 @@ def load_frozen(options: Namespace, layer: "Layer") -> "Frozen":
     cache = None if options.no_cache else cache_directory() / "features"
     if options.cache is not None and not options.no_cache:
         cache = writable(Path(options.cache).expanduser(), "--cache")
-    with chosen_device(options.device) as device:
+    with chosen_device(asked_device(options)) as device:
         return Frozen.load(
             weights_of(options.model),
             layer,
             reading,
+            engine=options.engine,
             precision=options.precision,
             device=device,
             cache=cache,

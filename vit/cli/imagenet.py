@@ -88,7 +88,7 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
 
     real = None if options.real is None else variants.read_real(options.real)
     frozen = load_frozen(options, "logits")
-    count = frozen.model.config.num_classes
+    count = frozen.num_classes
     if count != variants.NUM_CLASSES:
         raise UserError(
             f"{options.model} has {count:,} classes; these sets need ImageNet's "

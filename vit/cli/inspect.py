@@ -34,7 +34,7 @@ def run(args: list[str]) -> int:
     add("--image-size", type=pixels, metavar="N", help="pixels: 224, or 192x256 (height first)")
     add("--device", help="such as cpu or cuda (default: the best)")
     options = parser.parse_args(args)
-    paths = list(pictures(options.images))
+    paths = list(map(Path, pictures(options.images)))
     out = writable(Path(options.out).expanduser(), "--out")
 
     from vit.inspection.subject import load_subject

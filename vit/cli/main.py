@@ -42,6 +42,7 @@ COMMANDS = {
         "operations, memory and training cost of models",
     ),
     "bench": ("vit.cli.bench:run", "images per second, and the share of this machine's peak"),
+    "export": ("vit.cli.export:run", "write a model for ONNX Runtime, OpenVINO or torch.export"),
     "download": ("vit.cli.download:run", "fetch published weights"),
     "convert": ("vit.cli.convert:run", "convert weights between formats, or compare two files"),
     "doctor": ("vit.cli.doctor:run", "check this installation, as text for a report of a fault"),
@@ -60,7 +61,7 @@ SYNONYMS = {
     "val": ("validate",),
     "infer": ("classify", "predict"),
     "label": ("classify",),
-    "export": ("convert",),
+    "onnx": ("export",),
     "save": ("convert",),
     "benchmark": ("bench", "compare"),
     "flops": ("compare",),
@@ -168,9 +169,8 @@ def entry() -> NoReturn:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    # As Python does: it first ends the pools of concurrent.futures, then joins threads.
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # the reader has closed it

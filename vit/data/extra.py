@@ -38,16 +38,19 @@ def changed(extra: Change, image: Image.Image, seed: int) -> Tensor:
     shape = (3, image.height, image.width)
     with _seeded(seed):
         result = extra(image)
+    form = f"a {type(result).__name__}"
     if isinstance(result, Image.Image):
-        if result.mode in ("RGB", "L") and (3, result.height, result.width) == shape:
+        form = f"PIL {result.mode} of {result.width} x {result.height}"
+        if result.mode in ("RGB", "L") and result.size == image.size:
             return to_tensor(result.convert("RGB"))
     elif isinstance(result, Tensor | np.ndarray):
         kind = str(result.dtype).removeprefix("torch.")
+        form = f"{kind} of {' x '.join(map(str, result.shape))}"
         if kind == "uint8" and tuple(result.shape) == shape:
             # A copy, which erasing may change.
             return torch.from_numpy(np.array(np.asarray(result), order="C"))
     raise WrongResult(
-        f"data.augment.extra returned {_described(result)}; it must return an RGB PIL image of "
+        f"data.augment.extra returned {form}; it must return an RGB PIL image of "
         f"{image.width} x {image.height} pixels, or uint8 of 3 x {image.height} x {image.width}"
     )
 
@@ -79,13 +82,3 @@ def _seeded(seed: int) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-
-
-def _described(result: Any) -> str:
-    """Such as 'float32 of 3 x 32 x 32'."""
-    if isinstance(result, Image.Image):
-        return f"a PIL image of mode {result.mode} and {result.width} x {result.height} pixels"
-    if isinstance(result, Tensor | np.ndarray):
-        sizes = " x ".join(str(side) for side in result.shape)
-        return f"{str(result.dtype).removeprefix('torch.')} of {sizes or 'one number'}"
-    return f"a {type(result).__name__}"

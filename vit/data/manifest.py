@@ -200,8 +200,9 @@ class Listing:
                 names = ", ".join(SPLIT_NAMES)
                 raise self._mistake(number, f"has split {shorten(row[1])!r}; known are {names}")
             if file in files:
-                way = self.table.together.replace(SEPARATOR, self.separator)
-                raise self._mistake(number, f"lists {name} again; {way}")
+                raise self._mistake(
+                    number, f"lists {name} again; list it once, with all its labels"
+                )
             if key not in numbers_of:
                 numbers_of[key] = len(numbers_of)
                 self.labels.append(self._labels(key))

@@ -16,6 +16,7 @@ from vit.console import say
 from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_epoch, divided
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
+from vit.data.extra import check_change
 from vit.data.find import ModelClasses, check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_dataset, make_loader
 from vit.data.memory import Decoded, Fits, in_memory
@@ -105,7 +106,8 @@ class ImageData(LightningDataModule):
         preprocess = fixed.preprocess(self.image_size, channels)
         self._preprocess = preprocess if channels is None else None
         augment.check_size(self.image_size)
-        augment.check_extra(self.image_size)
+        if augment.extra is not None:
+            check_change(augment.extra, self.image_size)
         self.augment = augment
         self.sampling = sampling
         self.splitting = splits

@@ -104,8 +104,6 @@ class _Rows(Table):
     `names`: the classes by number, of a Dataset that does not name them.
     """
 
-    together = "give several labels as a list"
-
     def __init__(
         self, split: str, given: Any, *, labelled: bool, arrays: bool, names: Sequence[str] = ()
     ) -> None:

@@ -2,10 +2,9 @@
 
 import os
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 from vit.console import Meter
 from vit.errors import UserError
@@ -73,18 +72,13 @@ def scan(top: str, *, arrays: bool = False) -> list[Folder]:
     return sorted(folders.values(), key=lambda folder: folder.path)
 
 
-def image_files(folder: Path, *, arrays: bool = False) -> list[Path]:
-    """The pictures in and below a folder, sorted, without hidden ones. UserError without any."""
-    suffixes = image_extensions(arrays)
-    inside = sorted(
-        file
-        for file in folder.rglob("*")
-        if file.suffix.lower() in suffixes
-        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
-    )
-    if not inside:
+def image_files(folder: str, *, arrays: bool = False) -> Iterator[str]:
+    """Paths of the pictures in and below a folder, folder by folder. UserError without any."""
+    folders = scan(folder, arrays=arrays)
+    if not any(found.images for found in folders):
         raise UserError(f"no pictures in {folder}")
-    return inside
+    for found in folders:
+        yield from (os.path.join(folder, found.path, name) for name in found.images)
 
 
 def entries(folder: str) -> list[os.DirEntry[str]]:

@@ -67,6 +67,13 @@ class PathList:
         ends = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
         return (self._bytes[start:end] for start, end in ends)
 
+    def digest(self) -> str:
+        """BLAKE2b over the names, 16 hexadecimal digits."""
+        digest = blake2b(digest_size=8)
+        for name in self.encoded():
+            digest.update(name + b"\0")
+        return digest.hexdigest()
+
     def select(self, indices: np.ndarray | slice, root: str | None = None) -> "PathList":
         """The paths at `indices`, in that order, over the same bytes; below `root` if given."""
         view = PathList([], self.root if root is None else root)

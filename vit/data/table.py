@@ -21,9 +21,6 @@ class Table:
     UserError for a file that cannot be read, or is not of its format.
     """
 
-    together = "write several labels as a|b in one row"
-    """How an image has several labels."""
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path = os.path.abspath(os.path.expanduser(os.fspath(path)))
         self.folder = os.path.dirname(path)

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageFilter, ImageOps
 from torch import Tensor
 
-from vit.data.extra import changed, check_change
+from vit.data.extra import changed
 from vit.data.photo import Photo
 from vit.data.randaugment import MAX_MAGNITUDE, Variant, randaugment
 from vit.errors import NOT_NEGATIVE, SHARE, UserError, check_range
@@ -152,11 +152,6 @@ class TrainTransform:
                 "reflect; make it smaller"
             )
 
-    def check_extra(self, image_size: tuple[int, int]) -> None:
-        """Tries `extra` on an image of `image_size`; UserError if runs with it would differ."""
-        if self.extra is not None:
-            check_change(self.extra, image_size)
-
     def check_channels(self) -> None:
         """Raises UserError for a change that is defined for RGB images of 8 bits only."""
         off_by_name = {"randaugment": "null", "three_augment": "false", "color_jitter": "0"}
@@ -211,7 +206,6 @@ class TrainTransform:
         size = image_size
         if self.crop == "resize_random":
             assert self.resize_size is not None
-            self.check_size(image_size)
             size = self.resize_size, self.resize_size
         if isinstance(image, Photo):
             image = image.image() if self.resize_squash else image.cover(size, self.interpolation)

@@ -1,7 +1,8 @@
 """Features of the images of a split, from a frozen model, cached in a file.
 
-The file name is a hash of weights and configuration, the images in order (path, size and
-modification time of each file, or the pixels in memory), preprocessing, precision and layer.
+The file name is a hash of weights and configuration, the engine that computes them, the images in
+order (path, size and modification time of each file, or the pixels in memory), preprocessing,
+precision and layer.
 Shapes: n images, d features.
 """
 
@@ -24,8 +25,10 @@ from vit.checkpoints.writing import write_safetensors
 from vit.console import Meter, note
 from vit.data.sources import ImageSet, SplitName, images_digest
 from vit.errors import UserError
+from vit.inference.engines import Engine
 from vit.models.config import ViTConfig
-from vit.models.zoo import Model
+from vit.models.zoo import Model, ModelConfig
+from vit.preprocessing import Preprocess
 from vit.writing import atomic
 
 if TYPE_CHECKING:
@@ -56,30 +59,36 @@ class Features:
 
 
 class Extractor:
-    """Computes features by one model, which it sets to evaluation mode and to `precision`."""
+    """Computes features by one model, which it sets to evaluation mode and to `precision`, or by
+    an engine, which has its own precision."""
 
     def __init__(
         self,
-        model: Model,
+        model: "Model | Engine",
         layer: Layer,
         *,
         precision: Precision = "float32",
         device: str = "cpu",
         cache: Path | None = None,
     ) -> None:
-        config = model.config
-        if layer == "logits" and not config.num_classes:
-            raise UserError("the model has no head, so it gives no logits; use one with classes")
-        tanh = isinstance(config, ViTConfig) and config.representation_size is not None
-        # Without the tanh layer both are equal.
-        self.layer: Layer = "pooled" if layer == "pre_logits" and not tanh else layer
-        self.precision: Precision = precision
         self.device = device
         self.cache = cache
-        self.weights = ""
+        self.source: dict[str, Any] = {}
+        if isinstance(model, Engine):
+            model.check_device(device)
+            if layer == "logits" and "logits" not in model.description.outputs:
+                raise _without_head()
+            self.layer: Layer = "logits" if layer == "logits" else "pre_logits"
+            self.precision, self.engine = model.precision, model.name
+            if cache is not None:
+                self.source = {"engine": model.name, "weights": model.identity()}
+            self.model = model
+            return
+        self.layer = found_layer(model.config, layer)
+        self.precision, self.engine = precision, "torch"
         if cache is not None:
-            state = model.state_dict()
-            self.weights = fingerprint({k: v.detach().cpu().contiguous() for k, v in state.items()})
+            weights = fingerprint(model.state_dict())
+            self.source = {"weights": weights, "model": model.config.to_dict()}
         self.model = model.eval().to(device, getattr(torch, precision))
 
     def __call__(self, data: "ImageData", split: SplitName) -> Features:
@@ -109,8 +118,7 @@ class Extractor:
             {
                 "version": _VERSION,
                 "torch": torch.__version__,
-                "weights": self.weights,
-                "model": self.model.config.to_dict(),
+                **self.source,
                 "layer": self.layer,
                 "precision": self.precision,
                 "images": images_digest(images),
@@ -123,7 +131,7 @@ class Extractor:
     @torch.inference_mode()
     def _compute(self, data: "ImageData", split: SplitName) -> tuple[Tensor, Tensor]:
         """Features (n, d) and indices (n,), on the CPU."""
-        total, dtype = data.expected_images(split), getattr(torch, self.precision)
+        total = data.expected_images(split)
         values, places, done = torch.empty(0), torch.empty(total, dtype=torch.int64), 0
         with Meter(f"features of {split}", total, "img") as meter, _whole_float32():
             for images, _, indices in data.evaluation_loader(split):
@@ -132,10 +140,9 @@ class Extractor:
                 meter.advance(len(indices))
                 if not len(indices):  # a batch of unreadable images
                     continue
-                pixels = data.preprocess.normalize(images.to(self.device)).to(dtype)
-                rows = self._layer_of(pixels)
+                rows = self._rows(images, data.preprocess)
                 if not len(values):
-                    exact = torch.float64 if dtype == torch.float64 else torch.float32
+                    exact = torch.float64 if self.precision == "float64" else torch.float32
                     values = torch.empty(total, rows.shape[1], dtype=exact)
                 values[batch], places[batch] = rows.cpu(), indices
         if done + data.skipped_images(split) != total:
@@ -147,12 +154,29 @@ class Extractor:
             )
         return values[:done].contiguous(), places[:done].contiguous()
 
-    def _layer_of(self, pixels: Tensor) -> Tensor:
+    def _rows(self, images: Tensor, preprocess: Preprocess) -> Tensor:
+        """Features `b d` of images `b c h w` from the loader."""
+        if isinstance(self.model, Engine):
+            return self.model.tensors(images)["logits" if self.layer == "logits" else "features"]
+        pixels = preprocess.normalize(images.to(self.device)).to(getattr(torch, self.precision))
         if self.layer == "logits":
             return self.model(pixels)
         model: Any = self.model
         pooled = model.pool(model.features(pixels))
         return model.pre_logits(pooled) if self.layer == "pre_logits" else pooled
+
+
+def found_layer(config: ModelConfig, layer: Layer) -> Layer:
+    """The layer under one name: without the tanh layer, pre_logits is pooled. UserError for logits
+    of a model without a head."""
+    if layer == "logits" and not config.num_classes:
+        raise _without_head()
+    tanh = isinstance(config, ViTConfig) and config.representation_size is not None
+    return "pooled" if layer == "pre_logits" and not tanh else layer
+
+
+def _without_head() -> UserError:
+    return UserError("the model has no head, so it gives no logits; use one with classes")
 
 
 @contextmanager

@@ -11,7 +11,9 @@ from vit.data.module import ImageData
 from vit.data.options import Loading, Splitting
 from vit.data.sources import SplitName
 from vit.errors import UserError
-from vit.evaluation.features import Extractor, Features, Layer
+from vit.evaluation.features import Extractor, Features, Layer, found_layer
+from vit.inference.engines import Engine, EngineName, Precision, in_openvino, is_export, open_engine
+from vit.inference.graph import Graph
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess, Resize
 
@@ -30,9 +32,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A model with its preprocessing and the extractor of its features."""
+    """A model's preprocessing and the extractor of its features."""
 
-    model: Model
+    num_classes: int
     classes: list[str] | None
     preprocess: Preprocess
     extractor: Extractor
@@ -45,18 +47,31 @@ class Frozen:
         layer: Layer,
         reading: Reading,
         *,
+        engine: EngineName = "torch",
         precision: Any = "float32",
         device: str = "cpu",
         cache: Path | None = None,
     ) -> "Frozen":
-        """The model in `weights`; the other arguments as for Extractor."""
-        model, report = load_pretrained(weights, image_size=reading.image_size)
-        print_report(report)
-        preprocess = recorded_preprocess(report, model.config)
+        """The model in `weights`, which `engine` computes unless it is a file of `vit export`; the
+        other arguments as for Extractor."""
+        if is_export(weights):
+            source: Model | Engine = open_engine(weights, precision)
+            classes, preprocess = source.description.classes, source.description.preprocess
+            num_classes = len(classes or ())
+            if reading.image_size not in (None, preprocess.image_size):
+                size = "{} x {}".format(*preprocess.image_size)
+                raise UserError(f"{weights} takes images of {size} pixels only; export another")
+        else:
+            source, report = load_pretrained(weights, image_size=reading.image_size)
+            print_report(report)
+            classes, preprocess = report.classes, recorded_preprocess(report, source.config)
+            num_classes = source.config.num_classes
+            if engine == "openvino":
+                source = _in_openvino(source, layer, preprocess, precision)
         changes = {"resize": reading.resize, "crop_fraction": reading.crop_fraction}
         preprocess = preprocess.changed(**{k: v for k, v in changes.items() if v is not None})
-        extractor = Extractor(model, layer, precision=precision, device=device, cache=cache)
-        return cls(model, report.classes, preprocess, extractor, reading)
+        extractor = Extractor(source, layer, precision=precision, device=device, cache=cache)
+        return cls(num_classes, classes, preprocess, extractor, reading)
 
     @property
     def solver_device(self) -> str:
@@ -82,9 +97,22 @@ class Frozen:
         """The part of a result that describes the model."""
         return {
             "image_size": list(self.preprocess.image_size),
+            "engine": self.extractor.engine,
             "precision": self.extractor.precision,
             "features": self.extractor.layer,
         }
+
+
+def _in_openvino(
+    model: Model, layer: Layer, preprocess: Preprocess, precision: Precision
+) -> Engine:
+    found = found_layer(model.config, layer)
+    if found not in ("logits", found_layer(model.config, "pre_logits")):
+        raise UserError(
+            "these features are from before the model's tanh layer, and OpenVINO's graph has those "
+            "after it: leave --engine openvino out"
+        )
+    return in_openvino(Graph(model, preprocess), precision)
 
 
 @dataclass(frozen=True)
@@ -118,7 +146,9 @@ class Bench:
     def features(self, split: SplitName) -> Features:
         """Features of a split, with a line on stderr."""
         features = self.frozen.extractor(self.data, split)
-        how = "from the cache" if features.cached else f"computed in {features.seconds:.1f} s"
+        how = "from the cache"
+        if not features.cached:
+            how = f"computed in {features.seconds:.1f} s by {self.frozen.extractor.engine}"
         count, width = features.values.shape
         left_out = len(self.data.image_set(split)) - count
         skipped = f", {left_out} unreadable images left out" if left_out else ""

@@ -23,6 +23,15 @@ from vit.console import note
 from vit.data.decode import open_input
 from vit.data.scan import image_files
 from vit.errors import UserError, some_of
+from vit.inference.engines import (
+    Engine,
+    EngineName,
+    Precision,
+    in_openvino,
+    is_export,
+    open_engine,
+)
+from vit.inference.graph import Graph
 from vit.models.config import ViTConfig
 from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
@@ -46,6 +55,7 @@ class Classifier:
     """A model in evaluation mode with its class names and preprocessing.
 
     `thresholds`: of each class, for a model with several labels per image; 0.5 by default.
+    `engine`: computes the logits on the CPU in place of `model`, which has no weights then.
     """
 
     def __init__(
@@ -56,8 +66,10 @@ class Classifier:
         *,
         multilabel: bool = False,
         thresholds: list[float] | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.model = model.eval()
+        self.engine = engine
         self.classes = classes
         self.preprocess = preprocess
         self.multilabel = multilabel
@@ -70,11 +82,10 @@ class Classifier:
         Raises UserError if the outputs are not finite.
         """
         opened = (open_input(image, self.preprocess.channels) for image in images)
-        batch = torch.stack([self.preprocess(image) for image in opened])
-        parameter = next(self.model.parameters())
-        batch = self.preprocess.normalize(batch.to(parameter.device)).to(parameter.dtype)
-        with torch.inference_mode():
-            logits = self.model(batch).float()
+        return self.activated(self.logits(torch.stack([self.preprocess(i) for i in opened])))
+
+    def activated(self, logits: Tensor) -> Tensor:
+        """Probabilities `b k`, on the CPU. Raises UserError if the logits are not finite."""
         if not logits.isfinite().all():
             raise UserError(
                 "the model's outputs are not finite numbers, so they name nothing: its weights are "
@@ -82,59 +93,106 @@ class Classifier:
             )
         return (logits.sigmoid() if self.multilabel else logits.softmax(-1)).cpu()
 
+    def logits(self, pixels: Tensor) -> Tensor:
+        """Logits `b k` of images `b c h w` that `preprocess` has cut."""
+        return self.outputs(pixels)[0]
+
+    @torch.inference_mode()
+    def outputs(self, pixels: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Logits as `logits` gives them; with `features` the head's input `b d`, too."""
+        if self.engine is not None:
+            named = self.engine.tensors(pixels)
+            return named["logits"], named["features"] if features else None
+        parameter = next(self.model.parameters())
+        pixels = self.preprocess.normalize(pixels.to(parameter.device)).to(parameter.dtype)
+        if not features:
+            return self.model(pixels).float(), None
+        model: Any = self.model
+        tokens = model.forward_features(pixels)
+        vectors = model.forward_head(tokens, pre_logits=True)
+        return model.forward_head(tokens).float(), vectors.float()
+
     def predict(self, images: Any, top: int = 5, *, batch_size: int = 32) -> list[Prediction]:
         """The `top` classes of each image: of one, a folder, a list, or a generator of images."""
         if top < 1:
             raise UserError(f"top={top} must be at least 1")
         results, source = [], iter(_each(images, arrays=self.preprocess.channels is not None))
         while batch := list(islice(source, batch_size)):
-            scores = self.probabilities(batch)
-            values, indices = scores.topk(min(top, len(self.classes)))
-            sets = self._sets(scores)
-            rows = zip(values.tolist(), indices.tolist(), sets, strict=True)
-            for row, order, labels in rows:
-                results.append(Prediction([self.classes[i] for i in order], row, labels))
+            results += self.ranked(self.probabilities(batch), top)
         return results
+
+    def ranked(self, scores: Tensor, top: int) -> list[Prediction]:
+        """The `top` classes of each row of probabilities `b k`."""
+        predictions = []
+        for row in scores:
+            values, order = row.topk(min(top, len(self.classes)))
+            labels = None
+            if self.multilabel:
+                best = row.argsort(descending=True, stable=True)
+                labels = self._named(best[row[best] > torch.tensor(self.thresholds)[best]])
+            predictions.append(Prediction(self._named(order), values.tolist(), labels))
+        return predictions
+
+    def _named(self, indices: Tensor) -> list[str]:
+        return [self.classes[i] for i in indices.tolist()]
 
     __call__ = predict
 
     def __repr__(self) -> str:
         shown = some_of(map(repr, self.classes), 3)
-        return f"Classifier({type(self.model).__name__}, {len(self.classes):,} classes: {shown})"
-
-    def _sets(self, scores: Tensor) -> list[list[str]] | list[None]:
-        """The classes of each row of probabilities `b k` above their thresholds; or None."""
-        if not self.multilabel:
-            return [None] * len(scores)
-        above = scores > torch.tensor(self.thresholds)
-        order = scores.argsort(dim=1, descending=True, stable=True).tolist()
-        return [
-            [self.classes[i] for i in row if chosen[i]]
-            for row, chosen in zip(order, above.tolist(), strict=True)
-        ]
+        network = type(self.model).__name__ if self.engine is None else self.engine.name
+        return f"Classifier({network}, {len(self.classes):,} classes: {shown})"
 
     def to(self, device: str | torch.device) -> "Classifier":
-        """Moves the model to a device."""
+        """Moves the model to a device. UserError for an exported model, which has the CPU."""
+        if self.engine is not None:
+            self.engine.check_device(device)
         self.model.to(device)
         return self
 
 
 def _each(images: Any, *, arrays: bool) -> Iterable[Any]:
-    """The images of `Classifier.predict`; those of a folder in the order of their paths."""
+    """The images of `Classifier.predict`; those of a folder in the order of `scan`."""
     if isinstance(images, str | os.PathLike) and os.path.isdir(images):
-        return image_files(Path(images), arrays=arrays)
+        return image_files(os.fspath(images), arrays=arrays)
     if isinstance(images, list | tuple) or hasattr(images, "__next__"):
         return images  # pyright: ignore[reportReturnType]
     return [images]
 
 
-def load(path: str | Path) -> Classifier:
+def load(
+    path: str | Path, *, engine: EngineName = "torch", precision: Precision = "float32"
+) -> Classifier:
     """Loads a classifier; assumptions about weights of other packages are printed to stderr.
 
-    `path`: a run or model directory, weights of any format that `load_pretrained` reads, a name of
-    published weights (`vit models --weights`), or an address hf://org/repo, gs:// or https://.
+    Args:
+        path: A run or model directory, weights of any format that `load_pretrained` reads, a name
+            of published weights (`vit models --weights`), an address hf://org/repo, gs:// or
+            https://, or a file of `vit export`, which its own runtime computes.
+        engine: openvino computes the weights on the CPU in place of PyTorch.
+        precision: Of the products.
+
     Raises UserError for weights without classes, trained head or preprocessing, and for damage.
     """
+    if is_export(path):
+        runtime = open_engine(path, precision)
+        about = runtime.description
+        if about.classes is None:
+            raise UserError(f"{path} is an encoder without classes; export a model with a head")
+        several = {"multilabel": about.multilabel, "thresholds": about.thresholds}
+        empty = nn.Identity()
+        return Classifier(empty, about.classes, about.preprocess, **several, engine=runtime)
+    classifier = _from_weights(path)
+    if engine == "torch":
+        classifier.model.to(getattr(torch, precision))
+        return classifier
+    network: Any = classifier.model
+    classifier.engine = in_openvino(Graph(network, classifier.preprocess), precision)
+    classifier.model = nn.Identity()
+    return classifier
+
+
+def _from_weights(path: str | Path) -> Classifier:
     row = published.named(path)
     if row is not None and not row.outputs:
         raise _without_classes(row.name)

@@ -40,8 +40,9 @@ def transforms(model: nn.Module | Classifier, **changes: Any) -> ImageTransform:
             raise UserError(f"transforms takes a model of this package, not {type(model).__name__}")
         if recorded == {} and not {"mean", "std"} <= set(changes):
             raise UserError(
-                "these weights do not record their normalisation: give mean and std, such as "
-                "vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
+                "these weights do not record their normalisation: put the config.json (timm) or "
+                "preprocessor_config.json (Hugging Face) beside them, or give mean and std, such "
+                "as vit.transforms(model, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))"
             )
         preprocess = Preprocess.from_dict(recorded) if recorded else Preprocess.for_model(config)
     return ImageTransform(preprocess.changed(**changes))

@@ -245,6 +245,17 @@ class VisionTransformer(TimmNames, nn.Module):
         return torch.cat([slots, resize_grid(patches, config.grid, grid, config.pos_resize)], dim=1)
 
     @torch.no_grad()
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+        """Resamples the position table for another image size, in place; timm's name."""
+        config = replace(self.config, image_size=img_size)
+        positions = self._positions(config.grid)
+        if self.pos_embed is None:
+            self.fixed_positions = positions
+        elif positions is not None:
+            self.pos_embed = nn.Parameter(positions, self.pos_embed.requires_grad)
+        self.config = config
+
+    @torch.no_grad()
     def init_weights(self) -> None:
         """As in vit_jax/models_vit.py; registers as in DINOv2, distillation token as in DeiT."""
         self.patch_embed.init_weights()

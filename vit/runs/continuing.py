@@ -1,6 +1,5 @@
 """Checks that a checkpoint fits the run that is to resume from it."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -19,21 +18,30 @@ def check_continues(run: RunDirectory, model: Module, data: ImageData, trainer: 
     saved = run.saved
     if saved is None:  # a new run, or not the first process
         return
+    about, digests = saved["vit"], saved[type(data).__qualname__]["splits"]
     per_step = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
-    config, state = model.model.config.to_dict(), model.state_dict()
-    now = _facts(model.classes, config, per_step, data.digests, state)
-    about, position = saved["vit"], saved[type(data).__qualname__]
-    before = _facts(
-        about["classes"],
-        {name: about["config"].get(name) for name in config},
-        saved["run"].get("global_batch", per_step),
-        position["splits"],
-        saved["state_dict"],
+    config = {n: v for n, v in model.model.config.to_dict().items() if n not in FREE}
+    shapes, before = (
+        {name: tuple(value.shape) for name, value in state.items()}
+        for state in (model.state_dict(), saved["state_dict"])
     )
+    facts: dict[str, tuple[Any, Any]] = {
+        "classes": (about["classes"], model.classes),
+        **{f"model.architecture.{n}": (about["config"].get(n), v) for n, v in config.items()},
+        "images per step (batch_size x processes x accumulation)": (
+            saved["run"].get("global_batch", per_step),
+            per_step,
+        ),
+        **{
+            f"digest of the images and labels of {split}": (digests.get(split), digest)
+            for split, digest in data.digests.items()
+        },
+        **{f"shape of {name}": (before.get(name), shape) for name, shape in shapes.items()},
+    }
     differing = [
-        f"{name} was {shorten(str(before.get(name)))}, is {shorten(str(value))}"
-        for name, value in now.items()
-        if before.get(name) != value
+        f"{name} was {shorten(str(then))}, is {shorten(str(now))}"
+        for name, (then, now) in facts.items()
+        if then != now
     ]
     if differing:
         raise UserError(
@@ -41,21 +49,3 @@ def check_continues(run: RunDirectory, model: Module, data: ImageData, trainer: 
             f"the images of that run, or start a new one from its weights: --model.pretrained "
             f"{run.checkpoint}"
         )
-
-
-def _facts(
-    classes: list[str] | None,
-    config: Mapping[str, Any],
-    per_step: int,
-    digests: Mapping[str, str],
-    state: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Facts that must be the same, by their names in the message."""
-    architecture = {n: list(v) if isinstance(v, tuple) else v for n, v in config.items()}
-    return {
-        "classes": classes,
-        **{f"model.architecture.{n}": v for n, v in architecture.items() if n not in FREE},
-        "images per step (batch_size x processes x accumulation)": per_step,
-        **{f"digest of the images and labels of {split}": d for split, d in digests.items()},
-        **{f"shape of {name}": tuple(value.shape) for name, value in state.items()},
-    }

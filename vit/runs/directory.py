@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from vit.checkpoints.archives import BEST, LAST, read_checkpoint
 from vit.console import is_first_process, note
 from vit.errors import UserError, some_of
 from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
-from vit.runs.mistakes import flat
+from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
 from vit.runs.processes import HANDED_DOWN, decided_by_first
 from vit.writing import is_temporary, remove_orphans, write_json, write_text
@@ -75,7 +75,8 @@ class RunDirectory:
         if not is_first_process():
             return
         if (self.folder / SUMMARY).is_file():
-            write_summary(self.folder, {**read_summary(self.folder), "finished": False})
+            summary = {**read_summary(self.folder), "finished": False}
+            write_json(self.folder / SUMMARY, summary)
         write_text(self.folder / CONFIG, HEADER + options.recorded_text())
 
 
@@ -92,21 +93,9 @@ def find_checkpoint(run: Path) -> Path:
     return files[-1]
 
 
-def write_summary(run: Path, content: dict[str, Any]) -> None:
-    """Writes summary.json."""
-    write_json(run / SUMMARY, content)
-
-
 def recorded_options(run: Path) -> dict[str, Any]:
     """Content of a run's config.yaml; empty without one."""
     return read_options(run / CONFIG) if is_run(run) else {}
-
-
-def differences(options: Options, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Option -> (value before, value now), for those that differ."""
-    then, now = dict(flat(before)), dict(flat(options.recorded()))
-    names = [*now, *(name for name in then if name not in now)]
-    return {n: (then.get(n), now.get(n)) for n in names if then.get(n) != now.get(n)}
 
 
 def run_name(options: Options) -> str:
@@ -158,14 +147,14 @@ class _First:
         if resume == "never" or not (files or finished):
             return decision
         before = recorded_options(source)
-        differing = differences(options, before) if before else {}
+        differing = differences(before, options.recorded()) if before else {}
         if finished and source == folder:
             decision["finished"] = "final_split" not in differing
             if not differing:
                 return decision
             if not (files and differing.keys() <= LIMITS):
                 raise UserError(
-                    f"{folder} holds a finished run with other options: {_listed(differing)}; "
+                    f"{folder} holds a finished run with other options: {listed(differing)}; "
                     f"give the options of that run, or choose another --run_dir"
                 )
         checkpoint, self.saved = _whole(files)
@@ -190,7 +179,7 @@ class _First:
             earlier.append(folder)
         for other in reversed(earlier):
             unfinished = checkpoints(other) and read_summary(other).get("finished") is not True
-            if unfinished and not differences(options, recorded_options(other)):
+            if unfinished and not differences(recorded_options(other), options.recorded()):
                 how = options.objects.continuing(other)
                 note(f"{other} is an unfinished run with these options; {how}")
                 break
@@ -283,21 +272,16 @@ def _check_options(source: Path, differing: dict[str, tuple[Any, Any]]) -> dict[
     }
     if fixed:
         raise UserError(
-            f"{source} cannot be resumed with other values of {_listed(fixed)}; give those of the "
+            f"{source} cannot be resumed with other values of {listed(fixed)}; give those of the "
             f"run, or start a new one from its weights: --model.pretrained {source}"
         )
     optimizer = {n: v for n, v in differing.items() if n.startswith("model.optimizer.")}
     others = {n: v for n, v in differing.items() if n not in optimizer}
     if others:
-        note(f"options that differ from {source / CONFIG}: {_listed(others)}")
+        note(f"options that differ from {source / CONFIG}: {listed(others)}")
     for name, (before, now) in optimizer.items():
         note(f"{name}={now} has no effect: the checkpoint keeps {before}")
     return {name: before for name, (before, _) in optimizer.items()}
-
-
-def _listed(differing: dict[str, tuple[Any, Any]]) -> str:
-    parts = (f"{name} (was {before}, is {now})" for name, (before, now) in differing.items())
-    return some_of(parts, 8)
 
 
 def _whole(files: list[Path]) -> tuple[Path, dict[str, Any]]:

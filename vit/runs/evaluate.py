@@ -18,8 +18,10 @@ from vit.checkpoints.archives import read_checkpoint
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import note
 from vit.data.module import ImageData
+from vit.data.sampler import evaluated
 from vit.data.sources import SplitName
 from vit.errors import UserError
+from vit.inference.engines import Engine, open_engine
 from vit.reports.predictions import Predictions
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
 from vit.runs.mistakes import explained
@@ -41,6 +43,8 @@ TRAINER = (
     "accelerator benchmark deterministic devices limit_test_batches limit_val_batches num_nodes "
     "precision"
 ).split()
+ON_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.precision=32-true"]
+"""Of an exported model."""
 
 
 @dataclass
@@ -53,10 +57,17 @@ class Evaluation:
     metrics: dict[str, float]
     predictions: Predictions | None
     """None without labels, or if no image could be read."""
+    engine: str | None = None
+    """That computed the logits, if it was not PyTorch."""
 
 
 def evaluate(
-    run: Path, split: SplitName | None, args: list[str], *, predicting: bool = False
+    run: Path,
+    split: SplitName | None,
+    args: list[str],
+    *,
+    predicting: bool = False,
+    exported: Path | None = None,
 ) -> Evaluation:
     """Scores the best weights of a run; every process calls it.
 
@@ -65,7 +76,12 @@ def evaluate(
         split: Of the run's data, or of data.root. By default test, or val where there is no test.
         args: Options of the data and the Trainer that replace those of the run.
         predicting: Predictions are needed: UserError for a run without labels.
+        exported: A file of `vit export` that computes the logits, on the CPU in one process unless
+            `args` say otherwise.
     """
+    engine = None if exported is None else open_engine(exported)
+    if engine is not None:
+        args = [*ON_CPU, *args]
     quiet_lightning()
     if not is_run(run):
         raise UserError(f"{run} is not a run directory: it has no config.yaml of a run")
@@ -76,6 +92,9 @@ def evaluate(
             f"{run} was trained without labels and names no classes; fit a head to it first: "
             f"vit fit -c probe --data.root LABELLED --model.pretrained {shlex.quote(str(run))}"
         )
+    other = any(arg.startswith("--data.root") for arg in args)
+    if not other:
+        check_given(recorded.get("own"), "images")
     built = _options(recorded, args)
     other = any(arg.startswith("--data.root") for arg in args)
     if other and _same_place(recorded["data"].get("root"), built.data.root):
@@ -87,14 +106,12 @@ def evaluate(
     if not (weights / "config.json").is_file():
         weights = find_checkpoint(run)  # an unfinished run
     info = inspect_pretrained(str(weights))
-    data = ImageData(**built.data).read_as(labelled=module_class.labelled)
-    if other:
-        # Other images: labelled by the run's classes, however many of them are there.
-        data.read_as(
-            labelled=module_class.labelled,
-            classes=info.classes or [],
-            multilabel=info.extra.get("multilabel", False),
-        )
+    data = ImageData(**built.data).read_as(
+        labelled=module_class.labelled,
+        # Other images are labelled by the run's classes, however many of them are there.
+        classes=(info.classes or []) if other else None,
+        multilabel=info.extra.get("multilabel", False),
+    )
     _check_images(run, data, predicting=predicting)
     if split is None:
         split = "val" if data.splits.test is None and data.splits.val is not None else "test"
@@ -114,6 +131,9 @@ def evaluate(
         recorded["model"],
         lambda: read_checkpoint(find_checkpoint(run))["state_dict"],
     )
+    if engine is not None:
+        _check_same(engine, model, str(exported), run)
+        model.model.forward = engine.logits
     alive = ChildrenAlive()
     bar = [] if built.trainer.enable_progress_bar is False else [RunProgress()]
     trainer = build_trainer(
@@ -125,7 +145,32 @@ def evaluate(
     limit_threads_of(trainer, model, data)
     with ending_together(trainer, alive):
         metrics, predictions = score(trainer, model, data, split)
-    return Evaluation(data, model, split, metrics, predictions)
+    return Evaluation(data, model, split, metrics, predictions, engine and engine.name)
+
+
+def _check_same(engine: Engine, model: Module, exported: str, run: Path) -> None:
+    """UserError for an exported model of another purpose than the run's."""
+    ours = {"classes": model.classes, "preprocess": model.preprocess}
+    ours["multilabel"] = model.extra()["multilabel"]
+    other = [name for name in ours if getattr(engine.description, name) != ours[name]]
+    if other:
+        raise UserError(
+            f"{exported} has other {', '.join(other)} than {run}; score the run that it is of"
+        )
+
+
+def held_out_images(run: Path, count: int) -> list[Any]:
+    """At most so many images drawn of val, or else of test; [] if the data is gone."""
+    recorded = recorded_options(run)
+    try:
+        data = ImageData(**_options(recorded, []).data)
+        images = data.splits.val or data.splits.test
+    except UserError as error:
+        note(f"the images of {run} are not used: {error}")
+        return []
+    if images is None:
+        return []
+    return [images.items[place] for place in evaluated(len(images), count, data.seed)]
 
 
 def _same_place(recorded: str | None, given: str | None) -> bool:
@@ -152,8 +197,8 @@ def _options(recorded: Mapping[str, Any], args: list[str]) -> Namespace:
     parser.add_class_arguments(Trainer, "trainer", skip=set(unused), **settings)
     parser.add_class_arguments(ImageData, "data", skip={"own"}, **settings)
     # An accelerator may be named as a class.
-    kept = (item for item in recorded["trainer"].items() if not isinstance(item[1], dict))
-    trainer = {name: value for name, value in kept if name in TRAINER}
+    kept = {name: recorded["trainer"].get(name) for name in TRAINER}
+    trainer = {name: value for name, value in kept.items() if not isinstance(value, dict)}
     # The seed of the splits follows from that of the run, and is not recorded itself.
     splits = {**(recorded["data"].get("splits") or {}), "seed": recorded["seed_everything"]}
     data = {**recorded["data"], "global_batch": None, "splits": splits}

@@ -19,13 +19,15 @@ from vit.inspection.glance import glances
 from vit.reports.closing import closing, headline
 from vit.reports.pretraining import Examples, write_pretraining
 from vit.reports.results import write_results
-from vit.runs.directory import RunDirectory, write_summary
+from vit.runs.directory import RunDirectory
+from vit.runs.files import SUMMARY
 from vit.runs.options import Module, Options
 from vit.runs.scoring import finite, score, thresholds_of
 from vit.training.budget import batches_per_epoch, time_limit
 from vit.training.callbacks import FineTuneBySize
 from vit.training.lora import merge_lora
 from vit.training.saving import BestCheckpoint
+from vit.writing import write_json
 
 
 def clocks() -> tuple[float, float]:
@@ -63,7 +65,7 @@ def finish(
         return
     summary["metrics"] |= metrics
     _write_model(run, options, model, data, summary)
-    write_summary(run.folder, summary)
+    write_json(run.folder / SUMMARY, summary)
     if predictions is not None:
         write_results(
             run.folder,
@@ -78,7 +80,7 @@ def finish(
         examples = model.examples(data, split) if metrics else None
         pictures = None if examples is None else Examples(**examples)
         write_pretraining(run.folder, split, pictures)
-    write_summary(run.folder, {**summary, "finished": True})
+    write_json(run.folder / SUMMARY, {**summary, "finished": True})
     first = data.splits.train.items[0]
     run.closing = closing(
         run.folder,

@@ -35,9 +35,9 @@ def fit(options: Options) -> RunDirectory:
     """
     with RunDirectory.open(options) as run:
         if run.finished and run.checkpoint is None:
-            run.closing = f"{run.folder} is finished; to train on, raise {_limit(options)}"
+            run.closing = f"{run.folder} is finished; to train on, raise --epochs or --steps"
             return run
-        data = options.build_data()
+        data = options.data
         model = options.build_model(data)
         recipe, alive = options.listed("callbacks"), ChildrenAlive()
         wanted = options.trainer["enable_progress_bar"] is not False
@@ -90,13 +90,6 @@ def fit(options: Options) -> RunDirectory:
             run.begin(options)  # also where nothing was left to train
             finish(run, options, trainer, model, data, began)
     return run
-
-
-def _limit(options: Options) -> str:
-    """The option that limits a run, by its options."""
-    trainer = options.trainer
-    names = [n for n in ("max_time", "max_steps", "max_epochs") if trainer[n] not in (None, -1)]
-    return f"--trainer.{names[0] if names else 'max_steps'}"
 
 
 @contextmanager

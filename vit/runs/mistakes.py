@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser
 
-from vit.errors import MESSAGE, UserError, did_you_mean, shorten, user_error_in
+from vit.errors import MESSAGE, UserError, did_you_mean, shorten, some_of, user_error_in
 from vit.training.network_training import OF_DATA
 from vit.yaml_reader import read_options
 
@@ -21,6 +21,17 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted name -> (value before, value now), for options that differ."""
+    then, new = dict(flat(before)), dict(flat(now))
+    return {n: (then.get(n), new.get(n)) for n in new | then if then.get(n) != new.get(n)}
+
+
+def listed(differing: Mapping[str, tuple[Any, Any]]) -> str:
+    """Such as 'data.augment.flip (was True, is False)'."""
+    return some_of((f"{n} (was {was}, is {now})" for n, (was, now) in differing.items()), 8)
 
 
 def _options_of(kind: type, prefix: str) -> Iterator[str]:

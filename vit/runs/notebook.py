@@ -74,7 +74,8 @@ def fit(
     from vit.runs.fit import fit as fit_by  # heavy: imports lightning
 
     with signals.handled():
-        run = fit_by(_options(recipe, data, val, test, callbacks, augment, **options))
+        own = {"val": val, "test": test, "callbacks": callbacks, "augment": augment}
+        run = fit_by(_options(recipe, data, **own, **options))
     print(run.closing)
     return Run(run.folder)
 
@@ -83,25 +84,20 @@ def from_recipe(
     recipe: str | Path | Sequence[str | Path], *, data: Any = None, **options: Any
 ) -> "tuple[NetworkTraining[Any, Any], ImageData]":
     """The LightningModule and the data module of `fit`, with its arguments, for your own loop."""
-    options_of_run = _options(recipe, data, **options)
-    images = options_of_run.build_data()
-    return options_of_run.build_model(images), images
+    run = _options(recipe, data, **options)
+    return run.build_model(run.data), run.data
 
 
 def _options(
-    recipe: str | Path | Sequence[str | Path] | None,
-    data: Any,
-    val: Any = None,
-    test: Any = None,
-    callbacks: "Sequence[Callback]" = (),
-    augment: Callable[..., Any] | None = None,
-    **options: Any,
+    recipe: str | Path | Sequence[str | Path] | None, data: Any, **options: Any
 ) -> "Options":
+    """The options of a run, of all that a caller of `fit` gives."""
     from vit.runs.mistakes import flat  # heavy: imports lightning
     from vit.runs.objects import Objects, own_images
     from vit.runs.options import Options
 
-    images = own_images(data, val, test)
+    images = own_images(data, options.pop("val", None), options.pop("test", None))
+    callbacks, augment = tuple(options.pop("callbacks", ())), options.pop("augment", None)
     if images is None and data is not None:
         options = {"data": data, **options}
     recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
@@ -109,5 +105,4 @@ def _options(
     for name, value in flat(options):
         text = value if isinstance(value, str | Path) else json.dumps(value)  # JSON is YAML
         arguments.append(f"--{name}={text}")
-    objects = Objects(images=images, callbacks=tuple(callbacks), augment=augment)
-    return Options(arguments, objects)
+    return Options(arguments, Objects(images=images, callbacks=callbacks, augment=augment))

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 
 from vit.data.module import ImageData
 from vit.data.own import OwnImages
-from vit.data.sources import EVALUATION_ORDER, SPLIT_NAMES
+from vit.data.sources import SPLIT_NAMES
 from vit.errors import UserError, some_of
 
 
@@ -31,18 +31,15 @@ class Objects:
         return bool(self.images or self.callbacks or self.augment)
 
     def described(self, data: ImageData) -> dict[str, Any]:
-        """The section `own` of config.yaml: classes, counts and digests of images, and names."""
-        section: dict[str, Any] = {}
-        if self.images is not None:
-            splits = {name: data.splits.get(name) for name in EVALUATION_ORDER}
-            section["classes"] = data.classes
-            section["images"] = {name: len(images or ()) for name, images in splits.items()}
-            section["digests"] = data.digests
-        if self.callbacks:
-            section["callbacks"] = [_name(type(callback)) for callback in self.callbacks]
-        if self.augment is not None:
-            section["augment"] = _name(self.augment)
-        return section
+        """The section `own` of config.yaml: classes, counts and digests of the images, and names of
+        the others."""
+        images = {"classes": data.classes, "counts": data.counts, "digests": data.digests}
+        section = {
+            "images": self.images and images,
+            "callbacks": [_name(type(callback)) for callback in self.callbacks],
+            "augment": self.augment and _name(self.augment),
+        }
+        return {name: value for name, value in section.items() if value}
 
     def continuing(self, folder: Path) -> str:
         """How the run in `folder` is continued."""
@@ -69,12 +66,11 @@ def own_images(data: Any, val: Any, test: Any) -> OwnImages | None:
     return OwnImages(data, val, test)
 
 
-def check_given(section: Mapping[str, Any] | None, names: str) -> None:
+def check_given(section: Mapping[str, Any] | None, *names: str) -> None:
     """UserError if config.yaml describes objects (under one of `names`) that are not given."""
-    missing = [name for name in names.split() if name in (section or {})]
+    missing = [name for name in names if name in (section or {})]
     if missing:
-        what = some_of("images" if name == "digests" else name for name in missing)
         raise UserError(
-            f"the run has {what} from Python, which its directory does not hold: repeat the call "
-            "of vit.fit with its run_dir, or give other images (--data FOLDER)"
+            f"the run has {some_of(missing)} from Python, which its directory does not hold: "
+            "repeat the call of vit.fit with its run_dir, or give other images (--data FOLDER)"
         )

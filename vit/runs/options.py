@@ -147,12 +147,6 @@ class Options(LightningCLI):
         check_arguments(config.trainer)
         data = config.data  # checked before weights are fetched
         self._check_source()
-        both = {"--data.dataset", "--data.root"} <= _names_of(self.args)
-        if both and data.dataset is not None and data.root is not None:
-            raise UserError(
-                f"data.dataset={data.dataset} and data.root={data.root} are two sets of images; "
-                "give one"
-            )
         asked_sizes(None if data.batch_size == "auto" else data.batch_size, data.global_batch)
         if config.model.name is not None and "." not in config.model.name:  # no published weights
             model_config(config.model.name)
@@ -175,17 +169,19 @@ class Options(LightningCLI):
         build_trainer(**{name: built.trainer[name] for name in names}, logger=False)
 
     def _check_source(self) -> None:
-        """UserError without images, or without those that the run was made with."""
-        data = self.config.data
-        named = {"--data.root", "--data.dataset"} & _names_of(self.args)
-        if self.objects.images is not None:
-            if named:
-                raise UserError(f"data and {min(named)[2:]} are two sets of images; give one")
-            data.dataset = data.root = None
-            return
+        """UserError without images, with two sets, or without those that the run was made with."""
+        data, own, typed = self.config.data, self.objects.images, _names_of(self.args)
+        named = [name for name in ("dataset", "root") if f"--data.{name}" in typed]
         if not self.objects and not named:
-            check_given(self.config.own, "digests callbacks augment")
-        check_source(data.dataset, data.root)
+            check_given(self.config.own, "images", "callbacks", "augment")
+        if own is None:
+            check_source(data.dataset, data.root)
+        sets = [f"data.{name}={data[name]}" for name in named if data[name] is not None]
+        sets += [] if own is None else ["data"]
+        if len(sets) > 1:
+            raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
+        if own is not None:
+            data.dataset = data.root = None
 
     def instantiate_classes(self) -> None:
         """Builds the values of the options, so that wrong ones are found before data is read."""
@@ -195,13 +191,10 @@ class Options(LightningCLI):
             self._built.data.augment = augment
 
     @cached_property
-    def _data(self) -> ImageData:
+    def data(self) -> ImageData:
+        """The data module; its images are found at first use."""
         data = ImageData(**self._built.data, own=self.objects.images)
         return data.read_as(labelled=self.module_class.labelled)
-
-    def build_data(self) -> ImageData:
-        """Data module; its images are found at first use."""
-        return self._data
 
     def build_model(self, data: ImageData) -> Module:
         """Module with the classes, image size and preprocessing of the data."""
@@ -250,9 +243,9 @@ class Options(LightningCLI):
             place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
             if place and os.path.exists(place):  # not a name or the address of a hub
                 group[name] = place  # so that the run can be scored from any directory
-        text = self.parser.dump(config, skip_unset=False)
+        text = self.parser.dump(config, skip_unset=False)  # without a hidden option
         if self.objects:
-            text += f"own: {json.dumps(self.objects.described(self._data))}\n"  # JSON is YAML
+            text += f"own: {json.dumps(self.objects.described(self.data))}\n"  # JSON is YAML
         return text
 
     def recorded(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from lightning.pytorch.callbacks import Callback
 from vit.console import is_first_process
 from vit.data.module import ImageData
 from vit.errors import UserError, some_of
-from vit.runs.mistakes import flat
+from vit.runs.mistakes import differences
 from vit.runs.options import Options
 from vit.signals import deferred
 from vit.training.lightning_internals import take_children
@@ -124,18 +124,16 @@ class SameOptions(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.world_size == 1 or stage != "fit":
             return
-        options = dict(flat({**self._options.recorded(), "images": self._data.digests}))
+        options = {**self._options.recorded(), "images": self._data.digests}
         every: list[Any] = [None] * trainer.world_size
         dist.all_gather_object(every, options)
         for rank, others in enumerate(every):
-            names = options.keys() | others.keys()
-            differing = [n for n in sorted(names) if options.get(n) != others.get(n)]
-            if differing:
-                name, mine = differing[0], trainer.global_rank
-                values = f"{name} is {others.get(name)} and {options.get(name)}"
+            if differing := differences(others, options):
+                name, (theirs, ours) = next(iter(differing.items()))
                 raise UserError(
-                    f"rank {rank} and rank {mine} differ in {some_of(differing, 5)} ({values}); "
-                    "give all processes the same command and the same images"
+                    f"rank {rank} and rank {trainer.global_rank} differ in {some_of(differing, 5)} "
+                    f"({name} is {theirs} and {ours}); give all processes the same command and "
+                    "the same images"
                 )
 
 

@@ -5,8 +5,6 @@ Imports nothing heavy: a mistake in a name, a recipe or a folder is reported at 
 """
 
 import re
-from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 
 from vit.errors import UserError, did_you_mean, no_folder
@@ -31,7 +29,7 @@ OTHER_LIMIT = {"epochs": "trainer.max_steps", "steps": "trainer.max_epochs"}
 WITHOUT_DOT = (
     *("config", "final_split", "help", "help_all", "json", "model", "out", "patience"),
     *("print_config", "resume", "run_dir", "save_every", "seed_everything", "split"),
-    *("spreadsheet", "task", "trainer"),
+    *("spreadsheet", "task", "trainer", "with"),
 )
 """Other options without a dot."""
 OTHER_WORDS = {
@@ -55,12 +53,10 @@ def written_out(args: list[str]) -> list[str]:
     """The arguments of a run with the long names of its options.
 
     `-` in the name of an option becomes `_`. UserError for an unknown name without a dot, for a
-    recipe or folder that does not exist, for limits in epochs and in steps together, and for a
-    short name beside a long one of another value.
+    recipe or folder that does not exist, and for limits in epochs and in steps together.
     """
     long: list[str] = []
     typed: dict[str, str] = {}
-    short: dict[str, str] = {}
     words = iter(args)
     for word in words:
         name, equals, value = word.partition("=")
@@ -76,26 +72,12 @@ def written_out(args: list[str]) -> list[str]:
         typed[option] = value if equals else next(words, "")
         if (not typed[option] and option != "data.root") or typed[option].startswith("--"):
             raise UserError(f"{name} needs a value")
-        written = _long(option, typed[option])
-        long += written
-        if option in SHORT:
-            short |= dict.fromkeys(written, f"{name} {typed[option]}")
+        long += _long(option, typed[option])
     if OTHER_LIMIT.keys() <= typed.keys():
         raise UserError(
             f"--epochs {typed['epochs']} and --steps {typed['steps']} are two limits; give one"
         )
-    _check_agreement(long, short)
     return long
-
-
-def _check_agreement(long: list[str], short: Mapping[str, str]) -> None:
-    """UserError for a long name of another value than a short one, whose words `short` maps."""
-    typed = {word.partition("=")[0]: short_name for word, short_name in short.items()}
-    for word, following in pairwise([*long, ""]):
-        name, equals, value = word.partition("=")
-        value = value if equals else following
-        if name in typed and f"{name}={value}" not in short:
-            raise UserError(f"{typed[name]} and {name} {value} contradict each other; give one")
 
 
 def _underscored(option: str) -> str:

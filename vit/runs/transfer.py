@@ -24,11 +24,11 @@ import torch.distributed as dist
 from vit.console import note, say
 from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
 from vit.data.sources import PathList, Splits
-from vit.errors import UserError, some_of
+from vit.errors import UserError
 from vit.hardware import hardware, versions
 from vit.runs.directory import read_summary
 from vit.runs.fit import fit
-from vit.runs.mistakes import flat
+from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
 from vit.runs.transfer_table import Row, Trial, to_json, to_markdown
 from vit.writing import writable, write_json, write_text
@@ -147,7 +147,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     options = Options(plan.arguments(early, search, early.lr_grid[0], seed=0))
     if not options.module_class.labelled:
         raise UserError(f"{plan.recipe} trains without labels; choose a --recipe that classifies")
-    data = options.build_data()
+    data = options.data
     options.build_model(data)
     splits = data.splits
     if splits.test is None:
@@ -208,18 +208,12 @@ def _listed(splits: Splits, val: str) -> str:
 
 def _check_plan(path: Path, plan: dict[str, dict[str, Any]]) -> None:
     """Writes the plan, or compares it: UserError if `path` was written for other runs."""
-    now = dict(flat(json.loads(json.dumps(plan))))  # as it is read back
     if not path.is_file():
         write_json(path, plan)
-    before = dict(flat(json.loads(path.read_text(encoding="utf-8"))))
-    changed = [
-        f"{name} (was {before.get(name)}, is {now.get(name)})"
-        for name in {**before, **now}
-        if before.get(name) != now.get(name)
-    ]
-    if changed:
+    before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(plan))
+    if changed := differences(before, now):
         raise UserError(
-            f"{path.parent} was started with other options or images: {some_of(changed, 3)}; "
+            f"{path.parent} was started with other options or images: {listed(changed)}; "
             "choose another --out, or the same options"
         )
 

@@ -1,0 +1,84 @@
+"""benchmarks/engines.py at the smallest size, folder_speed.py, and their tables on a page."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.benchmarks.conftest import Load
+from vit import ViTConfig
+
+TINY = ViTConfig(
+    image_size=16, patch_size=8, num_classes=5, width=16, depth=2, mlp_dim=32, num_heads=2,
+    activation="gelu", layer_scale=1e-5,
+)  # fmt: skip
+
+
+def test_engines_have_one_row_each_and_a_table(
+    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("timm")
+    pytest.importorskip("openvino")
+    for name in ("onnxruntime", "nncf"):  # as without them
+        monkeypatch.setitem(sys.modules, name, None)
+    engines, page = load_benchmark("engines"), load_benchmark("speed_page")
+    monkeypatch.setattr(engines, "configuration", lambda name: TINY)
+    monkeypatch.setattr(engines, "SHORTEST", 0.0)
+    monkeypatch.setattr(engines, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(engines, "compiled", lambda model: model)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    file = tmp_path / "some.json"
+    for model, budget in (("slow", "0"), ("tiny", "900")):  # rows of the first model stay
+        arguments = ["--models", model, "--batch-sizes", "2", "--rounds", "2", "--budget", budget]
+        monkeypatch.setattr(sys, "argv", ["engines.py", *arguments, "--results", str(file)])
+        engines.main()
+    content = json.loads(file.read_text())
+    rows = {(r["model"], r["engine"], r["precision"]): r for r in content["rows"]}
+    assert len(rows) == len(content["rows"]) == 20
+    assert all("rounds take about" in r["not_run"] for key, r in rows.items() if key[0] == "slow")
+    for engine, precision in (("ONNX Runtime", "int8"), ("OpenVINO", "int8")):
+        assert rows["tiny", engine, precision]["not_run"].split(":")[0].endswith("is not installed")
+    for arm in (("timm", "float32"), ("OpenVINO", "float32"), ("PyTorch", "bfloat16")):
+        row = rows["tiny", *arm]
+        assert row["seconds"] > 0 and row["over_float32"]["ratio"] > 0
+        assert row["difference"] < (1e-5 if arm[1] == "float32" else 0.1)
+    text = "\n".join(page.engines(content))
+    assert "| tiny | 2 | OpenVINO | int8 | not run: nncf is not installed: pip" in text
+    assert f"| tiny | 2 | PyTorch | float32 | {1e3 * base(rows)['seconds']:.1f} |" in text
+
+
+def base(rows: dict[Any, Any]) -> Any:
+    """Ours, eager."""
+    return rows["tiny", "PyTorch", "float32"]
+
+
+def test_a_folder_is_timed_with_the_fastest_settings_of_each_arm(
+    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness, folder_speed = load_benchmark("harness"), load_benchmark("folder_speed")
+    (tmp_path / "all").mkdir()
+    for name in "ab":
+        (tmp_path / "all" / name).touch()
+    seconds = {"vit classify": 1.0, "timm loop": 4.0, "streaming": 8.0}
+
+    def run(arm: str, folder: Path, photos: Path, given: Any) -> tuple[float, dict[str, str]]:
+        slow = given != folder_speed.settings(arm, quick=False)[-1]
+        return seconds[arm] + slow, {"a": "x", "b": "y" if arm == "vit classify" else "z"}
+
+    monkeypatch.setattr(folder_speed, "run", run)
+    monkeypatch.setattr(folder_speed, "find_spec", lambda name: name == "timm" or None)
+    rows, tried = folder_speed.measure(tmp_path, 3, quick=False)
+    found = {row.pop("arm"): row for row in rows}
+    assert set(tried) == set(seconds)
+    assert found["vit classify"]["ratio"] == 4 and found["vit classify"]["equal_answers"] == 1
+    assert found["streaming"]["settings"] == {"batch": 32}
+    assert found["streaming"]["ratio"] == 0.5 and found["streaming"]["images_per_second"] == 0.25
+    assert found["timm loop"]["equal_answers"] == 0.5
+    rows = [{"arm": arm, **row} for arm, row in found.items()]
+    content = harness.document("folder_speed", rows, count=2, rounds=3)
+    text = "\n".join(load_benchmark("speed_page").folder(content))
+    assert "| streaming | batch 32 | 0.2 | 0.50 (0.50-0.50) | 50.0% |" in text
+    assert "| transformers pipeline |  | not run: transformers is not installed |  |  |" in text

@@ -1,0 +1,56 @@
+"""What is exported: a model with its preprocessing, its classes and where it is from."""
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from vit.checkpoints import published
+from vit.checkpoints.native import fingerprint
+from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
+from vit.console import note
+from vit.inference.classifier import Classifier, load
+from vit.inference.engines import Description
+from vit.inference.graph import Graph
+from vit.inference.transforms import transforms
+from vit.models.zoo import Model
+
+
+def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Description]:
+    """The graph of a model, and its description. UserError without preprocessing."""
+    source = licence = None
+    if isinstance(model, str | Path):
+        path = Path(model).expanduser()
+        source = path.absolute().name if path.exists() else str(model)
+        row = published.named(model)
+        licence = None if row is None else row.licence
+        model = _loaded(model)
+    several: dict[str, Any] = {}
+    if isinstance(model, Classifier):
+        network: Any = model.model
+        preprocess, classes = model.preprocess, model.classes
+        if model.multilabel:
+            several = {"multilabel": True, "thresholds": model.thresholds}
+    else:
+        network, classes = model, None
+        preprocess = transforms(network).preprocess
+    graph = Graph(network, preprocess, **several)
+    return graph, Description(
+        outputs=graph.names,
+        classes=classes,
+        preprocess=preprocess,
+        **several,
+        source=source,
+        sha256=fingerprint(network.state_dict()),
+        licence=licence,
+        version=version("vitkit"),
+    )
+
+
+def _loaded(path: str | Path) -> "Classifier | Model":
+    """A classifier, or the model of a file without a head."""
+    if inspect_pretrained(path).config.num_classes:
+        return load(path)
+    model, report = load_pretrained(path)
+    for text in report.notes:
+        note(text)
+    return model

@@ -1,0 +1,233 @@
+"""Models that another runtime computes: exported files, and OpenVINO for a model in memory.
+
+Shapes: b batch, c channels, h w pixels.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from vit.checkpoints.native import fingerprint
+from vit.errors import MESSAGE, UserError, shorten
+from vit.inference.graph import Graph
+from vit.preprocessing import Preprocess
+
+if TYPE_CHECKING:
+    import numpy as np  # which a model in PyTorch does without
+
+KEY = "vit"
+"""Of the description in a file's metadata."""
+SUFFIXES = {"onnx": ".onnx", "openvino": ".xml", "pt2": ".pt2"}
+"""Of each format's main file."""
+Arrays = dict[str, "np.ndarray"]
+EngineName = Literal["torch", "openvino"]
+"""Of what computes a model of ours."""
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """The metadata of an exported model."""
+
+    outputs: list[str]
+    """Names of the tensors, as in Graph."""
+    classes: list[str] | None
+    """In the order of the logits."""
+    preprocess: Preprocess
+    """Without the normalisation, which the graph does itself, this is left to the caller."""
+    multilabel: bool = False
+    thresholds: list[float] | None = None
+    precision: str = "float32"
+    """Of the weights and their products: float32 or int8."""
+    source: str | None = None
+    sha256: str | None = None
+    """Of the tensors that were exported."""
+    licence: str | None = None
+    version: str | None = None
+    """Of this package."""
+
+    def to_json(self) -> str:
+        """Text that `from_json` reads."""
+        return json.dumps({**asdict(self), "preprocess": self.preprocess.to_dict()})
+
+    @classmethod
+    def from_json(cls, text: str | None, path: Path) -> "Description":
+        """UserError for a file of another package."""
+        try:
+            values = json.loads(text or "")
+            return cls(**{**values, "preprocess": Preprocess.from_dict(values["preprocess"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(
+                f"{path} was not written by `vit export`: its metadata names neither classes nor "
+                "preprocessing"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A model in a runtime on the CPU."""
+
+    name: str
+    """Runtime, its version, and the precision."""
+    run: "Callable[[np.ndarray], Arrays]"
+    """Pixels `b h w c`, uint8 or float32 as for Graph -> the named tensors."""
+    description: Description
+    precision: str
+    identity: Callable[[], str]
+    """What tells its weights from others: a digest of its files, or of the model in memory."""
+
+    def tensors(self, images: Tensor) -> dict[str, Tensor]:
+        """The named tensors, for images `b c h w` that the preprocessing has cut."""
+        found = self.run(images.permute(0, 2, 3, 1).contiguous().numpy())
+        return {name: torch.from_numpy(array) for name, array in found.items()}
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Logits `b k` of normalised images `b c h w`, as a network's forward."""
+        preprocess = self.description.preprocess
+        pixels = preprocess.denormalize(images)
+        if preprocess.channels is None:  # exact: 8 bits survive float32
+            pixels = (255 * pixels).round().to(torch.uint8)
+        return self.tensors(pixels)["logits"]
+
+    def check_device(self, device: str | torch.device) -> None:
+        """UserError for another device than the CPU."""
+        if torch.device(device).type != "cpu":
+            raise UserError(f"{self.name} computes on the CPU, not on {device}")
+
+
+def open_engine(path: str | Path, precision: Precision = "float32") -> Engine:
+    """The model in an .onnx or .xml file that `vit export` wrote.
+
+    UserError for a damaged file or another package's, without the runtime, and for a precision that
+    the runtime or the CPU lacks.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    if path.suffix == ".onnx":
+        if precision != "float32":
+            raise UserError(
+                f"ONNX Runtime computes in the precision of {path}, not in {precision}; export to "
+                "OpenVINO (.xml)"
+            )
+        return _onnx(path)
+    if path.suffix == ".xml":
+        if not (weights := path.with_suffix(".bin")).is_file():
+            raise UserError(f"{path} needs the file of its weights beside it: {weights.name}")
+        try:
+            model = needed("openvino", "openvino").Core().read_model(path)
+        except RuntimeError as error:
+            raise _damaged(path, error) from error
+        text = model.get_rt_info([KEY]).value if model.has_rt_info([KEY]) else None
+        about = Description.from_json(text, path)
+        return _compiled(model, about, precision, partial(_digest, path))
+    raise UserError(
+        f"{path} is not read here: a .pt2 file can execute code; load it with torch.export.load if "
+        "you trust it, or export to .onnx or .xml"
+    )
+
+
+def is_export(path: str | Path) -> bool:
+    """True for a file name of an exported model."""
+    return Path(path).suffix in SUFFIXES.values() and not Path(path).is_dir()
+
+
+def in_openvino(graph: Graph, precision: Precision = "float32") -> Engine:
+    """A model in memory, computed by OpenVINO. UserError as for `open_engine`."""
+    about = Description(outputs=graph.names, classes=None, preprocess=graph.preprocess)
+    identity = f"{fingerprint(graph.state_dict())} {json.dumps(graph.model.config.to_dict())}"
+    return _compiled(to_openvino(graph), about, precision, lambda: identity)
+
+
+def to_openvino(graph: Graph) -> Any:
+    """OpenVINO's model of a graph, with names and shapes."""
+    openvino = needed("openvino", "openvino")
+    model = openvino.convert_model(exported(graph))
+    model.inputs[0].get_tensor().set_names({"images"})
+    for output, name in zip(model.outputs, graph.names, strict=True):
+        output.get_tensor().set_names({name})
+    model.reshape({"images": openvino.PartialShape([-1, *graph.example(1).shape[1:]])})
+    return model
+
+
+def exported(graph: Graph) -> torch.export.ExportedProgram:
+    """The graph as torch.export sees it, for batches of any size."""
+    batch = torch.export.Dim("batch", min=1, max=2**20)
+    with torch.no_grad():
+        # Two images: a batch of one would be taken for the only size.
+        return torch.export.export(
+            graph.eval(), (graph.example(2),), dynamic_shapes={"images": {0: batch}}
+        )
+
+
+def _compiled(
+    model: Any, description: Description, precision: Precision, identity: Callable[[], str]
+) -> Engine:
+    """OpenVINO's model on the CPU; its own choice of precision would be bfloat16 where it can."""
+    hint = {"float32": "f32", "bfloat16": "bf16"}.get(precision)
+    if hint is None:
+        raise UserError(f"OpenVINO computes in float32 or bfloat16, not in {precision}")
+    openvino = needed("openvino", "openvino")
+    core = openvino.Core()
+    if hint == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise UserError("the CPU has no units for bfloat16 (AVX512_BF16 or AMX); use float32")
+    program = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": hint})
+    shown = precision if description.precision == "float32" else description.precision
+
+    def run(images: "np.ndarray") -> Arrays:
+        answers = program({"images": images})
+        return {output: answers[output].copy() for output in description.outputs}
+
+    name = f"OpenVINO {openvino.get_version().split('-')[0]}, {shown}"
+    return Engine(name, run, description, shown, identity)
+
+
+def _onnx(path: Path) -> Engine:
+    onnxruntime = needed("onnxruntime", "onnx")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no common class
+        raise _damaged(path, error) from error
+    metadata = session.get_modelmeta().custom_metadata_map
+    description = Description.from_json(metadata.get(KEY), path)
+
+    def run(images: "np.ndarray") -> Arrays:
+        answers: Any = session.run(description.outputs, {"images": images})
+        return dict(zip(description.outputs, answers, strict=True))
+
+    name = f"ONNX Runtime {onnxruntime.__version__}, {description.precision}"
+    return Engine(name, run, description, description.precision, partial(_digest, path))
+
+
+def _digest(path: Path) -> str:
+    """Of an exported file, and of the weights beside it."""
+    whole = hashlib.sha256()
+    for file in (path, path.with_suffix(".bin"), path.with_name(f"{path.name}.data")):
+        if file.is_file():
+            with file.open("rb") as content:
+                whole.update(hashlib.file_digest(content, "sha256").digest())
+    return whole.hexdigest()
+
+
+def needed(library: str, extra: str) -> Any:
+    """A library of an extra of this package. UserError if it is not installed."""
+    try:
+        return import_module(library)
+    except ModuleNotFoundError as error:
+        message = f"{error.name} is not installed: pip install 'vitkit[{extra}]'"
+        raise UserError(message) from error
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    reason = shorten(" ".join(str(error).split()), MESSAGE)
+    return UserError(f"{path} cannot be read as an exported model: {reason}")
