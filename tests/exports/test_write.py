@@ -254,6 +254,22 @@ def test_a_missing_runtime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         vit.load(done.files[0])
 
 
+def test_a_fresh_head_of_zeros_is_exported(tmp_path: Path) -> None:
+    model = vit.create_model("vit_ti16", num_classes=3, image_size=32, **TINY)
+    assert vit.export(model, tmp_path / "m.pt2").proof.passed
+
+
+def test_an_exported_file_is_neither_exported_again_nor_computed_by_another_engine(
+    tmp_path: Path,
+) -> None:
+    done = vit.export(classifier(tiny()), tmp_path / "m.onnx")
+    for source in (done.files[0], vit.load(done.files[0])):
+        with pytest.raises(UserError, match="exported already; export the model"):
+            vit.export(source, tmp_path / "again.xml")
+    with pytest.raises(UserError, match="leave --engine"):
+        vit.load(done.files[0], engine="openvino")
+
+
 def test_modules_in_memory_keep_their_weights(tmp_path: Path) -> None:
     model: Any = tiny("bit_r50x1")
     before = {key: value.clone() for key, value in model.state_dict().items()}

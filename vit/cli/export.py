@@ -12,7 +12,6 @@ from vit.errors import UserError
 if TYPE_CHECKING:
     from vit.exports.write import Exported
 
-PROOF_IMAGES = 64
 EPILOG = """\
 examples:
   vit export runs/my_photos-finetune photos.onnx
@@ -60,6 +59,7 @@ def run(args: list[str]) -> int:
 
 
 def _float32(options: Namespace, target: dict[str, Any]) -> None:
+    from vit.exports.proof import PROOF_IMAGES
     from vit.exports.write import export
 
     images, origin, folder = None, "given pictures", Path(options.model).expanduser()

@@ -55,7 +55,7 @@ class Frozen:
         """The model in `weights`, which `engine` computes unless it is a file of `vit export`; the
         other arguments as for Extractor."""
         if is_export(weights):
-            source: Model | Engine = open_engine(weights, precision)
+            source: Model | Engine = open_engine(weights, precision, engine)
             classes, preprocess = source.description.classes, source.description.preprocess
             num_classes = len(classes or ())
             if reading.image_size not in (None, preprocess.image_size):

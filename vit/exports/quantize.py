@@ -16,7 +16,7 @@ from vit.data.scan import image_files
 from vit.errors import UserError, some_of
 from vit.exports.accuracy import Paired, compared
 from vit.exports.page import write_page
-from vit.exports.proof import cut, prove
+from vit.exports.proof import PROOF_IMAGES, cut, prove
 from vit.exports.source import described
 from vit.exports.write import (
     Differs,
@@ -36,7 +36,6 @@ from vit.models.zoo import Model
 MAX_DROP = 0.5
 FEWEST, MOST = 32, 300
 """Pictures of a calibration; NNCF's default is the larger number."""
-PROOF_IMAGES = 64
 
 
 @dataclass(frozen=True)

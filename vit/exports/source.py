@@ -8,8 +8,9 @@ from vit.checkpoints import published
 from vit.checkpoints.native import fingerprint
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.console import note
+from vit.errors import UserError
 from vit.inference.classifier import Classifier, load
-from vit.inference.engines import Description
+from vit.inference.engines import Description, is_export
 from vit.inference.graph import Graph
 from vit.inference.transforms import transforms
 from vit.models.zoo import Model
@@ -18,6 +19,8 @@ from vit.models.zoo import Model
 def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Description]:
     """The graph of a model, and its description. UserError without preprocessing."""
     source = licence = None
+    if is_export(model) if isinstance(model, str | Path) else getattr(model, "engine", None):
+        raise UserError(f"{model} is exported already; export the model that it was made from")
     if isinstance(model, str | Path):
         path = Path(model).expanduser()
         source = path.absolute().name if path.exists() else str(model)

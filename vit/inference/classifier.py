@@ -175,7 +175,7 @@ def load(
     Raises UserError for weights without classes, trained head or preprocessing, and for damage.
     """
     if is_export(path):
-        runtime = open_engine(path, precision)
+        runtime = open_engine(path, precision, engine)
         about = runtime.description
         if about.classes is None:
             raise UserError(f"{path} is an encoder without classes; export a model with a head")

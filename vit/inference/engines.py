@@ -103,20 +103,22 @@ class Engine:
             raise UserError(f"{self.name} computes on the CPU, not on {device}")
 
 
-def open_engine(path: str | Path, precision: Precision = "float32") -> Engine:
-    """The model in an .onnx or .xml file that `vit export` wrote.
+def open_engine(
+    path: str | Path, precision: Precision = "float32", engine: EngineName = "torch"
+) -> Engine:
+    """The model in an .onnx or .xml file that `vit export` wrote; torch leaves it to its runtime.
 
-    UserError for a damaged file or another package's, without the runtime, and for a precision that
-    the runtime or the CPU lacks.
+    UserError for a damaged file or another package's, without the runtime, and for an engine or a
+    precision that the runtime or the CPU lacks.
     """
     path = Path(path)
     if not path.is_file():
         raise UserError(f"there is no file {path}")
     if path.suffix == ".onnx":
-        if precision != "float32":
+        if precision != "float32" or engine == "openvino":
             raise UserError(
-                f"ONNX Runtime computes in the precision of {path}, not in {precision}; export to "
-                "OpenVINO (.xml)"
+                f"ONNX Runtime computes in the precision of {path}; leave --engine and --precision "
+                "out, or export to OpenVINO (.xml)"
             )
         return _onnx(path)
     if path.suffix == ".xml":
