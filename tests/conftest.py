@@ -1,5 +1,7 @@
 """One thread per test process, no writing to the user's caches, and deadlines for any machine."""
 
+import ctypes
+import gc
 import importlib.util
 import os
 import signal
@@ -9,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 # Before torch is imported: small tensors are slower on many threads, and CI machines are shared.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,6 +32,23 @@ def pytest_runtest_setup() -> None:
     """Forgets the rendezvous of a run in this process: its port would be taken in the next test."""
     for name in RENDEZVOUS:
         os.environ.pop(name, None)
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures' own
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Returns the memory of a file's tests: `vit` in this process keeps all that it has freed."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        if sys.platform == "linux":
+            getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # of glibc
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Says which signal ended a worker of pytest-xdist; -9 is most often a lack of memory."""
+    if error is not None:
+        status = node.gateway._io.popen.wait(10)
+        print(f"\n{node.gateway.id} ended with status {status}", flush=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads its option
