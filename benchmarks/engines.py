@@ -50,7 +50,7 @@ from vit.exports.proof import drawn
 from vit.exports.quantize import QUANTIZERS
 from vit.exports.write import quiet
 from vit.inference.classifier import Classifier
-from vit.inference.engines import open_engine
+from vit.inference.engines import open_engine, openvino_core
 from vit.preprocessing import Preprocess
 
 ALL = ["vit_ti16", "vit_s16", "vit_b16", "vit_l16", "bit_r50x1", "dinov2_s14"]
@@ -132,10 +132,8 @@ class Network:
 
     def program(self, file: Path, precision: str) -> Run:
         """OpenVINO's."""
-        import openvino
-
         hints = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": self.threads}
-        program = openvino.Core().compile_model(file, "CPU", hints)
+        program = openvino_core().compile_model(file, "CPU", hints)
         return lambda images: program({"images": images})["logits"]
 
 

@@ -24,7 +24,7 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": ({"data", "models", "checkpoints"}, 1_370),
-    "inference": ({"data", "models", "checkpoints"}, 1_100),
+    "inference": ({"data", "models", "checkpoints"}, 1_120),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
     "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_150),
     "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_020),

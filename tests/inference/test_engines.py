@@ -3,6 +3,8 @@ missing."""
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +152,7 @@ def test_bfloat16_needs_units_of_the_cpu(
             asked.append(name)
             return ["FP32", "INT8"]
 
-    monkeypatch.setattr("openvino.Core", Old)
+    monkeypatch.setattr("vit.inference.engines.openvino_core", Old)
     with pytest.raises(UserError, match="the CPU has no units for bfloat16"):
         in_openvino(graph, "bfloat16")
     assert asked == ["OPTIMIZATION_CAPABILITIES"] and engine.precision == "float32"
@@ -159,6 +161,22 @@ def test_bfloat16_needs_units_of_the_cpu(
     pictures = [photos / "red" / "00.jpg"]
     ours, whole = half.probabilities(pictures), load(files["torch"]).probabilities(pictures)
     torch.testing.assert_close(ours, whole, atol=0.05, rtol=0)
+
+
+SIGNALLED = """
+import signal, sys
+from vit.inference.engines import open_engine
+engines = [open_engine(sys.argv[1]) for _ in range(2)]
+while engines:
+    del engines[0]  # in the order in which they began
+signal.signal(signal.SIGINT, lambda *_: print("handled"))
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_a_signal_is_handled_after_models_of_openvino_have_gone(files: dict[str, Path]) -> None:
+    command = [sys.executable, "-c", SIGNALLED, files["openvino"]]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "handled\n"
 
 
 @pytest.mark.parametrize("name", ["onnx", "openvino"])

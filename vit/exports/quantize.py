@@ -30,7 +30,7 @@ from vit.exports.write import (
 )
 from vit.exports.write import written as written_in_float32
 from vit.inference.classifier import Classifier
-from vit.inference.engines import KEY, Description, needed, open_engine
+from vit.inference.engines import KEY, Description, needed, open_engine, openvino_core
 from vit.models.zoo import Model
 
 MAX_DROP = 0.5
@@ -125,10 +125,10 @@ def _calibration(folder: Path, classes: list[str], *, arrays: bool) -> list[Path
 
 def _openvino(plain: Path, file: Path, pixels: np.ndarray, about: Description) -> None:
     """NNCF's scheme for transformers: symmetric weights, asymmetric activations, SmoothQuant."""
-    nncf, openvino = needed("nncf", "openvino"), needed("openvino", "openvino")
+    nncf = needed("nncf", "openvino")
     data = nncf.Dataset(list(pixels[:, None]), lambda image: {"images": image})
     kind = nncf.ModelType.TRANSFORMER
-    model = openvino.Core().read_model(plain)
+    model = openvino_core().read_model(plain)
     model = nncf.quantize(model, data, subset_size=len(pixels), model_type=kind)
     save_openvino(model, about, file)
 

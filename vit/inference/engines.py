@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -125,7 +125,7 @@ def open_engine(
         if not (weights := path.with_suffix(".bin")).is_file():
             raise UserError(f"{path} needs the file of its weights beside it: {weights.name}")
         try:
-            model = needed("openvino", "openvino").Core().read_model(path)
+            model = openvino_core().read_model(path)
         except RuntimeError as error:
             raise _damaged(path, error) from error
         text = model.get_rt_info([KEY]).value if model.has_rt_info([KEY]) else None
@@ -147,6 +147,19 @@ def in_openvino(graph: Graph, precision: Precision = "float32") -> Engine:
     about = Description(outputs=graph.names, classes=None, preprocess=graph.preprocess)
     identity = f"{fingerprint(graph.state_dict())} {json.dumps(graph.model.config.to_dict())}"
     return _compiled(to_openvino(graph), about, precision, lambda: identity)
+
+
+@cache
+def openvino_core() -> Any:
+    """OpenVINO's Core, one for as long as the process lasts.
+
+    Each Core sets a stack for signals and restores the one of before when it ends. Of two that end
+    in the order in which they began, the second restores that of the first, which is gone: the
+    next signal, such as Ctrl-C or the end of a process of a loader, would end this process.
+    """
+    core = needed("openvino", "openvino").Core()
+    core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")  # starts the part that sets the stack
+    return core
 
 
 def to_openvino(graph: Graph) -> Any:
@@ -177,8 +190,7 @@ def _compiled(
     hint = {"float32": "f32", "bfloat16": "bf16"}.get(precision)
     if hint is None:
         raise UserError(f"OpenVINO computes in float32 or bfloat16, not in {precision}")
-    openvino = needed("openvino", "openvino")
-    core = openvino.Core()
+    openvino, core = needed("openvino", "openvino"), openvino_core()
     if hint == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise UserError("the CPU has no units for bfloat16 (AVX512_BF16 or AMX); use float32")
     program = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": hint})
