@@ -107,7 +107,7 @@ def read_back(path: Path) -> Description:
         return open_engine(path).description
     extra = {f"{KEY}.json": ""}
     torch.export.load(path, extra_files=extra)
-    return Description.from_json(extra[f"{KEY}.json"], path)
+    return Description.from_json(extra[f"{KEY}.json"])
 
 
 def text(content: dict[str, Any]) -> str:

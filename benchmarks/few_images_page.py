@@ -23,6 +23,16 @@ tuned for saliency). ± behind an accuracy is the standard deviation over the dr
 behind a difference, half of the paired 95 % interval over the test images. CPU seconds
 of training, one thread of a shared {hardware[cpu]}.
 """
+PARTS = ("old", "new", "all")
+MORE = """\
+    python benchmarks/more_classes.py --data cifar10/ --weights WEIGHTS --cache DIR
+
+CIFAR-10 (JPEG) at {pixels} pixels, the same weights, frozen: a head for eight classes, fitted to
+{head_images} images of each, then two more classes with {new_images} images of each. Mean and
+standard deviation of three draws of classes and images; {test_images:,} test images. The old head
+answers the images of its own classes alone. CPU seconds of the fit, features not counted, one
+thread of a shared {hardware[cpu]}.
+"""
 
 
 def cells(row: dict[str, Any]) -> tuple[object, ...]:
@@ -84,6 +94,31 @@ def text() -> str:
     )
 
 
+def more() -> str:
+    """A class more: the head's old rows, or a head that is fitted as a whole."""
+    content = load("more_classes")
+    names = {
+        "eight": "the old head, of eight classes",
+        "kept": "old rows kept, two fitted",
+        "whole": "ten rows fitted",
+        "chosen": "`-c probe`, which fits both",
+    }
+    head = ("images per old class", "head", *(f"{part} classes, %" for part in PARTS), "CPU s")
+    first = content["rows"][0]
+    rows = [("", names["eight"], plus_minus(*first["old"]), "", "", "")]
+    rows += [
+        (
+            row["old_images"],
+            names[row["arm"]],
+            *(plus_minus(*row[part]) for part in PARTS),
+            "" if row["arm"] == "chosen" else f"{row['seconds'][0]:.1f}",
+        )
+        for row in content["rows"]
+        if row["arm"] != "eight"
+    ]
+    return "\n".join([MORE.format(**content), table(head, rows)])
+
+
 def draw() -> None:
     """Accuracy against images per class."""
     from vit.reports.drawing import LIGHT, label_axes, new_figure, png, style_axes
@@ -110,7 +145,7 @@ def draw() -> None:
 
 
 if __name__ == "__main__":
-    status = generate(PAGE, filled(PAGE, results=text()))
+    status = generate(PAGE, filled(PAGE, results=text(), more=more()))
     if "--check" not in sys.argv:
         draw()
     raise SystemExit(status)

@@ -18,23 +18,23 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": (set(), 1_860),
-    "data": (set(), 4_400),
-    "reports": (set(), 1_600),
-    "checkpoints": ({"models"}, 4_720),
+    "data": (set(), 4_830),
+    "reports": (set(), 1_680),
+    "checkpoints": ({"models"}, 4_750),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": ({"data", "models", "checkpoints"}, 1_370),
-    "inference": ({"data", "models", "checkpoints"}, 1_120),
+    "inference": ({"data", "models", "checkpoints"}, 1_450),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
-    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_150),
-    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_020),
-    "exports": ({"data", "models", "checkpoints", "inference"}, 700),
-    "training": ({"models", "checkpoints"}, 3_710),
+    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_140),
+    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_330),
+    "exports": ({"data", "models", "checkpoints", "inference"}, 710),
+    "training": ({"models", "checkpoints"}, 3_770),
 }
-ROOMS["runs"] = (set(ROOMS), 3_060)
-ROOMS["cli"] = (set(ROOMS), 2_050)
+ROOMS["runs"] = (set(ROOMS), 3_430)
+ROOMS["cli"] = (set(ROOMS), 2_270)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_490}
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_780}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit
 that needs it, with the reason in the message."""
 # One-page modules in vit/, which every room may import.
@@ -42,9 +42,12 @@ ONE_PAGE = {
     "cache",
     "console",
     "calibration",  # shared by training's metric, evaluation and reports
+    "confidence",  # shared by inference, runs and evaluation
     "errors",
     "fine_tuning",  # shared by training and the cost of a recipe
     "hardware",
+    "intervals",  # shared by runs, exports and reports
+    "label_tree",  # shared by data, inference, runs and reports
     "preprocessing",
     "logistic",  # shared by the head before fine-tuning and the probe
     "ranking",

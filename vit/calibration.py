@@ -102,3 +102,12 @@ def reliability(
         confidence=total / count,
         error=float(sums.error()) if len(confidence) else float("nan"),
     )
+
+
+def expected_calibration_error(
+    logits: np.ndarray, labels: np.ndarray, *, temperature: float = 1.0
+) -> float:
+    """Calibration error of softmax(logits / temperature), (n, k), in bins of equal width."""
+    probabilities = (torch.from_numpy(logits).double() / temperature).softmax(1)
+    confidence, predicted = (part.numpy() for part in probabilities.max(1))
+    return reliability(confidence, predicted == labels).error

@@ -118,6 +118,7 @@ NOT_NEGATIVE = Range(low=0)
 POSITIVE = Range(low=0, low_open=True)
 SHARE = Range(low=0, high=1)
 BELOW_ONE = Range(low=0, high=1, high_open=True)
+INSIDE_ONE = Range(low=0, high=1, low_open=True, high_open=True)
 
 
 def check_range(name: str, value: Any, allowed: Range) -> None:

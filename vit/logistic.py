@@ -41,6 +41,7 @@ def minimise(
     *,
     scale: Tensor | float = 1.0,
     class_weights: Tensor | None = None,
+    given: Tensor | None = None,
     **stopping: Any,
 ) -> Minimum:
     """Minimises mean loss + strength * |scale * weight|^2 from `weight` and `bias`.
@@ -53,6 +54,7 @@ def minimise(
         strength: Weight of the squared norm.
         scale: `d` or one number: changes the coordinates of L-BFGS, not the minimum.
         class_weights: `k`, factors of the losses of the classes.
+        given: Scores `n k` that stay as they are, NaN for the classes that are fitted.
         stopping: Options of torch.optim.LBFGS: max_iter, tolerance_grad, ...
     """
     with torch.inference_mode(False), torch.enable_grad():
@@ -63,9 +65,11 @@ def minimise(
             optimizer.zero_grad()
             total = (weight * scale).square().sum() * strength
             total.backward()
-            for x, y in zip(features.split(_ROWS), labels.split(_ROWS), strict=True):
-                scores = F.linear(x, weight * scale, bias)
-                loss = total_loss(scores, y, class_weights) / len(features)
+            for start in range(0, len(features), _ROWS):
+                part = slice(start, start + _ROWS)
+                scores = F.linear(features[part], weight * scale, bias)
+                scores = scores if given is None else beside(scores, given[part])
+                loss = total_loss(scores, labels[part], class_weights) / len(features)
                 loss.backward()
                 total = total + loss
             return total.detach()
@@ -94,6 +98,11 @@ def two_columns(scores: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(scores), scores], 1) if scores.shape[1] == 1 else scores
 
 
+def beside(scores: Tensor, given: Tensor) -> Tensor:
+    """The given scores `n k`, and `scores` in place of NaN."""
+    return torch.where(given.isnan(), scores, given)
+
+
 @torch.no_grad()
 def set_head(layer: nn.Module, weight: Tensor, bias: Tensor) -> None:
     """Puts weight `k d` and bias `k` into a linear layer, or into a convolution of one pixel."""
@@ -111,6 +120,8 @@ class FittedHead:
     """`k`."""
     held_out: Tensor | None
     """Logits `n k` of each image by a fit without its fold; None with fewer than FOLDS images."""
+    loss: float
+    """Sum of their losses; 0 without them."""
 
     def accuracy(self, labels: Tensor) -> float:
         """Of the held-out logits: the share of correct images, or of correct labels `n k`."""
@@ -127,42 +138,58 @@ def fit_head(
     num_classes: int,
     strengths: Sequence[float] = STRENGTHS,
     class_weights: Tensor | None = None,
+    given: Tensor | None = None,
 ) -> FittedHead:
     """A head whose strength has the smallest loss by cross-validation.
 
     `features` are float64 `n d`, `labels` classes `n` or zeros and ones `n k`, `class_weights` `k`.
-    Fewer than FOLDS images take the largest of the ascending `strengths`.
+    Fewer than FOLDS images take the largest of the ascending `strengths`. The classes with `given`
+    logits (`n k`, NaN for the others) are not fitted: their rows are zero.
     """
     mean, std = features.mean(0), features.std(0, correction=0) + 1e-5
     z, weights = (features - mean) / std, None if class_weights is None else class_weights.to(mean)
-    strength, held_out = strengths[-1], None
+    strength, held_out, least = strengths[-1], None, 0.0
     if len(z) >= FOLDS:
-        tried = [_held_out_logits(z, labels, num_classes, s, weights) for s in strengths]
+        tried = [held_out_logits(z, labels, num_classes, s, weights, given) for s in strengths]
         losses = [float(total_loss(logits, labels, weights)) for logits in tried]
-        best = losses.index(min(losses))
+        best = losses.index(least := min(losses))
         strength, held_out = strengths[best], tried[best]
-    fit = _fitted(z, labels, num_classes, strength, weights)
+    fit = _fitted(z, labels, num_classes, strength, weights, given)
     weight = fit.weight / std
-    return FittedHead(weight, fit.bias - weight @ mean, held_out)
+    return FittedHead(weight, fit.bias - weight @ mean, held_out, least)
 
 
-def _held_out_logits(
-    z: Tensor, labels: Tensor, num_classes: int, strength: float, class_weights: Tensor | None
+def held_out_logits(
+    z: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    strength: float,
+    class_weights: Tensor | None = None,
+    given: Tensor | None = None,
+    *,
+    folds: int = FOLDS,
+    most: int | None = None,
 ) -> Tensor:
-    """Logits `n k`, each image's by a fit without its fold."""
+    """Logits `n k`, each image's by a fit without its fold, to at most `most` images.
+
+    `z` are standardised features `n d`; `given` as for `fit_head`.
+    """
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
-    logits = z.new_empty(len(z), num_classes)
-    for fold in range(FOLDS):
-        out = torch.zeros(len(z), dtype=torch.bool)
-        out[order[fold::FOLDS]] = True
-        fit = _fitted(z[~out], labels[~out], num_classes, strength, class_weights)
+    fold_of, logits = torch.arange(len(z)) % folds, z.new_empty(len(z), num_classes)
+    for fold in range(folds):
+        out, rest = order[fold_of == fold], order[fold_of != fold][:most].sort().values
+        kept = None if given is None else given[rest]
+        fit = _fitted(z[rest], labels[rest], num_classes, strength, class_weights, kept)
         logits[out] = z[out] @ fit.weight.T + fit.bias
-    return logits
+    return logits if given is None else beside(logits, given)
 
 
 def _fitted(
-    z: Tensor, labels: Tensor, num_classes: int, strength: float, class_weights: Tensor | None
+    z: Tensor, labels: Tensor, num_classes: int, strength: float, *options: Tensor | None
 ) -> Minimum:
     weight, bias = z.new_zeros(num_classes, z.shape[1]), z.new_zeros(num_classes)
     stopping = {"max_iter": 300, "tolerance_grad": 1e-7, "tolerance_change": 1e-13}
-    return minimise(z, labels, weight, bias, strength, class_weights=class_weights, **stopping)
+    class_weights, given = options
+    return minimise(
+        z, labels, weight, bias, strength, class_weights=class_weights, given=given, **stopping
+    )

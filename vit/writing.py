@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from vit.errors import UserError
@@ -52,10 +53,11 @@ def writable(folder: Path, option: str) -> Path:
         raise UserError(f"{option} {folder} is a file; give a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
     except OSError as error:
-        raise UserError(f"{option} {folder}: cannot make this folder: {error.strerror}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"{option} {folder}: this folder cannot be written to; choose another")
+        reason = f"cannot be written to ({error.strerror}); choose another folder"
+        raise UserError(f"{option} {folder}: {reason}") from error
     return folder
 
 

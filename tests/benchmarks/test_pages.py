@@ -24,7 +24,11 @@ def _check(load_benchmark: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["", "--check"])
 
 
-@pytest.mark.parametrize("script", ["speed_page", "few_images_page", "notebooks"])
+PAGES = ("speed", "few_images", "confidence", "unknown", "planted")
+SCRIPTS = [*(f"{name}_page" for name in PAGES), "notebooks"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_page_is_up_to_date(script: str) -> None:
     with pytest.raises(SystemExit) as done:
         runpy.run_path(str(BENCHMARKS / f"{script}.py"), run_name="__main__")

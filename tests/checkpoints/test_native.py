@@ -14,7 +14,7 @@ from torch import nn
 import vit
 from tests.models.small_models import filled
 from vit.checkpoints import native
-from vit.checkpoints.native import load_native, save_native
+from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.cli.main import main
 from vit.errors import UserError
@@ -52,17 +52,15 @@ def same_tensors(a: nn.Module, b: nn.Module) -> bool:
 def test_a_saved_model_comes_back_bit_for_bit(kind: str, tmp_path: Path) -> None:
     model = filled(build_model(CONFIGS[kind]))
     save_native(tmp_path, model, classes=None, preprocess=None, extra={})
-    again, info = load_native(tmp_path)
-    assert same_tensors(model, again)
-    assert again.config == CONFIGS[kind] and info.classes is None
-    assert not again.training
+    again, _ = load_pretrained(tmp_path)
+    assert same_tensors(model, again) and again.config == CONFIGS[kind]
 
 
 def test_classes_preprocessing_and_extra_travel_with_the_model(tmp_path: Path) -> None:
     saved(tmp_path)
-    for info in (load_native(tmp_path)[1], inspect_pretrained(tmp_path)):
-        assert info.classes == ["a", "b", "ü"]
-        assert info.preprocess == PREPROCESS and info.extra == {"recipe": "r"}
+    for info in (load_pretrained(tmp_path)[1], inspect_pretrained(tmp_path)):
+        assert info.classes == ["a", "b", "ü"] and info.preprocess == PREPROCESS
+    assert inspect_pretrained(tmp_path).extra == {"recipe": "r"}
 
 
 def test_class_names_may_be_edited_in_config_json(tmp_path: Path) -> None:
@@ -70,7 +68,7 @@ def test_class_names_may_be_edited_in_config_json(tmp_path: Path) -> None:
     values = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     values["classes"] = ["x", "y", "z"]
     (tmp_path / "config.json").write_text(json.dumps(values))
-    info = load_native(tmp_path)[1]
+    info = load_pretrained(tmp_path)[1]
     assert info.classes == ["x", "y", "z"]
     [note] = info.notes
     assert note.startswith("classes of ") and note.endswith(
@@ -78,7 +76,7 @@ def test_class_names_may_be_edited_in_config_json(tmp_path: Path) -> None:
     )
     values["extra"] = {"multilabel": True}  # no word of ours
     (tmp_path / "config.json").write_text(json.dumps(values))
-    assert "multilabel" not in load_native(tmp_path)[1].extra
+    assert "multilabel" not in inspect_pretrained(tmp_path).extra
 
 
 def test_a_crash_between_the_two_files_leaves_a_consistent_model(
@@ -97,7 +95,7 @@ def test_a_crash_between_the_two_files_leaves_a_consistent_model(
         patched.setattr(Path, "replace", crash)
         second = filled(build_model(TINY), 1)
         save_native(tmp_path, second, classes=["p", "q", "r"], preprocess=None, extra={})
-    again, info = load_native(tmp_path)  # the newer weights, with their own description
+    again, info = load_pretrained(tmp_path)  # the newer weights, with their own description
     assert same_tensors(again, filled(build_model(TINY), 1))
     assert info.classes == ["p", "q", "r"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
@@ -108,7 +106,7 @@ def test_no_flipped_bit_anywhere_changes_the_model(alone: bool, tmp_path: Path) 
     """Refused, or harmless: a sweep over both files, config.json and header included."""
     model = saved(tmp_path)
     config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
-    _, info = load_native(tmp_path)
+    _, info = load_pretrained(tmp_path)
     if alone:
         config.unlink()
     for path in (weights,) if alone else (weights, config):
@@ -117,7 +115,7 @@ def test_no_flipped_bit_anywhere_changes_the_model(alone: bool, tmp_path: Path) 
             bit = 1 << at % 8
             path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
             try:
-                again, described = load_native(tmp_path)
+                again, described = load_pretrained(tmp_path)
             except UserError:
                 continue
             assert same_tensors(again, model) and again.config == TINY
@@ -129,13 +127,13 @@ def test_no_flipped_bit_anywhere_changes_the_model(alone: bool, tmp_path: Path) 
 def test_training_a_loaded_model_leaves_its_file_alone(tmp_path: Path) -> None:
     saved(tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()
-    model, _ = load_native(tmp_path)
+    model, _ = load_pretrained(tmp_path)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1)
     assert (tmp_path / "model.safetensors").read_bytes() == before
     save_native(tmp_path, model, classes=None, preprocess=None, extra={})  # onto what it maps
-    assert same_tensors(model, load_native(tmp_path)[0])
+    assert same_tensors(model, load_pretrained(tmp_path)[0])
 
 
 EDITS: list[tuple[str, object, str]] = [
@@ -172,7 +170,7 @@ def test_what_a_description_says_is_checked(
             digest = hashlib.sha256(text.encode()).hexdigest()
             header = {"format": "pt", "vit": text, "vit_sha256": digest}
             save_file(load_file(path), path, header)
-        for read in (load_native, load_pretrained, vit.load, inspect_pretrained):
+        for read in (load_pretrained, vit.load, inspect_pretrained):
             with pytest.raises(UserError, match=re.escape(named)) as raised:
                 read(tmp_path)
             assert str(raised.value).startswith(f"{place}: ") and "\n" not in str(raised.value)
@@ -187,7 +185,7 @@ def test_a_width_beyond_the_file_is_refused_without_memory_for_it(tmp_path: Path
     save_file(load_file(path), path)  # without a header, as another hand saves it
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(UserError, match=r"does not fit: .*instead of"):
-        load_native(tmp_path)
+        load_pretrained(tmp_path)
 
 
 def test_a_header_without_its_digest_is_damaged(tmp_path: Path) -> None:
@@ -198,7 +196,7 @@ def test_a_header_without_its_digest_is_damaged(tmp_path: Path) -> None:
         digest = hashlib.sha256(text.encode()).hexdigest()
         save_file(load_file(path), path, {"vit": text, "vit_sha256": digest})
         with pytest.raises(UserError, match="damaged") as raised:
-            load_native(tmp_path)
+            load_pretrained(tmp_path)
         assert "\n" not in str(raised.value)
 
 
@@ -227,4 +225,4 @@ def test_tensors_of_whole_numbers_are_no_weights(tmp_path: Path) -> None:
     values = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     native.write(TINY, state, native.NativeInfo(values["classes"])).save(tmp_path)
     with pytest.raises(UserError, match=r"is of type torch\.int64"):
-        load_native(tmp_path)
+        load_pretrained(tmp_path)

@@ -82,7 +82,7 @@ def test_a_head_without_class_names_is_kept_where_the_number_agrees(
     assert not report.reinitialised and not report.head
 
 
-@pytest.mark.parametrize("options", [{"num_classes": 7}, {"classes": ["a", "b", "x"]}])
+@pytest.mark.parametrize("options", [{"num_classes": 7}, {"classes": ["p", "q", "x"]}])
 def test_a_replaced_head_is_zero_and_said(file: Path, options: dict[str, Any]) -> None:
     model, report = load_pretrained(file, **options)
     head = model.get_submodule("head")
@@ -91,6 +91,19 @@ def test_a_replaced_head_is_zero_and_said(file: Path, options: dict[str, Any]) -
     assert report.reinitialised == ["head"]
     assert any(line.startswith("head: zeros") for line in report.lines())
     assert report.classes == options.get("classes")
+
+
+def test_rows_of_known_classes_move_by_name(file: Path) -> None:
+    old = load_pretrained(file)[0].state_dict()
+    model, report = load_pretrained(file, classes=["x", "c", "y", "a"])
+    for name in ("head.weight", "head.bias"):
+        new = model.state_dict()[name]
+        assert torch.equal(new[[1, 3]], old[name][[2, 0]]) and not new[[0, 2]].any()
+    assert report.kept == [1, 3] and report.reinitialised == ["head"]
+    assert report.head == "rows of 2 classes kept by name; new: 'x', 'y'; gone: 'b'"
+    fewer, report = load_pretrained(file, classes=["c", "a"])
+    assert torch.equal(fewer.state_dict()["head.bias"], old["head.bias"][[2, 0]])
+    assert report.head.endswith("name; gone: 'b'") and not report.reinitialised
 
 
 def test_num_classes_zero_gives_the_backbone_and_says_so(file: Path) -> None:

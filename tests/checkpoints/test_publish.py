@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import vit
-from vit.checkpoints.native import load_native, save_native
+from vit.checkpoints.native import save_native
+from vit.checkpoints.pretrained import inspect_pretrained
 from vit.checkpoints.publish import model_card, push_to_hub
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -39,7 +40,8 @@ class Hub:
         return file in self.files
 
     def upload_folder(self, folder_path: Path, allow_patterns: list[str], **_: Any) -> None:
-        self.files = {name: (folder_path / name).read_bytes() for name in allow_patterns}
+        there = [name for name in allow_patterns if (folder_path / name).is_file()]
+        self.files = {name: (folder_path / name).read_bytes() for name in there}
 
 
 @pytest.fixture
@@ -62,10 +64,11 @@ def test_the_card_says_recipe_metrics_and_classes_and_is_kept(hub: Hub, tmp_path
     assert hub.created == [{"name": "me/pets", "private": True, "exist_ok": True}]
     assert hub.files["README.md"].decode() == card and len(hub.files) == 3
     (tmp_path / "README.md").write_text("my words")
+    (tmp_path / "trust.safetensors").touch()
     with pytest.raises(UserError, match="holds a model already; give overwrite=True"):
         push_to_hub(tmp_path, "me/pets")
     push_to_hub(tmp_path, "me/pets", overwrite=True)
-    assert hub.files["README.md"] == b"my words"
+    assert hub.files["README.md"] == b"my words" and "trust.safetensors" in hub.files
 
 
 RECIPE = {
@@ -85,7 +88,7 @@ def test_what_is_saved_and_published_names_no_local_path(hub: Hub, tmp_path: Pat
     assert saved["source"] == "https://host/w.npz" and saved["note"] == "a/b"
     push_to_hub(tmp_path, "me/pets")
     assert not any(b"alice" in content for content in hub.files.values())
-    assert load_native(tmp_path)[1].extra == saved
+    assert inspect_pretrained(tmp_path).extra == saved
 
 
 def test_a_run_is_published_by_its_model_and_a_failure_is_one_line(

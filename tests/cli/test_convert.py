@@ -11,7 +11,7 @@ import vit as package
 from tests.checkpoints.checkpoint_peers import assert_same, outputs
 from tests.command import Vit
 from tests.models.small_models import filled
-from vit.checkpoints.native import load_native
+from vit.checkpoints.pretrained import load_pretrained
 
 SMALL: dict[str, Any] = {"depth": 1, "width": 64, "num_heads": 2, "mlp_dim": 96, "num_classes": 3}
 SIGLIP: dict[str, Any] = {**SMALL, "image_size": 64, "patch_size": 32, "width": 768}
@@ -52,7 +52,7 @@ def test_a_refusal_names_the_option_that_resolves_it(
     assert done.status == 2 and asked in done.err
     assert vit(*command, *typed).status == 0
     config: Any = model.config
-    again, _ = load_native(tmp_path / "out")
+    again, _ = load_pretrained(tmp_path / "out")
     assert again.config.activation == "gelu_tanh" or "activation" not in options  # pyright: ignore
     if "activation" in options:
         assert_same(

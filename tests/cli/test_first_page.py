@@ -45,8 +45,10 @@ def test_the_first_page_gives_a_classifier_and_needs_the_network_once(
 ) -> None:
     page = commands()
     assert list(page) == [
-        "fit -c probe", "classify", "fit", "export", "classify photos.onnx many/",
+        "data check my_photos/", "fit -c probe", "classify",
+        "fit", "export", "classify photos.onnx many/",
     ]  # fmt: skip
+    assert vit(*page["data check my_photos/"]).status == 0
     with mirrored(tmp_path / "cache", monkeypatch) as mirror:
         mirror.put(BACKBONE)
         done = vit(*page["fit -c probe"])

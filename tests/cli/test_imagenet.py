@@ -11,8 +11,9 @@ import torch
 from PIL import Image
 
 from tests.command import Vit
-from vit.checkpoints.native import load_native, save_native
-from vit.evaluation.calibration import fit_temperature
+from vit.checkpoints.native import save_native
+from vit.checkpoints.pretrained import load_pretrained
+from vit.confidence import fit_temperature
 from vit.evaluation.imagenet_variants import score
 from vit.inference.classifier import load
 from vit.models.config import ViTConfig
@@ -138,7 +139,7 @@ def test_a_model_with_ids_as_class_names_needs_no_val_and_no_order(
     vit: Vit, sets: Sets, tmp_path: Path, real: tuple[Path, dict]
 ) -> None:
     order = np.random.default_rng(1).permutation(1000)
-    model, _ = load_native(sets.model)
+    model: Any = load_pretrained(sets.model)[0]
     with torch.no_grad():
         model.head.weight.copy_(model.head.weight[order])
         model.head.bias.copy_(model.head.bias[order])
@@ -166,7 +167,7 @@ def test_the_temperature_of_val_is_used_for_the_others(vit: Vit, sets: Sets) -> 
         vit("imagenet", sets.model, *options(sets), "--temperature", "--json").out
     )
     temperature = document["temperature"]
-    best = fit_temperature(sets.logits["val"], sets.labels["val"])
+    best = fit_temperature(*map(torch.from_numpy, (sets.logits["val"], sets.labels["val"])))
     assert temperature == pytest.approx(best, rel=1e-3) and abs(temperature - 1) > 0.1
     found = {row["name"]: row for row in document["rows"]}
     shifted = sets.expected("v2", "a", "r", temperature=temperature)

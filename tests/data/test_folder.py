@@ -13,8 +13,8 @@ from vit.data.sources import ImageSet, Splits
 from vit.errors import UserError
 
 
-def load_folder(root: Path, labelled: bool = True, **cut: Any) -> Splits:
-    splits = folder.load_folder(root, Splitting(**cut), labelled=labelled)
+def load_folder(root: Path, labelled: bool = True, tree: bool = False, **cut: Any) -> Splits:
+    splits = folder.load_folder(root, Splitting(**cut), labelled=labelled, tree=tree)
     assert all(note.isprintable() for note in splits.notes)
     return splits
 
@@ -86,6 +86,45 @@ def test_both_spellings_of_an_accent_are_one_class(tmp_path, make_tree):
     splits = load_folder(make_tree(tmp_path / "photos", tree))
     assert by_class(splits.val) == {1: 1}
     assert by_class(splits.train) == {0: 5, 1: 2}  # folders below a class belong to it
+
+
+NESTED = {"animal/bird/gull": 9, "animal/bird/auk": 9, "animal b": 9, "animal/cat": 10}
+
+
+@pytest.mark.parametrize("parts", [("",), ("train/", "val/")])
+def test_of_a_tree_the_innermost_folders_are_classes_with_their_paths(parts, tmp_path, make_tree):
+    counts = {part + name: count for part in parts for name, count in NESTED.items()}
+    splits = load_folder(make_tree(tmp_path / "photos", counts), tree=True)
+    assert splits.classes == ["animal b", "animal/bird/auk", "animal/bird/gull", "animal/cat"]
+    assert splits.notes == []
+    assert splits.val is not None and set(by_class(splits.val)) == {0, 1, 2, 3}
+    for name, label in zip(splits.train.names, splits.train.labels, strict=True):
+        assert os.path.dirname(name).endswith(splits.classes[label])
+    held = load_held_out(tmp_path / "photos", splits.classes, tree=True).test
+    assert held is not None and by_class(held) == {0: 9, 1: 9, 2: 9, 3: 10}
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"a/b/c": 3, "a/b": 2, "d": 3}, "a/b/0.jpg has the label 'a/b', .* 'a/b/c' is below it"),
+        ({"a/b/c": 3, "a/d": 0, "e": 3}, "class folder .*a/d has no images"),
+        ({"a/b/c": 3}, "photos has one class only, 'a/b/c'; two are needed$"),
+    ],
+)
+def test_a_folder_that_is_no_tree_is_one_line(tree, message, tmp_path, make_tree):
+    with pytest.raises(UserError, match=message):
+        load_folder(make_tree(tmp_path / "photos", tree), tree=True)
+
+
+def test_images_that_all_lie_deeper_get_a_note_on_trees(tmp_path, make_tree):
+    deep = {"animal/cat": 3, "animal/dog": 3, "car/red/old": 4}
+    splits = load_folder(make_tree(tmp_path / "photos", deep))
+    assert splits.classes == ["animal", "car"]
+    [note] = splits.notes
+    assert "two or more folders deep" in note and "--data.labels tree" in note
+    make_tree(tmp_path / "photos", {"car": 1})
+    assert load_folder(tmp_path / "photos").notes == []
 
 
 def test_what_is_left_out_is_noted(tmp_path, make_tree):

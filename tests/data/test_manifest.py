@@ -23,9 +23,10 @@ def load_manifest(
     labelled: bool = True,
     separator: str | None = None,
     columns: Columns = COLUMNS,
+    tree: bool = False,
     **cut: Any,
 ) -> Splits:
-    given = {"labelled": labelled, "separator": separator, "columns": columns}
+    given = {"labelled": labelled, "separator": separator, "columns": columns, "tree": tree}
     return manifest.load_manifest(path, Splitting(**cut), **given)
 
 
@@ -248,10 +249,42 @@ def test_labels_with_another_separator_in_every_row_get_a_note(separator, photos
     splits = load_manifest(write(photos, text))
     assert splits.classes == sorted(set(labels)) and not splits.multilabel
     [note] = splits.notes
-    assert note.endswith(f"add --data.label_separator '{separator}'")
+    assert f"add --data.label_separator '{separator}'" in note
     # What the note recommends works.
     again = load_manifest(photos / "list.csv", separator=separator)
     assert again.classes == ["car", "plane", "road", "sky"] and again.notes == []
+
+
+@pytest.mark.parametrize(
+    ("header", "labels"),
+    [
+        ("path,label", ["pet/cat", " pet//dog/", "wild/feline/lynx", "carp"]),
+        ("path,label,Parent", ["cat,pet", "dog,pet /", "lynx, wild/feline", "carp,"]),
+    ],
+)
+def test_in_a_tree_labels_are_paths_or_below_their_parent(header, labels, photos):
+    splits = uncut(write(photos, rows(labels * 3, header)), tree=True)
+    expected = ["pet/cat", "pet/dog", "wild/feline/lynx", "carp"]
+    assert splits.classes == sorted(expected) and splits.notes == []
+    assert [splits.classes[k] for k in splits.train.labels] == expected * 3
+    held = load_held_out_manifest(photos / "list.csv", splits.classes, tree=True).test
+    assert held is not None and held.labels.tolist() == splits.train.labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["cat,pet", "cat,wild", "dog,pet"], "label 'cat' with the parents 'pet' and 'wild'"),
+        (["a,b", "b,a"], "has '[ab]' as a label and as the parent of '[ab]'"),
+        (["a,a", "c,"], "has 'a' as a label and as the parent of 'a'"),
+        (["lynx,wild/cat", "cat,pet"], "has 'cat' as a label and as the parent of 'lynx'"),
+        (["cat|pet,", "dog,"], "data.labels=tree needs one label per image; this set has several"),
+        (["pet,", "pet/cat,", "dog,"], "pictures/0.jpg has the label 'pet', which is no leaf"),
+    ],
+)
+def test_a_manifest_that_is_no_tree_is_one_line(labels, message, photos):
+    with pytest.raises(UserError, match=message):
+        load_manifest(write(photos, rows(labels, "path,label,parent")), tree=True)
 
 
 def test_a_name_with_a_comma_among_others_gets_no_note(photos):

@@ -1,10 +1,12 @@
 """Exported files against PyTorch, and the pages beside them without it."""
 
+import copy
 import json
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from torch import nn
 import vit
 from vit.data.decode import open_image
 from vit.errors import UserError
-from vit.exports.proof import cut, drawn, prove
+from vit.exports.proof import cut, drawn, in_pytorch, prove
 from vit.exports.source import described
 from vit.exports.write import Differs
 from vit.inference.engines import KEY, Description, open_engine
@@ -57,21 +59,24 @@ def photo(height: int = 45, width: int = 61) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["several labels", "rotary, no head", "BiT, 7 channels"])
 def test_a_file_answers_as_the_model_for_any_batch(kind: str, format: Any, tmp_path: Path) -> None:
     if kind == "several labels":
-        model: Any = classifier(tiny(), multilabel=True, thresholds=[0.2, 0.5, 0.7])
+        several: dict[str, Any] = {"multilabel": True, "thresholds": [0.2, 0.5, 0.7]}
+        model: Any = classifier(tiny(), **several, temperature=2.0)
     elif kind == "rotary, no head":
         model = tiny(num_classes=0, pos_embed="none", rotary={}, num_registers=2)
     else:
-        model = classifier(tiny("bit_r50x1", in_channels=7))
+        model = classifier(tiny("bit_r50x1", in_channels=7), tree=True, temperature=0.5)
     done = vit.export(model, tmp_path / "model", format=format)
     assert done.proof.passed and done.proof.count == 20
     _, about = described(model)
     if format == "pt2":
         extra = {f"{KEY}.json": ""}
         torch.export.load(done.files[0], extra_files=extra)
-        assert Description.from_json(extra[f"{KEY}.json"], done.files[0]) == about
+        assert Description.from_json(extra[f"{KEY}.json"]) == about
         return
     engine = open_engine(done.files[0])
     assert engine.description == about
+    if isinstance(model, vit.Classifier):
+        assert (vit.load(done.files[0]).tree is None) == (model.tree is None)
     network = model.model if isinstance(model, vit.Classifier) else model
     for count in (1, 5):
         pixels = drawn(about.preprocess)[:count]
@@ -83,8 +88,15 @@ def test_a_file_answers_as_the_model_for_any_batch(kind: str, format: Any, tmp_p
         name = "logits" if "logits" in answers else "features"
         np.testing.assert_allclose(answers[name], expected, atol=1e-4 * np.abs(expected).max())
         if kind == "several labels":
-            sigmoids = 1 / (1 + np.exp(-expected))
+            sigmoids = 1 / (1 + np.exp(-expected / 2))
+            np.testing.assert_allclose(answers["probabilities"], sigmoids, atol=1e-5)
             assert (answers["labels"] == (sigmoids > [0.2, 0.5, 0.7])).all()
+    if isinstance(model, vit.Classifier):
+        again = vit.load(done.files[0])
+        assert (again.temperature, again.thresholds) == (model.temperature, model.thresholds)
+        pixels = torch.from_numpy(drawn(about.preprocess)).permute(0, 3, 1, 2)
+        theirs, ours = (each.activated(each.logits(pixels)) for each in (again, model))
+        torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("format", ["onnx", "openvino"])
@@ -187,6 +199,24 @@ def test_a_proof_names_the_largest_difference_of_any_output() -> None:
     assert (proof.agreeing, proof.count, proof.origin) == (2, 2, "two")
 
 
+def test_a_deep_random_model_is_measured_by_what_float64_says(tmp_path: Path) -> None:
+    """Its weights amplify float32's rounding, layer by layer."""
+    model = tiny(depth=12)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("qkv.weight", "fc1.weight")):
+            parameter.data *= 5
+    right = vit.export(classifier(model), tmp_path / "m.xml").proof
+    assert right.own is not None and right.passed
+    assert f"from float64 (PyTorch in float32: {right.own:.1e})" in right.line()
+    assert not replace(right, own=right.own / 100, difference=2e-4).passed
+    graph = Graph(model, Preprocess.for_model(model.config))
+    for name in ("blocks.0.mlp.fc2.weight", "head.weight"):
+        wrong = copy.deepcopy(graph)
+        wrong.model.get_parameter(name).data *= 1.01
+        proof = prove(graph, partial(in_pytorch, wrong), drawn(graph.preprocess), "")
+        assert not proof.passed and proof.difference > 1e-3
+
+
 def test_pictures_are_drawn_alike_every_time() -> None:
     preprocess = Preprocess.for_model(tiny(in_channels=7).config)
     for each in (preprocess, replace(preprocess, channels=None, mean=(0.5,) * 3, std=(0.5,) * 3)):
@@ -200,7 +230,10 @@ def test_pictures_are_drawn_alike_every_time() -> None:
     [
         ({"dst": "there.onnx"}, "is there already"),
         ({"dst": "folder.onnx", "overwrite": True}, "is a folder"),
-        ({"dst": "x.onnx"}, "x_onnxruntime.py is there already"),
+        ({"dst": "c.tflite"}, "tflite is not written here; give .onnx"),
+        ({"dst": "there.onnx/m.onnx"}, "there.onnx is a file; give a folder"),
+        ({"dst": "/proc/m.onnx"}, "/proc: cannot be written to"),
+        ({"dst": "x.ONNX"}, "x_onnxruntime.py is there already"),
         ({"dst": "x.xml"}, "x.bin is there already"),
         ({"format": "onx"}, "did you mean 'onnx'"),
         ({"opset": 3}, "opset=3"),

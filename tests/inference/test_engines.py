@@ -3,6 +3,7 @@ missing."""
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -179,27 +180,45 @@ def test_a_signal_is_handled_after_models_of_openvino_have_gone(files: dict[str,
     assert subprocess.run(command, capture_output=True, text=True).stdout == "handled\n"
 
 
-@pytest.mark.parametrize("name", ["onnx", "openvino"])
-def test_a_damaged_or_foreign_file_is_one_line(
-    files: dict[str, Path], tmp_path: Path, name: str
+@pytest.mark.parametrize("suffixes", [(".onnx",), (".xml", ".bin")])
+def test_a_file_that_is_not_as_it_was_written_is_one_line(
+    files: dict[str, Path], tmp_path: Path, suffixes: tuple[str, ...]
 ) -> None:
-    file = tmp_path / files[name].name
-    with pytest.raises(UserError, match=f"there is no file {re.escape(str(file))}"):
-        load(file)
-    file.write_bytes(files[name].read_bytes())
-    if name == "openvino":
+    main = tmp_path / f"x{suffixes[0]}"
+    with pytest.raises(UserError, match=f"there is no file {re.escape(str(main))}"):
+        load(main)
+    for suffix in suffixes:
+        shutil.copy(files["onnx"].with_suffix(suffix), tmp_path)
+    for part in main, *(tmp_path / f"x{suffix}" for suffix in suffixes[1:]):
+        whole, expected = part.read_bytes(), "or has changed since"
+        for at in np.random.default_rng(0).integers(0, len(whole), 40):
+            part.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            with pytest.raises(UserError, match=expected):
+                load(main)
+        part.write_bytes(whole)
+    for change in (slice(200), slice(0)):
+        main.write_bytes((whole := main.read_bytes())[change])
+        with pytest.raises(UserError, match="was not written by `vit export`"):
+            load(main)
+        main.write_bytes(whole)
+    load(main.rename(tmp_path / f"x{suffixes[0].upper()}"))
+    if part != main:
+        part.unlink()
         with pytest.raises(UserError, match=r"needs the file of its weights beside it: x\.bin"):
-            load(file)
-        file.with_suffix(".bin").touch()
-    file.write_bytes(files[name].read_bytes()[:200])
-    with pytest.raises(UserError, match="cannot be read as an exported model"):
-        load(file)
+            load(tmp_path / "x.XML")
 
 
-def test_a_file_of_another_package_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_tool_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    import onnx
     import openvino
 
-    model = openvino.convert_model(torch.nn.ReLU(), example_input=torch.zeros(1, 4))
-    openvino.save_model(model, tmp_path / "y.xml")
+    foreign = openvino.convert_model(torch.nn.ReLU(), example_input=torch.zeros(1, 4))
+    openvino.save_model(foreign, tmp_path / "y.xml")
     with pytest.raises(UserError, match="was not written by `vit export`"):
         open_engine(tmp_path / "y.xml")
+    model = onnx.load(files["onnx"])
+    text = model.metadata_props[0].value
+    model.metadata_props[0].value = text.replace('"red"', '"rot"')
+    onnx.save(model, tmp_path / "y.onnx")
+    with pytest.raises(UserError, match="has changed since"):
+        load(tmp_path / "y.onnx")

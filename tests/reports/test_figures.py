@@ -8,6 +8,7 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 
 from vit.calibration import reliability as curve
+from vit.intervals import wilson_interval
 from vit.reports import figures
 from vit.reports.drawing import new_figure, png
 from vit.reports.figures import (
@@ -21,7 +22,6 @@ from vit.reports.figures import (
     reliability,
     worst,
 )
-from vit.reports.scores import wilson_interval
 
 
 def boxes(figure, texts):

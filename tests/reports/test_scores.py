@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 from sklearn import metrics as sk
 
 from vit.reports.predictions import Predictions
@@ -11,7 +10,6 @@ from vit.reports.scores import (
     class_scores,
     confusion_matrix,
     most_confused,
-    wilson_interval,
 )
 
 
@@ -21,12 +19,6 @@ def answers() -> tuple[np.ndarray, np.ndarray]:
     labels = rng.integers(0, 7, 400)
     predicted = np.where(rng.random(400) < 0.6, labels, rng.integers(0, 7, 400))
     return labels, predicted
-
-
-@pytest.mark.parametrize(("hits", "total"), [(0, 9), (1, 1), (349, 360), (4, 10), (10_000, 10_000)])
-def test_wilson_interval_is_scipys(hits, total):
-    expected = binomtest(hits, total).proportion_ci(0.95, method="wilson")
-    assert wilson_interval(hits, total) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_confusion_matrix_is_sklearns(answers):

@@ -1,5 +1,6 @@
 """What a finished run reports."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 
 from tests.command import TINY, Vit
+from vit.label_tree import LabelTree
 from vit.runs.scoring import CollectPredictions
 
 
@@ -18,7 +20,8 @@ def test_answers_of_shuffled_batches_come_back_in_the_order_of_the_set(several: 
     generator = torch.Generator().manual_seed(0)
     outputs = torch.rand(50, 7, generator=generator)
     labels = (outputs > 0.5).float() if several else outputs.argmin(-1)
-    collect, nothing = CollectPredictions(), cast(Any, None)
+    tree = None if several else LabelTree(["a/a", "a/b/c", "a/b/d", "b/a", "c", "d/a", "d/b"])
+    collect, nothing = CollectPredictions({}, tree), cast(Any, None)
     for part in torch.randperm(50, generator=generator).split(8):
         batch = (torch.empty(len(part), 3, 1, 1), labels[part], part)
         collect.on_test_batch_end(nothing, nothing, outputs[part], batch, 0)
@@ -34,6 +37,10 @@ def test_answers_of_shuffled_batches_come_back_in_the_order_of_the_set(several: 
         of_label = np.take_along_axis(outputs.numpy(), labels.numpy()[:, None], axis=1)[:, 0]
         np.testing.assert_array_equal(found.label_probabilities, of_label)
         assert found.top_classes.shape == (50, 5)  # so that many classes take no more memory
+        level_1 = outputs.double() @ torch.eye(4).double()[[0, 0, 0, 1, 2, 3, 3]]
+        right = level_1.argmax(-1) == torch.tensor([0, 0, 0, 1, 2, 3, 3])[labels]
+        assert found.level_hits is not None and found.level_hits[:, 0].tolist() == right.tolist()
+        assert found.accuracy_above() == pytest.approx(found.level_hits[:, :2].mean(0))
 
 
 def exported_logits(vit: Vit, score: float) -> None:
@@ -54,7 +61,7 @@ def exported_logits(vit: Vit, score: float) -> None:
     assert vit("export", "run", "y.onnx").status == 0
     config.write_text(content, encoding="utf-8")
     refused = vit("test", "run", "--with", "y.onnx")
-    assert refused.status == 2 and "y.onnx has other classes than run" in refused.err
+    assert refused.status == 2 and "the exported file has other classes than run" in refused.err
 
 
 def test_without_test_images_val_is_scored_again_and_unlabelled_photos_are_for_classify(
@@ -81,3 +88,32 @@ def test_without_test_images_val_is_scored_again_and_unlabelled_photos_are_for_c
     assert "for photos without labels: vit classify run loose" in refused.err
     named = vit("classify", "run", str(loose / "*.jpg"))  # a pattern that was quoted
     assert named.status == 0 and "loose/a.jpg" in named.out
+
+
+def test_a_run_on_a_tree_is_scored_by_level_and_answers_with_nodes(vit: Vit, photos: Path) -> None:
+    for name in ("blue", "grün", "red"):
+        target = Path("tree") / ("warm" if name == "red" else "cold/deep") / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (photos / name).rename(target)
+    args = ("fit", "-c", "cifar10", "--data", "tree", "--data.labels=tree", "--run-dir=run", *TINY)
+    assert vit(*args, "--steps", "4").status == 0
+    metrics = json.loads(Path("run/summary.json").read_text())["metrics"]
+    classes = ["cold/deep/blue", "cold/deep/grün", "warm/red"]
+    rows = list(csv.DictReader(Path("run/predictions.csv").open(encoding="utf-8")))
+    hits = []
+    for row in rows:  # of three classes all are listed
+        places = ("", "_2", "_3")
+        given = {row[f"predicted{i}"]: float(row[f"probability{i}"]) for i in places}
+        assert sorted(given) == classes
+        hits.append((given["warm/red"] < 0.5) == row["label"].startswith("cold"))
+    assert metrics["test/acc1_level1"] == metrics["test/acc1_level2"] == sum(hits) / len(rows)
+    again = json.loads(vit("test", "run", "--json").out)
+    assert again == {name: value for name, value in metrics.items() if name[:4] == "test"}
+    Path("tree").rename("others")
+    others = vit("test", "run", "--data", "others", "--json")
+    assert others.status == 0 and "test/acc1_level2" in json.loads(others.out)
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    assert "Answers in the tree" in page and "Accuracy, level 2 of the tree" in page
+    for path in ("run", "run/checkpoints/best.ckpt"):
+        done = vit("classify", path, "others/warm", "--confidence", 0, "--json")
+        assert {row["answer"] for row in json.loads(done.out)} <= {*classes}

@@ -126,6 +126,32 @@ def test_thresholds_come_from_images_left_out_of_the_fit_or_from_val(
         assert name == "even" or set(extra["thresholds"]) != {0.5}
 
 
+def test_a_class_more_keeps_the_rows_of_the_others(vit: Vit, photos: Path, encoder: Path) -> None:
+    (photos / "red").rename("red")
+    first = vit("fit", "-c", "probe", "--data.root", photos, "--model.pretrained", encoder,
+                *OPTIONS, "--run_dir=two")  # fmt: skip
+    for name in ("blue", "grün"):
+        for path in sorted((photos / name).iterdir())[2:]:
+            path.unlink()
+    Path("red").rename(photos / "red")
+    data = ("--data.root", photos, "--model.pretrained=two", *OPTIONS)
+    runs = {"probe": (), "lora": ("--trainer.max_steps=1",)}
+    told = [vit("fit", "-c", r, *data, f"--run_dir={r}", *more) for r, more in runs.items()]
+    assert [done.status for done in (first, *told)] == [0, 0, 0], told
+    for done in told:
+        assert "head: rows of 2 classes kept by name; new: 'red'" in done.err
+        assert "head: the rows of 2 known classes stay" in done.err
+    old, new = (load_file(f"{run}/model/model.safetensors") for run in ("two", "probe"))
+    names = json.loads(Path("probe/model/config.json").read_text())["classes"]
+    assert names == ["blue", "grün", "red"] and new["head.weight"][2].any()
+    for name in ("head.weight", "head.bias"):
+        torch.testing.assert_close(new[name][:2], old[name])
+    rows = [f"{p},{p.parent.name}|any" for p in sorted(photos.rglob("*.jpg"))]
+    Path("several.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+    several = vit("fit", "-c", "probe", *data, "--data.root=several.csv", "--run_dir=several")
+    assert several.status == 0 and "new: 'any', 'red'" in several.err, several.err
+
+
 @pytest.mark.parametrize(
     "option",
     ["--lr=1", "--steps=1", "--data.augment.flip=false", "--model.loss.function=math.fsum"],

@@ -150,4 +150,4 @@ def test_the_wheel_holds_the_recipes_and_the_style_of_the_report(tmp_path: Path)
     assert all(f"vit/configs/{name}.yaml" in held for name in RECIPES)
     room = root / "vit" / "reports"
     pages = {f"vit/reports/{path.name}" for path in [*room.glob("*.html"), *room.glob("*.css")]}
-    assert pages <= set(held) and len(pages) == 4
+    assert pages <= set(held) and len(pages) == 5

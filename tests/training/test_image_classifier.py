@@ -57,7 +57,7 @@ def test_a_linear_probe_trains_the_heads_alone_without_dropout(
         assert torch.equal(value, before[key]) == (key.rpartition(".")[0] not in heads), key
 
 
-def test_head_bias_is_for_new_heads_only(make_model, tmp_path) -> None:
+def test_head_bias_is_for_new_rows_only(make_model, tmp_path) -> None:
     loss = Loss(kind="sigmoid", head_bias=-6.9)
     new = make_model(loss=loss, architecture={"distillation_token": True}).model
     for head in (new.head, new.head_dist):
@@ -70,7 +70,7 @@ def test_head_bias_is_for_new_heads_only(make_model, tmp_path) -> None:
     assert same.model.head.bias.tolist() == [1.0] * 3
     other = image_classifier(num_classes=4, classes=[*classes, "d"], **options)
     assert other.load_report is not None and other.load_report.reinitialised
-    assert other.model.head.bias.tolist() == pytest.approx([-6.9] * 4)
+    assert other.model.head.bias.tolist() == pytest.approx([1.0, 1.0, 1.0, -6.9])
 
 
 def test_compile_compiles_in_place_and_keeps_the_keys(

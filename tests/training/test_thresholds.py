@@ -11,8 +11,8 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 from sklearn.metrics import precision_recall_curve as curve
 from torch import Tensor
 
-from vit.checkpoints.native import load_native, save_native
-from vit.checkpoints.pretrained import load_pretrained
+from vit.checkpoints.native import save_native
+from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.reports.predictions import Predictions
 from vit.reports.scores import class_lines, class_scores, class_table
 from vit.training.metrics import EvaluationMetrics, best_thresholds
@@ -84,7 +84,7 @@ def test_f1_and_exact_match_are_scikit_learns_at_the_thresholds() -> None:
 def test_thresholds_travel_with_a_model_and_follow_its_classes(make_model, tmp_path: Path) -> None:
     extra = {"multilabel": True, "thresholds": [0.1, 0.2, 0.3]}
     save_native(tmp_path, make_model().model, classes=list("abc"), preprocess=None, extra=extra)
-    assert load_native(tmp_path)[1].extra == extra
+    assert inspect_pretrained(tmp_path).extra == extra
     assert load_pretrained(tmp_path)[1].thresholds == [0.1, 0.2, 0.3]
     _, report = load_pretrained(tmp_path, classes=["c", "a", "b"])
     assert report.thresholds == [0.3, 0.1, 0.2]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.report import LoadReport
+from vit.errors import some_of
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.embedding import resize_grid
 from vit.models.zoo import config_from_dict
@@ -57,18 +58,15 @@ def _adapt_head(
     wanted: dict[str, Any],
 ) -> None:
     old = recognised.config.num_classes
+    rows = _rows(recognised.classes, classes, old, num_classes)
+    if rows is not None:
+        _move_rows(recognised, report, rows, classes)
+        return
+    reason = f"zeros for {num_classes} classes, the file has {old}"
     if old == num_classes:
-        order = _order(recognised.classes, classes, num_classes)
-        if order is not None:
-            if order != list(range(num_classes)):
-                _permute_head(recognised, order)
-                report.notes.append("head: its classes are brought into the order of the data's")
-            return
         reason = "zeros, as the file's classes are others"
-    else:
-        reason = f"zeros for {num_classes} classes, " + (
-            f"the file has {old}" if old else "the file has no head"
-        )
+    elif not old:
+        reason = f"zeros for {num_classes} classes, the file has no head"
     gone = [name for name in recognised.tensors if name.startswith((*HEAD, "pre_logits."))]
     if isinstance(recognised.config, ViTConfig) and wanted.get("representation_size"):
         gone = [name for name in gone if not name.startswith("pre_logits.")]
@@ -86,29 +84,62 @@ def _adapt_head(
         report.left_out["head"] = "num_classes=0 asks for features"
 
 
-def _order(
-    ours: Sequence[str] | None, wanted: Sequence[str] | None, num_classes: int
-) -> list[int] | None:
-    """Rows of the file's head in the wanted order; None if the classes are other ones.
+def _rows(
+    ours: Sequence[str] | None, wanted: Sequence[str] | None, old: int, new: int
+) -> list[int | None] | None:
+    """The row of the file's head for each wanted class, None for a class that it lacks; None in
+    place of the list if it knows none of them.
 
     Without names the number decides, as it does for ImageNet's 1000, which have many names.
     """
-    if ours is None or wanted is None:
-        return list(range(num_classes))
-    if sorted(ours) == sorted(wanted) and len(set(ours)) == len(ours):
-        return [list(ours).index(name) for name in wanted]
-    return list(range(len(ours))) if len(ours) == IMAGENET_CLASSES else None
+    if old == new and (ours is None or wanted is None):
+        return list(range(new))
+    if ours is not None and wanted is not None and len(set(ours)) == len(ours):
+        place = {name: row for row, name in enumerate(ours)}
+        rows = [place.get(name) for name in wanted]
+        named = [row for row in rows if row is not None]
+        if len(named) == new or (named and not old == new == IMAGENET_CLASSES):
+            return rows
+    return list(range(new)) if old == new == IMAGENET_CLASSES else None
 
 
-def _permute_head(recognised: Recognised, order: list[int]) -> None:
+def _move_rows(
+    recognised: Recognised,
+    report: LoadReport,
+    rows: list[int | None],
+    classes: Sequence[str] | None,
+) -> None:
+    """Gives the head these rows; zeros for None."""
+    ours, thresholds = recognised.classes, recognised.extra.get("thresholds")
+    if rows == list(range(recognised.config.num_classes)):
+        return
+    assert ours is not None and classes is not None
+    kept = [place for place, row in enumerate(rows) if row is not None]
+    known = [row for row in rows if row is not None]
+
+    def moved(old: Tensor) -> Tensor:
+        new = old.new_zeros(len(rows), *old.shape[1:])
+        new[kept] = old[known]
+        return new
+
     for name, read in list(recognised.tensors.items()):
         if name.startswith(HEAD):
-            recognised.tensors[name] = _then(read, lambda rows: rows[torch.tensor(order)])
-    assert recognised.classes is not None
-    recognised.classes = [recognised.classes[i] for i in order]
-    thresholds = recognised.extra.get("thresholds")
-    if thresholds is not None:
-        recognised.extra = {**recognised.extra, "thresholds": [thresholds[i] for i in order]}
+            recognised.tensors[name] = _then(read, moved)
+    recognised.classes = list(classes)
+    fresh = [name for name, row in zip(classes, rows, strict=True) if row is None]
+    gone = [name for name in ours if name not in classes]
+    if fresh:
+        report.reinitialised, report.kept = ["head"], kept
+    elif thresholds is not None:
+        recognised.extra = {**recognised.extra, "thresholds": [thresholds[row] for row in known]}
+    if fresh or gone:
+        report.head = f"rows of {len(kept):,} classes kept by name" + "".join(
+            f"; {what}: {some_of(map(repr, names))}"
+            for what, names in (("new", fresh), ("gone", gone))
+            if names
+        )
+    else:
+        report.notes.append("head: its classes are brought into the order of the data's")
 
 
 def _resize_positions(

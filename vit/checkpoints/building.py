@@ -63,11 +63,12 @@ def filled(
     recognised.check()
     state, misfits = {}, []
     for name, empty in wanted.items():
-        tensor = change(tensors[name]()) if name in tensors else torch.zeros(empty.shape)
+        stored = tensors[name]() if name in tensors else torch.zeros(empty.shape)
+        tensor = change(stored)
         if tensor.shape != empty.shape:
             misfits.append(f"{name} {list(tensor.shape)} instead of {list(empty.shape)}")
-        elif not tensor.is_floating_point():
-            misfits.append(f"{name} is of type {tensor.dtype}")
+        elif not stored.is_floating_point():
+            misfits.append(f"{name} is of type {stored.dtype}")
         state[name] = tensor
     if misfits:
         raise UserError(f"{source} does not fit: {listed(misfits)}")

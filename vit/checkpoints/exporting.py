@@ -24,8 +24,6 @@ class NativeInfo:
     """`Preprocess.to_dict()`."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
-    notes: list[str] = field(default_factory=list, compare=False)
-    """From reading it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ GOOGLE = "https://storage.googleapis.com"
 _ADDRESS = re.compile(r"^(hf|gs|https)://")
 _HF = re.compile(r"^hf://(?P<repo>[^/@]+/[^/@]+)(?:/(?P<file>[^@]+))?(?:@(?P<revision>.+))?$")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-_DESCRIPTIONS = ("config.json", "preprocessor_config.json")
+_DESCRIPTIONS = ("config.json", "preprocessor_config.json", "trust.safetensors")
 HUB_SECONDS = 8
 """How long the hub may be silent before its cache is used."""
 

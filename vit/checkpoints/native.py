@@ -14,10 +14,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vit.checkpoints.building import filled
 from vit.checkpoints.class_names import check_labels, check_names
 from vit.checkpoints.exporting import Export, NativeInfo
-from vit.checkpoints.files import WeightFile, open_weights, parse_json
+from vit.checkpoints.files import WeightFile, parse_json
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound
 from vit.checkpoints.local_paths import without_local_paths
 from vit.checkpoints.writing import memory_of, write_safetensors
@@ -74,18 +73,6 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         return [directory / WEIGHTS, directory / "config.json"]
 
     return Export(save=save, multilabel=True)
-
-
-def load_native(directory: str | Path) -> tuple[nn.Module, NativeInfo]:
-    """A saved model in evaluation mode, in its own dtype and memory-mapped; its description."""
-    file = open_weights(directory)
-    if not matches(file):
-        raise UserError(f"{directory} is no model of this package; {convert_command(directory)}")
-    recognised = recognise(file)
-    model = filled(recognised.config, recognised, str(file.path))
-    model.preprocess = recognised.preprocess or {}
-    info = NativeInfo(recognised.classes, recognised.preprocess, recognised.extra, recognised.notes)
-    return model.eval(), info
 
 
 def convert_command(path: str | Path) -> str:

@@ -174,8 +174,11 @@ def load_pretrained(
     report.loaded = sum(name in recognised.tensors for name in model.state_dict())
     report.classes = _class_names(recognised, target)
     report.multilabel = bool(recognised.extra.get("multilabel", False))
+    report.tree = recognised.extra.get("tree", False)
     if report.multilabel and not report.reinitialised:
         report.thresholds = recognised.extra.get("thresholds")
+    if not report.reinitialised:
+        report.temperature = recognised.extra.get("temperature")
     if report.classes is not None and recognised.classes is None and row is None:
         report.notes.append(
             f"the file names no classes; {target.num_classes:,} outputs are taken as ImageNet's"

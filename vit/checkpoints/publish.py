@@ -93,7 +93,7 @@ def push_to_hub(
             api.upload_folder(
                 repo_id=repository,
                 folder_path=path,
-                allow_patterns=[WEIGHTS, "config.json", "README.md"],
+                allow_patterns=[WEIGHTS, "config.json", "trust.safetensors", "README.md"],
                 commit_message=message,
             )
     except Exception as error:  # without network: errors of the HTTP library the hub's package uses

@@ -19,7 +19,9 @@ class LoadReport:
     resized: list[str] = field(default_factory=list)
     """Tensors that were changed to fit: positions, input filters."""
     reinitialised: list[str] = field(default_factory=list)
-    """Parts with fresh weights: "head", or nothing."""
+    """Parts with fresh weights, all or some: "head", or nothing."""
+    kept: list[int] = field(default_factory=list)
+    """Of a head with fresh rows, those that came from the file, by the names of their classes."""
     head: str = ""
     """Its replacement, and the reason."""
     left_out: dict[str, str] = field(default_factory=dict)
@@ -34,6 +36,10 @@ class LoadReport:
     """Each output is a sigmoid; no softmax."""
     thresholds: list[float] | None = None
     """Of each class, if `multilabel` and known: a probability above it is a yes."""
+    tree: bool = False
+    """The classes are paths in a tree."""
+    temperature: float | None = None
+    """By which the logits are divided for probabilities, if one was fitted to them."""
     notes: list[str] = field(default_factory=list)
     """Assumptions."""
 

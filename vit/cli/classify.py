@@ -3,7 +3,7 @@
 import argparse
 import json
 import re
-from collections.abc import Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +12,18 @@ from vit.cli.arguments import (
     add_engine,
     asked_device,
     chosen_device,
+    number,
     pictures,
     whole_number,
 )
 from vit.console import note, say
-from vit.errors import UserError
+from vit.errors import INSIDE_ONE, UserError, check_range
 from vit.hardware import has_bfloat16
 
 if TYPE_CHECKING:
     from vit.data.sources import PathList
-    from vit.inference.classifier import Classifier
+    from vit.inference.classifier import Asked, Classifier
 
-BATCH = 32
 EPILOG = """\
 examples:
   vit classify runs/my_photos-finetune photo.jpg more/*.jpg
@@ -40,9 +40,12 @@ def run(args: list[str]) -> int:
     out = None if options.out is None else Path(options.out).expanduser()
     _check(options, out)
     paths = _listed(options, arrays=True)  # before the model is loaded
-    from vit.inference.classifier import load
+    from vit.inference.classifier import Asked, load
 
-    classifier = load(options.model, engine=options.engine, precision=options.precision)
+    engine = {"engine": options.engine, "precision": options.precision}
+    classifier = load(options.model, **engine, raw=options.raw)
+    asked = Asked(**{field.name: getattr(options, field.name) for field in fields(Asked)})
+    classifier.check(asked)
     with chosen_device(asked_device(options)) as device:
         classifier.to(device)
     if classifier.engine is not None:
@@ -52,9 +55,9 @@ def run(args: list[str]) -> int:
     if classifier.preprocess.channels is None and any(p.lower().endswith(".npy") for p in paths):
         paths = _listed(options)  # without .npy files
     if out is None:
-        _print(classifier, list(paths), options)
+        _print(classifier, paths, asked, options)
     else:
-        _write(classifier, paths, out, options)
+        _write(classifier, paths, out, asked, options)
     return 0
 
 
@@ -68,6 +71,11 @@ def _parser() -> OneLineParser:
     add("model", help="a run, a file of weights or of `vit export`, a name or an address")
     add("images", nargs="+", help="pictures, or folders of them")
     add("--top", type=whole_number, default=5, metavar="N", help="classes (default 5)")
+    text = "classes in a tree: answer with the deepest node whose probability is above P"
+    add("--confidence", type=float, metavar="P", help=text)
+    add("--coverage", type=number, metavar="C", help="a set with the true class this often: 0.9")
+    add("--unknown", type=number, metavar="U", help="none of these outside this share of val: 0.95")
+    add("--raw", action="store_true", help="probabilities without the run's temperature")
     add("--device", help="such as cpu or cuda; default: the best")
     add_engine(add)
     precisions = ("float32", "bfloat16")
@@ -92,6 +100,9 @@ def _check(options: argparse.Namespace, out: Path | None) -> None:
         if getattr(options, name) not in (None, False):
             option = f"--{name if name == 'on_error' else name.replace('_', '-')}"
             raise UserError(f"{option} {'needs' if out is None else 'does not go with'} --out FILE")
+    for name in ("coverage", "unknown"):
+        if getattr(options, name) is not None:
+            check_range(f"--{name}", getattr(options, name), INSIDE_ONE)
     if options.num_workers is not None and options.num_workers < 0:
         raise UserError(f"--num-workers {options.num_workers} must be at least 0")
     if out is not None:
@@ -117,7 +128,11 @@ def _listed(options: argparse.Namespace, *, arrays: bool = False) -> "PathList":
 
 
 def _write(
-    classifier: "Classifier", paths: "PathList", out: Path, options: argparse.Namespace
+    classifier: "Classifier",
+    paths: "PathList",
+    out: Path,
+    asked: "Asked",
+    options: argparse.Namespace,
 ) -> None:
     from vit.inference.answer_files import opened
     from vit.inference.answers import answer, columns, identity
@@ -125,64 +140,65 @@ def _write(
     facts = {
         "model": options.model,
         "pictures": f"{len(paths):,} (digest {paths.digest()})",
-        "top": options.top,
+        **asdict(asked),
         "features": options.features,
         "precision": options.precision,
         "weights": identity(classifier),
     }
-    names = columns(classifier, options.top, features=options.features)
+    names = columns(classifier, asked, features=options.features)
     with opened(out, names, facts) as file:
         tally = answer(
             classifier,
             paths,
-            file,
-            top=options.top,
+            file.add,
+            asked,
+            start=file.done,
+            features=options.features,
             batch_size=options.batch_size,
             num_workers=options.num_workers,
         )
+        file.finish()
     say(f"{out}: {tally}")
 
 
-def _print(classifier: "Classifier", paths: list[str], options: argparse.Namespace) -> None:
-    rows: list[dict[str, Any]] = []
-    try:
-        for row in _answers(classifier, paths, options):
-            rows.append(row)
-            if not options.json:
-                print(row["image"])
-                if "labels" in row:
-                    print(f"  labels: {', '.join(row['labels']) or 'none'}")
-                for answer in row["top"]:
-                    print(f"  {answer['probability']:6.1%}  {answer['class']}")
-    finally:  # also if an unreadable image ends the command
-        if options.json:
-            print(json.dumps(rows, indent=2, ensure_ascii=False))
-    if len(rows) < len(paths):
-        say(f"{len(paths) - len(rows)} of {len(paths)} pictures were skipped")
+def _print(
+    classifier: "Classifier", paths: "PathList", asked: "Asked", options: argparse.Namespace
+) -> None:
+    """UserError for an unreadable picture, after the answers before it."""
+    from vit.inference.answers import answer
 
+    answered: list[dict[str, Any]] = []
 
-def _answers(
-    classifier: "Classifier", paths: list[str], options: argparse.Namespace
-) -> Iterator[dict[str, Any]]:
-    """The answer for every picture, in order; ImageError after those before an unreadable one."""
-    from vit.data.decode import ImageError, open_input
-
-    for start in range(0, len(paths), BATCH):
-        opened, problem = [], None
-        for path in paths[start : start + BATCH]:
-            try:
-                opened.append((path, open_input(path, classifier.preprocess.channels)))
-            except ImageError as error:
+    def show(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            if "error" in row:
                 if options.on_error != "skip":
-                    problem = error
-                    break
-                say(f"skipped: {error}")
-        if opened:
-            predictions = classifier.predict([image for _, image in opened], options.top)
-            for (path, _), prediction in zip(opened, predictions, strict=True):
-                pairs = zip(prediction.classes, prediction.probabilities, strict=True)
-                top = [{"class": name, "probability": probability} for name, probability in pairs]
-                several = {} if prediction.labels is None else {"labels": prediction.labels}
-                yield {"image": path, **several, "top": top}
-        if problem is not None:
-            raise problem
+                    raise UserError(f"{row['image']}: {row['error']}")
+                say(f"skipped: {row['image']}: {row['error']}")
+                continue
+            answered.append(row)
+            if not options.json:
+                _print_row(row)
+
+    try:
+        answer(classifier, paths, show, asked, progress=options.json)
+    finally:  # also if an unreadable picture ends the command
+        if options.json:
+            print(json.dumps(answered, indent=2, ensure_ascii=False))
+    if len(answered) < len(paths):
+        say(f"{len(paths) - len(answered)} of {len(paths)} pictures were skipped")
+
+
+def _print_row(row: dict[str, Any]) -> None:
+    print(row["image"])
+    if row.get("unknown"):
+        print("  none of these; the most alike:")
+    if "labels" in row:
+        print(f"  labels: {', '.join(row['labels']) or 'none'}")
+    if "set" in row:
+        print(f"  set: {', '.join(row['set'])}")
+    if "answer" in row:
+        found = f"{row['answer']} ({row['answer_probability']:.1%})" if row["answer"] else "none"
+        print(f"  answer: {found}")
+    for best in row["top"]:
+        print(f"  {best['probability']:6.1%}  {best['class']}")

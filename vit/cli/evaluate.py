@@ -33,7 +33,10 @@ def validate(args: list[str]) -> int:
 
 def test(args: list[str]) -> int:
     """Evaluates a run on its test images."""
-    parser = _parser("test", "Evaluates a run on its test images.", None)
+    what = "Evaluates a run on its test images; or compares two runs on the same images."
+    parser = _parser("test", what, None)
+    parser.usage = "vit test RUN [OTHER] [--split SPLIT] [--json] [OPTIONS]"
+    parser.add_argument("other", metavar="OTHER", nargs="?", help="a run, compared with RUN")
     return _run(parser, args)
 
 
@@ -57,7 +60,7 @@ def _parser(command: str, what: str, split: str | None, printed: str = "figures"
         description=DESCRIPTION.format(what=what),
         epilog=EPILOG,
     )
-    parser.set_defaults(command=command, out=None)
+    parser.set_defaults(command=command, out=None, other=None)
     parser.add_argument("run", metavar="RUN", help="a run directory")
     splits = ("train", "val", "test")
     parser.add_argument(
@@ -77,35 +80,78 @@ def _run(parser: OneLineParser, args: list[str]) -> int:
         if word.startswith("--resume="):  # Lightning's --ckpt_path
             run = Path(word.partition("=")[2]).parent.parent
             raise UserError(f"the best weights of a run are scored: vit {parser.prog[4:]} {run}")
-    # Apart, as argparse takes an unknown option with a blank in its value for RUN.
-    dotted = [word for word in words if re.match(r"--[\w.]+\.\w+=", word)]
-    options, rest = parser.parse_known_args([word for word in words if word not in dotted])
+    # Apart, as argparse takes their values for RUN or OTHER.
+    own: list[str] = []
+    dotted: list[str] = []
+    for word in (remaining := iter(words)):
+        if re.fullmatch(r"--\w+(\.\w+)+", word):
+            word = f"{word}={next(remaining, '')}"
+        (dotted if re.match(r"--[\w.]+\.\w+=", word) else own).append(word)
+    options, rest = parser.parse_known_args(own)
     rest += dotted
     folder = Path(options.run).expanduser()
+    if options.other is not None:
+        return _compare(options, folder, rest)
     predicting = options.command == "predict"
+    if predicting and rest and not rest[0].startswith("-"):
+        raise UserError(
+            f"vit predict takes one run, and not {rest[0]}: give --data.root for other images, or, "
+            f"without labels: vit classify {options.run} {rest[0]}"
+        )
     out = None if options.out is None else Path(options.out).expanduser()
     if out is not None:
         writable(out.parent, "--out")
 
-    from vit.runs.evaluate import evaluate  # heavy: imports lightning
+    from vit.runs.evaluate import evaluate, opened  # heavy: imports lightning
 
     exported = None if options.exported is None else Path(options.exported).expanduser()
-    result = evaluate(folder, options.split, rest, predicting=predicting, exported=exported)
+    subject = opened(folder, options.split, rest, predicting=predicting, exported=exported)
+    result = evaluate(subject)
     if predicting and out is None:
-        out = folder / f"predictions_{result.split}.csv"
+        out = folder / f"predictions_{subject.split}.csv"
     if is_first_process():
-        _show(options, result, out)
+        _show(options, subject, result, out)
     return 0
 
 
-def _show(options: Namespace, result: Any, out: Path | None) -> None:
+def _compare(options: Namespace, first: Path, rest: list[str]) -> int:
+    """Prints the scores of two runs, and how sure their difference is."""
+    if options.exported is not None:
+        raise UserError("--with is for one run; leave it or the second run out")
+    from vit.runs.paired import compare  # heavy: imports lightning
+
+    found = compare(first, Path(options.other).expanduser(), options.split, rest)
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    a, b = found["runs"]
+    what = "accuracy" if found["metric"] == "acc1" else "mean average precision"
+    print(f"{what} on {found['images']:,} images of {found['split']}")
+    for run, score in zip((a, b), found["scores"], strict=True):
+        print(f"{run:{max(len(a), len(b))}}  {score:.4f}")
+    low, high = found["interval"]
+    print(f"difference {found['difference']:+.2f} points, 95 % interval {low:+.2f} to {high:+.2f}")
+    print(f"  by {found['method']}")
+    if "p_value" in found:
+        print(
+            f"{found['gained']:,} images are named rightly by the second alone, {found['lost']:,} "
+            f"by the first alone: p = {found['p_value']:.2g} (McNemar's exact test)"
+        )
+    better, worse = (b, a) if found["difference"] > 0 else (a, b)
+    no = "no difference is seen: the images are too few, or the runs are equally good"
+    print(f"{better} is better than {worse}" if found["differ"] else no)
+    return 0
+
+
+def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> None:
     from vit.reports.closing import headline
     from vit.reports.predictions import write_csv
     from vit.reports.scores import class_lines, class_scores, class_table
     from vit.runs.scoring import thresholds_of
 
-    classes, thresholds = result.data.classes, thresholds_of(result.model)
+    classes, thresholds = subject.data.classes, thresholds_of(result.model)
     predictions, metrics = result.predictions, result.metrics
+    engine = None if subject.engine is None else subject.engine.name
     if out is not None and predictions is not None:
         write_csv(out, classes, predictions, thresholds=thresholds, spreadsheet=options.spreadsheet)
         say(f"wrote {out}")
@@ -114,17 +160,17 @@ def _show(options: Namespace, result: Any, out: Path | None) -> None:
         per_class = class_table(classes, class_scores(predictions, len(classes), thresholds))
     if options.json:
         content: dict[str, Any] = dict(metrics)
-        if result.engine is not None:
-            content["engine"] = result.engine
+        if engine is not None:
+            content["engine"] = engine
         if per_class:
             content["per_class"] = per_class
         if out is not None:
             content["predictions"] = _listed(predictions, classes)
         print(json.dumps(content, indent=2))
         return
-    if result.engine is not None:
-        print(f"computed by {result.engine}")
-    print(headline(result.split, metrics, predictions))
+    if engine is not None:
+        print(f"computed by {engine}")
+    print(headline(subject.split, metrics, predictions))
     width = max(map(len, metrics), default=0)
     for name, value in metrics.items():
         print(f"{name:{width}} {value:.4f}")

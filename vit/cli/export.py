@@ -78,7 +78,7 @@ def _float32(options: Namespace, target: dict[str, Any]) -> None:
 def _int8(options: Namespace, target: dict[str, Any]) -> None:
     """Prints also the accuracy before and after."""
     from vit.exports.quantize import MAX_DROP, export_int8
-    from vit.reports.scores import wilson_interval
+    from vit.intervals import wilson_interval
 
     [check] = options.check
     most = MAX_DROP if options.max_drop is None else options.max_drop

@@ -35,6 +35,7 @@ more options:
                          draw rare classes as often as common ones
   --data.loading.on_error skip
                          leave out unreadable images, and count them, instead of stopping
+  --data.labels tree     nested folders, or paths in a CSV, are classes in a tree
   --data.label_separator ";"
                          separator of several labels in a CSV; "|" is the default
   --model.loss.function my_parts.loss

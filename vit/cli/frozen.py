@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from vit.evaluation.frozen import Bench, Frozen
 
 
-def add_model_arguments(parser: OneLineParser) -> None:
-    """Adds MODEL and the options for images, computation and the cache."""
+def add_model_arguments(parser: OneLineParser, name: str = "model") -> None:
+    """Adds MODEL and the options for images, computation and the cache.
+
+    `name` is --model where it is an option; unreadable images are then the command's matter.
+    """
     parser.add_argument(
-        "model", help="a run, a model directory, a weights file, a hub address or an exported file"
+        name, help="a run, a model directory, a weights file, a hub address or an exported file"
     )
     add = parser.add_argument_group("images (default: as the model was trained)").add_argument
     add("--image-size", type=int, nargs="+", metavar="N", help="pixels: one side, or height width")
@@ -32,8 +35,11 @@ def add_model_arguments(parser: OneLineParser) -> None:
     add("--crop-fraction", type=float, metavar="X", help="side of the crop over the resized side")
     add("--batch-size", type=int, default=64, metavar="N", help="default 64")
     add("--num-workers", type=int, metavar="N", help="processes that read images")
-    choices = ("error", "skip")
-    add("--on-error", choices=choices, default="error", help="unreadable images (default error)")
+    if name == "model":
+        choices = ("error", "skip")
+        add(
+            "--on-error", choices=choices, default="error", help="unreadable images (default error)"
+        )
     add = parser.add_argument_group("computation").add_argument
     add("--device", help="such as cpu or cuda (default: the best)")
     add_engine(add)

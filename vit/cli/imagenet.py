@@ -83,8 +83,10 @@ class _Set:
 
 def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
     """Description of the measurement, and the rows of the table."""
+    import torch
+
+    from vit.confidence import fit_temperature
     from vit.evaluation import imagenet_variants as variants
-    from vit.evaluation.calibration import fit_temperature
 
     real = None if options.real is None else variants.read_real(options.real)
     frozen = load_frozen(options, "logits")
@@ -108,7 +110,7 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
         if images.real is not None:
             scores.append(variants.score_real(logits, [images.real[i] for i in features.indices]))
         if images.name == "val" and options.temperature:
-            temperature = fit_temperature(logits, labels)
+            temperature = fit_temperature(torch.from_numpy(logits), torch.from_numpy(labels))
     return {"model": options.model, **frozen.about(), "temperature": temperature}, scores
 
 

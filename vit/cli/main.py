@@ -34,6 +34,7 @@ COMMANDS = {
         "vit.cli.inspect:run",
         "attention maps, rollout, Grad-CAM and filters of a model",
     ),
+    "data": ("vit.cli.data:run", "check a folder: bad files, copies, leaks, labels in doubt"),
     "runs": ("vit.cli.runs:run", "list runs with their scores"),
     "recipes": ("vit.cli.recipes:run", "list the shipped recipes"),
     "models": ("vit.cli.models:run", "list architectures and published weights"),

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vit.cache import cache_directory
 from vit.data.catalog import CATALOG, list_datasets
@@ -38,13 +38,16 @@ def find_splits(
     separator: str | None = None,
     columns: Columns,
     arrays: bool = False,
+    tree: bool = False,
 ) -> Splits:
     """The splits of a named data set, or of the files in `root`, by the arguments of ImageData.
 
     `arrays`: .npy files are images, too. With `model`, `root` is held-out images, all of them test.
+    `tree`: names of classes are paths, in a folder those of the folders with images.
     """
+    of_folder = {"arrays": arrays, "tree": tree}
     if own is not None:
-        return own.splits(cut, labelled=labelled, columns=columns, arrays=arrays)
+        return own.splits(cut, labelled=labelled, columns=columns, **of_folder)
     is_manifest = root is not None and root.lower().endswith(SUFFIXES) and not os.path.isdir(root)
     if separator == "":
         raise UserError("data.label_separator='' separates nothing; give text such as ';'")
@@ -57,16 +60,15 @@ def find_splits(
         assert dataset is not None
         splits = load_dataset(dataset, cut, data_dir=data_dir)
         return splits if labelled else replace(splits, classes=[])
+    of_manifest: dict[str, Any] = {"separator": separator, "columns": columns, "tree": tree}
     if model is not None:
         classes, multilabel = model.names, model.multilabel
         if is_manifest:
-            return load_held_out_manifest(
-                root, classes, separator=separator, multilabel=multilabel, columns=columns
-            )
-        return load_held_out(root, classes, multilabel=multilabel, arrays=arrays)
+            return load_held_out_manifest(root, classes, multilabel=multilabel, **of_manifest)
+        return load_held_out(root, classes, multilabel=multilabel, **of_folder)
     if is_manifest:
-        return load_manifest(root, cut, labelled=labelled, separator=separator, columns=columns)
-    return load_folder(root, cut, labelled=labelled, arrays=arrays)
+        return load_manifest(root, cut, labelled=labelled, **of_manifest)
+    return load_folder(root, cut, labelled=labelled, **of_folder)
 
 
 def check_source(dataset: str | None, root: str | None) -> None:

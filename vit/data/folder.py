@@ -2,6 +2,7 @@
 
 root/cat/1.jpg                      one folder: val and test are cut from it
 root/train/cat/1.jpg  root/val/...  split folders: train/ and any of val/, test/
+root/pet/cat/1.jpg                  a tree: the class is pet/cat
 """
 
 import os
@@ -34,6 +35,7 @@ def load_folder(
     *,
     labelled: bool = True,
     arrays: bool = False,
+    tree: bool = False,
 ) -> Splits:
     """The splits below `root`; the classes are those of train, in natural order (1, 2, 10).
 
@@ -45,6 +47,7 @@ def load_folder(
         cut: The shares that are cut.
         labelled: False takes all images of all folders, and there are no classes.
         arrays: .npy files are images, too.
+        tree: A class is a folder of images at any depth, named by its path.
 
     Raises:
         UserError: `root` or a class of train is missing or empty, there is one class only, or val
@@ -56,11 +59,16 @@ def load_folder(
         names = ", ".join(f"{os.path.basename(path)}/" for path in folders.values())
         raise UserError(f"{root} has {names} but no train/; put the training class folders there")
     parts: dict[SplitName, _Part] = {
-        name: _Part(root, folder, arrays=arrays) for name, folder in folders.items()
+        name: _Part(root, folder, arrays=arrays, tree=tree) for name, folder in folders.items()
     }
     train = parts["train"]
     classes = train.classes() if labelled else []
     notes += look_alikes(classes, train.where)
+    if labelled and not tree and all("/" in f.path for f in train.folders if f.images):
+        notes.append(
+            f"{train.where}: all images lie two or more folders deep, and the upper ones are the "
+            "classes; --data.labels tree makes classes of the inner ones"
+        )
     sets: dict[SplitName, ImageSet] = {}
     for name, part in parts.items():
         notes += part.notes(labelled)
@@ -72,6 +80,7 @@ def load_folder(
         cut,
         where=train.where,
         notes=notes,
+        tree=tree,
     )
 
 
@@ -81,6 +90,7 @@ def load_held_out(
     *,
     multilabel: bool = False,
     arrays: bool = False,
+    tree: bool = False,
 ) -> Splits:
     """Images for a model that exists: all of them are test, labelled by the model's `classes`.
 
@@ -90,7 +100,7 @@ def load_held_out(
     root = os.path.abspath(os.path.expanduser(os.fspath(root)))
     folders, notes = _split_folders(root)
     where = next(folders[split] for split in EVALUATION_ORDER if split in folders)
-    part = _Part(root, where, arrays=arrays)
+    part = _Part(root, where, arrays=arrays, tree=tree)
     notes += part.notes(labelled=bool(classes))
     images = part.images(classes, "the model lacks")
     if classes and multilabel:
@@ -101,14 +111,17 @@ def load_held_out(
 class _Part:
     """One split on disk."""
 
-    def __init__(self, root: str, where: str, *, arrays: bool) -> None:
-        self.root, self.where = root, where
+    def __init__(self, root: str, where: str, *, arrays: bool, tree: bool) -> None:
+        self.root, self.where, self.tree = root, where, tree
         self.folders = scan(where, arrays=arrays)
         self.loose = len(self.folders[0].images)
         """Images in no class folder."""
         self.by_class: dict[str, list[Folder]] = {}
+        inner = {os.path.dirname(folder.path) for folder in self.folders} if tree else set()
         for folder in self.folders[1:]:
-            name = folder.path.split("/", 1)[0]
+            if folder.path in inner and not folder.images:
+                continue
+            name = folder.path if tree else folder.path.split("/", 1)[0]
             # macOS stores é as two characters, Linux usually as one: the same class.
             self.by_class.setdefault(unicodedata.normalize("NFC", name), []).append(folder)
 
@@ -124,7 +137,10 @@ class _Part:
 
     def keys(self, classes: list[str]) -> list[str]:
         """Paths below the class folder, which stay when a class folder is renamed or moved."""
-        return [path.split("/", 1)[1] if classes else path for path in self._files(classes)]
+        if not classes:
+            return list(self._files(classes))
+        cut = str.rpartition if self.tree else str.partition
+        return [cut(path, "/")[2] for path in self._files(classes)]
 
     def images(self, classes: list[str], lacking: str) -> ImageSet:
         """The images, and their labels if there are `classes`.

@@ -3,6 +3,10 @@
 path,label,split     path,label             path,label,label        path,cat,dog,indoors
 a/1.jpg,cat,train    a/1.jpg,cat|indoors    a/1.jpg,cat,indoors     a/1.jpg,1,0,1
 a/2.jpg,dog,val      a/2.jpg,dog            a/2.jpg,dog,            a/2.jpg,0,1,0
+
+Classes in a tree:
+path,label              path,label,parent
+a/1.jpg,pet/cat         a/1.jpg,cat,pet
 """
 
 import os
@@ -28,6 +32,7 @@ from vit.data.sources import (
 )
 from vit.data.table import Cell, Table
 from vit.errors import UserError, did_you_mean, shorten, some_of
+from vit.label_tree import node_path
 
 _COLUMNS = Columns()
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
@@ -45,6 +50,7 @@ def load_manifest(
     labelled: bool = True,
     separator: str | None = None,
     columns: Columns = _COLUMNS,
+    tree: bool = False,
 ) -> Splits:
     """The splits that a manifest lists; relative paths are relative to the manifest's folder.
 
@@ -52,14 +58,15 @@ def load_manifest(
     repeated, or if it has a 1 in several columns of classes. `separator` takes the place of `|`,
     and says that images have several labels. The labels of the whole set are then rows of zeros
     and ones, and an empty cell is an image without any. The classes are those of train, in natural
-    order; splits are cut as in `load_folder`. Without `labelled` the labels are not read.
+    order; splits are cut as in `load_folder`. Without `labelled` the labels are not read. In a
+    `tree` labels are paths, below the name or path in a column `parent`, if there is one.
 
     Raises:
         UserError: The file cannot be read, a column is missing, a row is incomplete or doubled, a
             file does not exist, a split is unknown, val or test has a label that train lacks, a
-            column of a class has no 1 in train, or no label has the separator.
+            column of a class has no 1 in train, no label has the separator, or a parent is a label.
     """
-    listing = Listing(Table(path), labelled, separator, columns)
+    listing = Listing(Table(path), labelled, separator, columns, tree=tree)
     if "train" not in listing.present:
         raise UserError(f"{listing.path} has no rows of split train")
     if labelled and separator is not None and not listing.separated:
@@ -69,7 +76,7 @@ def load_manifest(
         )
     classes = listing.classes() if labelled else []
     notes = listing.notes + look_alikes(classes, listing.path)
-    if separator is None:
+    if separator is None and not tree:
         notes += _joined_labels(classes, listing.path)
     return complete(
         classes,
@@ -78,6 +85,7 @@ def load_manifest(
         cut,
         where=listing.path,
         notes=notes,
+        tree=tree,
     )
 
 
@@ -88,13 +96,14 @@ def load_held_out_manifest(
     separator: str | None = None,
     multilabel: bool = False,
     columns: Columns = _COLUMNS,
+    tree: bool = False,
 ) -> Splits:
     """Images for a model that exists: all are test, labelled by the model's `classes`, if any.
 
     Takes the rows of test, or else of val, or else all. `multilabel`: the model is one for several
     labels per image; no row needs to have several.
     """
-    listing = Listing(Table(path), bool(classes), separator, columns)
+    listing = Listing(Table(path), bool(classes), separator, columns, tree=tree)
     listing.multilabel = bool(classes) and (multilabel or listing.multilabel)
     name = min(listing.present, key=EVALUATION_ORDER.index)
     return all_as_test(listing.images(name, classes), classes, [])
@@ -109,6 +118,8 @@ def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
                 f"{path}: {len(joined):,} of {len(classes):,} classes contain {mark!r}, such as "
                 f"{shorten(joined[0])!r}; if that is several labels, add "
                 f"--data.label_separator '{mark}'"
+                + "; if it is a tree, --data.labels tree"
+                * (mark == "/")
             ]
     return []
 
@@ -126,7 +137,15 @@ class Listing:
         present: The splits, in the order in which they first occur.
     """
 
-    def __init__(self, table: Table, labelled: bool, separator: str | None, names: Columns) -> None:
+    def __init__(
+        self,
+        table: Table,
+        labelled: bool,
+        separator: str | None,
+        names: Columns,
+        *,
+        tree: bool = False,
+    ) -> None:
         self.table, self.path, self.folder = table, table.path, table.folder
         self.separator = SEPARATOR if separator is None else separator
         self.separated = False
@@ -134,15 +153,18 @@ class Listing:
         self.notes: list[str] = []
         self.columns: list[str] = []
         self.labels: list[tuple[str, ...]] = []
-        self.roles = names
+        self.roles, self.tree = names, tree
+        self._parents: dict[str, str] = {}  # of each label in a tree
         header = names.roles(self.table.header)
         label_at = [at for at, name in enumerate(header) if name == "label"] if labelled else []
         if labelled and "path" in header and not label_at:
             label_at = self._class_columns(header)
+        self._parent_at = [header.index("parent")] if tree and "parent" in header else []
         arrays = array("q"), array("b"), array("i")
-        self.names = PathList(self._read(header, label_at, *arrays))
+        self.names = PathList(self._read(header, [*label_at, *self._parent_at], *arrays))
         if not len(self.names):
             raise UserError(f"{self.path} has a header but no rows")
+        self._check_parents()
         self.numbers, self.splits, self.cells = (np.frombuffer(a, a.typecode) for a in arrays)
         self.multilabel = any(len(labels) > 1 for labels in self.labels)
         if self.columns:
@@ -181,7 +203,7 @@ class Listing:
         )
 
     def _read(
-        self, header: list[str], label_at: list[int], numbers: array, splits: array, cells: array
+        self, header: list[str], cells_at: list[int], numbers: array, splits: array, cells: array
     ) -> Iterator[str]:
         """Yields the path of each row; appends its number, split and label cell to the arrays, and
         new label cells to `labels`."""
@@ -190,7 +212,7 @@ class Listing:
         split_at = [header.index("split")] if "split" in header else []
         numbers_of: dict[tuple[Cell, ...], int] = {}
         files: set[int] = set()  # hashes, as paths would take the most memory
-        for number, row in self.table.rows([header.index("path"), *split_at, *label_at]):
+        for number, row in self.table.rows([header.index("path"), *split_at, *cells_at]):
             name, split = str(row[0]), str(row[1]).lower() if split_at else "train"
             key = row[1 + len(split_at) :]
             file = hash(os.path.normpath(os.path.join(self.folder, name)))
@@ -213,7 +235,9 @@ class Listing:
             yield name
 
     def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
-        """The labels in the label cells of one row, each once."""
+        """The labels in the label cells of one row, each once; in a tree paths."""
+        parent = str(cells[-1]) if self._parent_at else ""
+        cells = cells[: len(cells) - len(self._parent_at)]
         if self.columns:
             pairs = zip(self.columns, cells, strict=True)
             return tuple(name for name, cell in pairs if _FLAGS[str(cell).lower()])
@@ -223,7 +247,28 @@ class Listing:
                 self.separated |= self.separator in cell
                 cell = cell.split(self.separator)
             labels += [part for part in map(str.strip, cell) if part]
+        if self.tree:
+            labels = [self._below(parent, label) for label in labels]
         return tuple(dict.fromkeys(labels))
+
+    def _below(self, parent: str, label: str) -> str:
+        """The path of a label; UserError if its parent was another before."""
+        before = self._parents.setdefault(label, parent)
+        if before != parent:
+            raise UserError(
+                f"{self.path} has the label {shorten(label)!r} with the parents "
+                f"{shorten(before)!r} and {shorten(parent)!r}; give one, or paths as labels"
+            )
+        return node_path(f"{parent}/{label}")
+
+    def _check_parents(self) -> None:
+        """UserError for a parent that is a label too, as each one in a loop."""
+        for label, parent in self._parents.items():
+            for name in self._parents.keys() & set(node_path(parent).split("/")):
+                raise UserError(
+                    f"{self.path} has {shorten(name)!r} as a label and as the parent of "
+                    f"{shorten(label)!r}; a label must be a class without others below it"
+                )
 
     def _mistake(self, number: int, what: str) -> UserError:
         return UserError(f"{self.table.place(number)} {what}")

@@ -5,7 +5,7 @@ Shapes: b batch, c channels, h w pixels, k classes.
 
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
@@ -20,7 +20,7 @@ from vit.data.extra import check_change
 from vit.data.find import ModelClasses, check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_dataset, make_loader
 from vit.data.memory import Decoded, Fits, in_memory
-from vit.data.options import Columns, InputFormat, Loading, Sampling, Splitting, both_sides
+from vit.data.options import Columns, InputFormat, Labels, Loading, Sampling, Splitting, both_sides
 from vit.data.own import OwnImages
 from vit.data.raster import rgb
 from vit.data.sampler import TrainBatchSampler, balancing, evaluated
@@ -28,7 +28,7 @@ from vit.data.sources import EVALUATION_ORDER, ImageSet, PathList, SplitName, Sp
 from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
-from vit.preprocessing import Preprocess
+from vit.preprocessing import Preprocess, check_choice
 
 _TRAIN_TRANSFORM = TrainTransform()
 _COLUMNS = Columns()
@@ -62,6 +62,8 @@ class ImageData(LightningDataModule):
         label_separator: Text between the labels of one image in a CSV or Parquet file, such
             as ";". Default: "|", where a label has it.
         columns: Names of the columns of a CSV or Parquet file.
+        labels: tree: classes are leaves of a tree, named by their paths: the innermost folders, or
+            labels such as animal/bird, below the name or path in a column `parent` if there is one.
         inputs: Cut of evaluation images, and normalisation.
         sampling: Balanced classes, repeated augmentation.
         splits: Shares of train that become val and test, and the seed of a run's data.
@@ -82,6 +84,7 @@ class ImageData(LightningDataModule):
         augment: TrainTransform = _TRAIN_TRANSFORM,
         label_separator: str | None = None,
         columns: Columns = _COLUMNS,
+        labels: Labels = "plain",
         inputs: InputFormat = _INPUTS,
         sampling: Sampling = _SAMPLING,
         splits: Splitting = _SPLITTING,
@@ -108,15 +111,13 @@ class ImageData(LightningDataModule):
         augment.check_size(self.image_size)
         if augment.extra is not None:
             check_change(augment.extra, self.image_size)
-        self.augment = augment
-        self.sampling = sampling
-        self.splitting = splits
-        self.seed = splits.seed
-        self.loading = loading
+        self.augment, self.sampling = augment, sampling
+        self.splitting, self.seed, self.loading = splits, splits.seed, loading
         self.labelled = True
         self.model_classes: ModelClasses | None = None
-        self.label_separator = label_separator
-        self.columns = columns
+        self.label_separator, self.columns = label_separator, columns
+        check_choice("labels", labels, get_args(Labels))
+        self.tree = labels == "tree"
         # The split that the test and predict loops get.
         self.evaluation_split: SplitName = "test"
         self.consumed_samples = 0
@@ -184,6 +185,7 @@ class ImageData(LightningDataModule):
             separator=self.label_separator,
             columns=self.columns,
             arrays=self.channels is not None,
+            tree=self.tree,
         )
         if self.sampling.balanced and splits.multilabel:
             raise UserError(
@@ -210,7 +212,7 @@ class ImageData(LightningDataModule):
     def model_arguments(self) -> dict[str, Any]:
         """Arguments of vit.ImageClassifier that follow from the data."""
         names = ["image_size", "channels", "preprocess"]
-        names += ["num_classes", "classes", "counts", "multilabel"] if self.labelled else []
+        names += ["num_classes", "classes", "counts", "multilabel", "tree"] if self.labelled else []
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -306,11 +308,11 @@ class ImageData(LightningDataModule):
     predict_dataloader = test_dataloader
 
     def evaluation_loader(
-        self, split: SplitName, *, limit: int | None = None, persistent: bool = False
+        self, split: SplitName, *, limit: int | list[int] | None = None, persistent: bool = False
     ) -> DataLoader[Any]:
         """This process's share of a split, every image once, without augmentation.
 
-        `limit`: at most so many images of all processes together, drawn by the seed.
+        `limit`: at most so many images of all processes together, drawn by the seed, or positions.
         """
         dataset = self._image_dataset(split, training=False)
         sampler = evaluated(len(dataset), limit, self.seed)[self._rank :: self._world_size]

@@ -17,6 +17,8 @@ from vit.preprocessing import (
 )
 
 CHANNELS = Range(low=1, high=MAX_CHANNELS)
+Labels = Literal["plain", "tree"]
+"""What the names of classes are: names, or paths in a tree."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,9 @@ class OwnImages:
             elif not len(images):
                 raise UserError(f"{name} has no images")
 
-    def splits(self, cut: Splitting, *, labelled: bool, columns: Columns, arrays: bool) -> Splits:
+    def splits(
+        self, cut: Splitting, *, labelled: bool, columns: Columns, arrays: bool, tree: bool
+    ) -> Splits:
         """The splits that are given, and those that `cut` takes from train.
 
         The classes are those that a Dataset of train names, in its order, or else the labels in
@@ -70,7 +72,7 @@ class OwnImages:
                 only, or val or test has a label that train lacks.
         """
         reading: dict[str, Any] = {"labelled": labelled, "arrays": arrays}
-        of_files = {**reading, "columns": columns, "data_dir": None}
+        of_files = {**reading, "columns": columns, "data_dir": None, "tree": tree}
         train, names, notes = self.given["train"], [], [*self.notes]
         if _is_path(train):
             whole = Splitting(val_fraction=0, test_fraction=0)
@@ -91,7 +93,8 @@ class OwnImages:
                 sets[name] = found.test
             elif name != "train":
                 sets[name] = _Rows(name, images, names=names, **reading).images(model)
-        return complete(model.names, sets, sets["train"].names, cut, where="train", notes=notes)
+        keys = sets["train"].names
+        return complete(model.names, sets, keys, cut, where="train", notes=notes, tree=tree)
 
 
 def _is_path(images: Any) -> bool:

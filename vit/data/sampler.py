@@ -31,12 +31,22 @@ def balancing(labels: np.ndarray) -> Tensor:
     return 1 / counts[torch.from_numpy(labels)]
 
 
-def evaluated(num_samples: int, limit: int | None, seed: int) -> Sequence[int]:
-    """The images that an evaluation shows, ascending: all, or `limit` of them drawn by the seed."""
+def evaluated(num_samples: int, limit: int | list[int] | None, seed: int) -> Sequence[int]:
+    """The images that an evaluation shows: all, `limit` of them drawn by the seed and ascending, or
+    those at the positions `limit`."""
+    if isinstance(limit, list):
+        return limit
     if limit is None or limit >= num_samples:
         return range(num_samples)
     generator = torch.Generator().manual_seed(seed)
     return sorted(torch.randperm(num_samples, generator=generator)[:limit].tolist())
+
+
+def class_by_class(labels: Tensor, seed: int) -> Tensor:
+    """Positions of `labels` (n,), a class per sample, drawn by the seed: one of each class first,
+    then a second one of each, and so on."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    return order[_copies(labels[order]).argsort(stable=True)]
 
 
 class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from vit.errors import UserError, printable, some_of
+from vit.label_tree import inner_class
 
 if TYPE_CHECKING:
     from vit.data.opened import OpenedImages
@@ -39,7 +40,7 @@ class PathList:
     because reading a `str` writes its reference count.
     """
 
-    def __init__(self, names: Iterable[str], root: str = "") -> None:
+    def __init__(self, names: Iterable[str | bytes], root: str = "") -> None:
         self.root = root
         block, ends = bytearray(), array("q", [0])
         for name in names:
@@ -247,6 +248,7 @@ def complete(
     *,
     where: str,
     notes: Sequence[str] = (),
+    tree: bool = False,
 ) -> Splits:
     """The splits given, `train` at least, and those cut from train: val, and test if it lacks both.
 
@@ -254,8 +256,11 @@ def complete(
     images of train, `where` the source in errors.
 
     Raises:
-        UserError: The fractions leave nothing for train, or no class has an image to spare.
+        UserError: The fractions leave nothing for train, no class has an image to spare, or, of a
+            `tree`, a class is no leaf.
     """
+    if tree:
+        _check_tree(classes, sets["train"])
     if cut.val_fraction + cut.test_fraction >= 1:
         raise UserError(
             f"val_fraction={cut.val_fraction} and test_fraction={cut.test_fraction} leave nothing "
@@ -320,6 +325,18 @@ def _cut(
     return parts, notes
 
 
+def _check_tree(classes: list[str], train: ImageSet) -> None:
+    """UserError unless each image has one label, and the classes are leaves."""
+    if train.labels.ndim == 2:
+        raise UserError("data.labels=tree needs one label per image; this set has several")
+    if (pair := inner_class(classes)) is not None:
+        first = int(np.argmax(train.labels == classes.index(pair[0])))
+        raise UserError(
+            f"{train.names.name(first)} has the label {pair[0]!r}, which is no leaf, as the class "
+            f"{pair[1]!r} is below it; put it into a class below {pair[0]!r}"
+        )
+
+
 def check_classes(classes: list[str], where: str, hint: str = "") -> None:
     """Raises UserError for a single class."""
     if len(classes) == 1:
@@ -350,14 +367,19 @@ def images_digest(images: ImageSet) -> str:
     return digest.hexdigest()
 
 
-def look_alikes(classes: Sequence[str], where: str) -> list[str]:
-    """A note if names of classes differ only in case, blanks or Unicode form: 'Cat' and 'cat'."""
+def same_spelling(classes: Sequence[str]) -> list[list[str]]:
+    """Names of classes that differ only in case, blanks, Unicode form or a final s: Cat, cats."""
     groups: dict[str, list[str]] = {}
     for name in classes:
         form = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
-        groups.setdefault(form, []).append(name)
+        groups.setdefault(form.removesuffix("s"), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def look_alikes(classes: Sequence[str], where: str) -> list[str]:
+    """A note if classes have the `same_spelling`."""
     # With character codes, as some forms look the same.
-    alike = [" and ".join(map(ascii, names[:4])) for names in groups.values() if len(names) > 1]
+    alike = [" and ".join(map(ascii, names[:4])) for names in same_spelling(classes)]
     shown = some_of(alike, 3, "; ")
     text = f"{where}: classes whose names differ in spelling only are kept apart: {shown}"
     return [text] if alike else []

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vit.calibration import expected_calibration_error
 from vit.data.sources import PathList
 from vit.errors import UserError
-from vit.evaluation.calibration import expected_calibration_error
 from vit.ranking import top_classes
 
 NUM_CLASSES = 1000

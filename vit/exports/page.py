@@ -33,6 +33,7 @@ run = lambda x: dict(zip(about["outputs"], session.run(about["outputs"], {"image
     "openvino": """\
 model = openvino.Core().read_model(file)
 about = json.loads(model.get_rt_info(["vit"]).value)
+model.reshape([1, *model.input().partial_shape[1:]])
 run = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})""",
 }
 CROP = """\

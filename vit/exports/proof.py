@@ -3,8 +3,10 @@
 Shapes: n pictures, h w pixels, c channels.
 """
 
+import copy
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,12 @@ from vit.preprocessing import Preprocess
 
 TOLERANCE = 1e-4
 """Largest difference of an output in float32, over its largest value."""
+FACTOR, CEILING = 10, 1e-2
+"""An export's distance from float64 may be so many times that of PyTorch in float32, up to this."""
 BATCH = 16
 PROOF_IMAGES = 64
+Run = Callable[[np.ndarray], Arrays]
+"""Pixels `n h w c` -> the named outputs."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +39,22 @@ class Proof:
     count: int
     origin: str
     """Where the pictures are from."""
+    own: float | None = None
+    """Where float32 is not exact enough, `difference` is from PyTorch in float64, and this is that
+    of PyTorch in float32."""
 
     @property
     def passed(self) -> bool:
         """Equal within float32's rounding."""
-        return self.difference <= TOLERANCE and self.agreeing == self.count
+        allowed = max(TOLERANCE, min(FACTOR * (self.own or 0.0), CEILING))
+        return self.difference <= allowed and self.agreeing == self.count
 
     def line(self) -> str:
         """For people."""
+        exact = f" from float64 (PyTorch in float32: {self.own:.1e})" if self.own else ""
         return (
-            f"{self.origin}: largest difference {self.difference:.1e} of the largest output, "
-            f"{self.agreeing} of {self.count} answers equal"
+            f"{self.origin}: largest difference{exact} {self.difference:.1e} of the largest "
+            f"output, {self.agreeing} of {self.count} answers equal"
         )
 
 
@@ -53,23 +64,44 @@ def cut(images: Iterable[Any], preprocess: Preprocess) -> np.ndarray:
     return torch.stack(ready).permute(0, 2, 3, 1).contiguous().numpy()
 
 
-def prove(
-    graph: Graph, run: Callable[[np.ndarray], Arrays], pictures: np.ndarray, origin: str
-) -> Proof:
-    """Compares `run` with the graph in PyTorch on pictures `n h w c`."""
-    difference, agreeing = 0.0, 0
+def prove(graph: Graph, run: Run, pictures: np.ndarray, origin: str) -> Proof:
+    """Compares `run` with the graph in PyTorch on pictures `n h w c`.
+
+    Deep random weights amplify float32's rounding in every runtime. A file that differs by more
+    than TOLERANCE is compared in float64, of which it may be FACTOR times as far as PyTorch's own
+    float32; of the outputs the proof has the one that is the worst in this regard.
+    """
+    apart, agreeing = _compared(partial(in_pytorch, graph), run, pictures)
+    proof = Proof(max(apart.values()), agreeing, len(pictures), origin)
+    if all(difference <= TOLERANCE for difference in apart.values()):  # NaN is not
+        return proof
+    exact = partial(in_pytorch, copy.deepcopy(graph).double())
+    own, _ = _compared(exact, partial(in_pytorch, graph), pictures)
+    apart, _ = _compared(exact, run, pictures)
+    shares = [apart[name] / max(own[name], TOLERANCE / FACTOR) for name in apart]
+    worst = list(apart)[int(np.argmax(shares))]  # NaN counts as the largest
+    return replace(proof, difference=apart[worst], own=own[worst])
+
+
+def in_pytorch(graph: Graph, pixels: np.ndarray) -> Arrays:
+    """What the graph answers."""
+    with torch.inference_mode():
+        outputs = graph(torch.from_numpy(pixels))
+    return {name: t.numpy() for name, t in zip(graph.names, outputs, strict=True)}
+
+
+def _compared(first: Run, second: Run, pictures: np.ndarray) -> tuple[dict[str, float], int]:
+    """The largest difference of each output over its largest value; pictures with equal answers."""
+    apart, agreeing = {}, 0
     for start in range(0, len(pictures), BATCH):
         pixels = pictures[start : start + BATCH]
-        with torch.inference_mode():
-            outputs = graph(torch.from_numpy(pixels))
-        ours = {name: t.numpy() for name, t in zip(graph.names, outputs, strict=True)}
-        theirs = run(pixels)
-        for name in set(graph.names) - {"labels"}:
+        ours, theirs = first(pixels), second(pixels)
+        for name in ours.keys() - {"labels"}:
             largest = np.abs(ours[name]).max() or 1.0  # a fresh head answers with zeros
             error = np.abs(ours[name] - theirs[name]).max() / largest
-            difference = float(np.maximum(difference, error))  # max() could lose NaN
+            apart[name] = float(np.maximum(apart.get(name, 0.0), error))  # max() could lose NaN
         agreeing += int((answers(ours) == answers(theirs)).all(axis=1).sum())
-    return Proof(difference, agreeing, len(pictures), origin)
+    return apart, agreeing
 
 
 def answers(outputs: Arrays) -> np.ndarray:

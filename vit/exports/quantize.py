@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from vit.data.folder import load_held_out
+from vit.data.sampler import evaluated
 from vit.data.scan import image_files
 from vit.errors import UserError, some_of
-from vit.exports.accuracy import Paired, compared
+from vit.exports.accuracy import compared
 from vit.exports.page import write_page
 from vit.exports.proof import PROOF_IMAGES, cut, prove
 from vit.exports.source import described
@@ -30,7 +31,15 @@ from vit.exports.write import (
 )
 from vit.exports.write import written as written_in_float32
 from vit.inference.classifier import Classifier
-from vit.inference.engines import KEY, Description, needed, open_engine, openvino_core
+from vit.inference.engines import (
+    KEY,
+    Description,
+    needed,
+    open_engine,
+    openvino_core,
+    seal,
+)
+from vit.intervals import Paired
 from vit.models.zoo import Model
 
 MAX_DROP = 0.5
@@ -62,7 +71,7 @@ def export_int8(
         model: As for `export`.
         dst: The file, .onnx or .xml.
         calibration: A folder with at least 32 of the pictures that the model is used for; 300 are
-            taken, spread over it.
+            taken, drawn by a seed.
         check: A folder with a folder per class, of other pictures.
         format: onnx or openvino.
         max_drop: Points of accuracy on `check` that may be lost.
@@ -81,10 +90,9 @@ def export_int8(
         raise UserError("int8 is for models with classes and one label per image")
     preprocess, arrays = about.preprocess, about.preprocess.channels is not None
     paths = _calibration(Path(calibration).expanduser(), about.classes, arrays=arrays)
-    images = load_held_out(str(check), about.classes, multilabel=False, arrays=arrays).test
+    images = load_held_out(str(check), about.classes, arrays=arrays, tree=about.tree).test
     assert images is not None
-    spread = np.linspace(0, len(images) - 1, min(PROOF_IMAGES, len(images))).astype(int)
-    shown = cut((images.items[i] for i in spread), preprocess)
+    shown = cut((images.items[i] for i in evaluated(len(images), PROOF_IMAGES, 0)), preprocess)
     with beside(path) as folder, tempfile.TemporaryDirectory() as elsewhere:
         plain, file = Path(elsewhere) / path.name, folder / path.name
         run, _ = written_in_float32(kind, graph, about, plain, opset)
@@ -100,7 +108,8 @@ def export_int8(
             low, high = accuracy.interval
             raise Differs(
                 f"{path} was not kept: int8 loses {accuracy.drop:.2f} points of accuracy "
-                f"({low:.2f} to {high:.2f}) on {len(images):,} images, more than {max_drop:g}"
+                f"({low:.2f} to {high:.2f}) on {len(images):,} images, more than {max_drop:g}; "
+                f"calibrate on {MOST} pictures like those it will see, or allow more (--max-drop)"
             )
         write_page(file, kind, about)
         detail = f"{engine.name}, calibrated on {len(paths)} pictures of {calibration}"
@@ -108,7 +117,7 @@ def export_int8(
 
 
 def _calibration(folder: Path, classes: list[str], *, arrays: bool) -> list[Path]:
-    """Pictures spread over a folder. UserError for too few, or folders of other classes."""
+    """Pictures drawn from a folder. UserError for too few, or folders of other classes."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder} to calibrate on")
     paths = [Path(path) for path in image_files(str(folder), arrays=arrays)]
@@ -120,7 +129,7 @@ def _calibration(folder: Path, classes: list[str], *, arrays: bool) -> list[Path
         )
     if len(paths) < FEWEST:
         raise UserError(f"{folder} has {len(paths)} pictures; a calibration needs {FEWEST}")
-    return [paths[i] for i in np.linspace(0, len(paths) - 1, min(MOST, len(paths))).astype(int)]
+    return [paths[i] for i in evaluated(len(paths), MOST, 0)]
 
 
 def _openvino(plain: Path, file: Path, pixels: np.ndarray, about: Description) -> None:
@@ -166,6 +175,7 @@ def _onnx(plain: Path, file: Path, pixels: np.ndarray, about: Description) -> No
     model = onnx.load(file)
     onnx.helper.set_model_props(model, {KEY: about.to_json()})
     onnx.save(model, file)
+    seal(file)
 
 
 QUANTIZERS: dict[str, Callable[[Path, Path, np.ndarray, Description], None]] = {

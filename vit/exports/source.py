@@ -31,8 +31,9 @@ def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Descript
     if isinstance(model, Classifier):
         network: Any = model.model
         preprocess, classes = model.preprocess, model.classes
+        several = {"temperature": model.temperature}
         if model.multilabel:
-            several = {"multilabel": True, "thresholds": model.thresholds}
+            several |= {"multilabel": True, "thresholds": model.thresholds}
     else:
         network, classes = model, None
         preprocess = transforms(network).preprocess
@@ -42,6 +43,7 @@ def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Descript
         classes=classes,
         preprocess=preprocess,
         **several,
+        tree=isinstance(model, Classifier) and model.tree is not None,
         source=source,
         sha256=fingerprint(network.state_dict()),
         licence=licence,

@@ -4,7 +4,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -16,7 +16,7 @@ import torch
 
 from vit.errors import MESSAGE, UserError, did_you_mean, shorten
 from vit.exports.page import page_of, write_page
-from vit.exports.proof import Proof, cut, drawn, prove
+from vit.exports.proof import Proof, Run, cut, drawn, prove
 from vit.exports.source import described
 from vit.inference.classifier import Classifier
 from vit.inference.engines import (
@@ -27,13 +27,16 @@ from vit.inference.engines import (
     exported,
     needed,
     open_engine,
+    seal,
     to_openvino,
 )
 from vit.inference.graph import Graph
 from vit.models.zoo import Model
+from vit.writing import writable
 
+OTHERS = (".tflite", ".pb", ".engine", ".mlmodel", ".mlpackage", ".pt", ".pth", ".safetensors")
+"""Of formats that people export to elsewhere."""
 Format = Literal["onnx", "openvino", "pt2"]
-Run = Callable[[np.ndarray], Arrays]
 
 
 class Differs(RuntimeError):
@@ -99,12 +102,14 @@ def export(
 
 def destination(path: Path, format: str | None, overwrite: bool) -> tuple[Path, str]:
     """The file and its format; UserError for an unknown format, or a file that is there."""
-    by_suffix = {suffix: name for name, suffix in SUFFIXES.items()}
-    format = format or by_suffix.get(path.suffix, "onnx")
+    by_suffix, suffix = {suffix: name for name, suffix in SUFFIXES.items()}, path.suffix.lower()
+    if suffix in OTHERS:
+        raise UserError(f"{path}: {suffix} is not written here; give .onnx, .xml or .pt2")
+    format = format or by_suffix.get(suffix, "onnx")
     if format not in SUFFIXES:
         hint = did_you_mean(format, SUFFIXES) or f"; choose {' | '.join(SUFFIXES)}"
         raise UserError(f"format={format!r} is unknown{hint}")
-    if path.suffix != SUFFIXES[format]:
+    if suffix != SUFFIXES[format]:
         path = path.with_name(path.name + SUFFIXES[format])
     if path.is_dir():
         raise UserError(f"{path} is a folder; give another name")
@@ -113,6 +118,7 @@ def destination(path: Path, format: str | None, overwrite: bool) -> tuple[Path, 
     there = [file for file in files if file.exists()]
     if there and not overwrite:
         raise UserError(f"{there[0]} is there already; give another name, or overwrite it")
+    writable(path.parent, "the folder")
     return path, format
 
 
@@ -122,6 +128,7 @@ def written(
     """Writes the file; returns the function that answers with it, and a detail for people."""
     if kind == "onnx":
         detail = _write_onnx(graph, description, path, opset)
+        seal(path)
         return open_engine(path).run, detail
     if kind == "openvino":
         save_openvino(to_openvino(graph), description, path)
@@ -142,6 +149,7 @@ def save_openvino(model: Any, description: Description, path: Path) -> None:
     """Writes OpenVINO's model with its description."""
     model.set_rt_info(description.to_json(), [KEY])
     needed("openvino", "openvino").save_model(model, path, compress_to_fp16=False)
+    seal(path)
 
 
 def _write_onnx(graph: Graph, description: Description, path: Path, opset: int | None) -> str:
@@ -185,10 +193,12 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A temporary folder on the same disk as `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.stem}.", dir=path.parent) as folder:
-        yield Path(folder)
+    """A temporary folder on the same disk as `path`, which errors of the disk name."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.stem}.", dir=path.parent) as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def moved(folder: Path, path: Path) -> list[Path]:

@@ -7,12 +7,9 @@ continue in the list of pictures.
 import csv
 import io
 import json
-import math
 import os
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,54 +19,18 @@ from filelock import FileLock, Timeout
 from vit.errors import UserError
 from vit.writing import atomic, remove_orphans, writable, write_json
 
-BLOCK_ROWS = 10_000
-"""Rows are written when there are so many; lines also after two seconds."""
+PART_ROWS = 10_000
+"""At least, of a Parquet file; the last one has fewer."""
 Row = dict[str, Any]
-"""Column -> cell; None is empty."""
+"""The answer for one picture, in JSON types: `image`, its name; `top`, objects with `class` and
+`probability`, best first; `labels` of a model with several; or else `error`. `features` `d` is an
+array."""
 
 
-class AnswerFile(ABC):
-    """Rows in the order of a list of pictures.
-
-    Attributes: `done`, the rows in the file; `last`, the picture of the last one.
-    """
-
-    seconds = math.inf
-    """Rows are written at least this often."""
-
-    def __init__(self, out: Path, columns: list[str]) -> None:
-        self.columns = columns
-        self._out = out
-        self._rows: list[Row] = []
-        self.last: str | None = None
-        self._written = time.monotonic()
-        self.done = self._begin()
-
-    def add(self, rows: list[Row]) -> None:
-        """Takes the next rows, and writes those that it has when they are a block."""
-        self._rows += rows
-        late = time.monotonic() - self._written >= self.seconds
-        if late or len(self._rows) >= BLOCK_ROWS:
-            self.finish()
-
-    def finish(self) -> None:
-        """Writes the last rows."""
-        if self._rows:
-            self._write(self._rows)
-        self.done += len(self._rows)
-        self._rows = []
-        self._written = time.monotonic()
-
-    def shown(self, name: str) -> str:
-        """A picture's name as it stands in the file."""
-        return name
-
-    @abstractmethod
-    def _begin(self) -> int:
-        """Makes the file or removes what is torn; returns the number of rows."""
-
-    @abstractmethod
-    def _write(self, rows: list[Row]) -> None: ...
+def printable_name(path: str) -> str:
+    """The path in one line: a line break as \\n, a byte that is not UTF-8 as \\xe9."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return text.replace("\n", "\\n").replace("\r", "\\r")
 
 
 def check_answer_file(out: Path, *, features: bool) -> None:
@@ -90,16 +51,20 @@ def check_answer_file(out: Path, *, features: bool) -> None:
 
 
 @contextmanager
-def opened(out: Path, columns: list[str], facts: dict[str, Any]) -> Iterator[AnswerFile]:
+def opened(out: Path, columns: list[str], facts: dict[str, Any]) -> "Iterator[Lines | Parts]":
     """The file, new or continued; this process alone writes it.
 
     `facts`: what the rows depend on, in JSON types; kept beside the file. "model" is for people and
     may differ. Raises UserError for a file that was begun with others, or by something else.
     """
+    lock = out.with_name(f".{out.name}.lock")
+    kind = Parts if out.suffix == ".parquet" else Lines
     try:
-        with FileLock(out.with_name(f".{out.name}.lock"), timeout=0):
+        with FileLock(lock, timeout=0):
             _check_begun(out, facts)
-            yield _Parts(out, columns) if out.suffix == ".parquet" else _Lines(out, columns)
+            yield kind(out, columns)
+            with suppress(OSError):  # Windows deletes it itself
+                lock.unlink()
     except Timeout as error:
         raise UserError(
             f"--out {out} is being written by another process; wait until it has ended"
@@ -112,8 +77,7 @@ def _check_begun(out: Path, facts: dict[str, Any]) -> None:
         write_json(about, facts)
         return
     try:
-        old = json.loads(about.read_bytes())
-        old = dict(old)
+        old = dict(json.loads(about.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
             f"--out {out} exists, and {about.name}, which says what it holds, cannot be read; "
@@ -121,93 +85,100 @@ def _check_begun(out: Path, facts: dict[str, Any]) -> None:
         ) from error
     for name, value in facts.items():
         if old.get(name) != value and name != "model":
+            added = " (for pictures that were added: name these alone)"
             raise UserError(
                 f"--out {out} was begun with {name} {old.get(name)}, not {value}; choose another "
-                f"name, or delete {out.name} to begin again"
+                f"name{added if name == 'pictures' else ''}, or delete {out.name} to begin again"
             )
 
 
-class _Lines(AnswerFile):
-    """CSV or JSON Lines; a row is a line."""
+def _cells(row: Row, columns: list[str]) -> dict[str, Any]:
+    """Column -> cell; None is empty."""
+    cells = dict.fromkeys(columns) | row
+    for place, best in enumerate(cells.pop("top", ()), start=1):
+        end = f"_{place}" if place > 1 else ""
+        cells |= {f"{name}{end}": value for name, value in best.items()}
+    return cells
 
-    seconds = 2.0
 
-    def shown(self, name: str) -> str:
-        return _one_line(name) if self._out.suffix == ".csv" else name
+class Lines:
+    """CSV or JSON Lines; a row is a line. `done` rows are in the file."""
 
-    def _begin(self) -> int:
-        is_csv = self._out.suffix == ".csv"
-        with self._out.open("ab+") as file:
+    def __init__(self, out: Path, columns: list[str]) -> None:
+        self._out, self._columns = out, columns
+        self._is_csv = out.suffix == ".csv"
+        with out.open("ab+") as file:
             file.seek(0)
-            rows = size = 0
-            last = b""
+            rows, size = -self._is_csv, 0
             for line in file:
                 if line.endswith(b"\n"):
-                    rows, size, last = rows + 1, size + len(line), line
+                    rows, size = rows + 1, size + len(line)
             file.truncate(size)
-            if is_csv and not rows:
-                file.write(_csv_line(self.columns).encode())
-        if rows > is_csv:
-            text = last.decode("utf-8", "replace")
-            self.last = next(csv.reader([text]))[0] if is_csv else _image_of(text)
-        return max(rows - is_csv, 0)
+            if rows < 0:
+                file.write(_csv_line(columns))
+        self.done = max(rows, 0)
 
-    def _write(self, rows: list[Row]) -> None:
-        if self._out.suffix == ".csv":
-            lines = [_csv_line(list(row.values())) for row in rows]
+    def add(self, rows: list[Row]) -> None:
+        """Writes the next rows."""
+        cells = [_cells(row, self._columns) for row in rows]
+        if self._is_csv:
+            lines = [_csv_line(list(row.values())) for row in cells]
         else:
-            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+            lines = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in cells]
         with self._out.open("ab") as file:
-            file.write("".join(lines).encode())
-            file.flush()
-            os.fsync(file.fileno())
+            file.write(b"".join(lines))
+
+    def finish(self) -> None:
+        """Does nothing: all rows are written."""
 
 
-def _image_of(line: str) -> str:
-    try:
-        return json.loads(line)["image"]
-    except (ValueError, TypeError, KeyError):
-        return line
-
-
-def _csv_line(cells: list[Any]) -> str:
+def _csv_line(cells: list[Any]) -> bytes:
     line = io.StringIO()
     texts = ["|".join(cell) if isinstance(cell, list) else cell for cell in cells]
     csv.writer(line, lineterminator="").writerow(texts)
-    return _one_line(line.getvalue()) + "\n"
+    return f"{printable_name(line.getvalue())}\n".encode()
 
 
-def _one_line(text: str) -> str:
-    return text.replace("\n", "\\n").replace("\r", "\\r")
+class Parts:
+    """A folder of Parquet files, named after the position of their first row. `done` rows are in
+    them."""
 
-
-class _Parts(AnswerFile):
-    """A folder of Parquet files, named after the position of their first row."""
-
-    def _begin(self) -> int:
+    def __init__(self, out: Path, columns: list[str]) -> None:
         from pyarrow import parquet
 
-        remove_orphans(writable(self._out, "--out"))
-        done, parts = 0, set(self._out.glob("part-*.parquet"))
-        while (part := self._part(done)) in parts:
+        self._out, self._columns = out, columns
+        self._rows: list[Row] = []
+        remove_orphans(writable(out, "--out"))
+        self.done, parts = 0, set(out.glob("part-*.parquet"))
+        while (part := self._part()) in parts:
             parts.remove(part)
-            images = parquet.read_table(part, columns=["image"])["image"]
-            done, self.last = done + len(images), images[-1].as_py()
+            self.done += parquet.read_metadata(part).num_rows
         for part in parts:  # behind one that was deleted
             part.unlink()
-        return done
 
-    def _write(self, rows: list[Row]) -> None:
+    def add(self, rows: list[Row]) -> None:
+        """Takes the next rows, and writes those that it has when they are a part."""
+        self._rows += rows
+        if len(self._rows) >= PART_ROWS:
+            self.finish()
+
+    def finish(self) -> None:
+        """Writes the last rows."""
         import pyarrow
         from pyarrow import parquet
 
+        if not self._rows:
+            return
         # Types that do not depend on the cells of a part.
         number, text = pyarrow.float32(), pyarrow.string()
         kinds = {"features": pyarrow.list_(number), "labels": pyarrow.list_(text)}
-        kinds |= {name: number for name in self.columns if name.startswith("probability")}
-        schema = pyarrow.schema([(name, kinds.get(name, text)) for name in self.columns])
-        with atomic(self._part(self.done)) as temporary:
-            parquet.write_table(pyarrow.Table.from_pylist(rows, schema), temporary)
+        kinds |= {"set": kinds["labels"], "unknown": pyarrow.bool_()}
+        kinds |= {name: number for name in self._columns if "probability" in name}
+        schema = pyarrow.schema([(name, kinds.get(name, text)) for name in self._columns])
+        cells = [_cells(row, self._columns) for row in self._rows]
+        with atomic(self._part()) as temporary:
+            parquet.write_table(pyarrow.Table.from_pylist(cells, schema), temporary)
+        self.done, self._rows = self.done + len(cells), []
 
-    def _part(self, start: int) -> Path:
-        return self._out / f"part-{start:010}.parquet"
+    def _part(self) -> Path:
+        return self._out / f"part-{self.done:010}.parquet"

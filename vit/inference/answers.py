@@ -1,11 +1,10 @@
-"""Answers for many pictures, read in worker processes and computed in batches.
+"""Answers for pictures, read in worker processes and computed in batches.
 
 Shapes: b batch, c channels, h w pixels, k classes.
 """
 
 import hashlib
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,10 +22,9 @@ from vit.console import Meter
 from vit.data.decode import ImageError, open_input, printable_path
 from vit.data.loaders import MAX_WORKERS, start_worker
 from vit.data.sources import PathList
-from vit.errors import UserError
 from vit.hardware import available_cores
-from vit.inference.answer_files import AnswerFile, Row
-from vit.inference.classifier import Classifier, Prediction
+from vit.inference.answer_files import Row, printable_name
+from vit.inference.classifier import Asked, Classifier, Prediction
 from vit.preprocessing import Preprocess
 
 Batch = tuple[list[str], list[str | None], Tensor | None]
@@ -58,12 +56,15 @@ class Tally:
         )
 
 
-def columns(classifier: Classifier, top: int, *, features: bool) -> list[str]:
+def columns(classifier: Classifier, asked: Asked, *, features: bool) -> list[str]:
     """Names of the cells of a row: image, class, probability, class_2, probability_2, ..."""
-    count = min(top, len(classifier.classes))
+    count = min(asked.top, len(classifier.classes))
     best = ["class", "probability"]
     best += [f"{name}_{i}" for i in range(2, count + 1) for name in best[:2]]
     labels = ["labels"] if classifier.multilabel else []
+    labels += ["set"] if asked.coverage is not None else []
+    labels += ["unknown"] if asked.unknown is not None else []
+    labels += ["answer", "answer_probability"] if asked.confidence is not None else []
     return ["image", *best, *labels, "error", *(["features"] if features else [])]
 
 
@@ -74,6 +75,7 @@ def identity(classifier: Classifier) -> str:
         classifier.classes,
         classifier.preprocess.to_dict(),
         classifier.thresholds if classifier.multilabel else None,
+        classifier.temperature,
         engine and engine.name,
         engine.identity() if engine else fingerprint(classifier.model.state_dict()),
     ]
@@ -83,30 +85,29 @@ def identity(classifier: Classifier) -> str:
 def answer(
     classifier: Classifier,
     paths: PathList,
-    out: AnswerFile,
+    take: Callable[[list[Row]], None],
+    asked: Asked,
     *,
-    top: int = 5,
+    start: int = 0,
+    features: bool = False,
     batch_size: int | None = None,
     num_workers: int | None = None,
+    progress: bool = True,
 ) -> Tally:
-    """Writes a row for each picture that `out` lacks, in the order of `paths`.
+    """Gives `take` the rows of the pictures from position `start`, batch by batch, in order.
 
-    A signal ends it when the batches that are begun are written. `num_workers`: processes that read
+    A signal ends it when the batches that are begun are taken. `num_workers`: processes that read
     pictures, by default one per core. `batch_size`: by default 32; 8 on a CPU, which is as fast
     there, and sooner done after a signal. Raises UserError for outputs that are not finite.
     """
     on_cpu = classifier.engine is None and next(classifier.model.parameters()).device.type == "cpu"
     batch_size = batch_size or (8 if on_cpu else 32)
+    total, tally = len(paths), Tally()
+    batches = -(-(total - start) // batch_size)
     # Cores that share a batch wait for each other in every layer.
-    streams = min(torch.get_num_threads(), 8) if on_cpu else 1
-    start, total, tally = out.done, len(paths), Tally()
-    if start and (start > total or out.last != out.shown(printable_name(paths[start - 1]))):
-        raise UserError(
-            f"row {start:,} of the answers is not that of picture {start:,}: the file was changed; "
-            "delete it to begin again, or choose another name"
-        )
-    if num_workers is None:
-        num_workers = min(available_cores(), MAX_WORKERS, -(-(total - start) // batch_size))
+    streams = max(min(torch.get_num_threads(), 8, batches), 1) if on_cpu else 1
+    if num_workers is None:  # none for one batch, which waits for nothing
+        num_workers = min(available_cores(), MAX_WORKERS, max(batches - 1, 0))
     loader = DataLoader(
         _Pictures(paths, classifier.preprocess),
         batch_size=None,
@@ -114,16 +115,16 @@ def answer(
         num_workers=num_workers,
         worker_init_fn=start_worker,
     )
-    rows_of = partial(_rows, classifier, out.columns, top)
+    rows_of = partial(_rows, classifier, asked, features)
     with signals.deferred(), Meter("classifying", total, "img") as meter:
         meter.begin(start, total)
         for rows in _computed(rows_of, iter(loader), streams, tally):
-            out.add(rows)
+            take(rows)
             tally.pictures += len(rows)
-            tally.unreadable += sum(row["error"] is not None for row in rows)
-            meter.show(f"classifying (slowest: {tally.slowest})")
-            meter.advance(len(rows))
-        out.finish()
+            tally.unreadable += sum("error" in row for row in rows)
+            if progress:
+                meter.show(f"classifying (slowest: {tally.slowest})")
+                meter.advance(len(rows))
     return tally
 
 
@@ -156,36 +157,38 @@ def _computed(
         torch.set_num_threads(threads)
 
 
-def printable_name(path: str) -> str:
-    """The path; of a name that is not UTF-8 the bytes as \\xe9."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def _rows(classifier: Classifier, columns: list[str], top: int, batch: Batch) -> list[Row]:
-    """Rows with the cells of `columns`."""
+def _rows(classifier: Classifier, asked: Asked, features: bool, batch: Batch) -> list[Row]:
     paths, problems, pixels = batch
     good: Iterator[tuple[Prediction, Tensor | None]] = iter(())
     if pixels is not None:
-        logits, features = classifier.outputs(pixels, features="features" in columns)
-        predictions = classifier.ranked(classifier.activated(logits), top)
-        vectors = [None] * len(pixels) if features is None else features.cpu()
+        needed = features or asked.unknown is not None
+        logits, vectors = classifier.outputs(pixels, features=needed)
+        predictions = classifier.ranked(logits, vectors, asked)
+        vectors = vectors.cpu() if features and vectors is not None else [None] * len(pixels)
         good = zip(predictions, vectors, strict=True)
     rows = []
     for path, problem in zip(paths, problems, strict=True):
-        row: Row = dict.fromkeys(columns)
-        row |= {"image": printable_name(path), "error": problem}
-        if problem is None:
-            prediction, features = next(good)
+        row: Row = {"image": printable_name(path)}
+        if problem is not None:
+            row["error"] = problem
+        else:
+            prediction, vector = next(good)
+            if prediction.answer_probability is not None:
+                row["answer"] = prediction.answer
+                row["answer_probability"] = _short(prediction.answer_probability)
+            for name in ("unknown", "labels", "set"):
+                if (said := getattr(prediction, name)) is not None:
+                    row[name] = said
             pairs = zip(prediction.classes, prediction.probabilities, strict=True)
-            for place, (name, probability) in enumerate(pairs, start=1):
-                end = f"_{place}" if place > 1 else ""
-                row |= {f"class{end}": name, f"probability{end}": float(f"{probability:.6g}")}
-            if prediction.labels is not None:
-                row["labels"] = prediction.labels
-            if features is not None:
-                row["features"] = features.numpy()
+            row["top"] = [{"class": c, "probability": _short(p)} for c, p in pairs]
+            if vector is not None:
+                row["features"] = vector.numpy()
         rows.append(row)
     return rows
+
+
+def _short(probability: float) -> float:
+    return float(f"{probability:.6g}")
 
 
 @dataclass

@@ -13,16 +13,15 @@ from torch import Tensor, nn
 
 from vit.checkpoints import published
 from vit.checkpoints.adapt import HEAD
-from vit.checkpoints.files import open_weights
+from vit.checkpoints.files import find_weights
 from vit.checkpoints.hub import fetch, is_address
 from vit.checkpoints.layout import MissingFact
-from vit.checkpoints.native import load_native
-from vit.checkpoints.native import matches as is_native
 from vit.checkpoints.pretrained import load_pretrained
+from vit.confidence import carried_over, cut
 from vit.console import note
 from vit.data.decode import open_input
 from vit.data.scan import image_files
-from vit.errors import UserError, some_of
+from vit.errors import BELOW_ONE, UserError, check_range, some_of
 from vit.inference.engines import (
     Engine,
     EngineName,
@@ -32,12 +31,29 @@ from vit.inference.engines import (
     open_engine,
 )
 from vit.inference.graph import Graph
-from vit.models.config import ViTConfig
+from vit.inference.trust import Trust
+from vit.inference.unknown import outside
+from vit.label_tree import LabelTree
 from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
 
 _EVEN = 0.5
 """Threshold of models that record none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What predictions say."""
+
+    top: int = 5
+    """Number of classes."""
+    confidence: float | None = None
+    """Of classes in a tree: the answer is the deepest node whose probability is above it."""
+    coverage: float | None = None
+    """Also a set of classes, which holds the true one in at least this share of images."""
+    unknown: float | None = None
+    """Also whether the image is of none of the classes, which is so if it is less like them than
+    this share of the validation images."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +65,24 @@ class Prediction:
     labels: list[str] | None = None
     """The classes above their thresholds, most probable first; None for a model with one label per
     image."""
+    set: list[str] | None = None
+    """With a `coverage`: the classes that together hold the true one so often, most probable
+    first."""
+    unknown: bool | None = None
+    """With an `unknown` share: true for an image of none of the classes."""
+    answer: str | None = None
+    """The deepest node of a tree of classes above the asked confidence; "" if there is none."""
+    answer_probability: float | None = None
+    """The sum of those of the classes below it; 1 for ""."""
 
 
 class Classifier:
     """A model in evaluation mode with its class names and preprocessing.
 
     `thresholds`: of each class, for a model with several labels per image; 0.5 by default.
+    `temperature`: divides the logits for probabilities; `thresholds` are of these.
+    `tree`: the classes are paths in a tree.
+    `trust`: what was measured on held-out images, for sets and for images of no class.
     `engine`: computes the logits on the CPU in place of `model`, which has no weights then.
     """
 
@@ -66,6 +94,9 @@ class Classifier:
         *,
         multilabel: bool = False,
         thresholds: list[float] | None = None,
+        temperature: float = 1.0,
+        tree: bool = False,
+        trust: Trust | None = None,
         engine: Engine | None = None,
     ) -> None:
         self.model = model.eval()
@@ -74,6 +105,9 @@ class Classifier:
         self.preprocess = preprocess
         self.multilabel = multilabel
         self.thresholds = thresholds or [_EVEN] * len(classes)
+        self.temperature = temperature
+        self.tree = LabelTree(classes) if tree else None
+        self.trust = trust
 
     def probabilities(self, images: Iterable[Any]) -> Tensor:
         """Probabilities `b k` for paths, PIL images or uint8 arrays (h w, or h w 3).
@@ -81,8 +115,12 @@ class Classifier:
         A model for images that are not RGB takes the sources of `vit.data.raster.open_raster`.
         Raises UserError if the outputs are not finite.
         """
+        return self.activated(self.logits(self._cut(images)))
+
+    def _cut(self, images: Iterable[Any]) -> Tensor:
+        """Pixels `b c h w`."""
         opened = (open_input(image, self.preprocess.channels) for image in images)
-        return self.activated(self.logits(torch.stack([self.preprocess(i) for i in opened])))
+        return torch.stack([self.preprocess(image) for image in opened])
 
     def activated(self, logits: Tensor) -> Tensor:
         """Probabilities `b k`, on the CPU. Raises UserError if the logits are not finite."""
@@ -91,7 +129,8 @@ class Classifier:
                 "the model's outputs are not finite numbers, so they name nothing: its weights are "
                 "damaged, or its training diverged; fetch or train it again"
             )
-        return (logits.sigmoid() if self.multilabel else logits.softmax(-1)).cpu()
+        scaled = logits / self.temperature
+        return (scaled.sigmoid() if self.multilabel else scaled.softmax(-1)).cpu()
 
     def logits(self, pixels: Tensor) -> Tensor:
         """Logits `b k` of images `b c h w` that `preprocess` has cut."""
@@ -112,26 +151,94 @@ class Classifier:
         vectors = model.forward_head(tokens, pre_logits=True)
         return model.forward_head(tokens).float(), vectors.float()
 
-    def predict(self, images: Any, top: int = 5, *, batch_size: int = 32) -> list[Prediction]:
-        """The `top` classes of each image: of one, a folder, a list, or a generator of images."""
-        if top < 1:
-            raise UserError(f"top={top} must be at least 1")
+    def predict(
+        self,
+        images: Any,
+        top: int = 5,
+        *,
+        batch_size: int = 32,
+        confidence: float | None = None,
+        coverage: float | None = None,
+        unknown: float | None = None,
+    ) -> list[Prediction]:
+        """The `top` classes of each image: of one, a folder, a list, or a generator of images.
+
+        `confidence`, `coverage`, `unknown`: see `Asked`. UserError as `check`.
+        """
+        asked = Asked(top=top, confidence=confidence, coverage=coverage, unknown=unknown)
+        self.check(asked)
         results, source = [], iter(_each(images, arrays=self.preprocess.channels is not None))
         while batch := list(islice(source, batch_size)):
-            results += self.ranked(self.probabilities(batch), top)
+            outputs = self.outputs(self._cut(batch), features=unknown is not None)
+            results += self.ranked(*outputs, asked)
         return results
 
-    def ranked(self, scores: Tensor, top: int) -> list[Prediction]:
-        """The `top` classes of each row of probabilities `b k`."""
-        predictions = []
-        for row in scores:
-            values, order = row.topk(min(top, len(self.classes)))
-            labels = None
-            if self.multilabel:
-                best = row.argsort(descending=True, stable=True)
-                labels = self._named(best[row[best] > torch.tensor(self.thresholds)[best]])
-            predictions.append(Prediction(self._named(order), values.tolist(), labels))
+    def check(self, asked: Asked) -> None:
+        """UserError for values out of range, and for what this model cannot say."""
+        if asked.top < 1:
+            raise UserError(f"top={asked.top} must be at least 1")
+        if asked.confidence is not None:
+            check_range("confidence", asked.confidence, BELOW_ONE)
+            if self.tree is None:
+                raise UserError(
+                    f"confidence={asked.confidence:g} needs a model whose classes are a tree, of a "
+                    "run with --data.labels tree; leave it out"
+                )
+        if asked.coverage is not None:
+            self._check_coverage(asked.coverage)
+        if asked.unknown is not None:
+            self._check_unknown(asked.unknown)
+
+    def _check_coverage(self, coverage: float) -> None:
+        if self.multilabel:
+            raise UserError("coverage is for models with one label per image; leave it out")
+        if self.trust is None or self.trust.scores is None:
+            raise UserError(
+                f"coverage={coverage:g} needs held-out images that were measured at the end of a "
+                "run, in trust.safetensors beside its weights; give a run that had a val"
+            )
+        cut(self.trust.scores, coverage)
+
+    def _check_unknown(self, share: float) -> None:
+        if self.trust is None or self.trust.usual is None:
+            raise UserError(
+                f"unknown={share:g} needs scores of validation images, in trust.safetensors beside "
+                "the weights of a run; exported files do not carry them: give a run that had a val "
+                "(--data.splits.val_fraction 0.1)"
+            )
+        cut(self.trust.usual[0], share, "unknown")
+
+    def ranked(self, logits: Tensor, features: Tensor | None, asked: Asked) -> list[Prediction]:
+        """Predictions from logits `b k` and, if `asked.unknown`, features `b d`."""
+        probabilities, predictions = self.activated(logits), []
+        inside, unknown, answers = self._said(logits, features, probabilities, asked)
+        # Of logits: probabilities near 1 are equal in float32.
+        cuts = torch.tensor(self.thresholds, dtype=torch.float64).logit() * self.temperature
+        for i, row in enumerate(probabilities):
+            values, order = row.topk(min(asked.top, len(self.classes)))
+            best = self._named(order), values.tolist()
+            labels = self._marked(row, logits[i].cpu() > cuts) if self.multilabel else None
+            likely = None if inside is None else self._marked(row, inside[i])
+            predictions.append(Prediction(*best, labels, likely, unknown[i], *answers[i]))
         return predictions
+
+    def _said(
+        self, logits: Tensor, features: Tensor | None, probabilities: Tensor, asked: Asked
+    ) -> tuple[Tensor | None, list[Any], list[tuple[Any, Any]]]:
+        """What is asked for besides the classes: sets `b k`, unknown or not, nodes of the tree."""
+        inside, unknown, answers = None, [None] * len(logits), [(None, None)] * len(logits)
+        if asked.coverage is not None and self.trust is not None:
+            inside = self.trust.sets(logits, asked.coverage)
+        if asked.unknown is not None and self.trust is not None and features is not None:
+            unknown = outside(logits, features, self.trust, asked.unknown).tolist()
+        if asked.confidence is not None and self.tree is not None:
+            answers = self.tree.answers(probabilities, asked.confidence)
+        return inside, unknown, answers
+
+    def _marked(self, probabilities: Tensor, marks: Tensor) -> list[str]:
+        """The marked classes, most probable first."""
+        best = probabilities.argsort(descending=True, stable=True)
+        return self._named(best[marks[best]])
 
     def _named(self, indices: Tensor) -> list[str]:
         return [self.classes[i] for i in indices.tolist()]
@@ -142,6 +249,12 @@ class Classifier:
         shown = some_of(map(repr, self.classes), 3)
         network = type(self.model).__name__ if self.engine is None else self.engine.name
         return f"Classifier({network}, {len(self.classes):,} classes: {shown})"
+
+    def at(self, temperature: float) -> "Classifier":
+        """Sets the temperature, and the thresholds that give the same labels; returns itself."""
+        self.thresholds = carried_over(self.thresholds, temperature / self.temperature)
+        self.temperature = temperature
+        return self
 
     def to(self, device: str | torch.device) -> "Classifier":
         """Moves the model to a device. UserError for an exported model, which has the CPU."""
@@ -161,7 +274,11 @@ def _each(images: Any, *, arrays: bool) -> Iterable[Any]:
 
 
 def load(
-    path: str | Path, *, engine: EngineName = "torch", precision: Precision = "float32"
+    path: str | Path,
+    *,
+    engine: EngineName = "torch",
+    precision: Precision = "float32",
+    raw: bool = False,
 ) -> Classifier:
     """Loads a classifier; assumptions about weights of other packages are printed to stderr.
 
@@ -171,6 +288,7 @@ def load(
             https://, or a file of `vit export`, which its own runtime computes.
         engine: openvino computes the weights on the CPU in place of PyTorch.
         precision: Of the products.
+        raw: Probabilities without the temperature that the run fitted.
 
     Raises UserError for weights without classes, trained head or preprocessing, and for damage.
     """
@@ -178,11 +296,13 @@ def load(
         runtime = open_engine(path, precision, engine)
         about = runtime.description
         if about.classes is None:
-            raise UserError(f"{path} is an encoder without classes; export a model with a head")
-        several = {"multilabel": about.multilabel, "thresholds": about.thresholds}
-        empty = nn.Identity()
-        return Classifier(empty, about.classes, about.preprocess, **several, engine=runtime)
-    classifier = _from_weights(path)
+            commands = "`vit knn`, `vit probe` and `vit fewshot` take it"
+            raise UserError(f"{path} is an encoder without classes: {commands}")
+        names = ("multilabel", "thresholds", "temperature", "tree")
+        facts: dict[str, Any] = {name: getattr(about, name) for name in names}
+        loaded = Classifier(nn.Identity(), about.classes, about.preprocess, **facts, engine=runtime)
+        return loaded.at(1.0) if raw else loaded
+    classifier = _from_weights(path, raw=raw)
     if engine == "torch":
         classifier.model.to(getattr(torch, precision))
         return classifier
@@ -192,37 +312,27 @@ def load(
     return classifier
 
 
-def _from_weights(path: str | Path) -> Classifier:
+def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
     row = published.named(path)
     if row is not None and not row.outputs:
         raise _without_classes(row.name)
     weights = row.name if row is not None else _local(path)
-    notes, unprepared = [], ""
-    if row is None and is_native(open_weights(weights)):
-        model, info = load_native(weights)
-        values, names = info.preprocess, info.classes
-        multilabel: bool = info.extra.get("multilabel", False)
-        thresholds: list[float] | None = info.extra.get("thresholds")
-        notes += info.notes
-    else:
-        try:
-            model, report = load_pretrained(weights)
-        except MissingFact as fact:
-            command = f"vit convert {shlex.quote(str(path))} DIR --to native"
-            raise UserError(f"{fact.for_convert()} to `{command}`, and load DIR") from fact
-        values, names = report.preprocess, report.classes
-        multilabel, thresholds = report.multilabel, report.thresholds
-        notes += report.notes
-        unprepared = report.unprepared
+    try:
+        model, report = load_pretrained(weights)
+    except MissingFact as fact:
+        command = f"vit convert {shlex.quote(str(path))} DIR --to native"
+        raise UserError(f"{fact.for_convert()} to `{command}`, and load DIR") from fact
+    values, names, notes = report.preprocess, report.classes, report.notes
+    trust = None if row is not None else Trust.read(find_weights(Path(weights)).parent)
     config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
     if not config.num_classes:
         raise _without_classes(path)
     if not any(p.any() for name, p in model.named_parameters() if name.startswith(HEAD)):
         raise _without_classes(path, "has a head of zeros, as before any training")
-    if values is None and unprepared:
+    if values is None and report.unprepared:
         raise UserError(
-            f"{path}: images cannot be prepared as its description says: {unprepared}; use the "
-            "library that wrote it"
+            f"{path}: images cannot be prepared as its description says: {report.unprepared}; use "
+            "the library that wrote it"
         )
     if values is None:
         raise UserError(
@@ -236,21 +346,14 @@ def _from_weights(path: str | Path) -> Classifier:
             f"{path} takes {config.in_channels} channels, and its description prepares images of "
             f"{len(preprocess.mean)}"
         )
-    if isinstance(config, ViTConfig) and any(
-        side % config.patch_size for side in preprocess.image_size
-    ):
-        raise UserError(
-            f"{path}: its config.json resizes images to {preprocess.image_size} pixels, which do "
-            f"not divide into patches of {config.patch_size}"
-        )
     if not names:
         notes.append("the weights name no classes; numbers stand for them")
     for text in notes:
         note(text)
     classes = names or [str(i) for i in range(config.num_classes)]
-    return Classifier(
-        model.eval(), classes, preprocess, multilabel=multilabel, thresholds=thresholds
-    )
+    facts: dict[str, Any] = {"multilabel": report.multilabel, "thresholds": report.thresholds}
+    classifier = Classifier(model, classes, preprocess, **facts, tree=report.tree, trust=trust)
+    return classifier if raw else classifier.at(report.temperature or 1.0)
 
 
 def _without_classes(path: str | Path, reason: str = "is an encoder without classes") -> UserError:

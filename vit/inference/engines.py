@@ -5,9 +5,10 @@ Shapes: b batch, c channels, h w pixels.
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import cache, partial
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.native import fingerprint
-from vit.errors import MESSAGE, UserError, shorten
+from vit.errors import UserError
+from vit.hardware import cpu_features
 from vit.inference.graph import Graph
 from vit.preprocessing import Preprocess
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 KEY = "vit"
 """Of the description in a file's metadata."""
+_SEAL = re.compile(rb"digest(?:\"|&quot;): (?:\"|&quot;)([0-9a-f]{64})")
 SUFFIXES = {"onnx": ".onnx", "openvino": ".xml", "pt2": ".pt2"}
 """Of each format's main file."""
 Arrays = dict[str, "np.ndarray"]
@@ -45,6 +48,11 @@ class Description:
     """Without the normalisation, which the graph does itself, this is left to the caller."""
     multilabel: bool = False
     thresholds: list[float] | None = None
+    """Of the probabilities."""
+    temperature: float = 1.0
+    """By which the logits are divided for the probabilities."""
+    tree: bool = False
+    """The classes are paths of a LabelTree."""
     precision: str = "float32"
     """Of the weights and their products: float32 or int8."""
     source: str | None = None
@@ -53,22 +61,18 @@ class Description:
     licence: str | None = None
     version: str | None = None
     """Of this package."""
+    digest: str = field(default="0" * 64, compare=False)
+    """SHA-256 of the file, with zeros in this place, and of the weights beside it."""
 
     def to_json(self) -> str:
         """Text that `from_json` reads."""
         return json.dumps({**asdict(self), "preprocess": self.preprocess.to_dict()})
 
     @classmethod
-    def from_json(cls, text: str | None, path: Path) -> "Description":
-        """UserError for a file of another package."""
-        try:
-            values = json.loads(text or "")
-            return cls(**{**values, "preprocess": Preprocess.from_dict(values["preprocess"])})
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(
-                f"{path} was not written by `vit export`: its metadata names neither classes nor "
-                "preprocessing"
-            ) from error
+    def from_json(cls, text: str) -> "Description":
+        """Of the text of `to_json`."""
+        values = json.loads(text)
+        return cls(**{**values, "preprocess": Preprocess.from_dict(values["preprocess"])})
 
 
 @dataclass(frozen=True)
@@ -108,29 +112,28 @@ def open_engine(
 ) -> Engine:
     """The model in an .onnx or .xml file that `vit export` wrote; torch leaves it to its runtime.
 
-    UserError for a damaged file or another package's, without the runtime, and for an engine or a
+    UserError for a file that is not as it was written, without the runtime, and for an engine or a
     precision that the runtime or the CPU lacks.
     """
     path = Path(path)
     if not path.is_file():
         raise UserError(f"there is no file {path}")
-    if path.suffix == ".onnx":
+    suffix = path.suffix.lower()
+    if suffix == ".onnx":
         if precision != "float32" or engine == "openvino":
             raise UserError(
                 f"ONNX Runtime computes in the precision of {path}; leave --engine and --precision "
                 "out, or export to OpenVINO (.xml)"
             )
         return _onnx(path)
-    if path.suffix == ".xml":
+    if suffix == ".xml":
         if not (weights := path.with_suffix(".bin")).is_file():
             raise UserError(f"{path} needs the file of its weights beside it: {weights.name}")
-        try:
-            model = openvino_core().read_model(path)
-        except RuntimeError as error:
-            raise _damaged(path, error) from error
-        text = model.get_rt_info([KEY]).value if model.has_rt_info([KEY]) else None
-        about = Description.from_json(text, path)
-        return _compiled(model, about, precision, partial(_digest, path))
+        core = openvino_core()
+        check_seal(path)
+        model = core.read_model(path)
+        about = Description.from_json(model.get_rt_info([KEY]).value)
+        return _compiled(model, about, precision, lambda: about.digest)
     raise UserError(
         f"{path} is not read here: a .pt2 file can execute code; load it with torch.export.load if "
         "you trust it, or export to .onnx or .xml"
@@ -139,7 +142,7 @@ def open_engine(
 
 def is_export(path: str | Path) -> bool:
     """True for a file name of an exported model."""
-    return Path(path).suffix in SUFFIXES.values() and not Path(path).is_dir()
+    return Path(path).suffix.lower() in SUFFIXES.values() and not Path(path).is_dir()
 
 
 def in_openvino(graph: Graph, precision: Precision = "float32") -> Engine:
@@ -193,11 +196,22 @@ def _compiled(
     openvino, core = needed("openvino", "openvino"), openvino_core()
     if hint == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise UserError("the CPU has no units for bfloat16 (AVX512_BF16 or AMX); use float32")
-    program = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": hint})
     shown = precision if description.precision == "float32" else description.precision
 
+    @cache
+    def program(batch: int | None) -> Any:
+        """Compiled for batches of this size, or of any."""
+        shaped = model.clone()
+        if batch is not None:
+            shaped.reshape([batch, *model.input().partial_shape[1:]])
+        return core.compile_model(shaped, "CPU", {"INFERENCE_PRECISION_HINT": hint})
+
+    # On CPUs with AMX, int8 models for any size of batch end the process (OpenVINO issue 37577).
+    sized = shown == "int8" and "amx" in cpu_features()
+    program(1 if sized else None)
+
     def run(images: "np.ndarray") -> Arrays:
-        answers = program({"images": images})
+        answers = program(len(images) if sized else None)({"images": images})
         return {output: answers[output].copy() for output in description.outputs}
 
     name = f"OpenVINO {openvino.get_version().split('-')[0]}, {shown}"
@@ -206,31 +220,52 @@ def _compiled(
 
 def _onnx(path: Path) -> Engine:
     onnxruntime = needed("onnxruntime", "onnx")
+    check_seal(path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no common class
-        raise _damaged(path, error) from error
-    metadata = session.get_modelmeta().custom_metadata_map
-    description = Description.from_json(metadata.get(KEY), path)
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    description = Description.from_json(session.get_modelmeta().custom_metadata_map[KEY])
 
     def run(images: "np.ndarray") -> Arrays:
         answers: Any = session.run(description.outputs, {"images": images})
         return dict(zip(description.outputs, answers, strict=True))
 
     name = f"ONNX Runtime {onnxruntime.__version__}, {description.precision}"
-    return Engine(name, run, description, description.precision, partial(_digest, path))
+    return Engine(name, run, description, description.precision, lambda: description.digest)
 
 
-def _digest(path: Path) -> str:
-    """Of an exported file, and of the weights beside it."""
-    whole = hashlib.sha256()
-    for file in (path, path.with_suffix(".bin"), path.with_name(f"{path.name}.data")):
-        if file.is_file():
-            with file.open("rb") as content:
-                whole.update(hashlib.file_digest(content, "sha256").digest())
-    return whole.hexdigest()
+def seal(path: Path) -> None:
+    """Writes its digest into an exported file."""
+    place, _, digest = _sealed(path)
+    with path.open("rb+") as file:
+        file.seek(place)
+        file.write(digest.encode())
+
+
+def check_seal(path: Path) -> None:
+    """UserError for a file that is not as `seal` left it, or other weights beside it."""
+    _, recorded, digest = _sealed(path)
+    if recorded != digest:
+        raise UserError(
+            f"{path} was not written by `vit export`, or has changed since (damage, another tool, "
+            "or other weights beside it): export the model again"
+        )
+
+
+def _sealed(path: Path) -> tuple[int, str, str]:
+    """Where the digest stands in a file; what stands there, "" in a foreign file; what should."""
+    content = path.read_bytes()
+    found = _SEAL.match(content, content.rfind(b"digest"))
+    start, end = found.span(1) if found else (0, 0)
+    whole = hashlib.sha256(memoryview(content)[:start])
+    whole.update(b"0" * (end - start))
+    whole.update(memoryview(content)[end:])
+    is_onnx = path.suffix.lower() == ".onnx"  # with a file of weights above 2 GB
+    weights = path.with_name(f"{path.name}.data") if is_onnx else path.with_suffix(".bin")
+    if weights.is_file():
+        with weights.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return start, content[start:end].decode(), whole.hexdigest()
 
 
 def needed(library: str, extra: str) -> Any:
@@ -240,8 +275,3 @@ def needed(library: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         message = f"{error.name} is not installed: pip install 'vitkit[{extra}]'"
         raise UserError(message) from error
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    reason = shorten(" ".join(str(error).split()), MESSAGE)
-    return UserError(f"{path} cannot be read as an exported model: {reason}")

@@ -20,9 +20,10 @@ from vit.preprocessing import Preprocess
 class Graph(nn.Module):
     """uint8 `b h w c` (float32, if the images are not RGB) -> the tensors of `names`.
 
-    With a head: `logits` `b k`, `probabilities` `b k`, with several labels an image also `labels`
-    `b k` (bool, above the thresholds), and `features` `b d`, the head's input. Without one:
-    `features` and `map` `b d gh gw`, the last layer's after the final norm.
+    With a head: `logits` `b k`, `probabilities` `b k` of logits / temperature, with several
+    labels an image also `labels` `b k` (bool, above the thresholds), and `features` `b d`, the
+    head's input. Without one: `features` and `map` `b d gh gw`, the last layer's after the final
+    norm.
     """
 
     def __init__(
@@ -32,12 +33,15 @@ class Graph(nn.Module):
         *,
         multilabel: bool = False,
         thresholds: list[float] | None = None,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
         self.model = baked(model, preprocess.image_size)
         self.preprocess = preprocess
         self.multilabel = multilabel
-        self.register_buffer("thresholds", torch.tensor(thresholds or [], dtype=torch.float32))
+        self.temperature = temperature
+        cuts = torch.tensor(thresholds or [], dtype=torch.float64).logit() * temperature
+        self.register_buffer("cuts", cuts.float())
         names = ["logits", "probabilities", *(["labels"] if multilabel else []), "features"]
         self.names = names if self.model.head_layers else ["features", "map"]
 
@@ -55,18 +59,19 @@ class Graph(nn.Module):
             return features, self._map(tokens)
         logits = model.forward_head(tokens)
         if not self.multilabel:
-            return logits, logits.softmax(-1), features
-        probabilities = logits.sigmoid()
-        return logits, probabilities, probabilities > self.thresholds, features
+            return logits, (logits / self.temperature).softmax(-1), features
+        # Of logits, as probabilities near 1 are equal in float32.
+        return logits, (logits / self.temperature).sigmoid(), logits > self.cuts, features
 
     def _normalised(self, images: Tensor) -> Tensor:
-        """`Preprocess.normalize` without its checks, for `b h w c`."""
-        pixels = images.permute(0, 3, 1, 2).to(torch.float32)
+        """`Preprocess.normalize` without its checks, of `b h w c`, in the type of the weights."""
+        kind = next(self.model.parameters()).dtype
+        pixels = images.permute(0, 3, 1, 2).to(kind)
         if self.preprocess.channels is None:
             pixels = pixels / 255
-        shape = (1, -1, 1, 1)
-        mean, std = (torch.tensor(v) for v in (self.preprocess.mean, self.preprocess.std))
-        return (pixels - mean.view(shape)) / std.view(shape)
+        both = (self.preprocess.mean, self.preprocess.std)
+        mean, std = (torch.tensor(v).to(kind).view(1, -1, 1, 1) for v in both)
+        return (pixels - mean) / std
 
     def _map(self, tokens: Tensor) -> Tensor:
         if not isinstance(self.model, VisionTransformer):

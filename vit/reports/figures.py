@@ -16,9 +16,10 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from PIL import Image, ImageOps
 
 from vit.errors import columns, shorten
+from vit.intervals import wilson_interval
 from vit.reports.drawing import LIGHT, PIXEL_ART, Theme, label_axes, new_figure, style_axes
 from vit.reports.lettering import drawable, legible, text_style
-from vit.reports.scores import most_confused, wilson_interval
+from vit.reports.scores import most_confused
 
 if TYPE_CHECKING:
     from vit.calibration import Reliability  # imports torch
@@ -149,6 +150,23 @@ def reliability(groups: "Reliability", theme: Theme = LIGHT) -> Figure:
     lower.yaxis.set_major_locator(MaxNLocator(2, integer=True))
     label_axes(lower, theme, x="confidence", y="predictions")
     figure.align_ylabels()
+    return figure
+
+
+def answered(accuracies: Sequence[float], theme: Theme = LIGHT) -> Figure:
+    """Accuracy against the share of images that is answered, given for 1 % to 100 % in equal steps;
+    of fewer than a tenth there are too few images to tell."""
+    figure = new_figure(4.6, 3.2, theme)
+    axes = figure.add_subplot()
+    style_axes(axes, theme)
+    shares = np.arange(1, len(accuracies) + 1) / len(accuracies)
+    shown = slice(len(shares) // 10 - 1, None)
+    axes.plot(shares[shown], accuracies[shown], color=theme.first, linewidth=1.6)
+    axes.plot(1, accuracies[-1], "o", markersize=5, color=theme.first, clip_on=False)
+    axes.set_xlim(0, 1.02)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    label_axes(axes, theme, x="share that is answered", y="of these, share that is right")
     return figure
 
 

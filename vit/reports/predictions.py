@@ -6,7 +6,7 @@ Shapes: n images, k classes, t classes kept per image.
 import csv
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,13 @@ class Predictions:
     """(n, t), descending."""
     label_probabilities: np.ndarray
     """(n,) probability of the true class; multi-label: mean over the true classes."""
+    level_probabilities: np.ndarray | None = None
+    """(n, l) of the most probable node of each level of a tree of classes, from above."""
+    level_hits: np.ndarray | None = None
+    """(n, l) true where that node is the label or above it."""
+    sets: list[dict[str, float]] = field(default_factory=list)
+    """Of a `coverage` that was asked for: the share of images whose set is `holding` the true
+    class, and `classes` in a set on average."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -53,6 +60,10 @@ class Predictions:
         if self.multilabel:
             return self.labels[np.arange(len(self)), first] > 0
         return self.labels == first
+
+    def accuracy_above(self) -> list[float]:
+        """Share of images whose most probable node is right, of each level above the classes."""
+        return [] if self.level_hits is None else self.level_hits.mean(0)[:-1].tolist()
 
     def probabilities(self) -> np.ndarray:
         """(n, k) in class order, of multi-label data."""

@@ -14,16 +14,20 @@ from vit.writing import write_bytes, write_text
 METRIC_NAMES = {
     "acc1": "Accuracy",
     "acc5": "Accuracy, top 5",
+    **{f"acc1_level{level}": f"Accuracy, level {level} of the tree" for level in range(1, 10)},
     "map": "Mean average precision",
     "f1": "Macro F1",
     "recall": "Mean recall of the classes",
     "exact": "All classes right",
     "ece": "Expected calibration error",
+    "ece_scaled": "Expected calibration error, after temperature",
+    "nll": "Negative log-likelihood",
+    "nll_scaled": "Negative log-likelihood, after temperature",
     "constant_acc1": "Accuracy of the best constant prediction",
     "loss": "Loss",
     "constant_loss": "Loss of the best constant prediction",
 }
-"""Metric name without the split -> title. All but the losses are fractions."""
+"""Metric name without the split -> title. All but the losses and likelihoods are fractions."""
 
 SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test"}
 
@@ -75,7 +79,7 @@ def metrics_table(
         value = metrics.get(f"{split}/{name}")
         if value is None:
             return ""
-        share = name in METRIC_NAMES and not name.endswith("loss")
+        share = name in METRIC_NAMES and "loss" not in name and "nll" not in name
         return percent(value, num_images) if share else f"{value:.4g}"
 
     rows = [
@@ -91,7 +95,7 @@ def _ordered(present: set[str], titles: Mapping[str, str]) -> list[str]:
 
 def origin(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """(title, rows) of the rest of summary.json: single values, then each group."""
-    elsewhere = ("metrics", "classes", "command", "finished")
+    elsewhere = ("metrics", "classes", "command", "finished", "unknown")
     rest = {key: value for key, value in summary.items() if key not in elsewhere}
     groups = {key: value for key, value in rest.items() if isinstance(value, Mapping)}
     single = {key: value for key, value in rest.items() if key not in groups}

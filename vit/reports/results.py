@@ -4,7 +4,7 @@ Shapes: n images, k classes.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 from PIL import Image
 
 from vit.calibration import Reliability, reliability
+from vit.intervals import wilson_interval
+from vit.label_tree import answered_level
 from vit.reports import figures
 from vit.reports.figures import WrongImage
 from vit.reports.lettering import drawable
@@ -23,7 +25,6 @@ from vit.reports.scores import (
     class_scores,
     confusion_matrix,
     most_confused,
-    wilson_interval,
 )
 from vit.reports.wording import commands, percent
 from vit.writing import atomic, write_bytes
@@ -33,6 +34,10 @@ THUMBNAIL = 320
 """Longer side of an image in the report, in pixels."""
 MAX_CONFUSION = 2000
 """Maximum number of classes; larger k x k tables cost memory and are not readable."""
+CONFIDENCES = (0.5, 0.8, 0.9, 0.95, 0.99)
+"""For which the report says what a tree of classes answers."""
+SHOWN_SHARES = (100, 95, 90, 80, 70, 50)
+"""Percent of images answered, in the table below the curve."""
 WEAKEST = 10
 """Classes in the short table; if there are more than twice as many, the full one is folded."""
 
@@ -79,8 +84,11 @@ def write_results(
         classes=classes,
         bars=_bars(run_dir, scores, classes),
         confusion=_confusion(run_dir, predictions, classes),
+        answers=_answers(predictions),
         groups=groups,
+        **_confidence(summary, predictions, split),
         group_rows=_group_rows(groups),
+        refusing=_refusing(summary.get("unknown")),
         reliability=plot(lambda theme: figures.reliability(groups, theme), "Reliability diagram"),
         wrong=wrong,
         wrong_title=wrong_title,
@@ -193,6 +201,51 @@ def _confusion(
     ]
     width = "24rem" if len(shown) <= figures.WITH_NUMBERS else "100%"
     return {"plot": drawn, "note": " ".join(notes), "pairs": pairs, "width": width}
+
+
+def _answers(predictions: Predictions) -> tuple[list[str], list[tuple[str, ...]]] | None:
+    """Head and rows: the shares answered with each level of a tree, and those that are right."""
+    values, hits = predictions.level_probabilities, predictions.level_hits
+    if values is None or hits is None:
+        return None
+    depth, rows = values.shape[1], []
+    for confidence in CONFIDENCES:
+        level = answered_level(values, confidence)
+        shares = np.bincount(level, minlength=depth + 1) / len(level)
+        right = hits[level > 0, level[level > 0] - 1]
+        shares = [*shares[:0:-1], shares[0], right.mean() if len(right) else np.nan]
+        rows.append((f"{confidence:g}", *(percent(share, len(level)) for share in shares)))
+    above = [f"level {level}" for level in range(depth - 1, 0, -1)]
+    return ["--confidence", "a class", *above, "no answer", "answers right"], rows
+
+
+def _confidence(summary: Mapping[str, Any], predictions: Predictions, split: str) -> dict[str, Any]:
+    """Where the stated confidence is from, its error without the temperature, and the sets."""
+    found = summary.get("confidence") or {"temperature": 1}
+    scaled = found["temperature"] != 1
+    about = "Probabilities are the model's own: no images were held out to fit a temperature to."
+    if "images" in found:
+        about = "Probabilities are the model's own: no temperature is better for "
+        if scaled:
+            about = f"Probabilities are of logits / {found['temperature']:.3g}, fitted to "
+        about += f"{found['images']:,} {found['measured_on']}."
+    sets = [
+        (f"{row['coverage']:g}", percent(row["holding"]), f"{row['classes']:.2f}")
+        for row in predictions.sets
+    ]
+    unscaled = summary["metrics"].get(f"{split}/ece") if scaled else None
+    return {"measured": about, "unscaled": unscaled, "sets": sets}
+
+
+def _refusing(unknown: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The plot of accuracy by share answered, some of its numbers, and why the score was chosen."""
+    if not unknown:
+        return None
+    accuracies, images = unknown["accuracies"], unknown["images"]
+    rows = [(f"{n} %", percent(accuracies[n - 1], images)) for n in SHOWN_SHARES]
+    drawn = plot(lambda theme: figures.answered(accuracies, theme), "Accuracy by share answered")
+    areas = [(name, f"{area:.3f}") for name, area in unknown["areas"].items()]
+    return {**unknown, "plot": drawn, "rows": rows, "areas": areas}
 
 
 def _reliability(predictions: Predictions) -> Reliability:

@@ -12,23 +12,8 @@ import numpy as np
 
 from vit.reports.predictions import THRESHOLD, Predictions
 
-Z_95 = 1.959963984540054
-"""Standard normal quantile of a two-sided 95 % interval."""
 MOST_PRINTED = 50
 """Classes that a terminal shows; of more, those with the lowest average precision."""
-
-
-def wilson_interval(hits: int, total: int) -> tuple[float, float]:
-    """95 % confidence interval of the proportion hits / total (Wilson, 1927).
-
-    It stays in [0, 1], and does not collapse to a point at 0 or `total` hits.
-    """
-    share, z = hits / total, Z_95
-    centre = share + z * z / (2 * total)
-    spread = z * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
-    scale = 1 + z * z / total
-    # Rounding leaves 1e-17 beyond the ends at 0 and `total` hits, where the bound is exact.
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
 def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:

@@ -47,29 +47,40 @@ ON_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.precisi
 """Of an exported model."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A run, and the images that it is scored on."""
+
+    run: Path
+    weights: Path
+    recorded: dict[str, Any]
+    """The content of config.yaml."""
+    trainer: Namespace
+    data: ImageData
+    split: SplitName
+    engine: Engine | None
+    """That computes the logits, if it is not PyTorch."""
+
+
 @dataclass
 class Evaluation:
     """The result of `evaluate`."""
 
-    data: ImageData
     model: Module
-    split: SplitName
     metrics: dict[str, float]
     predictions: Predictions | None
     """None without labels, or if no image could be read."""
-    engine: str | None = None
-    """That computed the logits, if it was not PyTorch."""
 
 
-def evaluate(
+def opened(
     run: Path,
     split: SplitName | None,
     args: list[str],
     *,
     predicting: bool = False,
     exported: Path | None = None,
-) -> Evaluation:
-    """Scores the best weights of a run; every process calls it.
+) -> Subject:
+    """Finds weights and images; every process calls it.
 
     Args:
         run: A run directory, finished or not.
@@ -96,7 +107,6 @@ def evaluate(
     if not other:
         check_given(recorded.get("own"), "images")
     built = _options(recorded, args)
-    other = any(arg.startswith("--data.root") for arg in args)
     if other and _same_place(recorded["data"].get("root"), built.data.root):
         note(f"{built.data.root} is the data of the run: its held-out images are scored")
         other = False
@@ -113,6 +123,13 @@ def evaluate(
         multilabel=info.extra.get("multilabel", False),
     )
     _check_images(run, data, predicting=predicting)
+    split = _split(run, data, split, other=other)
+    parts = {"run": run, "weights": weights, "recorded": recorded, "trainer": built.trainer}
+    return Subject(**parts, data=data, split=split, engine=engine)
+
+
+def _split(run: Path, data: ImageData, split: SplitName | None, *, other: bool) -> SplitName:
+    """The split that is scored; UserError without its images."""
     if split is None:
         split = "val" if data.splits.test is None and data.splits.val is not None else "test"
         if split == "val":
@@ -125,37 +142,43 @@ def evaluate(
                 "trained on may be among them"
             )
     data.image_set(split)  # an error before anything runs
-    model = module_class.for_scoring(
-        str(weights),
+    return split
+
+
+def evaluate(subject: Subject) -> Evaluation:
+    """Scores the best weights of a run; every process calls it."""
+    run, data = subject.run, subject.data
+    model = TASKS[subject.recorded["task"]].for_scoring(
+        str(subject.weights),
         data.model_arguments,
-        recorded["model"],
+        subject.recorded["model"],
         lambda: read_checkpoint(find_checkpoint(run))["state_dict"],
     )
-    if engine is not None:
-        _check_same(engine, model, str(exported), run)
-        model.model.forward = engine.logits
+    if subject.engine is not None:
+        _check_same(subject.engine, model, run)
+        model.model.forward = subject.engine.logits
     alive = ChildrenAlive()
-    bar = [] if built.trainer.enable_progress_bar is False else [RunProgress()]
+    bar = [] if subject.trainer.enable_progress_bar is False else [RunProgress()]
     trainer = build_trainer(
-        **vars(built.trainer),
+        **vars(subject.trainer),
         logger=False,
         callbacks=[alive, *bar, *model.guards(), StopTogether()],
     )
     check_launched(trainer)
     limit_threads_of(trainer, model, data)
     with ending_together(trainer, alive):
-        metrics, predictions = score(trainer, model, data, split)
-    return Evaluation(data, model, split, metrics, predictions, engine and engine.name)
+        metrics, predictions = score(trainer, model, data, subject.split)
+    return Evaluation(model, metrics, predictions)
 
 
-def _check_same(engine: Engine, model: Module, exported: str, run: Path) -> None:
+def _check_same(engine: Engine, model: Module, run: Path) -> None:
     """UserError for an exported model of another purpose than the run's."""
     ours = {"classes": model.classes, "preprocess": model.preprocess}
     ours["multilabel"] = model.extra()["multilabel"]
     other = [name for name in ours if getattr(engine.description, name) != ours[name]]
     if other:
         raise UserError(
-            f"{exported} has other {', '.join(other)} than {run}; score the run that it is of"
+            f"the exported file has other {', '.join(other)} than {run}; name the run that it is of"
         )
 
 

@@ -23,6 +23,7 @@ from vit.runs.directory import RunDirectory
 from vit.runs.files import SUMMARY
 from vit.runs.options import Module, Options
 from vit.runs.scoring import finite, score, thresholds_of
+from vit.runs.trust import measure
 from vit.training.budget import batches_per_epoch, time_limit
 from vit.training.callbacks import FineTuneBySize
 from vit.training.lora import merge_lora
@@ -57,13 +58,23 @@ def finish(
     merge_lora(model.model)  # what is scored is what is written
     if is_first_process():
         _write_model(run, options, model, data, summary)
+    trust = measure(trainer, model, data, summary) if data.labelled else None
+    if trust is not None and is_first_process():
+        trust.write(run.folder / "model")
     split: str = summary["split"]
     predictions, metrics = None, {}
     if split != "none":
-        metrics, predictions = score(trainer, model, data, split)
+        metrics, predictions = score(trainer, model, data, split, trust)
     if not is_first_process():
         return
     summary["metrics"] |= metrics
+    if trust is not None:
+        summary["confidence"] = {
+            "temperature": trust.temperature,
+            "images": trust.images,
+            "measured_on": trust.measured_on,
+            "sets": [] if predictions is None else predictions.sets,
+        }
     _write_model(run, options, model, data, summary)
     write_json(run.folder / SUMMARY, summary)
     if predictions is not None:

@@ -1,5 +1,6 @@
 """Scores a model on a split: metrics, and a prediction for every image."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,17 +9,24 @@ import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from vit.confidence import carried_over, set_scores
 from vit.console import note
+from vit.inference.trust import Trust
+from vit.label_tree import LabelTree
 from vit.ranking import top_classes
 from vit.reports.predictions import Predictions
 
 TOP = 5
+COVERAGES = (0.8, 0.9, 0.95)
+"""For which a report counts sets."""
 
 
 class CollectPredictions(Callback):
     """Keeps the answers of a test for every image, from all processes, in the order of the set."""
 
-    def __init__(self) -> None:
+    def __init__(self, cuts: Mapping[float, float], tree: LabelTree | None = None) -> None:
+        """`cuts`: of `vit.confidence.set_scores`, by the coverage that they give."""
+        self._cuts, self._tree = cuts, tree
         self._rows: list[dict[str, Any]] = []
 
     def on_test_batch_end(
@@ -39,10 +47,17 @@ class CollectPredictions(Callback):
         row = {"indices": indices, "labels": labels, "classes": order, "probabilities": values}
         if labels.dim() == 1:
             row["of_label"] = outputs.gather(1, labels[:, None])[:, 0]
+            if self._cuts:
+                scores = set_scores(outputs)
+                inside = scores[..., None] <= scores.new_tensor(list(self._cuts.values()))
+                row |= {"sizes": inside.sum(1), "covered": inside[range(len(labels)), labels]}
         else:
             row["of_label"] = (outputs * labels).sum(-1) / labels.sum(-1).clamp(min=1)
             # They have an entry for every class of every image: the smallest types that do.
             row |= {"labels": labels.to(torch.uint8), "classes": order.to(torch.int32)}
+        if self._tree is not None:
+            levels, right = self._tree.scored(outputs, labels)
+            row |= {"level_probabilities": levels, "level_hits": right}
         self._rows.append({name: value.cpu().numpy() for name, value in row.items()})
 
     def gathered(self, names: list[str]) -> Predictions | None:
@@ -63,12 +78,29 @@ class CollectPredictions(Callback):
             top_classes=columns["classes"],
             top_probabilities=columns["probabilities"],
             label_probabilities=columns["of_label"],
+            level_probabilities=columns.get("level_probabilities"),
+            level_hits=columns.get("level_hits"),
+            sets=[
+                {
+                    "coverage": coverage,
+                    "holding": float(columns["covered"][:, i].mean()),
+                    "classes": float(columns["sizes"][:, i].mean()),
+                }
+                for i, coverage in enumerate(self._cuts)
+            ],
         )
 
 
-def score(trainer: Trainer, model: Any, data: Any, split: str) -> tuple[dict[str, float], Any]:
-    """Metrics of one split, and predictions if it has labels; every process calls it."""
-    collect = CollectPredictions()
+def score(
+    trainer: Trainer, model: Any, data: Any, split: str, trust: Trust | None = None
+) -> tuple[dict[str, float], Any]:
+    """Metrics of one split, and predictions if it has labels; every process calls it.
+
+    `trust`: the sets of classes that it gives are counted, on other images than its own.
+    """
+    cuts = {} if trust is None or split == "val" else trust.cuts(COVERAGES)
+    tree = LabelTree(data.classes) if data.labelled and data.tree else None
+    collect = CollectPredictions(cuts, tree)
     if data.labelled:
         trainer.callbacks.append(collect)  # pyright: ignore[reportAttributeAccessIssue]
     data.evaluation_split = model.evaluation_split = split
@@ -85,6 +117,8 @@ def score(trainer: Trainer, model: Any, data: Any, split: str) -> tuple[dict[str
     if predictions is None:
         note(f"none of the images of {split} could be read: the split is not scored")
         return {}, None
+    for level, share in enumerate(predictions.accuracy_above(), start=1):
+        metrics[f"{split}/acc1_level{level}"] = share
     return finite(metrics), predictions
 
 
@@ -97,6 +131,9 @@ def finite(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def thresholds_of(model: Any) -> np.ndarray | None:
-    """float32 `k`: per-class decision thresholds, if the model has any."""
+    """float32 `k`: thresholds of the probabilities in Predictions, if the model has any."""
     values = getattr(model, "thresholds", None)
-    return None if values is None else np.array(values, dtype=np.float32)
+    if values is None:
+        return None
+    values = np.array(carried_over(values, model.temperature or 1.0), dtype=np.float32)
+    return values.clip(max=np.nextafter(np.float32(1), np.float32(0)))  # 1 would be above none

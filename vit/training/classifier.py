@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
+from torch import Tensor
 
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
@@ -54,11 +54,12 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         architecture: Fields of the model's configuration to change, such as
             {patch_size: 4, width: 192, dropout: 0.1}.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
-        num_classes: Outputs. This and the next six follow from the data on the command line.
+        num_classes: Outputs. This and the next seven follow from the data on the command line.
             Default: as many as `classes`, else those of the weights, or 1000.
         classes: Class names in the order of the outputs.
         counts: Training images of each class, for balanced weights.
         multilabel: An image may have several labels.
+        tree: The classes are paths in a tree; recorded with the model.
         image_size: Pixels, one side or (height, width). Default: that of the weights or the model.
         channels: Of images that are not RGB.
         preprocess: Evaluation preprocessing, stored with the model.
@@ -84,6 +85,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         classes: list[str] | None = None,
         counts: list[int] | None = None,
         multilabel: bool = False,
+        tree: bool = False,
         image_size: int | tuple[int, int] | None = None,
         channels: int | None = None,
         preprocess: Preprocess | None = None,
@@ -98,7 +100,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         super().__init__(
             preprocess=preprocess, optimizer=optimizer, schedule=schedule, compile=compile
         )
-        self.classes, self.counts, self.multilabel = classes, counts, multilabel
+        self.classes, self.counts, self.multilabel, self.tree = classes, counts, multilabel, tree
         self.monitor = "val/map" if multilabel else "val/acc1"
         self.loss = (loss or Loss()).for_labels(multilabel=multilabel)
         # Without smoothing, class weights or a function, so that runs can be compared.
@@ -131,6 +133,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         """Of several labels per image, by class: a probability above it is a yes."""
         if multilabel and self.load_report is not None and not self.load_report.reinitialised:
             self.thresholds = self.load_report.thresholds
+        self.temperature = None if self.load_report is None else self.load_report.temperature
+        """Of the probabilities of a test, where one was fitted to these weights."""
         self.train()  # Lightning trains in the modes that it finds
 
     @classmethod
@@ -159,6 +163,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             pretrained=str(checkpoint_path),
             classes=info.classes,
             multilabel=info.extra.get("multilabel", False),
+            tree=info.extra.get("tree", False),
             preprocess=preprocess,
             **options,
         )
@@ -170,13 +175,16 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
                 "model.loss.distillation needs a model with a distillation token: add "
                 "--model.architecture.distillation_token true"
             )
-        fresh = self.load_report is None or bool(self.load_report.reinitialised)
+        report, fresh = self.load_report, torch.ones(self.num_classes, dtype=torch.bool)
+        if report is not None:
+            fresh[report.kept if report.reinitialised else slice(None)] = False
         if self.freeze_backbone:
             self.model.requires_grad_(False)
         for layer in self.model.head_layers:
             layer.requires_grad_(True)
-            if self.loss.head_bias is not None and fresh:
-                nn.init.constant_(layer.get_parameter("bias"), self.loss.head_bias)
+            if self.loss.head_bias is not None:
+                with torch.no_grad():
+                    layer.get_parameter("bias")[fresh] = self.loss.head_bias
 
     def _add_lora(self, rank: int) -> None:
         if self.load_report is None:
@@ -208,7 +216,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     def setup(self, stage: str) -> None:
         if stage != "fit":
             return
-        self.thresholds = None  # those of the weights that training starts from
+        self.thresholds = self.temperature = None  # of the weights that training starts from
         data = counting_data(self.trainer)
         balanced = data is not None and data.sampling.balanced
         if balanced and self.loss.class_weights == "balanced":
@@ -267,23 +275,29 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     def predict_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         """Probabilities `b k`."""
-        return self._probabilities(self(batch[0]))
+        return self._probabilities(self(batch[0]).float() / (self.temperature or 1.0))
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         logits = logits.float()
         return logits.sigmoid() if self.multilabel else logits.softmax(-1)
 
     def _evaluate(self, batch: tuple[Tensor, ...], metrics: EvaluationMetrics) -> Tensor:
-        """Adds a batch to the metrics and returns its probabilities `b k`."""
+        """Adds a batch to the metrics and returns its probabilities `b k`, with a temperature of
+        the metrics those of logits / temperature."""
         images, labels = batch[:2]
         logits = self(images)
         probabilities = self._probabilities(logits)
         if len(images):
             metrics.update(probabilities, labels, self.plain_loss(logits, labels))
-        return probabilities
+        if metrics.temperature is None:
+            return probabilities
+        if len(images):
+            metrics.update_scaled(logits.float(), labels)
+        return self._probabilities(logits.float() / metrics.temperature)
 
     def on_test_epoch_start(self) -> None:
         super().on_test_epoch_start()
+        self.test_metrics.temperature = self.temperature
         if self.thresholds is None:
             self.test_metrics.thresholds = None
         else:
@@ -326,4 +340,6 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
 
     def extra(self) -> dict[str, Any]:
         chosen = {} if self.thresholds is None else {"thresholds": self.thresholds}
-        return {"multilabel": self.multilabel, **chosen}
+        tree = {"tree": True} if self.tree else {}
+        scale = {} if self.temperature is None else {"temperature": self.temperature}
+        return {"multilabel": self.multilabel, **tree, **chosen, **scale}

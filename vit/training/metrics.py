@@ -12,6 +12,7 @@ from torchmetrics.classification import MulticlassAccuracy, MultilabelExactMatch
 from torchmetrics.utilities import dim_zero_cat
 
 from vit.calibration import BINS, BinSums, equal_width
+from vit.logistic import total_loss
 from vit.ranking import top_classes
 
 EVEN = 0.5
@@ -226,6 +227,8 @@ class EvaluationMetrics(SplitMetrics):
         self.multilabel = multilabel
         self.thresholds: Tensor | None = None
         """`k` thresholds of F1 and exact match with several labels per image; None for 0.5."""
+        self.temperature: float | None = None
+        """Adds the scores of logits / temperature, and the likelihoods with and without it."""
         kwargs: dict[str, Any] = {"validate_args": False}
         if multilabel:
             # Average precision keeps every score; thresholds would round it.
@@ -243,6 +246,10 @@ class EvaluationMetrics(SplitMetrics):
             if num_classes > 5:
                 scores["acc5"] = TopAccuracy(5)
         self.scores = MetricCollection(scores, compute_groups=False)
+        scaled: dict[str, Any] = {"nll": MeanMetric(), "nll_scaled": MeanMetric()}
+        if not multilabel:
+            scaled["ece_scaled"] = CalibrationError()
+        self.scaled = MetricCollection(scaled, compute_groups=False)
 
     def update(self, probabilities: Tensor, labels: Tensor, loss: Tensor) -> None:
         """`probabilities` b k, `labels` b (or b k of 0 and 1), `loss` their mean."""
@@ -258,12 +265,22 @@ class EvaluationMetrics(SplitMetrics):
         for name, metric in self.scores.items():
             metric.update(probabilities if name == "map" else answers, labels)
 
+    def update_scaled(self, logits: Tensor, labels: Tensor) -> None:
+        """`logits` b k, `labels` as for `update`; for a `temperature`."""
+        scaled = logits / (self.temperature or 1.0)
+        for name, scores in (("nll", logits), ("nll_scaled", scaled)):
+            mean = total_loss(scores, labels) / labels.numel()
+            self.scaled[name].update(mean, weight=len(labels))
+        if not self.multilabel:
+            self.scaled["ece_scaled"].update(scaled.softmax(1), labels)
+
     def chosen_thresholds(self) -> Tensor | None:
         """float32 `k`, of the last `compute` and the same on all processes; None if not chosen."""
         return self.scores["map"].thresholds if self.multilabel else None  # pyright: ignore
 
     def compute(self) -> dict[str, Tensor]:
-        return {"loss": self.loss.compute(), **self.scores.compute()}
+        scaled = {} if self.temperature is None else self.scaled.compute()
+        return {"loss": self.loss.compute(), **self.scores.compute(), **scaled}
 
     def reset(self) -> None:
         super().reset()

@@ -44,7 +44,7 @@ DECIDED = {
 }
 """Fields of an architecture that other options decide."""
 OF_DATA = frozenset(
-    ("num_classes", "classes", "counts", "multilabel", "image_size", "channels", "preprocess")
+    "num_classes classes counts multilabel tree image_size channels preprocess".split()
 )
 """Arguments of a module that follow from its data; on the command line they are no options."""
 REFUSED: dict[type[Callback], str] = {

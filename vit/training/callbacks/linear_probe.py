@@ -1,17 +1,18 @@
 """A head fitted to the frozen features: before fine-tuning (LP-FT, Kumar et al., arXiv:2202.10054,
 section 3.3), or as the whole of a run (`vit fit -c probe`)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit.console import say
 from vit.errors import UserError
-from vit.logistic import FOLDS, STRENGTHS, fit_head, set_head
+from vit.logistic import FOLDS, STRENGTHS, FittedHead, fit_head, set_head
 from vit.training.counted_data import CountedData, counting_data, logits_of
 from vit.training.losses import balanced_weights
 
@@ -27,16 +28,21 @@ class LinearProbe(Callback):
 
     The head is the logistic regression of the training images' features, without augmentation,
     with a squared norm whose strength is chosen by cross-validation, and with the class weights of
-    the loss, or balanced ones where classes are drawn equally often.
+    the loss, or balanced ones where classes are drawn equally often. Rows that the head has for
+    some of the classes stay as they are, unless a head without them is better on left-out images.
 
     Args:
-        alone: The head replaces any other, is fitted to all images, and the run ends before its
-            first step. Otherwise at most MAX_IMAGES are drawn by the run's seed, and nothing
-            happens in a resumed run, with random weights, or with a head for these classes.
+        alone: A head for just these classes is replaced too, all images are taken, and the run
+            ends before its first step. Otherwise at most MAX_IMAGES are drawn by the run's seed,
+            and nothing happens in a resumed run, with random weights, or with a head for these
+            classes.
     """
 
     def __init__(self, alone: bool = False) -> None:
         self.alone = alone
+        self.held_out: list[tuple[Tensor, Tensor]] = []
+        """Logits and labels of the training images, by heads that were fitted without them; of the
+        first process, if there are enough images."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         report: Any = getattr(pl_module, "load_report", None)
@@ -54,16 +60,15 @@ class LinearProbe(Callback):
             raise UserError("LinearProbe needs the images of vit.ImageData")
         network: Any = pl_module.model
         features, labels = self._features(trainer, network)
-        held_out = []
         if trainer.is_global_zero:
-            held_out = self._fit(data, pl_module, features, labels)
+            self.held_out = self._fit(data, pl_module, features, labels)
         for layer in network.head_layers:
             for parameter in layer.parameters():
                 parameter.data.copy_(trainer.strategy.broadcast(parameter.data))
         chosen_here = self.alone and data.multilabel and data.splits.val is None
         if chosen_here and len(labels) >= FOLDS:
             module: Any = pl_module
-            module.choose_thresholds(held_out)
+            module.choose_thresholds(self.held_out)
 
     def _fit(
         self, data: CountedData, module: Any, features: list[Tensor], labels: Tensor
@@ -74,9 +79,15 @@ class LinearProbe(Callback):
         if data.sampling.balanced:
             counts = labels.bincount(minlength=data.num_classes).clamp(min=1)
             weights = balanced_weights(counts.tolist())
-        heads = []
+        heads, known = [], module.load_report.kept
         for layer, inputs in zip(module.model.head_layers, features, strict=True):
             head = fit_head(inputs, labels, data.num_classes, strengths, weights)
+            if known:
+                longer = extend_head(layer, known, inputs, labels, strengths, weights)
+                stays = longer.loss <= head.loss
+                head = longer if stays else head
+                what = "stay" if stays else "are fitted anew, which answers left-out images better"
+                say(f"head: the rows of {len(known):,} known classes {what}")
             set_head(layer, head.weight, head.bias)
             heads.append(head)
         kind = "labels right" if data.multilabel else "accuracy"
@@ -101,7 +112,7 @@ class LinearProbe(Callback):
         outputs = logits_of(trainer, network, "train", None if self.alone else MAX_IMAGES)
         for hook in hooks:
             hook.remove()
-        shares = _from_all_processes((inputs, [labels.cpu() for _, labels in outputs]))
+        shares = from_all_processes((inputs, [labels.cpu() for _, labels in outputs]))
         features = [
             torch.cat([rows for share in shares for rows in share[0][head]])
             for head in range(len(inputs))
@@ -109,7 +120,26 @@ class LinearProbe(Callback):
         return features, torch.cat([labels for share in shares for labels in share[1]])
 
 
-def _from_all_processes(value: Any) -> list[Any]:
+def extend_head(
+    layer: nn.Module,
+    known: list[int],
+    inputs: Tensor,
+    labels: Tensor,
+    strengths: Sequence[float],
+    class_weights: Tensor | None,
+) -> FittedHead:
+    """The layer's rows of the known classes, and rows of the others, fitted beside them."""
+    state = {name: tensor.double().cpu() for name, tensor in layer.state_dict().items()}
+    weight, bias = state["weight"].flatten(1), state["bias"]
+    given = torch.full((len(labels), len(bias)), torch.nan, dtype=torch.float64)
+    given[:, known] = (inputs @ weight.T + bias)[:, known]
+    head = fit_head(inputs, labels, len(bias), strengths, class_weights, given)
+    head.weight[known], head.bias[known] = weight[known], bias[known]
+    return head
+
+
+def from_all_processes(value: Any) -> list[Any]:
+    """The values of all processes, on each; every process must call it."""
     if not torch.distributed.is_initialized():
         return [value]
     shares: list[Any] = [None] * torch.distributed.get_world_size()

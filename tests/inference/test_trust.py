@@ -1,0 +1,106 @@
+"""Temperature and sets of a loaded model, and the file that is kept beside it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import vit
+from tests.command import saved
+from vit.errors import UserError
+from vit.inference.classifier import Asked
+from vit.inference.trust import FILE, Trust
+
+CLASSES = ["cat", "dog", "hen"]
+MEASURED = Trust(
+    measured_on="validation images",
+    images=19,
+    temperature=2.5,
+    scores=torch.linspace(0, 0.9, 19, dtype=torch.float64),
+)
+
+
+def model(folder: Path, **extra: Any) -> Path:
+    """A model directory with facts about its outputs."""
+    return saved(folder, CLASSES, extra=extra)
+
+
+def pictures(count: int) -> list[Image.Image]:
+    random = torch.Generator().manual_seed(0)
+    noise = torch.randint(256, (count, 32, 32, 3), generator=random, dtype=torch.uint8)
+    return [Image.fromarray(each.numpy()) for each in noise]
+
+
+def test_the_file_comes_back_whole_of_its_weights_or_not_at_all(tmp_path: Path) -> None:
+    folder = model(tmp_path)
+    assert Trust.read(folder) is None
+    MEASURED.write(folder)
+    found = Trust.read(folder)
+    assert found is not None and found.scores is not None and MEASURED.scores is not None
+    assert found.scores.equal(MEASURED.scores)
+    assert (found.measured_on, found.images) == ("validation images", 19)
+    whole = (folder / FILE).read_bytes()
+    for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-9], b"{}"):
+        (folder / FILE).write_bytes(damaged)
+        with pytest.raises(UserError, match=r"trust\.safetensors is damaged; delete it"):
+            vit.load(folder)
+    (folder / FILE).write_bytes(whole)
+    saved(folder, [*CLASSES, "ibex"])
+    assert Trust.read(folder) is None  # of the weights that lay there before
+
+
+def test_probabilities_are_of_logits_over_the_temperature_unless_raw(tmp_path: Path) -> None:
+    scaled, images = vit.load(model(tmp_path, temperature=2.5)), pictures(4)
+    raw = vit.load(tmp_path, raw=True)
+    pixels = torch.stack([scaled.preprocess(image) for image in images])
+    logits = raw.logits(pixels)
+    assert scaled.logits(pixels).equal(logits)
+    torch.testing.assert_close(scaled.probabilities(images), (logits / 2.5).softmax(1))
+    torch.testing.assert_close(raw.probabilities(images), logits.softmax(1))
+
+
+@pytest.mark.parametrize("value", [0, -1, "2", None])
+def test_a_temperature_that_is_none_is_refused(value: object, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"temperature=.* must be more than 0"):
+        vit.load(model(tmp_path, temperature=value))
+
+
+def test_labels_are_the_same_with_and_without_temperature(tmp_path: Path) -> None:
+    thresholds = [0.3, 0.9999, 0.02]
+    extra = {"multilabel": True, "thresholds": thresholds, "temperature": 0.4}
+    scaled = vit.load(model(tmp_path, **extra))
+    raw = vit.load(tmp_path, raw=True)
+    assert raw.thresholds == thresholds
+    logits = torch.linspace(-12, 12, 240).view(80, 3)
+    found, plain = (m.ranked(logits, None, Asked(top=3)) for m in (scaled, raw))
+    assert [set(f.labels or ()) for f in found] == [set(p.labels or ()) for p in plain]
+    # 0.9999 at this temperature is 1 in float32, which no probability is above.
+    assert any("dog" in (f.labels or ()) for f in found)
+    with pytest.raises(UserError, match="coverage is for models with one label per image"):
+        scaled.predict(pictures(1), coverage=0.9)
+
+
+def test_sets_are_of_the_scores_that_were_measured(tmp_path: Path) -> None:
+    folder = model(tmp_path, temperature=2.5)
+    with pytest.raises(UserError, match=r"coverage=0.9 needs held-out images .* had a val"):
+        vit.load(folder).predict(pictures(1), coverage=0.9)
+    MEASURED.write(folder)
+    classifier = vit.load(folder)
+    images = pictures(5)
+    for prediction, p in zip(
+        classifier.predict(images, top=1, coverage=0.8),
+        classifier.probabilities(images),
+        strict=True,
+    ):
+        threshold = 0.9 * 15 / 18  # the 16th of 19 scores
+        expected = [c for c in range(3) if p[p > p[c]].sum() <= threshold]
+        assert prediction.set == [CLASSES[c] for c in sorted(expected, key=lambda c: -p[c])]
+        assert len(prediction.classes) == 1
+    whole, raw = (vit.load(folder, raw=raw).predict(images, coverage=0.8) for raw in (False, True))
+    assert [answer.set for answer in whole] == [answer.set for answer in raw]
+    with pytest.raises(UserError, match=r"coverage=0.99 needs at least 99 held-out images"):
+        classifier.predict(images, coverage=0.99)
+    assert json.loads((folder / "config.json").read_text())["extra"]["temperature"] == 2.5

@@ -1,0 +1,154 @@
+"""`vit data check`: what is wrong with the pictures and labels of a folder or manifest."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vit.cli.arguments import OneLineParser, share
+from vit.cli.frozen import add_model_arguments, load_frozen
+from vit.console import note, say
+from vit.errors import UserError, shorten
+from vit.writing import writable, write_text
+
+if TYPE_CHECKING:
+    from vit.data.check import Finding, Pictures
+    from vit.reports.findings import Card
+
+DEFAULT = "dinov2_s14.lvd142m"
+"""Weights of the features without --model, if they have been downloaded."""
+EPILOG = """\
+examples:
+  vit data check my_photos/                                  what is wrong, and a page to look at
+  vit data check my_photos/ --model runs/my_photos-finetune  labels by the features of a run
+  vit data check my_photos/ --fix my_photos.csv              then vit fit --data my_photos.csv
+
+Nothing is moved or deleted."""
+
+
+def run(args: list[str]) -> int:
+    """Prints a row per kind of finding; writes all findings, a page and the corrected manifest."""
+    options = _parser().parse_args(args)
+    out = writable(Path(options.out).expanduser(), "--out")
+    fix = None if options.fix is None else Path(options.fix).expanduser()
+    if fix is not None and fix.suffix != ".csv":
+        raise UserError(f"--fix {fix}: the name must end in .csv")
+    if options.relabel is not None and fix is None:
+        raise UserError("--relabel changes labels in the manifest of --fix OUT.csv; give that too")
+    from vit.data.check import Pictures, write_findings, write_fixed
+
+    pictures = Pictures(options.source)
+    for text in pictures.splits.notes:
+        note(text)
+    findings = _findings(pictures, options)
+    kinds = _by_kind(findings)
+    table, page = out / "findings.csv", out / "findings.html"
+    write_findings(table, pictures, findings)
+    write_text(page, _page(pictures, options.source, kinds), errors="backslashreplace")
+    lines = [str(table), str(page)]
+    if fix is not None:
+        lacking, changed = write_fixed(fix, pictures, findings, options.relabel)
+        lines.append(f"{fix}: {lacking:,} images left out, {changed:,} labels changed")
+    _show(kinds, lines, options.json)
+    return 0
+
+
+def _parser() -> OneLineParser:
+    parser = OneLineParser(prog="vit data", description="Looks at data before training.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser(
+        "check",
+        help="bad files, copies and leaks between splits, labels in doubt",
+        description="Finds bad files, copies and leaks between splits, and labels in doubt.",
+        epilog=EPILOG,
+    )
+    add = check.add_argument
+    add("source", metavar="FOLDER|CSV", help="a folder of class folders, or a CSV or Parquet file")
+    add("--out", default="data_check", metavar="DIR", help="default data_check")
+    add("--fix", metavar="OUT.csv", help="writes a manifest without unreadable images and copies")
+    add("--relabel", type=share, metavar="P", help="and with doubtful labels of probability >= P")
+    add_model_arguments(check, "--model")
+    check.set_defaults(on_error="error")
+    return parser
+
+
+def _findings(pictures: "Pictures", options: Namespace) -> list["Finding"]:
+    """All findings, the worst kinds first."""
+    import numpy as np
+
+    from vit.data.check import KINDS, file_findings
+    from vit.evaluation.copies import copy_findings, feature_pairs, hash_pairs
+
+    if options.model is None and _downloaded(DEFAULT):
+        options.model = DEFAULT
+    frozen = None if options.model is None else load_frozen(options, "pre_logits")
+    say(f"{options.source}: {pictures.splits.summary(seed=0)}")
+    pictures.read(options.num_workers)
+    findings, pairs = list(file_findings(pictures)), hash_pairs(pictures)
+    if frozen is None or not pictures.opened.any():
+        note("--model (a run, weights or a name) checks labels, and finds cropped copies too")
+        findings += copy_findings(pictures, pairs)
+    else:
+        from vit.evaluation.doubt import doubts, features_of
+
+        features, images = features_of(frozen, options.source, pictures)
+        pairs = np.concatenate([pairs, feature_pairs(pictures, features, images)])
+        copies = list(copy_findings(pictures, pairs))
+        left_out = {copy.image for copy in copies}
+        once = np.array([image not in left_out for image in images.tolist()])
+        findings += [*copies, *doubts(pictures, features[once], images[once])]
+    return sorted(findings, key=lambda finding: list(KINDS).index(finding.kind))
+
+
+def _downloaded(name: str) -> bool:
+    from vit.checkpoints.hub import published_path
+    from vit.checkpoints.published import find
+
+    return published_path(find(name)).is_file()
+
+
+def _by_kind(findings: list["Finding"]) -> dict[str, list["Finding"]]:
+    kinds: dict[str, list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault(finding.kind, []).append(finding)
+    return kinds
+
+
+def _page(pictures: "Pictures", source: str, kinds: dict[str, list["Finding"]]) -> str:
+    from vit.data.check import KINDS
+    from vit.reports.findings import SHOWN, Section, findings_page
+
+    sections = [
+        Section(*KINDS[kind], len(found), [_card(pictures, each) for each in found[:SHOWN]])
+        for kind, found in kinds.items()
+    ]
+    name = Path(source).resolve().name
+    return findings_page(name, pictures.splits.summary(seed=0), sections)
+
+
+def _card(pictures: "Pictures", finding: "Finding") -> "Card":
+    from vit.data.check import SPLITS
+    from vit.reports.findings import Card
+
+    lines = [finding.detail]
+    if finding.image is not None:
+        split = SPLITS[pictures.split[finding.image]]
+        lines.append(f"{pictures.label(finding.image)} ({split})")
+    shown = [image for image in (finding.image, finding.other) if image is not None]
+    return Card(finding.subject, lines, [pictures.thumbnail(image) for image in shown])
+
+
+def _show(kinds: dict[str, list["Finding"]], lines: list[str], as_json: bool) -> None:
+    from vit.data.check import KINDS
+
+    rows = [(kind, *KINDS[kind], len(found), found[0].subject) for kind, found in kinds.items()]
+    if as_json:
+        names = ("kind", "finding", "advice", "count", "example")
+        table = [dict(zip(names, row, strict=True)) for row in rows]
+        print(json.dumps({"findings": table, "files": lines}, indent=2, ensure_ascii=False))
+        return
+    if not rows:
+        print("nothing was found")
+    for _, title, advice, count, example in rows:
+        print(f"{count:7,}  {title:33} {shorten(example, 34):35} {advice}")
+    print(*lines, sep="\n")

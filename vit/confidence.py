@@ -1,0 +1,98 @@
+"""Temperature scaling (Guo et al., arXiv:1706.04599, section 4.2), and adaptive prediction sets
+(RAPS, Angelopoulos et al., arXiv:2009.14193, section 2).
+
+Shapes: n b images, k classes.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vit.errors import INSIDE_ONE, UserError, check_range
+
+LIMIT = math.log(20.0)
+"""Of |log T|; a minimum further out is that of images that are all named rightly, or wrongly."""
+LATE, PENALTY = 5, 0.01
+"""RAPS' k_reg and lambda: what the score of a class grows by for every rank after the fifth."""
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The T that minimises the cross-entropy of softmax(logits / T), `n k`, with classes `n`; with
+    labels `n k` of 0 and 1 the binary cross-entropy of sigmoid(logits / T).
+
+    1 where there is no minimum, as where every image is named rightly: any smaller T were better.
+    """
+    scores = logits.double()
+    if labels.dim() == 1:
+        scores = scores - scores.gather(1, labels[:, None])
+    squares = scores.square()
+
+    def derivatives(log_t: float) -> tuple[float, float]:
+        """First and second, of the loss by log T; it is convex in 1 / T."""
+        beta = math.exp(-log_t)
+        if labels.dim() == 1:
+            p = (scores * beta).softmax(1)
+            error = torch.linalg.vecdot(p, scores)
+            variance = torch.linalg.vecdot(p, squares) - error.square()
+        else:
+            p = (scores * beta).sigmoid()
+            error, variance = (p - labels) * scores, p * (1 - p) * squares
+        slope = -beta * float(error.mean())
+        return slope, beta**2 * float(variance.mean()) - slope
+
+    low, high = -LIMIT, LIMIT
+    if not derivatives(low)[0] < 0 < derivatives(high)[0]:
+        return 1.0
+    log_t = 0.0
+    for _ in range(100):  # Newton's steps, bisection where they leave the bracket
+        slope, curvature = derivatives(log_t)
+        low, high = (log_t, high) if slope < 0 else (low, log_t)
+        following = log_t - slope / curvature if curvature > 0 else math.inf
+        if not low < following < high:
+            following = (low + high) / 2
+        if abs(following - log_t) < 1e-7:
+            break
+        log_t = following
+    return math.exp(log_t)
+
+
+def carried_over(thresholds: Sequence[float], temperature: float) -> list[float]:
+    """Thresholds of sigmoid(z / temperature) that decide as `thresholds` of sigmoid(z) do."""
+    if temperature == 1:
+        return list(thresholds)
+    places = torch.tensor(thresholds, dtype=torch.float64).logit()
+    return (places / temperature).sigmoid().tolist()
+
+
+def set_scores(probabilities: Tensor) -> Tensor:
+    """Scores `b k` of the classes from their probabilities `b k`; those up to `cut` are in the set.
+
+    E of the paper's equation 4 with u = 0: the mass of the more probable classes, and PENALTY for
+    every rank after LATE. Without a random u the answer to a picture is always the same and holds
+    at least its most probable class; the true class is in the set at least as often as asked, more
+    often only where the most probable class alone is right that often.
+    """
+    values, order = probabilities.double().sort(dim=1, descending=True, stable=True)
+    more_probable = values.cumsum(1) - values
+    ranks = torch.arange(1, values.shape[1] + 1, device=values.device)
+    scores = more_probable.clamp(min=0) + PENALTY * (ranks - LATE).clamp(min=0)
+    return torch.empty_like(scores).scatter_(1, order, scores)
+
+
+def cut(scores: Tensor, coverage: float, name: str = "coverage") -> float:
+    """The largest score in a set that holds the true class in a share `coverage` of images.
+
+    `scores`: of the true classes of held-out images, ascending `n`. The ceil((n + 1) coverage)-th
+    of them (theorem 1). UserError where that is beyond the last.
+    """
+    check_range(name, coverage, INSIDE_ONE)
+    place = math.ceil((len(scores) + 1) * coverage - 1e-9)
+    if place > len(scores):
+        needed = math.ceil(coverage / (1 - coverage) - 1e-9)
+        raise UserError(
+            f"{name}={coverage:g} needs at least {needed:,} held-out images, and the model was "
+            f"measured on {len(scores):,}; ask for less, or train with a larger val"
+        )
+    return float(scores[place - 1])

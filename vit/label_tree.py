@@ -1,0 +1,90 @@
+"""Classes that are the leaves of a tree, named by their paths: animal/bird/petrel.
+
+Shapes: b batch, k classes, l levels.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # names of classes are checked before it is imported
+    from torch import Tensor
+
+
+def node_path(text: str) -> str:
+    """The path without empty names and without blanks around names."""
+    return "/".join(filter(None, map(str.strip, text.split("/"))))
+
+
+def inner_class(classes: Sequence[str]) -> tuple[str, str] | None:
+    """A class and another below it, so that the first is no leaf; None where all are leaves."""
+    names = set(classes)
+    for name in classes:
+        above = name
+        while above := above.rpartition("/")[0]:
+            if above in names:
+                return above, name
+    return None
+
+
+def answered_level(values: Any, confidence: float) -> Any:
+    """The deepest level whose node is above `confidence`, `b`, from 1; 0 if none is.
+
+    `values`: a tensor or an array `b l` of `LabelTree.best`; they fall from level to level.
+    """
+    return (values > confidence).sum(1)
+
+
+class LabelTree:
+    """The nodes above classes, level by level.
+
+    Level 1 is the uppermost, the last one that of the classes. A class above it stands in all
+    levels below its own, so that the nodes of a level share out all classes.
+
+    Attributes: `nodes`, the names of each level's.
+    """
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        import torch
+
+        paths = [name.split("/") for name in classes]
+        depth = max(map(len, paths))
+        above = [["/".join(path[:level]) for path in paths] for level in range(1, depth + 1)]
+        self.nodes = [list(dict.fromkeys(names)) for names in above]
+        places = [{name: i for i, name in enumerate(nodes)} for nodes in self.nodes]
+        # int64 `l k`: of each class its node's place in each level.
+        self._of_class = torch.tensor(
+            [[place[n] for n in names] for place, names in zip(places, above, strict=True)]
+        )
+
+    def best(self, probabilities: "Tensor") -> "tuple[Tensor, Tensor]":
+        """The most probable node of each level, from probabilities `b k`.
+
+        Its summed probability and its place in `nodes`, both `b l`, on the CPU.
+        """
+        import torch
+
+        from vit.ranking import top_classes
+
+        values, places = [], []
+        probabilities = probabilities.cpu().double()  # some accelerators have no float64
+        for nodes, of_class in zip(self.nodes, self._of_class, strict=True):
+            sums = probabilities.new_zeros(len(probabilities), len(nodes))
+            value, place = top_classes(sums.index_add_(1, of_class, probabilities), 1)
+            values.append(value.clamp(max=1))
+            places.append(place)
+        return torch.cat(values, 1), torch.cat(places, 1)
+
+    def scored(self, probabilities: "Tensor", labels: "Tensor") -> "tuple[Tensor, Tensor]":
+        """The summed probabilities of `best`, and whether its node is above the label `b`."""
+        values, places = self.best(probabilities)
+        return values, places == self._of_class[:, labels.cpu()].T
+
+    def answers(self, probabilities: "Tensor", confidence: float) -> list[tuple[str, float]]:
+        """Of each row `k` the deepest node above `confidence` and its probability; ("", 1) if none
+        is, for the root."""
+        values, places = self.best(probabilities)
+        levels = (answered_level(values, confidence) - 1).tolist()
+        return [
+            (self.nodes[level][int(place[level])], float(value[level])) if level >= 0 else ("", 1.0)
+            for value, place, level in zip(values, places, levels, strict=True)
+        ]
