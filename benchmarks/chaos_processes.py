@@ -11,6 +11,7 @@ import argparse
 import csv
 import json
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -41,11 +42,11 @@ DEADLINE = 900
 class Launch:
     """A command in one process, or by torchrun in several."""
 
-    def __init__(self, args: list[str], processes: int, name: str) -> None:
+    def __init__(self, args: list[str], processes: int, name: str, strategy: str = "ddp") -> None:
         prefix = VIT
         if processes > 1:
             prefix = [*TORCHRUN, f"--nproc-per-node={processes}", "-m", "vit"]
-            args = [*args, f"--trainer.devices={processes}", "--trainer.strategy=ddp"]
+            args = [*args, f"--trainer.devices={processes}", f"--trainer.strategy={strategy}"]
         self.log = Path(f"{name}.log").open("w+")
         self.process = subprocess.Popen([*prefix, *args], stdout=self.log, stderr=self.log)
         self.processes = processes
@@ -135,6 +136,24 @@ def changed(folder: str, steps: int) -> dict[str, Any]:
     return {"processes": [2, 1, 4], "exit_statuses": ends}
 
 
+def killed_in_saves(folder: str, steps: int, kills: int = 5) -> dict[str, Any]:
+    """fsdp2: a process is killed inside a sharded save, again and again, then the run ends."""
+    args, draw, left = command(folder, steps, BATCH), random.Random(0), []
+    place = Path(folder) / "checkpoints"
+    for i in range(kills):
+        before = {*place.glob(".last.*.ckpt")}
+        launch = Launch(args, 2, f"{folder}-{i}", "fsdp2")
+        pid = launch.rank(i % 2)
+        while launch.process.poll() is None and {*place.glob(".last.*.ckpt")} <= before:
+            time.sleep(0.001)
+        time.sleep(draw.uniform(0, 0.02))
+        os.kill(pid, signal.SIGKILL)
+        launch.end()
+        left.append(sorted(path.name for path in place.iterdir()))
+    status, _ = Launch(args, 2, f"{folder}-end", "fsdp2").end()
+    return {"ranks": [i % 2 for i in range(kills)], "left": left, "exit_status": status}
+
+
 def full_disk(steps: int) -> dict[str, Any] | str:
     """A tmpfs of 30 MB that fills while the run saves into it."""
     disk = Path("disk")
@@ -202,7 +221,11 @@ def main() -> int:
         kill = pool.submit(interrupted, "killed", steps, signal.SIGKILL, 1)
         term = pool.submit(interrupted, "stopped", steps, signal.SIGTERM, 1)
         change = pool.submit(changed, "changed", steps)
-        for future in (alone, *singles, kill, term, change, disk):
+        whole = pool.submit(
+            lambda: Launch(command("sharded", steps, BATCH), 2, "sharded", "fsdp2").end()[0]
+        )
+        in_saves = pool.submit(killed_in_saves, "killed_in_saves", steps)
+        for future in (alone, *singles, kill, term, change, whole, in_saves, disk):
             future.result()
         curves = [losses(f"seed{s}") for s in range(3)]
         moved = losses("changed")
@@ -223,6 +246,10 @@ def main() -> int:
                 "mean_difference_to_one_process": far,
                 "mean_standard_deviation_over_three_seeds": spread(curves),
             },
+            "sharded_killed_in_saves": {
+                **in_saves.result(),
+                "bitwise_equal": same_weights("killed_in_saves", "sharded"),
+            },
             "full_disk": disk.result(),
             "seconds": round(time.monotonic() - began, 1),
             "versions": versions(),
@@ -234,6 +261,7 @@ def main() -> int:
     fine = (
         record["one_process_killed"]["bitwise_equal"],
         record["one_process_stopped"]["bitwise_equal"],
+        record["sharded_killed_in_saves"]["bitwise_equal"],
     )
     return 0 if all(fine) and far <= spread(curves) else 1
 

@@ -95,9 +95,9 @@ class Network:
     def in_torch(self, model: nn.Module) -> Run:
         """As a Classifier computes."""
         classifier = Classifier(model, [], self.preprocess)
-        return lambda images: classifier.logits(
-            torch.from_numpy(images).permute(0, 3, 1, 2)
-        ).numpy()
+        return lambda images: classifier.outputs(torch.from_numpy(images).permute(0, 3, 1, 2))[
+            0
+        ].numpy()
 
     def timm(self) -> nn.Module:
         """timm's model with our weights."""
@@ -204,9 +204,9 @@ def line(row: dict[str, Any]) -> str:
 
 
 def earlier(path: Path, content: dict[str, Any]) -> Rows:
-    """The rows that this machine has measured with the same versions."""
+    """The rows that a processor of this name has measured with the same versions."""
     old = json.loads(path.read_text()) if path.is_file() else {}
-    same = all(old.get(key) == content[key] for key in ("hardware", "versions", "threads"))
+    same = all(old.get(key) == content[key] for key in ("instructions", "versions", "threads"))
     return old["rows"] if same else []
 
 

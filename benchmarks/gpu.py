@@ -160,7 +160,9 @@ def memory(bench: Bench) -> Rows:
             predicted = activations(config, bench.precision, checkpointing=checkpointing)
             row = {"model": name, "batch_size": batch, "checkpointing": checkpointing}
             row |= {"peak_bytes": peak(call, bench.device)}
-            row |= {"predicted_bytes_of_activations": predicted.once + batch * predicted.per_image}
+            copies = 2 * work(config).params if bench.precision == "bf16" else 0
+            kept = copies + predicted.once + batch * predicted.per_image
+            row |= {"predicted_bytes_of_activations": kept}
             rows.append({**row, "weights_bytes": 4 * work(config).params, **times})
             del network, call
     return rows

@@ -5,7 +5,8 @@
     python benchmarks/int8.py CIFAR10 "ViT trained on CIFAR-10=A" "DINOv2, probe, 112 pixels=B"
 
 CIFAR10 has train/CLASS/ and test/CLASS/. Calibrated on images of train, compared on all of test.
-Writes benchmarks/results/int8.json and the table in docs/export.md; `--check` only compares that.
+Writes benchmarks/results/int8.json, in which rows of other models stay, and the table in
+docs/export.md; `--check` only compares that.
 """
 
 import argparse
@@ -62,8 +63,14 @@ def main() -> int:
             for name, _, run in (pair.rpartition("=") for pair in options.runs)
             for row in measure(name, run, options.data)
         ]
-        content = document("int8", rows)
+        measured, content = {row["model"] for row in rows}, document("int8", rows)
         content["versions"] |= installed("onnxruntime", "openvino", "nncf")
+        old = load("int8")
+        if (old["versions"], old["hardware"]["cpu"]) == (
+            content["versions"],
+            content["hardware"]["cpu"],
+        ):
+            content["rows"][:0] = [row for row in old["rows"] if row["model"] not in measured]
         save(content, RESULTS / "int8.json")
     return generate(page, filled(page, int8=text(load("int8"))))
 

@@ -85,6 +85,20 @@ photos. *Ratio*: speed over that of the fastest peer, median and range of {round
 first classes as `vit classify` has them in float32. *Streaming* is as ultralytics documents
 `predict(source=folder, stream=True, batch=N)`, with the same network.
 """
+SHARDS = """\
+## Files, shards and Parquet: {cpu}{features}
+
+    PYTHONPATH=PEERS python benchmarks/shards.py PHOTOS --small CIFAR
+
+{cores} cores; torch {torch}, webdataset {webdataset}, litdata {litdata}; {date}. Training crops of
+{sizes}, by the same code in one worker process for all arms, so that these differ in how they find
+and fetch the bytes; wall-clock time, alternating, with files in the memory of the system. *Of the
+limit*: speed over that of this code alone on bytes in memory, on one core; over that of the peers:
+medians and ranges of {rounds} rounds. The http server is on the same two cores and waits
+{latency:.0f} ms before each answer; webdataset reads it by curl. Where all shards fit into the
+cache, each is copied when an image of it is first asked for; without copies every image is a
+request, and one worker waits for each. In random order Parquet costs a row group per image.
+"""
 STARTUP = """\
 ## Startup: {cpu}
 
@@ -201,7 +215,8 @@ def fit_loop(document: dict[str, Any]) -> list[str]:
 
 
 NOT_INSTALLED = dict.fromkeys(
-    ("timm", "transformers", "onnxruntime", "openvino", "nncf"), "not installed"
+    ("timm", "transformers", "onnxruntime", "openvino", "nncf", "webdataset", "litdata"),
+    "not installed",
 )
 
 
@@ -238,6 +253,23 @@ def folder(document: dict[str, Any]) -> list[str]:
     sizes = {name: document[name] for name in ("count", "rounds")}
     text = FOLDER.format(**NOT_INSTALLED | facts(document), **sizes)
     return [text, table(("", "settings", "photos/s", "ratio", "equal"), lines) + "\n"]
+
+
+def shards(document: dict[str, Any]) -> list[str]:
+    """Images per second by source."""
+    lines = []
+    for r in document["rows"]:
+        over = {name.split()[0]: span(ratio) for name, ratio in r["over_peer"].items()}
+        peers = [over.get(name, "") for name in ("webdataset", "litdata")]
+        rate = f"{r['images_per_second']:,.0f}"
+        lines.append(
+            (f"{r['images']}, {r['count']:,}", r["arm"], rate, span(r["of_limit"]), *peers)
+        )
+    sizes = " and ".join(f"{side} pixels ({name})" for name, side in document["sizes"].items())
+    about = NOT_INSTALLED | facts(document) | {"sizes": sizes, "rounds": document["rounds"]}
+    text = SHARDS.format(**about, latency=1000 * document["latency"])
+    head = ("images", "arm", "images/s", "of the limit", "over webdataset", "over litdata")
+    return [text, table(head, lines) + "\n"]
 
 
 def startup(document: dict[str, Any]) -> list[str]:
@@ -328,7 +360,7 @@ def accuracy(document: dict[str, Any]) -> list[str]:
 
 
 BY_MACHINE = {"models": models, "engines": engines, "folder_speed": folder, "threads": threads}
-BY_MACHINE |= {"fit_loop": fit_loop, "startup": startup}
+BY_MACHINE |= {"fit_loop": fit_loop, "shards": shards, "startup": startup}
 ON_ONE_MACHINE = {"data": data, "scaling": scaling, "time_to_accuracy": accuracy}
 
 

@@ -1,8 +1,6 @@
 """The pages in docs: their Python runs as printed, with a small model, and its results match."""
 
-import os
 import re
-import subprocess
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
@@ -22,7 +20,6 @@ from vit.checkpoints.report import LoadReport
 from vit.cli.main import ALIASES, COMMANDS, main
 from vit.data.transforms import TrainTransform
 from vit.preprocessing import Preprocess
-from vit.runs.short_names import written_out
 from vit.training.losses import Loss
 
 ROOT = Path(__file__).parents[1]
@@ -233,28 +230,3 @@ def test_every_link_and_command_exists() -> None:
             assert (folder / target).exists(), f"{name}: {target}"
         typed = set(re.findall(r"(?:^|`)vit ([a-z]+)", page, flags=re.MULTILINE))
         assert typed <= {*COMMANDS, *ALIASES}
-
-
-@pytest.mark.parametrize(("status", "again"), [(0, ""), (1, ""), (138, "requeue 7")])
-def test_the_batch_file_queues_a_job_that_was_stopped_before_its_limit(
-    tmp_path: Path, status: int, again: str
-) -> None:
-    for name, last in (("srun", f"exit {status}"), ("scontrol", "exit 0")):
-        tool = tmp_path / name
-        tool.write_text(f'#!/bin/bash\necho "$@" > {tmp_path}/{name}.log\n{last}\n')
-        tool.chmod(0o755)
-    slurm = {"CPUS_PER_TASK": "8", "JOB_NUM_NODES": "2", "NTASKS_PER_NODE": "4", "JOB_ID": "7"}
-    environment = {f"SLURM_{name}": value for name, value in slurm.items()}
-    environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
-    batch = ["bash", str(ROOT / "docs" / "fit.sbatch"), "cifar10", "a run", "--data", str(tmp_path)]
-    done = subprocess.run(batch, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (status, "")
-    ours, _, command = (tmp_path / "srun.log").read_text().strip().partition(" vit fit ")
-    assert ours == "--kill-on-bad-exit=1 --cpus-per-task=8"
-    assert written_out(command.replace("a run", "a_run").split())[:4] == [
-        "-c", "cifar10", "--run_dir", "a_run",
-    ]  # fmt: skip
-    assert command.endswith(f"--trainer.num_nodes 2 --trainer.devices 4 --data {tmp_path}")
-    asked = tmp_path / "scontrol.log"
-    assert (asked.read_text().strip() if asked.exists() else "") == again
-    assert subprocess.run([*batch[:2], "cifar10"], capture_output=True).returncode == 2

@@ -19,7 +19,7 @@ MODULES = sorted(
 WINDOWS = """\
 import importlib, os, signal, subprocess, sys
 import jsonargparse, lightning.pytorch.cli, matplotlib.pyplot, rich.progress, torch, torchmetrics
-import torchvision.transforms.v2
+import torch.distributed.checkpoint, torchvision.transforms.v2
 from pathlib import Path
 for name in ("fcntl", "resource", "termios", "pwd", "grp"):
     sys.modules[name] = None

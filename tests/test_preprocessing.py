@@ -125,8 +125,13 @@ def test_normalize_equals_torchvision_to_the_bit(count):
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, 3, 224, 224), dtype=torch.uint8, generator=generator)
     preprocess = Preprocess(image_size=(224, 224), mean=MEAN, std=STD, crop_fraction=1.0)
-    first, second = preprocess.normalize(images), preprocess.normalize(images)
-    assert first.dtype == torch.float32
+    first = preprocess.normalize(images)
+    torch.set_default_dtype(torch.bfloat16)  # as the Trainer does in a pass with bf16-true
+    try:
+        second = preprocess.normalize(images)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert first.dtype == torch.float32 and torch.equal(first, second)
     normalize = transforms.Normalize(MEAN, STD)
     expected = [normalize(image.float().div(255)) for image in images]
     assert first.shape == images.shape and first.is_contiguous()

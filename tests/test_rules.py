@@ -17,24 +17,25 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
-    "models": (set(), 1_860),
-    "data": (set(), 4_830),
-    "reports": (set(), 1_680),
-    "checkpoints": ({"models"}, 4_750),
+    "models": ({"variants"}, 1_940),  # by zoo alone, and only when one is named
+    "variants": ({"models"}, 510),
+    "data": (set(), 6_030),
+    "reports": (set(), 1_670),
+    "checkpoints": ({"models"}, 4_990),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
-    "compute": ({"data", "models", "checkpoints"}, 1_370),
-    "inference": ({"data", "models", "checkpoints"}, 1_450),
+    "compute": ({"data", "models", "checkpoints"}, 1_460),
+    "inference": ({"data", "models", "checkpoints"}, 1_350),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
-    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_140),
-    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_330),
-    "exports": ({"data", "models", "checkpoints", "inference"}, 710),
-    "training": ({"models", "checkpoints"}, 3_770),
+    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_150),
+    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_320),
+    "exports": ({"data", "models", "checkpoints", "inference"}, 700),
+    "training": ({"models", "checkpoints"}, 3_980),
 }
-ROOMS["runs"] = (set(ROOMS), 3_430)
-ROOMS["cli"] = (set(ROOMS), 2_270)
+ROOMS["runs"] = (set(ROOMS), 3_420)
+ROOMS["cli"] = (set(ROOMS), 2_350)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_780}
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_840}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit
 that needs it, with the reason in the message."""
 # One-page modules in vit/, which every room may import.
@@ -60,6 +61,7 @@ ONE_PAGE = {
 }
 HEAVY = {
     "models": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
+    "variants": {"lightning", "torchvision", "PIL", "torchmetrics", "numpy"},
     "reports": {"lightning", "torchvision"},
     "inference": {"lightning", "torchvision", "torchmetrics"},
     "inspection": {"lightning", "torchvision", "torchmetrics"},
@@ -98,6 +100,14 @@ def test_imports_point_one_way(path: Path) -> None:
     packages = {name.split(".")[0] for name in names}
     assert not packages & HEAVY.get(room, set())
     assert "timm" not in packages
+
+
+def test_the_zoo_alone_imports_variants_and_only_when_one_is_named() -> None:
+    importing = [path for path in FILES if any("vit.variants" in name for name in imports(path))]
+    outside = [path for path in importing if path.parent.name != "variants"]
+    assert outside == [PACKAGE / "models" / "zoo.py"]
+    top = [ast.unparse(node) for node in ast.parse(outside[0].read_text()).body]
+    assert not any("vit.variants" in text for text in top if text.startswith(("from", "import")))
 
 
 def test_no_command_imports_another() -> None:

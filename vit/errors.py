@@ -3,9 +3,11 @@
 import math
 import os
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 from unicodedata import east_asian_width
 
@@ -24,8 +26,15 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str = "") -> None:
-        text = printable(message)
+        text = printable(of_worker(message))
         super().__init__(_OVERLONG.sub(lambda value: shorten(value[0], 200), text))
+
+
+def of_worker(message: str) -> str:
+    """The message; that of an exception which DataLoader has made of a worker's traceback."""
+    if not message.startswith("Caught "):
+        return message
+    return message.strip().splitlines()[-1].partition(": ")[2]
 
 
 def user_error_in(error: BaseException) -> UserError | None:
@@ -34,6 +43,17 @@ def user_error_in(error: BaseException) -> UserError | None:
     while cause is not None and not isinstance(cause, UserError):
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return cause
+
+
+def needed(library: str, extra: str) -> Any:
+    """A library of an extra of this package. UserError if it is not installed."""
+    if extra == "openvino":  # its converter and NNCF would report every use to a server
+        sys.modules.setdefault("openvino_telemetry", None)  # pyright: ignore[reportArgumentType]
+    try:
+        return import_module(library)
+    except ModuleNotFoundError as error:
+        message = f"{error.name} is not installed: pip install 'vitkit[{extra}]'"
+        raise UserError(message) from error
 
 
 def printable(text: str) -> str:

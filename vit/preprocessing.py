@@ -308,4 +308,5 @@ def _numbers(values: Any, count: int, kind: type = float) -> bool:
 
 def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
     # Filled in place: a copy from the host would make it wait for the device at every batch.
-    return torch.stack([torch.full((1, 1), value, device=device) for value in values])  # c 1 1
+    kind = {"dtype": torch.float32, "device": device}  # with precision bf16-true, not by default
+    return torch.stack([torch.full((1, 1), value, **kind) for value in values])  # c 1 1

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from vit.errors import UserError
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")  # names that `atomic` gives
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")  # names that `beside` gives
 
 
 @contextmanager
@@ -22,18 +23,36 @@ def atomic(path: Path, before: Callable[[], None] | None = None) -> Iterator[Pat
     `before` is called once the content is on disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+    temporary = beside(path)
     try:
         yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())  # otherwise a crash could leave the new name on an empty file
         if before is not None:
             before()
-        temporary.replace(path)
-        _sync_directory(path.parent)
+        put(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def beside(path: Path) -> Path:
+    """A temporary name with the suffix of `path`."""
+    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+
+
+def put(temporary: Path, path: Path) -> None:
+    """Gives a file or folder, complete on disk, its name; what had the name is removed.
+
+    No system call replaces a folder: the old one is renamed before, and removed afterwards. For a
+    kill in between there is `recover`.
+    """
+    old = beside(path)
+    if path.is_dir() or (temporary.is_dir() and path.exists()):
+        path.rename(old)
+    temporary.replace(path)
+    _sync_directory(path.parent)
+    _remove(old)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -61,15 +80,34 @@ def writable(folder: Path, option: str) -> Path:
     return folder
 
 
+def recover(folder: Path, last: str) -> None:
+    """Names whole folders, known by their file `last`, that a kill has left unnamed; the newest.
+
+    For the sole writer of `folder`, before `remove_orphans`.
+    """
+    found = [file for file in folder.glob(f".*/{last}") if is_temporary(file.parent.name)]
+    for file in sorted(found, key=lambda file: file.stat().st_mtime_ns, reverse=True):
+        name = file.parent.stem.split(".")[1] + file.parent.suffix  # .last.1a2b3c4d.ckpt
+        if not (folder / name).exists():
+            file.parent.rename(folder / name)
+
+
 def remove_orphans(folder: Path) -> None:
-    """Deletes temporary files of killed processes; for the sole writer of `folder`."""
+    """Deletes temporary files and folders of killed processes; for the sole writer of `folder`."""
     for path in folder.glob(".*"):
-        if is_temporary(path.name) and path.is_file():
-            path.unlink(missing_ok=True)
+        if is_temporary(path.name):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def is_temporary(name: str) -> bool:
-    """The name is one that `atomic` gives."""
+    """The name is one that `beside` gives."""
     return _TEMPORARY.fullmatch(name) is not None
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from tests.benchmarks.conftest import Load
 from vit.checkpoints.building import build_empty
+from vit.compute.devices import held
 from vit.models.resnet import StdConv2d, pad_same
 from vit.models.zoo import model_config
 
@@ -24,7 +25,10 @@ def _check(load_benchmark: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["", "--check"])
 
 
-PAGES = ("speed", "few_images", "confidence", "unknown", "planted")
+PAGES = (
+    *("speed", "few_images", "confidence", "unknown", "planted", "scaling", "vtab"),
+    *("positions", "data_size", "ablations"),
+)
 SCRIPTS = [*(f"{name}_page" for name in PAGES), "notebooks"]
 
 
@@ -58,6 +62,17 @@ def test_table_6_is_up_to_date(load_benchmark: Load, monkeypatch: pytest.MonkeyP
     compute = load_benchmark("compute")
     monkeypatch.setattr(compute, "CHECKED", ["bit_r50x1"])  # the rest equals closed formulas
     assert compute.main() == 0, "run python benchmarks/compute.py"
+
+
+def test_memory_of_devices_is_counted_as_the_results_say(load_benchmark: Load) -> None:
+    content = load_benchmark("pages").load("sharded_memory")
+    for row in content["rows"]:
+        network = build_empty(model_config(row["model"]))
+        assert held(network, row["precision"], row["strategy"], row["devices"]) == row["bytes"]
+    for kind, first in content["trained"]["processes"][0].items():
+        counted = content["trained"]["counted"]
+        near = pytest.approx(sum(counted.values()), rel=0.02)
+        assert first == (near if kind == "peak" else counted[kind])
 
 
 @pytest.mark.parametrize(("script", "results"), [("parity", "parity_*"), ("families", "families")])

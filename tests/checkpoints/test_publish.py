@@ -47,7 +47,7 @@ class Hub:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     hub = Hub()
-    monkeypatch.setattr("vit.checkpoints.publish.hub_library", lambda: hub)
+    monkeypatch.setattr("vit.checkpoints.publish.needed", lambda *_: hub)
     return hub
 
 

@@ -67,6 +67,24 @@ def test_precision_classes_and_memory_change_the_row(vit: Vit) -> None:
     assert base["largest_batch_checkpointing"] > base["largest_batch"]
 
 
+def test_several_devices_are_rows_with_the_memory_of_one(vit: Vit) -> None:
+    args = ("vit_ti16", "--devices", "2", "64", "--memory", "8")
+    found = rows(vit, *args, "--ema")
+    ways = [(row["devices"], row["strategy"]) for row in found]
+    assert ways == [(2, "ddp"), (2, "fsdp2"), (64, "ddp"), (64, "fsdp2")]
+    whole, half, same, small = (row["bytes"] for row in found)
+    assert whole == same and whole["gradients"] == whole["ema"] == 4 * found[0]["params"]
+    assert list(small) == ["weights", "gradients", "optimizer", "ema", "exchange"]
+    assert small["ema"] < half["ema"] / 16 < whole["ema"] / 31
+    assert found[0]["largest_batch"] < found[1]["largest_batch"] < found[3]["largest_batch"]
+    [plain] = rows(vit, *args, "--strategy", "fsdp2", "--precision", "fp32")[1:]
+    assert "ema" not in plain["bytes"] and plain["bytes"]["weights"] == small["weights"]
+    names, units, *lines = vit("compare", *args).out.splitlines()
+    assert names.split()[:5] == ["model", "image", "devices", "weights", "gradients"]
+    assert units.split() == ["px", *["GiB"] * 4, *["MiB/image"] * 2, *["images"] * 2]
+    assert lines[3].split()[2:4] == ["64", "fsdp2"] and "exchange: buckets" in " ".join(lines[4:])
+
+
 def test_the_table_is_aligned_and_has_units(vit: Vit) -> None:
     names, units, first, second, *_ = vit("compare", "vit_ti16", "vit_s16").out.splitlines()
     assert units.split() == ["px", "M", "G/image"] + ["GFLOP/image"] * 2 + ["MiB/image"] * 2
@@ -188,6 +206,8 @@ def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
         ("vit_b16 --runs nowhere", "--runs beside models needs a --recipe"),
         ("vit_b16 --figure x.png", "--figure draws accuracy against compute"),
         ("vit_b16 --accuracy pets", "--accuracy needs --figure"),
+        ("vit_b16 --strategy fsdp2", "--strategy needs --devices"),
+        ("vit_b16 --devices 1 8", "--devices 1: one device shares nothing"),
     ],
 )
 def test_a_mistake_is_one_line(vit: Vit, args: str, message: str) -> None:

@@ -1,5 +1,6 @@
 """`vit data check` from the command line to the manifest that `vit fit` takes."""
 
+import errno
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from PIL import Image
 
 from tests.command import Vit, saved
 from vit.cli.data import DEFAULT
+from vit.data import pack
 from vit.data.module import ImageData
 from vit.recipes import find_recipe
 
@@ -85,9 +87,20 @@ def test_a_clean_folder_has_no_findings(vit: Vit, tmp_path: Path) -> None:
     assert "Nothing was found." in Path("data_check/findings.html").read_text()
 
 
+def test_labels_of_a_tree_are_those_of_the_corrected_list(vit: Vit, photos: Path) -> None:
+    (photos / "warm").mkdir()
+    (photos / "red").rename(photos / "warm" / "red")
+    done = vit("data", "check", photos, "--labels", "tree", "--fix", "tree.csv", *CHECKED)
+    assert done.status == 0, done.err
+    assert {row.split(",")[1] for row in Path("tree.csv").read_text().splitlines()[1:]} == {
+        "blue", "grün", "warm/red",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("check", "several", "--fix", "new.csv"), "| in 'x|y' separates labels; rename it"),
         ((), "the following arguments are required: command; see `vit data --help`"),
         (("check",), "required: FOLDER|CSV; see `vit data check --help`"),
         (("check", "my photo"), "does not exist; did you mean 'my photos'?"),
@@ -103,6 +116,36 @@ def test_mistakes_are_one_line(
 ) -> None:
     Path("empty").mkdir()
     shutil.copytree(photos / "red", "one/red")
+    for name in ("x|y", "z"):
+        shutil.copytree(photos / "red", f"several/{name}")
     done = vit("data", *options)
     assert (done.status, done.err.count("\n")) == (2, 1), done.err
     assert message in done.err
+
+
+def test_a_disk_that_is_full_is_no_mistake_of_the_user(
+    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "shard")
+
+    monkeypatch.setattr(pack, "_write", full)
+    for most in (99, 9):  # in this process, and in workers
+        monkeypatch.setattr(pack, "MOST_IMAGES", most)
+        done = vit("data", "pack", photos, f"shards{most}")
+        assert (done.status, done.err.count("\n")) == (1, 1), done.err
+        assert "No space left on device" in done.err and "shard" in done.err
+
+
+def test_photos_are_packed_and_the_last_line_says_what_is_next(vit: Vit, photos: Path) -> None:
+    done = vit("data", "pack", photos, "shards", "--resize", "16")
+    assert done.status == 0, done.err
+    assert done.out == "36 images, shards: 1\nnext: vit fit --data shards\n"
+    shards, files = ImageData(root="shards"), ImageData(root=str(photos))
+    assert shards.digests == files.digests
+    again = vit("data", "pack", photos, "shards")
+    assert again.status == 2 and again.err.count("\n") == 1 and "another --resize" in again.err
+    assert vit("data", "pack", photos, "shards", "--resize", "0").status == 2
+    options = ("--data.shuffle=blocks", "--data.sampling.balanced=true")
+    mixed = vit("fit", "-c", "quickstart", "--data", "shards", *options)
+    assert mixed.status == 2 and "data.shuffle=blocks shows each image once" in mixed.err

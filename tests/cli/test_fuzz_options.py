@@ -11,12 +11,12 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jsonargparse import ArgumentError, Namespace
+from jsonargparse import Namespace
 
 from tests.command import TINY, Vit
 from vit.errors import UserError
 from vit.recipes import find_recipe
-from vit.runs.options import Options, explained
+from vit.runs.options import Options
 
 # By hand, with more cases and another draw each time: VIT_FUZZ=20 pytest tests/cli/test_fuzz...
 TIMES = int(os.environ.get("VIT_FUZZ", "1"))
@@ -71,12 +71,7 @@ class Checker(Options):
 
     def check(self, *typed: str) -> Namespace:
         self.args = [f"--config={find_recipe('quickstart')}", *ARGUMENTS, *typed]
-        try:
-            self.parse_arguments(self.parser, self.args)
-            self.before_instantiate_classes()
-            self.instantiate_classes()
-        except (ArgumentError, TypeError, KeyError, ValueError, ImportError) as error:
-            raise explained(self.parser, self.args, error, self.module_class) from error
+        self.resolve()
         return self.config
 
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from tests.compute.conftest import shallow_candidate
 from vit.compute.candidate import Candidate, find_model
+from vit.compute.devices import held
 from vit.compute.memory import GIB, WORKSPACE, Activations, activations
 from vit.compute.steps import training_loss
 from vit.models import attention
@@ -106,8 +107,11 @@ def test_a_model_of_torchvision_keeps_what_ours_keeps() -> None:
 
 @pytest.mark.parametrize(("precision", "bytes_per_weight"), [("fp32", 16), ("bf16", 18)])
 def test_the_largest_batch_fills_the_memory(precision: str, bytes_per_weight: int) -> None:
-    kept, params = Activations(kept=50_000_000, recomputed=14_000_000), 86_567_656
-    largest = partial(kept.largest_batch, params=params, precision=precision)
-    room = 24 * GIB * (1 - WORKSPACE) - bytes_per_weight * params
-    assert largest(24 * GIB) == room // 64_000_000
-    assert largest(GIB) == 0
+    kept, network = (
+        Activations(kept=50_000_000, recomputed=14_000_000),
+        find_model("vit_b16").empty(),
+    )
+    rest = sum(held(network, precision, None, 1).values())
+    room = 24 * GIB * (1 - WORKSPACE) - bytes_per_weight * 86_567_656
+    assert kept.largest_batch(24 * GIB, rest) == room // 64_000_000
+    assert kept.largest_batch(GIB, rest) == 0

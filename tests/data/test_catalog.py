@@ -17,7 +17,7 @@ from vit.data import catalog
 from vit.data.catalog import list_datasets
 from vit.data.find import load_dataset
 from vit.data.module import ImageData
-from vit.data.options import Splitting
+from vit.data.options import Reading, Splitting
 from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
 from vit.recipes import list_recipes
@@ -49,7 +49,7 @@ def load(
 ) -> Splits:
     small = replace(catalog.CATALOG[name], images={"train": num_images})
     monkeypatch.setitem(catalog.CATALOG, name, small)
-    return load_dataset(name, Splitting(**options), data_dir=folder)
+    return load_dataset(name, Reading(cut=Splitting(**options)), data_dir=folder)
 
 
 def sizes(splits: Splits) -> list[int]:
@@ -91,11 +91,11 @@ def test_recipes_normalise_a_data_set_by_its_row():
 
 def test_an_unknown_name_lists_the_nearest():
     with pytest.raises(UserError, match=r"unknown dataset 'cifar-10' .*; did you mean 'cifar10'"):
-        load_dataset("cifar-10", Splitting())
+        load_dataset("cifar-10", Reading())
 
 
 def test_digits_are_those_of_scikit_learn_at_full_range():
-    splits, row = load_dataset("digits", Splitting()), catalog.CATALOG["digits"]
+    splits, row = load_dataset("digits", Reading()), catalog.CATALOG["digits"]
     assert splits.classes == [str(digit) for digit in range(10)]
     assert row.num_classes == 10 and row.images == {"train": 1438, "test": len(splits.test or ())}
     source: Any = load_digits()
@@ -204,7 +204,7 @@ def test_pets_cut_val_from_trainval(tmp_path, monkeypatch):
 def test_an_interrupted_download_is_an_error_that_says_what_to_delete(tmp_path, monkeypatch):
     write_pets(tmp_path)
     with pytest.raises(UserError, match=r"has 12 images on disk, not 7,349; delete its files in"):
-        load_dataset("oxford_iiit_pet", Splitting(), data_dir=tmp_path)
+        load_dataset("oxford_iiit_pet", Reading(), data_dir=tmp_path)
     (tmp_path / "oxford-iiit-pet" / "images" / "great_dane_test1.jpg").unlink()
     with pytest.raises(UserError, match="has 11 images on disk, not 12"):
         load(monkeypatch, "oxford_iiit_pet", tmp_path, 12)
@@ -254,7 +254,7 @@ def test_eurosat_gets_a_test_split_that_ignores_the_seed(tmp_path, monkeypatch):
         for index in range(20):
             jpeg(tmp_path / "eurosat" / "2750" / name / f"{name}_{index}.jpg")
     one = load(monkeypatch, "eurosat", tmp_path, 40)
-    two = load_dataset("eurosat", Splitting(seed=5), data_dir=tmp_path)
+    two = load_dataset("eurosat", Reading(cut=Splitting(seed=5)), data_dir=tmp_path)
     assert one.classes == ["Forest", "River"] and sizes(one) == [28, 4, 8]
     assert paths(one.test) == paths(two.test) and paths(one.val) != paths(two.val)
 
@@ -283,7 +283,7 @@ def test_imagenet_tests_on_the_official_val_and_takes_the_first_synonym(tmp_path
 @pytest.mark.parametrize("name", [name for name in list_datasets() if name != "digits"])
 def test_without_files_or_network_the_way_out_is_named(name, tmp_path):
     with pytest.raises(UserError, match=r"use --data\.root FOLDER") as caught:
-        load_dataset(name, Splitting(), data_dir=tmp_path / "new folder")
+        load_dataset(name, Reading(), data_dir=tmp_path / "new folder")
     assert "\n" not in str(caught.value) and "new folder" in str(caught.value)
     expected = "ILSVRC2012_img_train.tar" if name == "imagenet" else "name resolution"
     assert expected in str(caught.value)
@@ -302,6 +302,6 @@ def test_downloads_go_to_the_users_cache_under_a_lock(own_cache, monkeypatch):
     monkeypatch.setattr(filelock, "FileLock", Lock)
     for folder in (own_cache / "vit", own_cache / "chosen"):
         with pytest.raises(UserError, match=str(folder / "data")):
-            load_dataset("cifar10", Splitting())
+            load_dataset("cifar10", Reading())
         assert locked.pop() == str(folder / "data" / ".CIFAR10.lock") and not locked
         monkeypatch.setenv("VIT_CACHE", str(own_cache / "chosen"))

@@ -18,7 +18,7 @@ from vit.data.check import (
     write_fixed,
 )
 from vit.data.manifest import load_manifest
-from vit.data.options import Splitting
+from vit.data.options import Reading, Splitting
 from vit.errors import UserError
 
 WHOLE = Splitting(val_fraction=0, test_fraction=0)
@@ -87,6 +87,8 @@ def test_the_fixed_manifest_is_the_rest_and_its_labels_change_only_if_asked(
     names = list(pictures.names)
     for name in ("train/a/same.jpg", "train/b/v.jpg", "train/a/again.jpg", "train/b/smaller.png"):
         findings.append(Finding(kind="copy", subject=name, image=names.index(name)))
+    pair = {"image": names.index("train/b/v.jpg"), "other": names.index("train/a/00.jpg")}
+    findings.append(Finding(kind="conflict", subject="train/b/v.jpg", **pair))
     for at, (name, certainty) in enumerate({"train/a/02.jpg": 0.95, "test/b/15.jpg": 0.6}.items()):
         doubt = {"suggested": "ba"[at], "certainty": certainty, "image": names.index(name)}
         findings.append(Finding(kind="doubt", subject=name, **doubt))
@@ -94,7 +96,8 @@ def test_the_fixed_manifest_is_the_rest_and_its_labels_change_only_if_asked(
     for relabel, label in ((None, "a"), (0.9, "b")):
         lacking, changed = write_fixed(place, pictures, findings, relabel)
         assert (lacking, changed) == (5, int(label == "b"))
-        splits = load_manifest(place, WHOLE)
+        assert "a/00.jpg,a,train,b\n" in place.read_text()  # the label of the copy left out
+        splits = load_manifest(place, Reading(cut=WHOLE))
         assert splits.val and splits.test
         assert [len(splits.train), len(splits.val), len(splits.test)] == [8, 5, 4]
         labels = dict(zip(splits.train.names, splits.train.labels.tolist(), strict=True))
@@ -107,7 +110,7 @@ def test_the_fixed_manifest_is_the_rest_and_its_labels_change_only_if_asked(
     # Edited by hand: a label that no row of train has.
     place.write_text(place.read_text().replace("13.jpg,b,test", "13.jpg,bb,test"))
     with pytest.raises(UserError, match=r"row \d+ has label 'bb', which is no class of train"):
-        load_manifest(place, WHOLE)
+        load_manifest(place, Reading(cut=WHOLE))
 
 
 def test_several_labels_and_none_are_read(copied: Path, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.data.dataset import ImageDataset, UnreadableImage, collate
+from vit.data.dataset import ImageDataset, collate
+from vit.data.decode import ImageError
 from vit.data.loaders import make_loader
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import seeded
@@ -71,7 +72,7 @@ def test_a_training_sample_is_a_function_of_its_key():
 def test_an_unreadable_image_stops_with_one_line_that_names_it(tmp_path, key, num_workers):
     dataset = ImageDataset(on_disk(tmp_path / "p", broken=(2,)), plain)
     batches: Any = iter(loaded(dataset, num_workers, batch_sampler=[[key]]))
-    with pytest.raises(UnreadableImage) as caught:
+    with pytest.raises(ImageError) as caught:
         next(batches)
     if num_workers:
         batches._shutdown_workers()  # the garbage collector would take five seconds for it
@@ -103,7 +104,7 @@ def test_skip_gives_up_where_nothing_can_be_read(tmp_path):
     dataset = ImageDataset(
         on_disk(tmp_path / "p", count=3, broken=(0, 1, 2)), plain, on_error="skip"
     )
-    with pytest.raises(UnreadableImage, match=r"1\.png and the 2 images after it cannot be read"):
+    with pytest.raises(ImageError, match=r"1\.png and the 2 images after it cannot be read"):
         _ = dataset[(0, 1, 0)]
 
 

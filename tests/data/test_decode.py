@@ -296,13 +296,6 @@ def test_pil_image_is_converted_and_left_alone():
     assert open_image(upright) is upright
 
 
-def test_truncated_pil_image_is_named(tmp_path):
-    path = tmp_path / "half.jpg"
-    path.write_bytes(encode(photo(), "JPEG")[:700])
-    with Image.open(path) as image:
-        assert error_line(image).startswith(f"{path}: the image is cut short")
-
-
 def test_an_icc_profile_changes_no_pixel(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()

@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 
 from tests.data.test_transforms import noise, still
 from vit.data.dataset import ImageDataset
-from vit.data.extra import WrongResult, changed
+from vit.data.extra import changed
 from vit.data.loaders import make_loader
 from vit.data.module import ImageData
 from vit.data.sources import ImageSet, PathList
@@ -107,7 +107,7 @@ def test_a_wrong_result_in_a_worker_is_one_line() -> None:
             dataset, num_workers=1, image_size=(6, 6), pin_memory=False, batch_sampler=[[(0, 0, 0)]]
         )
     )
-    with pytest.raises(WrongResult, match=r"^data.augment.extra returned PIL .* 3 x 6 x 6$"):
+    with pytest.raises(UserError, match=r"^data.augment.extra returned PIL .* 3 x 6 x 6$"):
         next(batches)
     batches._shutdown_workers()  # the garbage collector would take five seconds for it
 

@@ -7,16 +7,22 @@ from PIL import Image
 
 from vit.data import folder
 from vit.data.find import check_source
-from vit.data.folder import load_held_out
-from vit.data.options import Splitting
+from vit.data.options import ModelClasses, Reading, Splitting
 from vit.data.sources import ImageSet, Splits
 from vit.errors import UserError
 
 
 def load_folder(root: Path, labelled: bool = True, tree: bool = False, **cut: Any) -> Splits:
-    splits = folder.load_folder(root, Splitting(**cut), labelled=labelled, tree=tree)
+    splits = folder.load_folder(root, Reading(cut=Splitting(**cut), labelled=labelled, tree=tree))
     assert all(note.isprintable() for note in splits.notes)
     return splits
+
+
+def load_held_out(
+    root: Path, classes: list[str], multilabel: bool = False, tree: bool = False
+) -> Splits:
+    model = ModelClasses(names=classes, multilabel=multilabel)
+    return folder.load_folder(root, Reading(model=model, tree=tree))
 
 
 def names(images: ImageSet | None) -> list[str]:
@@ -153,7 +159,7 @@ def test_what_is_left_out_is_noted(tmp_path, make_tree):
         ),
         ({"train/a": 2, "train/b": 2, "val": 0}, "no images in class folders of .*photos/val"),
         ({"val/a": 2, "test/a": 2}, "photos has val/, test/ but no train/"),
-        ({"train/a": 1, "val/a": 1, "valid/a": 1}, "photos has both val/ and valid/"),
+        ({"train/a": 1, "val/a": 1, "valid/a": 1}, "photos has train, val, valid: keep one name"),
         ({"train": 0}, "no images in .*photos/train; expected class folders"),
         ({"a": 1, "b": 1}, "no class of .*photos has two images"),
     ],

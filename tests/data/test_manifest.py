@@ -10,8 +10,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from vit.data import manifest
-from vit.data.manifest import load_held_out_manifest
-from vit.data.options import Columns, Splitting
+from vit.data.options import Columns, ModelClasses, Reading, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
 
@@ -27,7 +26,14 @@ def load_manifest(
     **cut: Any,
 ) -> Splits:
     given = {"labelled": labelled, "separator": separator, "columns": columns, "tree": tree}
-    return manifest.load_manifest(path, Splitting(**cut), **given)
+    return manifest.load_manifest(path, Reading(cut=Splitting(**cut), **given))
+
+
+def load_held_out_manifest(
+    path: Path, classes: list[str], multilabel: bool = False, **given: Any
+) -> Splits:
+    model = ModelClasses(names=classes, multilabel=multilabel)
+    return manifest.load_manifest(path, Reading(model=model, **given))
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ from vit.data.randaugment import (
     TF_OPERATIONS,
     TIMM_OPERATIONS,
     Surroundings,
-    randaugment_tf,
-    randaugment_timm,
+    randaugment,
 )
 from vit.data.transforms import TrainTransform
 from vit.preprocessing import to_tensor
@@ -78,7 +77,7 @@ def test_timm_applies_half_of_the_operations_at_noisy_magnitudes(monkeypatch):
     torch.manual_seed(0)
     image = Image.new("RGB", (2, 2))
     for _ in range(2000):
-        randaugment_timm(image, 2, 9, NEAREST)
+        randaugment(image, 2, 9, "timm", mean=MEAN, resample=NEAREST.resample)
     assert abs(len(magnitudes) - 2000) < 130  # 4 standard deviations
     assert max(magnitudes) == 10  # clipped: 2.3 % of a normal distribution around 9 is above
     below = np.array(magnitudes)[np.array(magnitudes) < 10]
@@ -181,7 +180,8 @@ def test_tf_draws_all_16_operations_equally_and_always_applies_them(monkeypatch)
     monkeypatch.setattr(module, "TF_OPERATIONS", table)
     torch.manual_seed(0)
     for _ in range(1600):
-        randaugment_tf(Image.new("RGB", (2, 2)), 2, 10)
+        image = Image.new("RGB", (2, 2))
+        randaugment(image, 2, 10, "tf", mean=MEAN, resample=NEAREST.resample)
     assert sum(counts.values()) == 3200
     assert len(counts) == 16
     assert all(abs(count - 200) < 60 for count in counts.values()), counts

@@ -3,6 +3,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -124,6 +125,26 @@ def test_draws_of_the_same_image_in_an_epoch_are_different_copies():
     assert len(set(keys)) == 20 and len({index for _, index, _ in keys}) < 20
 
 
+def test_blocks_are_permuted_and_a_few_mixed_at_a_time():
+    blocks = np.random.default_rng(0).permutation(np.repeat(np.arange(30), 20))
+    options = {"blocks": (blocks, 4)}
+    first, second = (sampler(600, 10, **options).order(epoch)[0].tolist() for epoch in (0, 1))
+    assert sampler(600, 10, at=300, **options).order(0)[0].tolist() == first
+    assert sampler(600, 10, seed=1, **options).order(0)[0].tolist() != first
+    together = []
+    for order in (first, second):
+        assert sorted(order) == list(range(600))
+        places = [np.flatnonzero(blocks[order] == block) for block in range(30)]
+        opened = [
+            {block for block, at in enumerate(places) if at[0] <= place <= at[-1]}
+            for place in range(600)
+        ]
+        # 30 blocks are 8 runs of 3 or 4, and the images of a run are mixed.
+        assert max(map(len, opened)) == 4 and np.mean(list(map(len, opened))) > 3
+        together.append(opened[300])
+    assert together[0] != together[1]
+
+
 # Any number of ranks, and another one
 
 Division = tuple[int, int, int]
@@ -164,20 +185,23 @@ def steps_of(
 @given(
     st.integers(1, 70), divisions(), st.integers(0, 9),
     st.lists(st.integers(1, 5), min_size=4, max_size=4),
-    st.sampled_from(["none", "repeats", "weights"]),
+    st.sampled_from(["none", "repeats", "weights", "blocks"]),
 )  # fmt: skip
 def test_changes_of_ranks_and_batches_change_no_step(
     num_samples: int, divided: tuple[int, list[Division]], start: int, counts: list[int],
     option: str,
 ) -> None:  # fmt: skip
     whole, ways = divided
-    options = {"repeats": {"repeats": 3}, "weights": {"weights": torch.ones(num_samples)}}.get(
-        option, {}
-    )
+    options: dict[str, dict[str, Any]] = {
+        "none": {},
+        "repeats": {"repeats": 3},
+        "weights": {"weights": torch.ones(num_samples)},
+        "blocks": {"blocks": (np.arange(num_samples) // 7, 3)},
+    }
     total = sum(counts[: len(ways)])
-    expected = steps_of(num_samples, (whole, 1, 1), start * whole, total, **options)
+    expected = steps_of(num_samples, (whole, 1, 1), start * whole, total, **options[option])
     actual, at = [], start
     for way, count in zip(ways, counts, strict=False):
-        actual += steps_of(num_samples, way, at * whole, count, **options)
+        actual += steps_of(num_samples, way, at * whole, count, **options[option])
         at += count
     assert actual == expected

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from vit.data.options import Splitting
+from vit.data.options import Reading, Splitting
 from vit.data.sources import (
     ImageSet,
     PathList,
@@ -92,13 +92,8 @@ def test_train_keeps_an_image_of_every_class(count: int, expected: tuple[int, in
 def _complete(labels: list[int], val_fraction: float = 0.1, test_fraction: float = 0.1) -> Splits:
     pixels, keys = np.zeros((len(labels), 2, 2), np.uint8), _keys(len(labels))
     images = ImageSet(pixels, np.array(labels), PathList(keys))
-    return complete(
-        ["a", "b"],
-        {"train": images},
-        keys,
-        Splitting(val_fraction=val_fraction, test_fraction=test_fraction),
-        where="photos",
-    )
+    cut = Splitting(val_fraction=val_fraction, test_fraction=test_fraction)
+    return complete(["a", "b"], {"train": images}, keys, Reading(cut=cut), where="photos")
 
 
 def test_a_class_with_one_image_is_noted():

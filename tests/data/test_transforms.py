@@ -132,6 +132,7 @@ WINDOWS = [
             transforms.Pad(4, padding_mode="reflect"),
         ],
     ),
+    ({"crop": "none", "resize_squash": True}, [transforms.Resize((32, 32))]),  # VTAB
     (
         {"crop": "none", "interpolation": "bicubic"},
         [

@@ -19,7 +19,7 @@ from torch import nn
 import vit
 from vit.data.decode import open_image
 from vit.errors import UserError
-from vit.exports.proof import cut, drawn, in_pytorch, prove
+from vit.exports.proof import CEILING, cut, drawn, in_pytorch, prove
 from vit.exports.source import described
 from vit.exports.write import Differs
 from vit.inference.engines import KEY, Description, open_engine
@@ -76,7 +76,7 @@ def test_a_file_answers_as_the_model_for_any_batch(kind: str, format: Any, tmp_p
     engine = open_engine(done.files[0])
     assert engine.description == about
     if isinstance(model, vit.Classifier):
-        assert (vit.load(done.files[0]).tree is None) == (model.tree is None)
+        assert vit.load(done.files[0]).tree == model.tree
     network = model.model if isinstance(model, vit.Classifier) else model
     for count in (1, 5):
         pixels = drawn(about.preprocess)[:count]
@@ -95,7 +95,7 @@ def test_a_file_answers_as_the_model_for_any_batch(kind: str, format: Any, tmp_p
         again = vit.load(done.files[0])
         assert (again.temperature, again.thresholds) == (model.temperature, model.thresholds)
         pixels = torch.from_numpy(drawn(about.preprocess)).permute(0, 3, 1, 2)
-        theirs, ours = (each.activated(each.logits(pixels)) for each in (again, model))
+        theirs, ours = (each.activated(each.outputs(pixels)[0]) for each in (again, model))
         torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=0)
 
 
@@ -135,7 +135,7 @@ def test_the_page_beside_it_answers_without_torch_and_this_package(
         check=True,
     )
     *lines, logits = ran.stdout.splitlines()
-    expected = model.logits(model.preprocess(open_image(tmp_path / "photo.png"))[None])
+    expected, _ = model.outputs(model.preprocess(open_image(tmp_path / "photo.png"))[None])
     torch.testing.assert_close(torch.tensor(json.loads(logits)), expected, rtol=1e-4, atol=1e-4)
     [best] = model.predict(tmp_path / "photo.png", top=1)
     assert lines[0].split()[-1] == best.classes[0]
@@ -212,9 +212,9 @@ def test_a_deep_random_model_is_measured_by_what_float64_says(tmp_path: Path) ->
     graph = Graph(model, Preprocess.for_model(model.config))
     for name in ("blocks.0.mlp.fc2.weight", "head.weight"):
         wrong = copy.deepcopy(graph)
-        wrong.model.get_parameter(name).data *= 1.01
+        wrong.model.get_parameter(name).data *= 1.05
         proof = prove(graph, partial(in_pytorch, wrong), drawn(graph.preprocess), "")
-        assert not proof.passed and proof.difference > 1e-3
+        assert not proof.passed and proof.difference > CEILING
 
 
 def test_pictures_are_drawn_alike_every_time() -> None:

@@ -74,7 +74,7 @@ def test_an_exported_model_gives_the_same_rows(classifier: Classifier, paths: Pa
         return {"logits": logits.numpy(), "features": features.numpy()}
 
     about = Description(outputs=["logits"], classes=classifier.classes, preprocess=STEPS)
-    engine = Engine("other", run, about, "float32", lambda: "weights")
+    engine = Engine("other", run, about, "float32", "weights")
     exported = Classifier(nn.Identity(), classifier.classes, STEPS, engine=engine)
     both: list[list[Row]] = [[], []]
     for model, rows in zip((classifier, exported), both, strict=True):

@@ -55,6 +55,13 @@ def test_an_engine_gives_the_models_probabilities(
         theirs.to("cuda")
 
 
+def test_openvino_reports_nothing_to_its_makers() -> None:
+    code = "from vit.errors import needed; needed('openvino', 'openvino');"
+    code += "from openvino.tools.ovc import convert_impl; print(convert_impl.tm.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "openvino.tools.ovc.telemetry_stub\n"
+
+
 @pytest.mark.parametrize(("name", "runtime"), [("onnx", "ONNX Runtime"), ("torch", "OpenVINO")])
 def test_classify_names_the_engine(
     vit: Vit, files: dict[str, Path], photos: Path, name: str, runtime: str

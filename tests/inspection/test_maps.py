@@ -136,12 +136,12 @@ def test_only_asked_layers_are_materialised(monkeypatch: pytest.MonkeyPatch) -> 
     model, shapes, layers = small_vit(depth=4), [], []
     weights, run = capture.weights, model.blocks[3].forward
 
-    def counted(q: Tensor, k: Tensor) -> Tensor:
+    def counted(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
         shapes.append(q.shape)
-        return weights(q, k)
+        return weights(q, k, bias)
 
     monkeypatch.setattr(capture, "weights", counted)
-    monkeypatch.setattr(model.blocks[3], "forward", lambda x: layers.append(3) or run(x))
+    monkeypatch.setattr(model.blocks[3], "forward", lambda *x: layers.append(3) or run(*x))
     inspection.class_attention(model, random_images(1, 3, 32, 32), [2, 0])
     assert (len(shapes), layers) == (2, [])  # the layer after the last one is not computed
     inspection.class_attention(model, random_images(1, 3, 32, 32))
@@ -152,9 +152,9 @@ def test_only_asked_layers_are_materialised(monkeypatch: pytest.MonkeyPatch) -> 
 def test_weights_of_one_layer_exist_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weights, former = capture.weights, []
 
-    def noted(q: Tensor, k: Tensor) -> Tensor:
+    def noted(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
         assert not any(reference() is not None for reference in former)
-        result = weights(q, k)
+        result = weights(q, k, bias)
         former.append(weakref.ref(result))
         return result
 

@@ -16,7 +16,10 @@ from vit.models import attention
 from vit.models.attention import attend
 from vit.models.config import PRODUCT_TOKENS, Rotary
 from vit.models.encoder import Attention
+from vit.models.rotary import Place
 from vit.training.lora import add_lora
+
+PLACE = Place(3, 3, 0)
 
 
 def queries_keys_values(
@@ -101,10 +104,10 @@ def test_what_transforms_the_computation_gets_sdpa(
 def test_exports_and_counters_see_sdpa(products: list[torch.Size]) -> None:
     layer, x = Attention(32, 4).bfloat16(), random_images(2, 9, 32).bfloat16()
     with FlopCounterMode(display=False) as counter:
-        layer(x)
+        layer(x, PLACE)
     # Four products of 32 x 32 weights, and two of 9 x 9 weights of attention.
     assert counter.get_total_flops() == 2 * 2 * (9 * 4 * 32 * 32 + 2 * 9 * 9 * 32)
-    program = torch.export.export(layer, (x,))
+    program = torch.export.export(layer, (x, PLACE))
     names = {str(node.target) for node in program.graph.nodes}
     assert "aten.scaled_dot_product_attention.default" in names
     assert products == []

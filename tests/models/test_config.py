@@ -40,6 +40,7 @@ CHANGED = {
     "activation": "gelu",
     "layer_norm_eps": 1e-5,
     "stem_depths": (1, 2),
+    "variant": {"positions": {"name": "relative", "size": [2, 2]}},
 }
 
 

@@ -10,7 +10,7 @@ from tests.models.small_models import filled, random_images, relative_error, sma
 from vit.errors import UserError
 from vit.models.config import Rotary, ViTConfig
 from vit.models.encoder import KeylessBias
-from vit.models.rotary import rotated
+from vit.models.rotary import Place, rotated
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import config_from_dict
 
@@ -50,7 +50,8 @@ def test_tables_are_float32_under_bfloat16() -> None:
         assert model(random_images(1, 3, 32, 32)).dtype == torch.bfloat16
     rotation = model.to(torch.bfloat16).rope((8, 8), torch.zeros(1, dtype=torch.bfloat16))  # pyright: ignore[reportOptionalCall]
     assert rotation.cos.dtype == torch.float32
-    assert rotated(torch.zeros(1, 4, 67, 8).bfloat16(), rotation).dtype == torch.bfloat16
+    place = Place(8, 8, 3, rotation)
+    assert rotated(torch.zeros(1, 4, 67, 8).bfloat16(), place).dtype == torch.bfloat16
 
 
 def test_the_key_bias_is_masked_and_not_trained() -> None:

@@ -79,6 +79,15 @@ def test_every_entry_has_its_published_count_and_a_source(name: str) -> None:
     assert re.match(r"arXiv:\d{4}\.\d{5}, ", entry.source)
 
 
+@pytest.mark.parametrize(("name", "millions"), [("vit_giant14", 1011), ("vit_gigantic14", 1843)])
+def test_the_giants_have_the_counts_of_their_paper(name: str, millions: int) -> None:
+    """arXiv:2106.04560, Table 2, in millions and without a head."""
+    config = model_config(name, num_classes=0)
+    with torch.device("meta"):
+        count = sum(p.numel() for p in build_model(config).parameters())
+    assert round(count / 1e6) == millions
+
+
 @pytest.mark.parametrize(("name", "twin"), (TIMM | WITHOUT_CLASS_SLOT | WITHOUT_BIASES).items())
 def test_count_equals_timms(name: str, twin: str) -> None:
     timm = pytest.importorskip("timm")

@@ -1,12 +1,13 @@
 """`vit` on two processes, as torchrun starts them, each with options of its own."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.processes import torchrun
 
 
 class Ended(NamedTuple):
@@ -26,19 +27,13 @@ def pair(
 
     `seconds` is the limit for each; `before` are Python statements that each executes first.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    launcher = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     started = []
-    for rank, options in enumerate(own):
-        ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    for variables, options in zip(torchrun(2), own, strict=True):
         code = f"{before}\nfrom vit.cli.main import entry; entry()"
         started.append(
             subprocess.Popen(
                 [sys.executable, "-c", code, *map(str, (*shared, *options))],
-                env={**os.environ, **launcher, **ranks, **sizes},
+                env={**os.environ, **variables},
                 cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             )
         )  # fmt: skip

@@ -14,7 +14,7 @@ from tests.command import TINY, Vit
 from vit.checkpoints.native import save_native
 from vit.cli.frozen import bench_parser, open_bench
 from vit.data.folder import load_folder
-from vit.data.options import Loading, Splitting
+from vit.data.options import Loading, Reading, Splitting
 from vit.evaluation.fewshot import few_shot_accuracy
 from vit.evaluation.frozen import Bench
 from vit.evaluation.knn import knn_accuracy
@@ -50,7 +50,7 @@ def model(tmp_path: Path) -> Path:
 def features(model: Path, photos: Path, tanh: bool) -> tuple[Any, Any]:
     """And labels, of train and test, without val; image by image, in float64."""
     classifier = load(model)
-    splits, parts = load_folder(photos, Splitting(val_fraction=0.0)), []
+    splits, parts = load_folder(photos, Reading(cut=Splitting(val_fraction=0.0))), []
     for split in ("train", "test"):
         images, rows = splits.get(split), []
         for path in images.items:

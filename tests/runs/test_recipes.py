@@ -148,6 +148,8 @@ def test_the_wheel_holds_the_recipes_and_the_style_of_the_report(tmp_path: Path)
     wheel = next(WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"]))
     held = zipfile.ZipFile(wheel).namelist()
     assert all(f"vit/configs/{name}.yaml" in held for name in RECIPES)
+    launch = [f"vit/configs/launch/{path.name}" for path in (root / "configs/launch").iterdir()]
+    assert len(launch) == 2 and set(launch) <= set(held)
     room = root / "vit" / "reports"
     pages = {f"vit/reports/{path.name}" for path in [*room.glob("*.html"), *room.glob("*.css")]}
     assert pages <= set(held) and len(pages) == 5

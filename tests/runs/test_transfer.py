@@ -16,9 +16,11 @@ import torch
 
 import vit.runs.transfer
 from tests.command import Vit
+from tests.vtab_miniatures import vtab_root
 from vit.runs.options import Options
 from vit.signals import Stopped
 
+__all__ = ["vtab_root"]
 SMALL = """\
 # Plain SGD in tiny batches.
 data: {batch_size: 8, loading: {num_workers: 0}, image_size: 16}
@@ -232,6 +234,59 @@ def test_the_paper_sets_the_protocol_of_its_data_sets(
     assert row["seconds"] == 14 and row["cpu_seconds"] == 21
 
 
+@pytest.fixture
+def vtab(vtab_root: Path, tmp_path: Path) -> Path:
+    """A task of each group of VTAB-1k."""
+    for name in ("svhn", "eurosat", "kitti"):
+        shutil.copytree(vtab_root / name, tmp_path / "vtab" / name)
+    (tmp_path / "vtab" / "images").symlink_to(vtab_root / "images")
+    return tmp_path / "vtab"
+
+
+def test_vtab_is_trained_by_the_papers_protocol(vit: Vit, vtab: Path, scored: Scored) -> None:
+    calls = scored({"seed-0": 0.5, "seed-1": 0.6, "seed-2": 0.7})
+    done = vit("transfer", "pre", f"--data=vtab={vtab}", "--out=out")
+    assert done.status == 0, done.err
+    assert values(calls, "data.root") == [
+        str(vtab / name) for name in ("svhn", "eurosat", "kitti") for _ in range(3)
+    ]
+    assert values(calls, "seed_everything") == list("012012012")
+    assert set(values(calls, "final_split")) == {"test"}
+    config = Options(calls[0]).recorded()
+    assert config["trainer"]["max_steps"] == 2_500
+    assert config["model"]["optimizer"]["init_args"]["lr"] == 0.01
+    data = config["data"]
+    assert (data["image_size"], data["inputs"]["resize"]) == (384, "squash")
+    augment = data["augment"]
+    assert (augment["crop"], augment["resize_squash"], augment["flip"]) == ("none", True, False)
+    of_group = {"mean": pytest.approx(0.6), "std": pytest.approx(0.1), "n": 3, "tasks": 1}
+    sizes = {"natural": 7, "specialized": 4, "structured": 8, "all": 19}
+    expected = {group: {**of_group, "of": size} for group, size in sizes.items()}
+    expected["all"]["tasks"] = 3
+    assert result()["vtab"] == expected
+    assert "| structured | 1 of 8 | 60.00 ± 10.00 |" in done.out
+    assert all(row["images"]["train"] == 1_000 for row in result()["rows"])
+
+
+def test_a_rate_for_a_task_of_vtab_is_chosen_on_200_images(vit: Vit, vtab: Path) -> None:
+    for name in ("svhn", "eurosat"):
+        shutil.rmtree(vtab / name)
+    args = ("transfer", "pre", f"--data=vtab={vtab}", *FAST, "--seeds=1", "--lr-grid=0.1,0.2")
+    done = vit(*args)
+    assert done.status == 0, done.err
+    assert result()["rows"][0]["images"] == {"train": 1_000, "slice": 200, "test": 100}
+    assert summary("vtab/kitti/lr-0.1")["images"] == {"train": 800, "val": 200, "test": 100}
+    assert summary("vtab/kitti/seed-0")["images"] == {"train": 1_000, "val": 0, "test": 100}
+    again = vit(*args)
+    assert again.out == done.out and "parameters" not in again.err  # nothing was trained
+    tested = vit("test", "out/vtab/kitti/seed-0", "--json")
+    assert json.loads(tested.out)["test/acc1"] == result()["rows"][0]["mean"]
+    (vtab / "kitti" / "val200.txt").write_text("../images/1.png 0\n")
+    done = vit(*args, "--out=other")
+    assert done.status == 2 and "val200.txt has 1 lines, not 200" in done.err
+    assert len(done.err.splitlines()) == 1 and not Path("other").exists()
+
+
 def test_a_set_on_which_all_runs_diverge_is_reported_after_the_others(
     vit: Vit, photos: Path, scored: Scored
 ) -> None:
@@ -268,6 +323,7 @@ MISTAKES = [
     (["--data=cifar11"], ["--data cifar11", "did you mean 'cifar10'"]),
     (["--data=,"], ["--data is empty"]),
     (["--data=digits,digits"], ["--data has 'digits' twice"]),
+    (["--data=vtab=pre"], ["pre has no task of VTAB-1k"]),
     (["--data=../x=."], ["'../x' cannot name its folder"]),
     (["--recipe=pretrain/masked_patches_cifar10"], ["masked_patches_cifar10", "without labels"]),
     (["--lr-grid=0.1,-1"], ["--lr-grid", "-1"]),

@@ -6,13 +6,9 @@ left alone writes FOLDER/two.0 and FOLDER/two.1.
 """
 
 import json
-import multiprocessing
 import os
 import signal
-import socket
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import Callback
 
+from tests.processes import together
 from vit.cli.main import _status
 from vit.data.module import ImageData, InputFormat
 from vit.data.options import Loading
@@ -109,13 +106,16 @@ def make_trainer(processes: int, **options: Any) -> Trainer:
     return Trainer(
         accelerator="cpu",
         devices=processes,
-        strategy="ddp" if processes > 1 else "auto",
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        **{"enable_checkpointing": False, **options},
+        **{
+            "strategy": "ddp" if processes > 1 else "auto",
+            "enable_checkpointing": False,
+            **options,
+        },
     )
 
 
@@ -138,60 +138,33 @@ def train_and_score(photos: str, processes: int, out: str) -> None:
     torch.save(results, f"{out}.{trainer.global_rank}")
 
 
-def fit_and_test(photos: str, folder: str, mine: tuple[str, int] | None) -> None:
-    """As vit/runs/fit.py does; `mine` is the place and the signal of this process."""
+def fit_and_test(photos: str, folder: str, place: str, rank: int, number: int) -> int:
+    """As vit/runs/fit.py does; the exit status. `rank` gets the signal `number` at `place`."""
     callbacks: list[Callback] = [StopTogether(), LastCheckpoint(folder)]
-    if mine is not None:
-        callbacks.insert(0, SignalAt(*mine))
+    if os.environ["RANK"] == str(rank):
+        callbacks.insert(0, SignalAt(place, number))
     data, model = make_data(photos, 4), make_model()
     trainer = make_trainer(2, max_epochs=1, callbacks=callbacks, enable_checkpointing=True)
-    with handled(), ending_together(trainer, ChildrenAlive()):
-        trainer.fit(model, data)
-        trainer.test(model, datamodule=data, verbose=False)
-
-
-def work(rank: int, folder: str, task: Callable[..., None], *args: Any) -> None:
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-    sys.stderr = open(f"{folder}/{rank}.err", "w", buffering=1)
     try:
-        task(*args)
+        with handled(), ending_together(trainer, ChildrenAlive()):
+            trainer.fit(model, data)
+            trainer.test(model, datamodule=data, verbose=False)
     except Exception as error:
-        sys.exit(_status(error))
-
-
-def pair(folder: Path, seconds: float, task: Callable[..., None], *own: tuple[Any, ...]) -> Any:
-    """The ends of two processes, each with arguments of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2", NODE_RANK="0")
-    start = multiprocessing.get_context("fork").Process
-    processes = [start(target=work, args=(r, str(folder), task, *own[r])) for r in range(2)]
-    for process in processes:
-        process.start()
-    end = time.monotonic() + seconds
-    for process in processes:
-        process.join(max(end - time.monotonic(), 0.1))
-        if process.is_alive():
-            process.kill()
-    last = folder / "last.ckpt"
-    step = torch.load(last, weights_only=True)["global_step"] if last.is_file() else None
-    errors = [(folder / f"{rank}.err").read_text().splitlines()[-1:] for rank in range(2)]
-    return [process.exitcode for process in processes], step, ["".join(lines) for lines in errors]
+        return _status(error)
+    return 0
 
 
 def main(photos: str, out: Path, seconds: float) -> None:
-    alone = (photos, 2, str(out / "two"))
-    ends = pair(out, seconds, train_and_score, alone, alone)
-    assert ends[0] == [0, 0], ends
+    ends = together(2, out, train_and_score, photos, 2, str(out / "two"), seconds=seconds)
+    assert ends == [0, 0], (out / "0.err").read_text()
     results = []
-    for i, (place, target, number) in enumerate(CASES):
+    for i, case in enumerate(CASES):
         folder = out / str(i)
-        arguments = [
-            (photos, str(folder), (place, number) if r == target else None) for r in range(2)
-        ]
-        results.append(pair(folder, seconds, fit_and_test, *arguments))
+        ends = together(2, folder, fit_and_test, photos, str(folder), *case, seconds=seconds)
+        last = folder / "last.ckpt"
+        step = torch.load(last, weights_only=True)["global_step"] if last.is_file() else None
+        errors = [(folder / f"{rank}.err").read_text().splitlines()[-1:] for rank in range(2)]
+        results.append([ends, step, ["".join(lines) for lines in errors]])
     print(json.dumps(results))
 
 

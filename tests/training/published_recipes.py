@@ -50,7 +50,8 @@ PUBLISHED: dict[str, dict[str, Published]] = {
         vit_l32={"model": "vit_l32"},
         vit_l32_30_epochs={"model": "vit_l32", "epochs": 30},
     ),
-    "pretrain/scaling_vit_g": variants(sources.SCALING, vit_gigantic14={"model": "vit_gigantic14"}),
+    "pretrain/scaling_vit_g": variants(sources.SCALING),
+    "pretrain/scaling_vit_gigantic": variants(replace(sources.SCALING, model="vit_gigantic14")),
     "imagenet1k/vit_b16": variants(
         sources.IMAGENET1K, **{name: {"model": name} for name in ("vit_b32", "vit_l16", "vit_l32")}
     ),
@@ -108,10 +109,10 @@ PUBLISHED: dict[str, dict[str, Published]] = {
         imagenet={"steps": 20_000, "lr": 0.03},
         oxford_iiit_pet=sources.SHORT,
         flowers102=sources.SHORT,
-        vtab={"steps": 2500},
         no_dropout={"dropout": 0.0},
         small_images={**sources.SHORT, "image_size": 32, "batch": 128},
     ),
+    "transfer/vtab": variants(replace(sources.TUNED, steps=2500, crop="none")),
     "transfer/vit_polyak": variants(
         replace(sources.TUNED, image_size=512, steps=20_000, lr=0.03, average=0.9999),
         vit_h14={"model": "vit_h14", "image_size": 518},

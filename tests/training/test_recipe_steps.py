@@ -114,6 +114,7 @@ def options(name: str, published: Published) -> list[str]:
 CASES = [
     "pretrain/vit_jft",
     "pretrain/scaling_vit_g",
+    "pretrain/scaling_vit_gigantic",
     "pretrain/augreg_imagenet1k",
     "pretrain/deit",
     "pretrain/deit_distilled",

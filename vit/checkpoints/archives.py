@@ -1,29 +1,38 @@
-"""Zip archives of tensors (.ckpt, .pth, .npz), read only if every byte is as it was written.
+"""Archives of tensors, read only if every byte is as it was written.
 
-torch.load does not compare the CRC-32 of the archive's members, and a folder bit in a member's
-attributes makes it return that tensor unread.
+Zip (.ckpt, .pth, .npz): torch.load does not compare the CRC-32 of the archive's members, and a
+folder bit in a member's attributes makes it return that tensor unread. A sharded .ckpt is a folder
+with a SHA-256 of each of its files in digests.json.
 """
 
+import hashlib
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vit.errors import UserError
 
 # Names in RUN/checkpoints: the state to resume from, and the best validation score.
 LAST, BEST = "last.ckpt", "best.ckpt"
+DIGESTS = "digests.json"
+"""Of a sharded checkpoint: file -> SHA-256; written last, so that a folder with it is whole."""
 
 _BLOCK = 1 << 20
 
 
 def check_archive(path: Path) -> None:
-    """UserError for a member without its CRC-32; reads the file, 1 s per GB.
+    """UserError for a member without its CRC-32 or SHA-256; reads the whole, 1 s per GB.
 
     A .ckpt is written by torch.save, which stores members uncompressed and without attributes. In
     files of other programs a CRC-32 of zero means none (torch.serialization.set_crc32_options).
     """
+    if path.is_dir():
+        _check_folder(path)
+        return
     ours = path.suffix == ".ckpt"
     with path.open("rb") as file:
         try:
@@ -39,11 +48,40 @@ def check_archive(path: Path) -> None:
             raise UserError(f"{path} is damaged or incomplete ({error})") from error
 
 
-def read_checkpoint(path: Path, device: str = "cpu") -> dict[str, Any]:
-    """Content of a .ckpt file, without executing code; device="meta" leaves out tensor values."""
+def _check_folder(path: Path) -> None:
+    name = DIGESTS
+    try:
+        digests: dict[str, str] = json.loads((path / DIGESTS).read_bytes())
+        there = {file.name for file in path.glob("[!.]*")} - {DIGESTS}
+        for name in sorted(digests.keys() | there):
+            if digest_of(path / name) != digests.get(name):
+                raise ValueError("it has changed since it was saved")
+    except (OSError, ValueError, AttributeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path / name} is damaged or incomplete ({reason})") from error
+
+
+def digest_of(file: Path) -> str:
+    """SHA-256 of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_checkpoint(
+    path: Path, device: str = "cpu", like: nn.Module | None = None
+) -> dict[str, Any]:
+    """Content of a .ckpt, without executing code; device="meta" leaves out tensor values.
+
+    `like`: a model to score, which needs less; if it is sharded, each process reads its rows.
+    """
     check_archive(path)
     try:
-        content = torch.load(path, map_location=device, weights_only=True)
+        if path.is_dir():
+            from vit.checkpoints.sharded import read_sharded  # heavy
+
+            content = read_sharded(path, device, like=like, training=like is None)
+        else:
+            content = torch.load(path, map_location=device, weights_only=True)
         content["state_dict"].keys()
         content["global_step"] = int(content["global_step"])
     except Exception as error:  # torch.load has no error type of its own for a broken file

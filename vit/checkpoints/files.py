@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vit.checkpoints.archives import check_archive
+from vit.checkpoints.archives import DIGESTS, check_archive
 from vit.checkpoints.lora import merged_file
 from vit.errors import MESSAGE, UserError, shorten
 
@@ -86,13 +86,13 @@ def open_weights(path: str | Path) -> WeightFile:
     """
     if not os.fspath(path):  # Path("") is the current directory
         raise UserError("pretrained='' names no file; give a file, a directory or an address")
+    openers = {"zip": _open_zip, "safetensors": _open_safetensors, "pickle": _open_torch}
     try:
         path = find_weights(Path(path))
-        kind = kind_of(path)
+        opener = _open_sharded if path.is_dir() else openers[kind_of(path)]
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    openers = {"zip": _open_zip, "safetensors": _open_safetensors, "pickle": _open_torch}
-    file = openers[kind](path)
+    file = opener(path)
     if not file.shapes:
         raise UserError(f"{path} holds no tensors")
     return replace(
@@ -104,8 +104,8 @@ def open_weights(path: str | Path) -> WeightFile:
 
 def find_weights(path: Path) -> Path:
     """The file of weights that a path means: itself, or the one in a model or run directory."""
-    if not path.is_dir():
-        if not path.is_file():
+    if not path.is_dir() or (path / DIGESTS).is_file():
+        if not path.exists():
             raise UserError(f"no file or directory {str(path)!r}")
         return path
     if (path / "model" / "config.json").is_file():
@@ -242,6 +242,13 @@ def _open_torch(path: Path) -> WeightFile:
     if not isinstance(top, Mapping):
         raise UserError(f"{path} holds a {type(top).__name__}, not a state dict")
     return _from_state_dict(path, top)
+
+
+def _open_sharded(path: Path) -> WeightFile:
+    from vit.checkpoints.sharded import read_sharded  # heavy
+
+    check_archive(path)
+    return _from_state_dict(path, read_sharded(path, training=False))
 
 
 def _from_state_dict(path: Path, top: Mapping[str, Any]) -> WeightFile:

@@ -14,7 +14,7 @@ from vit.checkpoints import published
 from vit.checkpoints.download import download, offline, say
 from vit.checkpoints.files import kind_of, reason
 from vit.checkpoints.published import Published
-from vit.errors import UserError
+from vit.errors import UserError, needed
 
 GOOGLE = "https://storage.googleapis.com"
 _ADDRESS = re.compile(r"^(hf|gs|https)://")
@@ -71,20 +71,11 @@ def published_path(row: Published, folder: Path | None = None) -> Path:
     return (folder or cache_directory()) / "weights" / row.name / file_name
 
 
-def hub_library() -> Any:
-    """huggingface_hub, imported when needed; UserError names the extra."""
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise UserError("hf:// needs huggingface_hub: pip install 'vitkit[hub]'") from error
-    return huggingface_hub
-
-
 def _fetch_huggingface(address: str) -> Path:
     parts = _HF.match(address)
     if parts is None:
         raise UserError(f"{address!r} is not hf://org/repo, hf://org/repo/file or ...@revision")
-    hub = hub_library()
+    hub = needed("huggingface_hub", "hub")
     names = [parts["file"]] if parts["file"] else _WEIGHTS
     silence = _silence(hub, parts["repo"], parts["revision"])
     try:

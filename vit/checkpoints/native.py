@@ -7,6 +7,7 @@ renames cannot pair one model with another's description. Loading checks a SHA-2
 
 import hashlib
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,8 @@ from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile, parse_json
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound
 from vit.checkpoints.local_paths import without_local_paths
-from vit.checkpoints.writing import memory_of, write_safetensors
+from vit.checkpoints.writing import is_sharded, memory_of, on_cpu, write_safetensors
+from vit.console import is_first_process
 from vit.errors import UserError, shorten
 from vit.models.zoo import config_from_dict
 from vit.preprocessing import Preprocess
@@ -41,7 +43,10 @@ def save_native(
     preprocess: dict[str, Any] | None,
     extra: dict[str, Any],
 ) -> None:
-    """Writes a model directory. Each file appears whole or not at all, also over an older one."""
+    """Writes a model directory. Each file appears whole or not at all, also over an older one.
+
+    Every process of a sharded model calls it, and the first one writes.
+    """
     config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
     info = NativeInfo(classes, preprocess, extra)
     write(config, model.state_dict(), info).save(Path(directory))
@@ -50,8 +55,6 @@ def save_native(
 def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) -> Export:
     """A model directory of this package."""
     check_names(info.classes, config.num_classes)
-    # Also undoes sharing: safetensors refuses tensors that overlap in memory.
-    tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     description = {
         "format": FORMAT,
         "version": VERSION,
@@ -59,7 +62,7 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         "classes": info.classes,
         "preprocess": info.preprocess,
         "extra": without_local_paths(info.extra),
-        "sha256": fingerprint(tensors),
+        "sha256": fingerprint(state),
     }
     # One line in the header, indented in config.json.
     compact = json.dumps(description, ensure_ascii=False, allow_nan=False)
@@ -67,8 +70,11 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
     metadata = {"format": "pt", FORMAT: compact, f"{FORMAT}_sha256": digest}
 
     def save(directory: Path) -> list[Path]:
+        if any(map(is_sharded, state.values())) and not is_first_process():
+            write_safetensors(Path(os.devnull), state, metadata)  # takes part in gathering
+            return []
         with atomic(directory / WEIGHTS) as temporary:
-            write_safetensors(temporary, tensors, metadata)
+            write_safetensors(temporary, state, metadata)
         write_json(directory / "config.json", description)
         return [directory / WEIGHTS, directory / "config.json"]
 
@@ -164,7 +170,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over names, dtypes, shapes and bytes of tensors, in order of names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = on_cpu(tensors[name])
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(memory_of(tensor))
     return digest.hexdigest()

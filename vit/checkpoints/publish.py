@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 from vit.checkpoints.files import read_json
-from vit.checkpoints.hub import hub_library
 from vit.checkpoints.native import WEIGHTS, convert_command
 from vit.checkpoints.pretrained import inspect_pretrained
-from vit.errors import UserError, some_of
+from vit.errors import UserError, needed, some_of
 from vit.writing import write_text
 
 _SHOWN_CLASSES = 50
@@ -83,7 +82,7 @@ def push_to_hub(
     """
     path = _model_directory(directory)
     card = model_card(path, repository)
-    api = hub_library().HfApi()
+    api = needed("huggingface_hub", "hub").HfApi()
     if not (path / "README.md").exists():
         write_text(path / "README.md", card)
     try:

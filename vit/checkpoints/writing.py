@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vit.writing import atomic
+
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -27,13 +29,13 @@ _DTYPES = {
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """Writes contiguous CPU tensors; `metadata` is what safetensors calls __metadata__."""
+    """Writes tensors one by one; every process calls it for shards. `metadata`: __metadata__."""
     # The widest first, so that every tensor is aligned; as the safetensors package orders them.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name in names:
-        start, end = end, end + tensors[name].nbytes
+        start, end = end, end + tensors[name].numel() * tensors[name].element_size()
         header[name] = {
             "dtype": _DTYPES[tensors[name].dtype],
             "shape": list(tensors[name].shape),
@@ -45,11 +47,40 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[
         stream.write(len(text).to_bytes(8, "little"))
         stream.write(text)
         for name in names:
-            stream.write(memory_of(tensors[name]))
+            tensor = on_cpu(tensors[name])
+            stream.write(memory_of(tensor))
+
+
+def write_torch(path: Path, content: dict[str, Any]) -> None:
+    """A file of torch.save, whole or not at all. OSError, with the path, on a full disk."""
+    try:
+        with atomic(path) as temporary, temporary.open("wb") as file:
+            torch.save(content, file)
+    except (OSError, RuntimeError) as error:
+        # torch fails once more while it closes the file, and hides the reason.
+        reason = error if isinstance(error, OSError) else error.__context__
+        if isinstance(reason, OSError):
+            raise OSError(reason.errno, reason.strerror, str(path)) from error
+        raise
+
+
+def is_sharded(tensor: Any) -> bool:
+    """True for a DTensor, whose import takes time that other runs need not spend."""
+    return hasattr(tensor, "full_tensor")
+
+
+def full(tensor: Tensor) -> Tensor:
+    """All rows, on the device of those of this process; every process must call it."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # pyright: ignore
+
+
+def on_cpu(tensor: Tensor) -> Tensor:
+    """The whole tensor, contiguous on the CPU."""
+    return full(tensor).detach().cpu().contiguous()
 
 
 def memory_of(tensor: Tensor) -> Any:
-    """The bytes of a contiguous CPU tensor, as a buffer over its own memory."""
+    """The bytes of a contiguous CPU tensor, as a buffer over its own memory, which it must keep."""
     assert tensor.is_contiguous() and tensor.device.type == "cpu"
     if not tensor.numel():
         return b""

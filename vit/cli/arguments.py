@@ -1,6 +1,7 @@
 """The commands' parser, argument types, and lists of image files."""
 
 import argparse
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from glob import glob
@@ -105,7 +106,7 @@ def data_sets(text: str) -> dict[str, str | None]:
     from vit.data.catalog import data_set  # heavy: imports numpy
 
     sources: dict[str, str | None] = {}
-    for item in filter(None, (item.strip() for item in text.split(","))):
+    for item in filter(None, map(str.strip, re.split(r",(?![^{]*\})", text))):  # not in braces
         name, root = data_set(item)
         if name in sources:
             raise UserError(f"--data has {name!r} twice; name one of them, as in other={name}")

@@ -143,6 +143,7 @@ def _write(
         **asdict(asked),
         "features": options.features,
         "precision": options.precision,
+        "raw": options.raw,
         "weights": identity(classifier),
     }
     names = columns(classifier, asked, features=options.features)

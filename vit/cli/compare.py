@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from vit.cli.arguments import OneLineParser, number, pixels, share, whole_number
-from vit.compute.cost import DEVICES, UTILISATION
+from vit.compute.cost import DEVICES, STRATEGIES, UTILISATION
 from vit.compute.table6 import ACCURACIES, AVERAGE
 from vit.console import say
 from vit.errors import UserError
@@ -17,6 +17,7 @@ EPILOG = f"""\
 examples:
   vit compare vit_b16 vit_l16 bit_r50x1 r50_vit_b16 torchvision/resnet50
   vit compare vit_b16 --image-size 224 384 --device h100       the largest batch in its memory
+  vit compare vit_giant14 --devices 8 64 --device h100         memory of each, ddp and fsdp2
   vit compare --recipe jft                                     the paper's Table 6 beside ours
   vit compare --recipe imagenet1k/vit_b16 --device h100 --utilisation 0.4 --price-per-hour 2.5
   vit compare --recipe jft --runs runs/* --figure compute.png  your runs in the paper's Figure 5
@@ -42,6 +43,10 @@ def parser() -> OneLineParser:
     add("--precision", choices=("bf16", "fp32"), help="of training: bf16 (mixed; default) or fp32")
     add("--memory", type=number, metavar="GIB",
         help="for the largest batch; by default that of --device")
+    add("--devices", nargs="+", type=whole_number, metavar="N", default=[],
+        help="that train together: the memory of one of them; several numbers are compared")
+    add("--strategy", choices=STRATEGIES, help="of the devices (default: both are compared)")
+    add("--ema", action="store_true", help="with an average of the weights on the devices")
     add = command.add_argument_group("whole trainings").add_argument
     add("--recipe", metavar="NAME",
         help="jft (the paper's Table 6), a recipe of `vit fit`, or a file")
@@ -110,6 +115,9 @@ def _check(options: argparse.Namespace) -> None:
         ("price_per_hour", options.device and whole, "--device and a --recipe or --runs"),
         ("accuracy", options.figure, "--figure"),
         ("memory", not whole, "models, not a --recipe or --runs"),
+        ("devices", not whole, "models, not a --recipe or --runs"),
+        ("strategy", options.devices, "--devices"),
+        ("ema", options.devices, "--devices"),
         ("precision", not whole, "models, not a --recipe or --runs"),
         ("image_size", options.recipe or not whole, "models or a --recipe"),
         ("classes", options.recipe or not whole, "models or a --recipe"),
@@ -117,6 +125,8 @@ def _check(options: argparse.Namespace) -> None:
     for name, met, needed in dependent:
         if getattr(options, name) and not met:
             raise UserError(f"--{name.replace('_', '-')} needs {needed}")
+    if 1 in options.devices:
+        raise UserError("--devices 1: one device shares nothing; leave the option out")
     if options.recipe and len(options.image_size) > 1:
         raise UserError(f"--image-size: a recipe has one, not {len(options.image_size)}")
 

@@ -1,11 +1,14 @@
-"""`vit data check`: what is wrong with the pictures and labels of a folder or manifest."""
+"""`vit data check`, `pack`, `index` and `vtab`: what is wrong in a data set; shards; VTAB-1k."""
 
 import json
 from argparse import Namespace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from vit.cli.arguments import OneLineParser, share
+from vit.cli.arguments import OneLineParser, share, whole_number
 from vit.cli.frozen import add_model_arguments, load_frozen
 from vit.console import note, say
 from vit.errors import UserError, shorten
@@ -25,10 +28,18 @@ examples:
 
 Nothing is moved or deleted."""
 
+VTAB = "The layout of SOURCE, the tasks that are written, and their draw: docs/vtab.md."
+
 
 def run(args: list[str]) -> int:
     """Prints a row per kind of finding; writes all findings, a page and the corrected manifest."""
     options = _parser().parse_args(args)
+    if options.command == "index":
+        return _index(options.source)
+    if options.command == "pack":
+        return _pack(options)
+    if options.command == "vtab":
+        return _vtab(Path(options.source).expanduser(), Path(options.folder).expanduser())
     out = writable(Path(options.out).expanduser(), "--out")
     fix = None if options.fix is None else Path(options.fix).expanduser()
     if fix is not None and fix.suffix != ".csv":
@@ -36,12 +47,18 @@ def run(args: list[str]) -> int:
     if options.relabel is not None and fix is None:
         raise UserError("--relabel changes labels in the manifest of --fix OUT.csv; give that too")
     from vit.data.check import Pictures, write_findings, write_fixed
+    from vit.data.manifest import SEPARATOR
 
-    pictures = Pictures(options.source)
+    pictures = Pictures(options.source, tree=options.labels == "tree")
+    if fix is not None and isinstance(pictures.items[0], bytes):
+        raise UserError("--fix lists files, and these are in shards; correct and pack the files")
     for text in pictures.splits.notes:
         note(text)
+    barred = [name for name in pictures.classes if SEPARATOR in name]
+    if fix is not None and barred:
+        raise UserError(f"--fix {fix}: {SEPARATOR} in {barred[0]!r} separates labels; rename it")
     findings = _findings(pictures, options)
-    kinds = _by_kind(findings)
+    kinds = {kind: list(found) for kind, found in groupby(findings, attrgetter("kind"))}
     table, page = out / "findings.csv", out / "findings.html"
     write_findings(table, pictures, findings)
     write_text(page, _page(pictures, options.source, kinds), errors="backslashreplace")
@@ -53,8 +70,50 @@ def run(args: list[str]) -> int:
     return 0
 
 
+def _index(sources: list[str]) -> int:
+    """Writes the indices of shards that lack them, and prints how many."""
+    from vit.data.addresses import listed_shards
+    from vit.data.shard_index import make_indices
+
+    shards = [shard for source in sources for shard in listed_shards(source)]
+    print(f"shards: {len(shards):,}, indexed now: {make_indices(shards):,}")
+    return 0
+
+
+def _pack(options: Namespace) -> int:
+    """Writes shards; prints how many, and what to type next."""
+    folder = writable(Path(options.folder).expanduser(), "FOLDER")
+    from vit.data.pack import pack
+
+    shards = pack(options.source, folder, resize=options.resize)
+    images = sum(len(shard.images) for shard in shards)
+    print(f"{images:,} images, shards: {len(shards):,}\nnext: vit fit --data {quote(str(folder))}")
+    return 0
+
+
+def _vtab(source: Path, root: Path) -> int:
+    """Writes the tasks of which SOURCE has the files; prints which, and what to type next."""
+    from vit.data.vtab_originals import COVERED, draw, write_task
+
+    lacking = []
+    for name in COVERED:
+        try:
+            drawn = None if (root / name / "test.txt").exists() else draw(name, source)
+        except (OSError, RuntimeError) as error:  # torchvision's for files that are not there
+            lacking.append(f"left out: {name}: {' '.join(str(error).split())}")
+        else:
+            if drawn is not None:
+                write_task(name, drawn, writable(root, "ROOT") / name)
+    if len(lacking) == len(COVERED):
+        raise UserError(f"{source} has the files of no task; docs/vtab.md says where they lie")
+    for text in lacking:
+        note(text)
+    print(f"{len(COVERED) - len(lacking)} tasks, next: vit transfer MODEL --data vtab={root}")
+    return 0
+
+
 def _parser() -> OneLineParser:
-    parser = OneLineParser(prog="vit data", description="Looks at data before training.")
+    parser = OneLineParser(prog="vit data", description="Checks data, and packs it into shards.")
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser(
         "check",
@@ -63,12 +122,23 @@ def _parser() -> OneLineParser:
         epilog=EPILOG,
     )
     add = check.add_argument
-    add("source", metavar="FOLDER|CSV", help="a folder of class folders, or a CSV or Parquet file")
+    add("source", metavar="FOLDER|CSV", help="a folder, a CSV or Parquet file, or shards")
+    add("--labels", choices=("plain", "tree"), default="plain", help="as --data.labels of vit fit")
     add("--out", default="data_check", metavar="DIR", help="default data_check")
     add("--fix", metavar="OUT.csv", help="writes a manifest without unreadable images and copies")
     add("--relabel", type=share, metavar="P", help="and with doubtful labels of probability >= P")
     add_model_arguments(check, "--model")
     check.set_defaults(on_error="error")
+    pack = commands.add_parser("pack", help="write images as tar shards")
+    pack.add_argument("source", metavar="FOLDER|CSV", help="as `vit fit --data` takes it")
+    pack.add_argument("folder", metavar="DIR", help="a new folder, or that of an interrupted pack")
+    text = "makes the shorter side of larger images so many pixels, such as 512"
+    pack.add_argument("--resize", type=whole_number, metavar="N", help=text)
+    vtab = commands.add_parser("vtab", help="write tasks of VTAB-1k from local files", epilog=VTAB)
+    vtab.add_argument("source", metavar="SOURCE", help="a folder of data sets as torchvision's")
+    vtab.add_argument("folder", metavar="ROOT", help="a new folder, or that of an interrupted call")
+    index = commands.add_parser("index", help="write what is where in tar shards, once")
+    index.add_argument("source", nargs="+", metavar="SHARDS", help="a quoted pattern, or a folder")
     return parser
 
 
@@ -107,13 +177,6 @@ def _downloaded(name: str) -> bool:
     return published_path(find(name)).is_file()
 
 
-def _by_kind(findings: list["Finding"]) -> dict[str, list["Finding"]]:
-    kinds: dict[str, list[Finding]] = {}
-    for finding in findings:
-        kinds.setdefault(finding.kind, []).append(finding)
-    return kinds
-
-
 def _page(pictures: "Pictures", source: str, kinds: dict[str, list["Finding"]]) -> str:
     from vit.data.check import KINDS
     from vit.reports.findings import SHOWN, Section, findings_page
@@ -127,7 +190,7 @@ def _page(pictures: "Pictures", source: str, kinds: dict[str, list["Finding"]]) 
 
 
 def _card(pictures: "Pictures", finding: "Finding") -> "Card":
-    from vit.data.check import SPLITS
+    from vit.data.sources import SPLITS
     from vit.reports.findings import Card
 
     lines = [finding.detail]

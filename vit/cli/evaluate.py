@@ -149,8 +149,8 @@ def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> No
     from vit.reports.scores import class_lines, class_scores, class_table
     from vit.runs.scoring import thresholds_of
 
-    classes, thresholds = subject.data.classes, thresholds_of(result.model)
-    predictions, metrics = result.predictions, result.metrics
+    model, metrics, predictions = result
+    classes, thresholds = subject.data.classes, thresholds_of(model)
     engine = None if subject.engine is None else subject.engine.name
     if out is not None and predictions is not None:
         write_csv(out, classes, predictions, thresholds=thresholds, spreadsheet=options.spreadsheet)

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import vit
 from vit import signals
-from vit.errors import LONGEST_NAME, UserError, user_error_in
+from vit.errors import LONGEST_NAME, UserError, of_worker, user_error_in
 from vit.hardware import keep_memory, sleep_when_waiting
 
 # name -> (module:function, its line in the help). The function returns the exit status.
@@ -34,7 +34,7 @@ COMMANDS = {
         "vit.cli.inspect:run",
         "attention maps, rollout, Grad-CAM and filters of a model",
     ),
-    "data": ("vit.cli.data:run", "check a folder: bad files, copies, leaks, labels in doubt"),
+    "data": ("vit.cli.data:run", "check a data set: bad files, copies, leaks; index shards"),
     "runs": ("vit.cli.runs:run", "list runs with their scores"),
     "recipes": ("vit.cli.recipes:run", "list the shipped recipes"),
     "models": ("vit.cli.models:run", "list architectures and published weights"),
@@ -150,10 +150,12 @@ def _status(error: BaseException) -> int:
         # The reader, such as `head`, has closed the pipe; Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    if isinstance(error, OSError) and (error.strerror or isinstance(error, ConnectionError)):
+    text = of_worker(str(error))
+    known = isinstance(error, ConnectionError) or text != str(error)
+    if isinstance(error, OSError) and (error.strerror or known):
         where = "" if error.filename is None else f": {error.filename}"
         # A full disk, a lost share, or a lost process of the run.
-        print(f"vit: {error.strerror or error}{where}", file=sys.stderr)
+        print(f"vit: {error.strerror or text}{where}", file=sys.stderr)
         return 1
     print(f"vit: {report(error)}", file=sys.stderr)
     return 1

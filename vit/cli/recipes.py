@@ -1,10 +1,10 @@
-"""`vit recipes`: the list of shipped recipes, or the text of one."""
+"""`vit recipes`: the list of shipped recipes, or the text of one or of a launch file."""
 
 import json
 from pathlib import Path
 
 from vit.cli.arguments import OneLineParser
-from vit.recipes import find_recipe, list_recipes
+from vit.recipes import find_recipe, list_recipes, recipe_folder
 
 
 def title(path: Path) -> str:
@@ -21,7 +21,9 @@ def run(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print a list of objects")
     options = parser.parse_args(args)
     if options.name:
-        print(find_recipe(options.name).read_text(encoding="utf-8"), end="")
+        file = recipe_folder() / options.name  # of launch/
+        path = file if file.is_file() else find_recipe(options.name)
+        print(path.read_text(encoding="utf-8"), end="")
         return 0
     rows = [{"name": name, "title": title(path)} for name, path in list_recipes().items()]
     if options.json:
@@ -30,4 +32,5 @@ def run(args: list[str]) -> int:
         width = max(len(row["name"]) for row in rows)
         print("\n".join(f"{row['name']:{width}}  {row['title']}" for row in rows))
         print("\nvit fit -c NAME trains with a recipe; vit recipes NAME prints it.")
+        print("For several machines: vit recipes launch/torchrun.sh, launch/fit.sbatch (SLURM).")
     return 0

@@ -21,6 +21,7 @@ The paper's steps, rates and slices (arXiv:2010.11929, Table 4) are in docs/tran
 
 examples:
   vit transfer runs/pretrained --data cifar10,my_photos/,pets=/data/pets --seeds 3
+  vit transfer B_16.npz --data vtab=/data/vtab-1k      # 19 tasks (docs/vtab.md)
   vit transfer B_16.npz --data cifar10 -- --trainer.callbacks+=vit.training.callbacks.EMA"""
 
 
@@ -72,7 +73,7 @@ def _parser() -> OneLineParser:
         help="data sets by name, folders, CSV or Parquet files; NAME=PATH names the files, and "
         "takes the paper's defaults for that NAME",
     )
-    add("--recipe", default="transfer/vit", help="default: transfer/vit")
+    add("--recipe", help="default: transfer/vit, for vtab=ROOT transfer/vtab")
     add("--seeds", type=whole_number, default=3, metavar="N", help="final runs (default 3)")
     add(
         "--lr-grid",

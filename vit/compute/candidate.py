@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torchvision import models
 
+from vit.checkpoints.building import build_empty
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.checkpoints.published import means_weights, named
 from vit.compute.flops import Work, counted, work
@@ -55,12 +56,12 @@ class Candidate:
         """Cost per image."""
         if self.config is not None:
             return work(self.config)
-        return counted(self._empty(), self.image_size)
+        return counted(self.empty(), self.image_size)
 
     @cached_property
     def probe(self) -> Work:
         """Cost per image of a model whose head alone is trained, on a frozen backbone."""
-        network = self._empty().requires_grad_(False)
+        network = self.empty().requires_grad_(False)
         for layer in getattr(network, "head_layers", []):  # torchvision's have none
             layer.requires_grad_(True)
         return counted(network, self.image_size, self.channels)
@@ -71,9 +72,12 @@ class Candidate:
             return activations(self.config, precision, checkpointing=checkpointing)
         if checkpointing:
             return None
-        return counted_activations(self._empty(), self.image_size, precision)
+        return counted_activations(self.empty(), self.image_size, precision)
 
-    def _empty(self) -> nn.Module:
+    def empty(self) -> nn.Module:
+        """The model on the meta device."""
+        if self.config is not None:
+            return build_empty(self.config)
         with torch.device("meta"):
             return self.build()
 

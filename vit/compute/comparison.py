@@ -1,10 +1,13 @@
 """Rows of `vit compare` as plain JSON types, and the notes below its tables."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import product
 from typing import Any
 
 from vit.compute.candidate import Candidate, find_model
-from vit.compute.cost import UTILISATION, Device, find_device
+from vit.compute.cost import STRATEGIES, UTILISATION, Device, find_device
+from vit.compute.devices import held
 from vit.compute.memory import GIB
 from vit.compute.table6 import ACCURACIES
 from vit.compute.trainings import Comparison, Training, jft_trainings, read_run, recipe_trainings
@@ -14,27 +17,17 @@ Row = dict[str, Any]
 
 
 def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
-    """One row per model and image size."""
+    """One row per model and image size; with several devices, per their number and strategy."""
     device = None if options.device is None else find_device(options.device)
+    memory = int(GIB * (options.memory or (device and device.memory) or 0))
     sizes = options.image_size or [None]
     models = [find_model(n, size, options.classes) for n in options.models for size in sizes]
-    budget, where = None, ""
-    if options.memory is not None:
-        budget, where = int(options.memory * GIB), f"{options.memory:g} GiB"
-    elif device is not None and device.memory is not None:
-        budget, where = device.memory * GIB, f"{device.memory} GiB ({device.title})"
     rows = []
     with Meter("counting", len(models), "models") as meter:
         for model in models:
             meter.show(f"counting {model.name}")
             row = {**_model(model), "precision": options.precision}
-            for suffix, checkpointing in (("", False), ("_checkpointing", True)):
-                kept = model.activations(options.precision, checkpointing=checkpointing)
-                row[f"activation_bytes{suffix}"] = kept and kept.per_image
-                if budget is not None:
-                    fits = kept and kept.largest_batch(budget, row["params"], options.precision)
-                    row[f"largest_batch{suffix}"] = fits
-            rows.append(row)
+            rows += [{**row, **each} for each in _memory(options, model, memory)]
             meter.advance()
     notes = [
         "A multiply-add is 2 FLOPs. PyTorch's own counter counts matrix products and convolutions; "
@@ -42,9 +35,32 @@ def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
         f"Activations: kept for the backward pass on a GPU, in {options.precision}; checkpointed: "
         "with the models' activation_checkpointing, which recomputes the forward pass.",
     ]
-    if where:
-        notes.append(f"Largest batch: predicted, with gradients and AdamW's moments, in {where}.")
+    if options.devices:
+        notes[0] = (
+            "Of one device, with AdamW. exchange: buckets of gradients (ddp), or what is gathered "
+            "and reduced at one time (fsdp2)."
+        )
+    if memory:
+        notes.append(f"Largest batch: predicted, with the whole training, in {memory / GIB:g} GiB.")
     return rows, notes
+
+
+def _memory(options: Comparison, model: Candidate, memory: int) -> Iterator[Row]:
+    """Memory of a training step. `memory`: of a device, in bytes; 0 if unknown."""
+    kept = {
+        "": model.activations(options.precision),
+        "_checkpointing": model.activations(options.precision, checkpointing=True),
+    }
+    strategies = [options.strategy] if options.strategy else STRATEGIES
+    for devices, strategy in [*product(options.devices, strategies)] or [(1, None)]:
+        sizes = held(model.empty(), options.precision, strategy, devices, ema=options.ema)
+        row: Row = {"devices": devices, "strategy": strategy, "bytes": sizes} if strategy else {}
+        rest = sum(sizes.values())
+        for suffix, each in kept.items():
+            row[f"activation_bytes{suffix}"] = each and each.per_image
+            if memory:
+                row[f"largest_batch{suffix}"] = each and each.largest_batch(memory, rest)
+        yield row
 
 
 def training_rows(options: Comparison) -> tuple[list[Row], list[str]]:

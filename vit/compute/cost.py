@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from vit.errors import UserError, did_you_mean
 
+STRATEGIES = ("ddp", "fsdp2")  # of devices that train together
 UTILISATION = 0.4  # Assumed share of the peak: trainings of large Transformers reach 0.3 to 0.5.
 
 

@@ -40,21 +40,16 @@ class Activations:
     recomputed: int = 0
     """Bytes per image of the largest module that is recomputed in the backward pass."""
     once: int = 0
-    """Bytes independent of the batch size: standardised kernels, and bfloat16 copies of weights."""
+    """Bytes independent of the batch size, without copies of weights: standardised kernels."""
 
     @property
     def per_image(self) -> int:
         """Peak bytes per image."""
         return self.kept + self.recomputed
 
-    def largest_batch(self, memory: int, params: int, precision: str) -> int:
-        """Largest batch of a training step with AdamW in `memory` bytes; 0 if none fits.
-
-        Weights, gradients and two moments are float32. Autocast copies all weights, and keeps the
-        copies until the end of the forward pass.
-        """
-        copies = 2 * params if precision == "bf16" else 0
-        free = memory * (1 - WORKSPACE) - 16 * params - max(copies, self.once)
+    def largest_batch(self, memory: int, held: int) -> int:
+        """Largest batch of a step in `memory` bytes with `held` for the rest; 0 if none fits."""
+        free = memory * (1 - WORKSPACE) - held - self.once
         return max(0, int(free // self.per_image))
 
 
@@ -128,8 +123,10 @@ def counted_activations(
                     )
             training_loss(model, images, precision)
         kept = _per_image(storages)
-        total = sum(storage.nbytes() for storage in storages)
-    return Activations(kept=kept, recomputed=max(units), once=total - kept * BATCH)
+        once = sum(storage.nbytes() for storage in storages) - kept * BATCH
+        if precision == "bf16":  # autocast's copies
+            once -= 2 * sum(p.numel() for p in model.parameters())
+    return Activations(kept=kept, recomputed=max(units), once=max(0, once))
 
 
 def _per_image(storages: Sequence[torch.UntypedStorage]) -> int:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vit.compute.memory import GIB
+
 LEFT = ("model", "training", "precision")
 """Columns of text."""
 Row = dict[str, Any]
@@ -10,15 +12,22 @@ Cell = Callable[[Row], str | None]
 
 
 def model_table(rows: Sequence[Row]) -> str:
-    """Models at image sizes."""
+    """Models at image sizes: their operations, or the memory of one of several devices."""
+    cost: list[tuple[str, str, Cell]] = [
+        ("params", "M", lambda row: amount(row["params"] / 1e6)),
+        ("multiply-adds", "G/image", lambda row: amount(row["macs"] / 1e9)),
+        ("forward", "GFLOP/image", lambda row: amount(row["flops"] / 1e9)),
+        ("training step", "GFLOP/image", lambda row: amount(row["training_flops"] / 1e9)),
+    ]
+    if "devices" in rows[0]:
+        cost = [("devices", "", lambda row: f"{row['devices']} {row['strategy']}")]
+        for kind in rows[0]["bytes"]:
+            cost.append((kind, "GiB", lambda row, kind=kind: amount(row["bytes"][kind] / GIB)))
     return _table(
         [
             ("model", "", lambda row: row["model"]),
             ("image", "px", _pixels),
-            ("params", "M", lambda row: amount(row["params"] / 1e6)),
-            ("multiply-adds", "G/image", lambda row: amount(row["macs"] / 1e9)),
-            ("forward", "GFLOP/image", lambda row: amount(row["flops"] / 1e9)),
-            ("training step", "GFLOP/image", lambda row: amount(row["training_flops"] / 1e9)),
+            *cost,
             ("activations", "MiB/image", _scaled("activation_bytes", 2**20)),
             ("checkpointed", "MiB/image", _scaled("activation_bytes_checkpointing", 2**20)),
             ("largest batch", "images", _whole("largest_batch")),

@@ -32,6 +32,9 @@ class Comparison:
     classes: int | None = None
     precision: str = "bf16"
     memory: float | None = None
+    devices: Sequence[int] = ()
+    strategy: str | None = None
+    ema: bool = False
     recipe: str | None = None
     images: float | None = None
     epochs: float | None = None
@@ -131,6 +134,7 @@ def _recipe_model(
             f"recipe {recipe!r} leaves the model to you: name it too, as in "
             f"`vit compare vit_s16 --recipe {recipe}`"
         )
+    changes = {key: value for key, value in changes.items() if key != "recompute"}  # memory alone
     config = model_config(name or UNNAMED, **{**changes, "image_size": size})
     return from_config(describe(config), config, None, num_classes)
 

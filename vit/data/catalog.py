@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from vit.data.addresses import names_shards, root_name
 from vit.data.sources import ImageSet, PathList, SplitName, held_out
 from vit.errors import UserError, did_you_mean
 
@@ -72,25 +73,26 @@ def list_datasets() -> list[str]:
 
 
 def data_set(text: str) -> tuple[str, str | None]:
-    """The name, and the folder or manifest; None for a set of the catalog.
+    """The name, and the folder, manifest or shards; None for a set of the catalog.
 
-    `text` is a path that exists, a name of the catalog, or NAME=PATH. UserError for anything else.
+    `text` is a path that exists, shards, a name of the catalog, or NAME=PATH. UserError for
+    anything else.
     """
     name, equals, path = text.partition("=")
-    if Path(text).expanduser().exists():
+    if Path(text).expanduser().exists() or names_shards(text):
         name, path = "", text
     elif not equals and text in CATALOG:
         return text, None
     place = Path(path).expanduser()
-    if not path or not place.exists():
+    if not path or not (place.exists() or names_shards(path)):
         typed = Path(path or text).absolute()
         hint = did_you_mean(typed.name, [*CATALOG, *(p.name for p in typed.parent.glob("*"))])
         hint = hint or f"; known: {', '.join(list_datasets())}"
         raise UserError(f"--data {text}: no data set has this name, and no folder or CSV{hint}")
-    name = name or (place.resolve().name if place.is_dir() else place.stem)
+    name = name or root_name(path)
     if not re.fullmatch(r"\w[^/=|]*", name):
         raise UserError(f"--data {text}: {name!r} cannot name its folder; use NAME={path}")
-    return name, str(place)
+    return name, str(place) if place.exists() else path
 
 
 def _numbered(name: str, pixels: np.ndarray, labels: Any) -> ImageSet:
@@ -101,19 +103,9 @@ def _numbered(name: str, pixels: np.ndarray, labels: Any) -> ImageSet:
     )
 
 
-def _files(paths: list[Any], labels: Any, root: Path) -> ImageSet:
-    root = root.absolute()
-    names = [Path(path).absolute().relative_to(root).as_posix() for path in paths]
-    return ImageSet(
-        items=PathList(names, str(root)),
-        labels=np.asarray(labels, dtype=np.int64),
-        names=PathList(names),
-    )
-
-
 def _hold_out_test(whole: ImageSet, classes: list[str]) -> Parts:
     train, _, test = held_out(
-        list(whole.names),
+        whole.names,
         [classes[label] for label in whole.labels],
         seed=_TEST_SEED,
         val_fraction=0.0,
@@ -159,69 +151,47 @@ def _download(name: str, folder: Path, **options: Any) -> Any:
         ) from error
 
 
-def _cifar(name: str, folder: Path) -> tuple[list[str], Parts]:
-    train, test = _download(name, folder, train=True), _download(name, folder, train=False)
-    lower = name.lower()
-    return list(train.classes), {
-        "train": _numbered(f"{lower}/train", train.data, train.targets),
-        "test": _numbered(f"{lower}/test", test.data, test.targets),
-    }
-
-
-def _columns_first(name: str, folder: Path, below: str = "") -> tuple[list[str], Parts]:
-    """Data sets of pixels `n 3 h w`."""
+def _torchvision(
+    kind: str, splits: dict[SplitName, dict[str, Any]], folder: Path, below: str = ""
+) -> tuple[list[str], Parts]:
+    """A data set of torchvision; `splits` are its arguments."""
+    folder = (folder / below).absolute()
     parts: Parts = {}
-    classes = [str(digit) for digit in range(10)]
-    for split in _TRAIN_TEST:
-        data = _download(name, folder / below, split=split)
-        classes = list(getattr(data, "classes", classes))  # SVHN has no names
-        pixels = data.data.transpose(0, 2, 3, 1)
-        parts[split] = _numbered(f"{name.lower()}/{split}", pixels, data.labels)
-    return classes, parts
+    classes: Any = ()
+    for split, options in splits.items():
+        data = _download(kind, folder, **options)
+        parts[split] = _images(data, f"{kind.lower()}/{split}", folder)
+        classes = classes or getattr(data, "classes", range(10))  # SVHN has no names
+    names = [name[0] if isinstance(name, tuple) else str(name) for name in classes]  # synonyms
+    # ImageNet has two cranes: they become "crane (1)" and "crane (2)".
+    names = [
+        f"{name} ({names[: at + 1].count(name)})" if names.count(name) > 1 else name
+        for at, name in enumerate(names)
+    ]
+    return names, parts if "test" in parts else _hold_out_test(parts["train"], names)
 
 
-def _listed(name: str, folder: Path, splits: dict[SplitName, str]) -> tuple[list[str], Parts]:
-    """Data sets whose files torchvision lists in private attributes."""
-    parts: Parts = {}
-    classes: list[str] = []
-    for ours, theirs in splits.items():
-        data = _download(name, folder, split=theirs)
-        paths = data._images if name == "OxfordIIITPet" else data._image_files
-        if ours == "train":
-            classes = list(data.classes)
-        parts[ours] = _files(paths, data._labels, folder)
-    return classes, parts
+def _images(data: Any, name: str, folder: Path) -> ImageSet:
+    """Pixels or files, some of which torchvision lists in private attributes."""
+    labels = [getattr(data, each, None) for each in ("targets", "labels", "_labels")]
+    labels = next(found for found in labels if found is not None)
+    if hasattr(data, "data"):
+        planes = data.data.shape[1] == 3  # `n 3 h w`
+        return _numbered(name, data.data.transpose(0, 2, 3, 1) if planes else data.data, labels)
+    files = getattr(data, "_images", None) or getattr(data, "_image_files", None)
+    files = files or [path for path, _ in data.samples]
+    names = [Path(path).absolute().relative_to(folder).as_posix() for path in files]
+    return ImageSet(PathList(names, str(folder)), np.asarray(labels, np.int64), PathList(names))
 
 
-def _eurosat(folder: Path) -> tuple[list[str], Parts]:
-    data = _download("EuroSAT", folder)
-    paths, labels = zip(*data.samples, strict=True)
-    classes = list(data.classes)
-    return classes, _hold_out_test(_files(list(paths), labels, folder), classes)
+def _named(**splits: str) -> dict[Any, dict[str, Any]]:
+    """torchvision's names of our splits as its arguments."""
+    return {ours: {"split": theirs} for ours, theirs in splits.items()}
 
 
-def _imagenet(folder: Path) -> tuple[list[str], Parts]:
-    folder = folder / "imagenet"
-    parts: Parts = {}
-    classes: list[str] = []
-    # The labels of the official test set are secret: papers report the official val.
-    splits: dict[SplitName, str] = {"train": "train", "test": "val"}
-    for ours, theirs in splits.items():
-        data = _download("ImageNet", folder, split=theirs)
-        names = [synonyms[0] for synonyms in data.classes]
-        # There are two cranes: they become "crane (1)" and "crane (2)".
-        classes = [
-            f"{name} ({names[: at + 1].count(name)})" if names.count(name) > 1 else name
-            for at, name in enumerate(names)
-        ]
-        paths, labels = zip(*data.samples, strict=True)
-        parts[ours] = _files(list(paths), labels, folder)
-    return classes, parts
-
-
-_TRAIN_TEST: dict[SplitName, str] = {"train": "train", "test": "test"}
-_TRAIN_VAL_TEST: dict[SplitName, str] = {"train": "train", "val": "val", "test": "test"}
-_TRAINVAL_TEST: dict[SplitName, str] = {"train": "trainval", "test": "test"}
+_TRAIN_TEST = _named(train="train", test="test")
+_TRAIN_VAL_TEST = _named(train="train", val="val", test="test")
+_BOOLEAN: dict[SplitName, dict[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
 
 PAPER_GRID = (0.001, 0.003, 0.01, 0.03)
 _CIFAR = Protocol(10_000, PAPER_GRID, 0.02)
@@ -240,58 +210,58 @@ CATALOG: dict[str, Dataset] = {
         num_classes=10,
         mean_std=((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
         paper=Paper(_CIFAR, "cifar10"),
-        load=partial(_cifar, "CIFAR10"),
+        load=partial(_torchvision, "CIFAR10", _BOOLEAN),
     ),
     "cifar100": Dataset(
         title="CIFAR-100",
         images={"train": 50_000, "test": 10_000},
         num_classes=100,
         paper=Paper(_CIFAR, "cifar100"),
-        load=partial(_cifar, "CIFAR100"),
+        load=partial(_torchvision, "CIFAR100", _BOOLEAN),
     ),
     "svhn": Dataset(
         title="SVHN",
         images={"train": 73_257, "test": 26_032},
         num_classes=10,
-        load=partial(_columns_first, "SVHN", below="svhn"),
+        load=partial(_torchvision, "SVHN", _TRAIN_TEST, below="svhn"),
     ),
     "stl10": Dataset(
         title="STL-10",
         images={"train": 5_000, "test": 8_000},
         num_classes=10,
-        load=partial(_columns_first, "STL10"),
+        load=partial(_torchvision, "STL10", _TRAIN_TEST),
     ),
     "eurosat": Dataset(
         title="EuroSAT",
         images={"train": 21_600, "test": 5_400},
         num_classes=10,
-        load=_eurosat,
+        load=partial(_torchvision, "EuroSAT", {"train": {}}),
     ),
     "oxford_iiit_pet": Dataset(
         title="Oxford-IIIT Pet",
         images={"train": 3_680, "test": 3_669},
         num_classes=37,
         paper=Paper(_SMALL, "pets"),
-        load=partial(_listed, "OxfordIIITPet", splits=_TRAINVAL_TEST),
+        load=partial(_torchvision, "OxfordIIITPet", _named(train="trainval", test="test")),
     ),
     "flowers102": Dataset(
         title="Oxford 102 Flower",
         images={"train": 1_020, "val": 1_020, "test": 6_149},
         num_classes=102,
         paper=Paper(_SMALL, "flowers"),
-        load=partial(_listed, "Flowers102", splits=_TRAIN_VAL_TEST),
+        load=partial(_torchvision, "Flowers102", _TRAIN_VAL_TEST),
     ),
     "food101": Dataset(
         title="Food-101",
         images={"train": 75_750, "test": 25_250},
         num_classes=101,
-        load=partial(_listed, "Food101", splits=_TRAIN_TEST),
+        load=partial(_torchvision, "Food101", _TRAIN_TEST),
     ),
     "dtd": Dataset(  # the first of its ten official partitions
         title="Describable Textures",
         images={"train": 1_880, "val": 1_880, "test": 1_880},
         num_classes=47,
-        load=partial(_listed, "DTD", splits=_TRAIN_VAL_TEST),
+        load=partial(_torchvision, "DTD", _TRAIN_VAL_TEST),
     ),
     "imagenet": Dataset(
         title="ImageNet-1k",
@@ -299,6 +269,7 @@ CATALOG: dict[str, Dataset] = {
         num_classes=1_000,
         mean_std=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         paper=Paper(Protocol(20_000, (0.003, 0.01, 0.03, 0.06), 0.01), "imagenet"),
-        load=_imagenet,
+        # The labels of the official test set are secret: papers report the official val.
+        load=partial(_torchvision, "ImageNet", _named(train="train", test="val"), below="imagenet"),
     ),
 }

@@ -8,34 +8,35 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b, file_digest
+from functools import partial
+from hashlib import blake2b
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from PIL import Image
-from PIL.ExifTags import Base
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import ConcatDataset, Dataset
 
 from vit.console import Meter
-from vit.data.decode import ImageError, printable_path
+from vit.data.addresses import names_shards
+from vit.data.decode import ImageError, reading_problem, turned
 from vit.data.find import check_source, find_splits
 from vit.data.hashes import SIDE
-from vit.data.loaders import MAX_WORKERS, start_worker
+from vit.data.loaders import range_loader
 from vit.data.manifest import SEPARATOR
-from vit.data.options import Columns, Splitting
+from vit.data.options import Reading, Splitting
 from vit.data.photo import Photo
 from vit.data.scan import entries
-from vit.data.sources import PathList, SplitName, same_spelling
-from vit.hardware import available_cores
+from vit.data.sources import SPLITS, PathList, same_spelling
 from vit.writing import atomic
 
 KINDS = {
     "unreadable": ("cannot be opened", "replace; --fix leaves them out"),
     "truncated": ("cut short", "copy again; --fix leaves them out"),
     "leak": ("the same picture in two splits", "--fix keeps that of test, or of val"),
-    "conflict": ("copies with different labels", "look which label is right"),
+    "conflict": ("copies with different labels", "look which is right; --fix keeps one"),
     "doubt": ("label in doubt", "look; --relabel P changes the surest"),
     "identical": ("the same file twice", "--fix keeps one"),
     "copy": ("the same picture twice", "--fix keeps the larger one"),
@@ -49,7 +50,6 @@ KINDS = {
     "names": ("class names of one spelling", "rename, if they are one class"),
 }
 """Kind of finding -> what it is, and what to do; the worst first."""
-SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 SHORT_SIDE = 256
 """Pixels of the shorter side at which blur is measured; fewer in a smaller picture."""
 SHARP = 30.0
@@ -94,27 +94,30 @@ class Finding:
 class Pictures:
     """All images of a source, of which `read` opens every one.
 
-    Attributes: `classes`; `paths`, `names`, `labels`, `split` (index into SPLITS) and `facts`
-    (FACTS) of the n images.
+    Attributes: `classes`; and of the n images `items` (paths, or bytes of shards), `names`,
+    `labels`, `split` (index into SPLITS) and `facts` (FACTS).
     """
 
-    def __init__(self, root: str) -> None:
-        """Raises UserError where `vit fit` would; but pictures beside each other need no class."""
+    def __init__(self, root: str, *, tree: bool = False) -> None:
+        """Raises UserError where `vit fit` would; but pictures beside each other need no class.
+
+        `tree`: as `vit fit --data.labels tree`, names of classes are paths.
+        """
         check_source(None, root)
         place, whole = Path(root).expanduser(), Splitting(val_fraction=0.0, test_fraction=0.0)
-        labelled = place.is_file() or any(entry.is_dir() for entry in entries(str(place)))
-        self.splits = find_splits(
-            None, root, data_dir=None, cut=whole, labelled=labelled, columns=Columns()
-        )
+        beside = place.is_dir() and not names_shards(root)
+        labelled = not beside or any(entry.is_dir() for entry in entries(str(place)))
+        self.splits = find_splits(None, root, Reading(cut=whole, labelled=labelled, tree=tree))
         self.classes, self.multilabel = self.splits.classes, self.splits.multilabel
-        given = [self.splits.get(name) for name in SPLITS]
-        sets = [images for images in given if images is not None]
-        files = [images.items for images in sets if isinstance(images.items, PathList)]
-        self.paths = PathList(chain.from_iterable(f.encoded() for f in files), files[0].root)
+        given = self.splits.present()
+        sets = given.values()
+        self.items: ConcatDataset[Any] = ConcatDataset(
+            [cast(Dataset[Any], images.items) for images in sets]
+        )
         self.names = PathList(chain.from_iterable(images.names.encoded() for images in sets))
         self.labels = np.concatenate([images.labels for images in sets])
-        self.split = np.repeat(np.arange(len(SPLITS)), [len(images or ()) for images in given])
-        self.facts = np.zeros(len(self.paths), FACTS)
+        self.split = np.repeat([SPLITS.index(name) for name in given], [*map(len, sets)])
+        self.facts = np.zeros(len(self.items), FACTS)
 
     def label(self, image: int) -> str:
         """Its class, or its classes as in a manifest."""
@@ -126,19 +129,9 @@ class Pictures:
 
     def read(self, num_workers: int | None = None) -> None:
         """Fills in `facts`, in worker processes, by default one per core."""
-        total, done = len(self.facts), 0
-        if num_workers is None:
-            num_workers = min(available_cores(), MAX_WORKERS, -(-total // _BATCH))
-        loader = DataLoader(
-            _Files(self.paths),
-            batch_size=None,
-            sampler=(range(i, min(i + _BATCH, total)) for i in range(0, total, _BATCH)),
-            num_workers=num_workers,
-            collate_fn=np.asarray,
-            worker_init_fn=start_worker,
-        )
-        with Meter("checking", total, "img") as meter:
-            for facts in loader:
+        done, read = 0, partial(_facts_of, self.items)
+        with Meter("checking", len(self.facts), "img") as meter:
+            for facts in range_loader(read, len(self.facts), _BATCH, num_workers=num_workers):
                 self.facts[done : done + len(facts)] = facts
                 done += len(facts)
                 meter.advance(len(facts))
@@ -152,44 +145,38 @@ class Pictures:
         """The picture, its shorter side of at most `side` pixels; None if it cannot be opened."""
         if self.facts["problem"][image] is not None:
             return None
-        photo = Photo(self.paths[image])
+        photo = Photo(self.items[image])
         side = min(photo.height, photo.width, side)
         small = photo.cover((side, side), "bilinear")
         small.thumbnail((2 * side, 2 * side))
         return small
 
 
-@dataclass
-class _Files(Dataset[np.ndarray]):
-    """The facts about the files at a range of positions."""
-
-    paths: PathList
-
-    def __getitem__(self, positions: range) -> np.ndarray:
-        facts: Any = np.zeros(len(positions), FACTS)
-        for fact, position in zip(facts, positions, strict=True):
-            path = self.paths[position]
-            try:
-                _read(path, fact)
-                fact["problem"] = None
-            except ImageError as error:
-                fact["problem"] = str(error).removeprefix(f"{printable_path(path)}: ")
-            except MemoryError:
-                fact["problem"] = "not enough memory to open it"
-        return facts
+def _facts_of(items: ConcatDataset[Any], positions: range) -> np.ndarray:
+    facts: Any = np.zeros(len(positions), FACTS)
+    for fact, position in zip(facts, positions, strict=True):
+        item = ""  # a file in a shard may be damaged
+        try:
+            item = items[position]
+            _read(item, fact)
+            fact["problem"] = None
+        except (ImageError, MemoryError) as error:
+            fact["problem"] = reading_problem(item, error)
+    return facts
 
 
-def _read(path: str, fact: Any) -> None:
+def _read(item: str | bytes, fact: Any) -> None:
     """Sets the fields of a file; raises ImageError if it cannot be opened."""
-    photo = Photo(path)
+    photo = Photo(item)
     side = min(photo.height, photo.width, SHORT_SIDE)
     gray = photo.cover((side, side), "bilinear").convert("L")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # size, damaged EXIF fields: `Photo` has judged them
-        with Image.open(path) as image, open(path, "rb") as file:
+        content = item if isinstance(item, bytes) else Path(item).read_bytes()
+        with Image.open(BytesIO(content)) as image:
             fact["format"] = image.format
-            fact["rotated"] = image.getexif().get(Base.Orientation, 1) in range(2, 9)
-            fact["digest"] = file_digest(file, lambda: blake2b(digest_size=16)).digest()
+            fact["rotated"] = turned(image) is not None
+        fact["digest"] = blake2b(content, digest_size=16).digest()
     small = fact["small"] = np.asarray(gray.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
     fact["height"], fact["width"] = photo.height, photo.width
     fact["blank"] = small.max() < BRIGHT or small.std() < PLAIN
@@ -207,7 +194,7 @@ def file_findings(pictures: Pictures) -> Iterator[Finding]:
             yield Finding(kind=kind, subject=names.name(image), image=image, detail=problem)
     sides = np.stack([facts["height"], facts["width"]], 1)
     formats = Image.registered_extensions()
-    named = [formats.get(os.path.splitext(path)[1].lower(), "") for path in pictures.paths]
+    named = [formats.get(os.path.splitext(name)[1].lower(), "") for name in names]
     found = np.char.replace(np.char.replace(facts["format"], "MPO", "JPEG"), "DIB", "BMP")
     rules = {
         "blank": facts["blank"],
@@ -250,15 +237,19 @@ def write_fixed(
     drop = ("unreadable", "truncated", "leak", "identical", "copy")
     dropped = {found.image for found in findings if found.kind in drop}
     doubts = {found.image: found for found in findings if found.kind == "doubt"}
+    conflicts = {(f.other, f.image) for f in findings if f.kind == "conflict"}
+    others = {kept: pictures.label(image) for kept, image in conflicts if image is not None}
     changed, rows = 0, []
-    for image, path in enumerate(pictures.paths):
+    for image in range(len(pictures.items)):
         if image in dropped:
             continue
+        path = pictures.items[image]
         label, doubt = pictures.label(image), doubts.get(image)
         if doubt and relabel is not None and (doubt.certainty or 0) >= relabel:
             label, changed = doubt.suggested, changed + 1
         place = os.path.relpath(path, file.parent)
-        rows.append([place, label, SPLITS[pictures.split[image]], doubt.suggested if doubt else ""])
+        suggested = doubt.suggested if doubt else others.get(image, "")
+        rows.append([place, label, SPLITS[pictures.split[image]], suggested])
     _write_csv(file, ["path", "label", "split", "suggested"], rows)
     return len(dropped), changed
 

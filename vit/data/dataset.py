@@ -5,6 +5,7 @@ Shapes: b batch, c channels, h w pixels, k classes.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from vit.console import say
-from vit.data.decode import ImageError, WorkerError, open_image
+from vit.data.decode import ImageError, open_image
 from vit.data.memory import Decoded
 from vit.data.sources import ImageSet
 from vit.data.transforms import sample_bits
@@ -27,10 +28,7 @@ _MAX_NEIGHBOURS = 100
 """Images in a row that may be unreadable if they are skipped."""
 
 
-class UnreadableImage(WorkerError, ImageError):
-    """An image that could not be opened."""
-
-
+@dataclass(eq=False)
 class ImageDataset(Dataset[Sample | None]):
     """The transformed images of a set.
 
@@ -38,7 +36,7 @@ class ImageDataset(Dataset[Sample | None]):
         transform: RGB image -> uint8 `c h w`. In training it also gets the `sample_bits` of the
             key, from which it draws.
         seed: Of the training transforms.
-        on_error: For an unreadable image, "error" raises UnreadableImage. "skip" names it once on
+        on_error: For an unreadable image, "error" raises ImageError. "skip" names it once on
             stderr and counts it; the sample is None at evaluation, and the next image of the set
             in training.
         opener: Opens images for training, such as `vit.data.photo.Photo`.
@@ -47,30 +45,21 @@ class ImageDataset(Dataset[Sample | None]):
         reader: Opens images for evaluation and for people.
     """
 
-    def __init__(
-        self,
-        images: ImageSet,
-        transform: Callable[..., Tensor],
-        *,
-        seed: int = 0,
-        on_error: Literal["error", "skip"] = "error",
-        opener: Callable[[Any], Any] = open_image,
-        decoded: Decoded | None = None,
-        in_batches: bool = False,
-        reader: Callable[[Any], Any] = open_image,
-    ) -> None:
-        self.images = images
-        self.transform = transform
-        self.seed = seed
-        self.on_error = on_error
-        self.opener = opener
-        self.decoded = decoded
-        self.in_batches = in_batches
-        self.reader = reader
+    images: ImageSet
+    transform: Callable[..., Tensor]
+    _: KW_ONLY
+    seed: int = 0
+    on_error: Literal["error", "skip"] = "error"
+    opener: Callable[[Any], Any] = open_image
+    decoded: Decoded | None = None
+    in_batches: bool = False
+    reader: Callable[[Any], Any] = open_image
+
+    def __post_init__(self) -> None:
         # Shared with the workers: each file is named once, and counted in this process.
         self._skipped = None
-        if on_error == "skip":
-            self._skipped = torch.zeros(len(images), dtype=torch.bool).share_memory_()
+        if self.on_error == "skip":
+            self._skipped = torch.zeros(len(self.images), dtype=torch.bool).share_memory_()
 
     def __len__(self) -> int:
         return len(self.images)
@@ -86,14 +75,14 @@ class ImageDataset(Dataset[Sample | None]):
                 return self._pixels(candidate, key), self._label(candidate), candidate
             except ImageError as error:
                 if self._skipped is None:
-                    raise UnreadableImage(str(error)) from error
+                    raise
                 if not self._skipped[candidate]:
                     self._skipped[candidate] = True
                     say(f"skipped: {error}", everywhere=True)
         if isinstance(key, int):
             return None
         name = self.images.names[index]
-        raise UnreadableImage(f"{name} and the {neighbours} images after it cannot be read")
+        raise ImageError(f"{name} and the {neighbours} images after it cannot be read")
 
     def __getitems__(self, keys: Sequence[Key]) -> Sequence[Sample | None] | Batch:
         """The samples of a batch for `collate`, or the batch itself, for DataLoader."""

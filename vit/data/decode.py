@@ -44,6 +44,8 @@ _TRANSPOSE = {
 }
 """EXIF orientation -> the operation that undoes it; 1 and unknown values need none."""
 
+JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+"""First bytes of files."""
 _REPLACE = "replace or delete it"
 _IMPOSTORS = (
     (b"\x00\x05\x16\x07", "macOS metadata (AppleDouble), not an image; delete it"),
@@ -64,15 +66,18 @@ class ImageError(UserError):
     """An image that cannot be used."""
 
 
-class WorkerError(UserError):
-    """A mistake that is found in a worker process.
+class NamedBytes(bytes):
+    """The bytes of a file, with its `name` for messages."""
 
-    DataLoader rebuilds a worker's exception from its whole traceback; the last line is the message.
-    """
+    name: str
 
-    def __init__(self, message: str) -> None:
-        last = message.strip().splitlines()[-1]
-        super().__init__(last.removeprefix(f"{type(self).__module__}.{type(self).__name__}: "))
+    def __new__(cls, content: bytes, name: str) -> "NamedBytes":
+        named = super().__new__(cls, content)
+        named.name = name
+        return named
+
+    def __reduce__(self) -> tuple[type, tuple[bytes, str]]:  # for workers that are spawned
+        return NamedBytes, (bytes(self), self.name)
 
 
 def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Image.Image:
@@ -83,18 +88,12 @@ def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Im
 
     Raises:
         ImageError: The file cannot be read or decoded, has more than `MAX_PIXELS`, or pixels
-            without an agreed range.
+            without an agreed range. Of a PIL image that is damaged, Pillow's own.
     """
     if isinstance(source, str | os.PathLike | bytes):
         return read(source, decode)
     if isinstance(source, Image.Image):
-        name = name_of(source)
-        try:
-            return _upright_rgb(source, name)
-        except (UserError, MemoryError):
-            raise
-        except Exception as error:
-            raise ImageError(f"{name}: {_diagnosis(error, b'?')}") from error
+        return _upright_rgb(source, name_of(source))
     return _from_array(source)
 
 
@@ -118,7 +117,7 @@ def read(
     Raises ImageError for all errors of the decoder but MemoryError.
     """
     if isinstance(source, bytes):
-        name = f"image of {len(source):,} bytes"
+        name = printable_path(getattr(source, "name", f"image of {len(source):,} bytes"))
     else:
         name = printable_path(os.fspath(source))
     head = b""
@@ -139,9 +138,9 @@ def decode(stream: Stream, head: bytes, name: str) -> Image.Image:
     if b"Exif" not in head:
         # Opened directly: `Image.open` would warn about 90 megapixels, and to silence it for every
         # image costs 15 us and makes Python repeat the warnings of other libraries.
-        if head.startswith(b"\xff\xd8\xff"):
+        if head.startswith(JPEG):
             return _upright_rgb(JpegImageFile(stream), name)
-        if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        if head.startswith(PNG):
             return _upright_rgb(PngImageFile(stream), name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # damaged EXIF fields, size
@@ -157,11 +156,16 @@ def check_size(height: int, width: int, name: str) -> None:
         raise ImageError(f"{name}: the image has no pixels; {_REPLACE}")
 
 
+def turned(image: Image.Image) -> Image.Transpose | None:
+    """What makes an image upright that its EXIF tag turns."""
+    return _TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))
+
+
 def upright(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
     """The image, loaded, converted and turned by its EXIF tag."""
     image.load()
     # After loading, because Pillow turns TIFF files by itself and then drops the tag.
-    turn = _TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))
+    turn = turned(image)
     image = convert(image)
     if turn is None:
         return image
@@ -236,6 +240,13 @@ def _diagnosis(error: Exception, head: bytes) -> str:
         return f"not an image of a known format, or its beginning is damaged; {_REPLACE}"
     reason = " ".join(str(error).split()) or type(error).__name__
     return f"cannot be decoded ({reason}); {_REPLACE}"
+
+
+def reading_problem(source: str | NamedBytes, error: ImageError | MemoryError) -> str:
+    """What an error of opening a file says of it, without its name."""
+    if isinstance(error, MemoryError):
+        return "not enough memory to open it"
+    return str(error).removeprefix(f"{printable_path(getattr(source, 'name', source))}: ")
 
 
 def name_of(image: Image.Image) -> str:

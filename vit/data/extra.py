@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.data.decode import WorkerError
 from vit.errors import UserError
 from vit.preprocessing import Size, to_tensor
 
@@ -25,12 +24,8 @@ TRIALS = 10
 generator of its own passes as many by chance once in a thousand times."""
 
 
-class WrongResult(WorkerError):
-    """A change returned something else than an image of the size that it got."""
-
-
 def changed(extra: Change, image: Image.Image, seed: int) -> Tensor:
-    """uint8 `c h w` that `extra` makes of an RGB image. Raises WrongResult.
+    """uint8 `c h w` that `extra` makes of an RGB image; UserError if it is of another size.
 
     Its draws from the global generators of torch (on the CPU), NumPy and Python follow from `seed`
     (64 bits).
@@ -49,7 +44,7 @@ def changed(extra: Change, image: Image.Image, seed: int) -> Tensor:
         if kind == "uint8" and tuple(result.shape) == shape:
             # A copy, which erasing may change.
             return torch.from_numpy(np.array(np.asarray(result), order="C"))
-    raise WrongResult(
+    raise UserError(
         f"data.augment.extra returned {form}; it must return an RGB PIL image of "
         f"{image.width} x {image.height} pixels, or uint8 of 3 x {image.height} x {image.width}"
     )

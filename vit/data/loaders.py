@@ -94,6 +94,32 @@ def make_loader(
     )
 
 
+def range_loader(
+    read: Callable[[range], Any],
+    total: int,
+    size: int,
+    *,
+    start: int = 0,
+    num_workers: int | None = None,
+) -> DataLoader[Any]:
+    """What `read` makes of `size` positions at a time, in order, from `start` up to `total`.
+
+    `num_workers` processes read, by default one per core; none for one batch, which waits for
+    nothing. The state of torch's generator stays as it is.
+    """
+    ranges: Any = [range(i, min(i + size, total)) for i in range(start, total, size)]
+    if num_workers is None:
+        num_workers = min(available_cores(), MAX_WORKERS, len(ranges)) if len(ranges) > 1 else 0
+    return DataLoader(
+        ranges,
+        batch_size=None,
+        num_workers=num_workers,
+        collate_fn=read,  # pyright: ignore[reportArgumentType]
+        worker_init_fn=start_worker,
+        generator=torch.Generator(),
+    )
+
+
 def start_worker(worker: int) -> None:
     """Sets the signal handlers of a worker process.
 

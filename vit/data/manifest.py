@@ -12,13 +12,14 @@ a/1.jpg,pet/cat         a/1.jpg,cat,pet
 import os
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from vit.data.options import Columns, Splitting
+from vit.data.options import ModelClasses, Reading
 from vit.data.sources import (
-    EVALUATION_ORDER,
     SPLIT_NAMES,
+    SPLITS,
     ImageSet,
     PathList,
     SplitName,
@@ -34,79 +35,50 @@ from vit.data.table import Cell, Table
 from vit.errors import UserError, did_you_mean, shorten, some_of
 from vit.label_tree import node_path
 
-_COLUMNS = Columns()
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 SEPARATOR = "|"
 """Stands between the labels of one image, unless label_separator is given."""
 _FLAGS = {"": False, "0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """Cells of a column that is a class, in lower case."""
-_ORDER: tuple[SplitName, ...] = ("train", "val", "test")
 
 
-def load_manifest(
-    path: str | os.PathLike[str],
-    cut: Splitting,
-    *,
-    labelled: bool = True,
-    separator: str | None = None,
-    columns: Columns = _COLUMNS,
-    tree: bool = False,
-) -> Splits:
+def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
     """The splits that a manifest lists; relative paths are relative to the manifest's folder.
 
     An image has several labels if its cell holds `a|b` or a Parquet list, if the label column is
-    repeated, or if it has a 1 in several columns of classes. `separator` takes the place of `|`,
+    repeated, or if it has a 1 in several columns of classes. A separator takes the place of `|`,
     and says that images have several labels. The labels of the whole set are then rows of zeros
     and ones, and an empty cell is an image without any. The classes are those of train, in natural
-    order; splits are cut as in `load_folder`. Without `labelled` the labels are not read. In a
-    `tree` labels are paths, below the name or path in a column `parent`, if there is one.
+    order; splits are cut as in `load_folder`. In a tree labels are paths, below the name or path
+    in a column `parent`, if there is one.
 
     Raises:
         UserError: The file cannot be read, a column is missing, a row is incomplete or doubled, a
             file does not exist, a split is unknown, val or test has a label that train lacks, a
             column of a class has no 1 in train, no label has the separator, or a parent is a label.
     """
-    listing = Listing(Table(path), labelled, separator, columns, tree=tree)
+    listing, model = Listing(Table(path), reading), reading.model
+    if model is not None:
+        several = bool(model.names) and (model.multilabel or listing.multilabel)
+        model = replace(model, multilabel=several)
+        return all_as_test(listing.images(max(listing.present, key=SPLITS.index), model), model)
     if "train" not in listing.present:
         raise UserError(f"{listing.path} has no rows of split train")
-    if labelled and separator is not None and not listing.separated:
+    if reading.labelled and reading.separator is not None and not listing.separated:
         raise UserError(
-            f"data.label_separator={separator!r} occurs in none of the labels of {listing.path}; "
-            "leave it out, or give what separates them"
+            f"data.label_separator={reading.separator!r} occurs in none of the labels of "
+            f"{listing.path}; leave it out, or give what separates them"
         )
-    classes = listing.classes() if labelled else []
+    classes = listing.classes() if reading.labelled else []
     notes = listing.notes + look_alikes(classes, listing.path)
-    if separator is None and not tree:
+    if reading.separator is None and not reading.tree:
         notes += _joined_labels(classes, listing.path)
-    return complete(
-        classes,
-        {name: listing.images(name, classes) for name in listing.present},
-        listing.names.select(listing.rows_of("train")),
-        cut,
-        where=listing.path,
-        notes=notes,
-        tree=tree,
-    )
-
-
-def load_held_out_manifest(
-    path: str | os.PathLike[str],
-    classes: list[str],
-    *,
-    separator: str | None = None,
-    multilabel: bool = False,
-    columns: Columns = _COLUMNS,
-    tree: bool = False,
-) -> Splits:
-    """Images for a model that exists: all are test, labelled by the model's `classes`, if any.
-
-    Takes the rows of test, or else of val, or else all. `multilabel`: the model is one for several
-    labels per image; no row needs to have several.
-    """
-    listing = Listing(Table(path), bool(classes), separator, columns, tree=tree)
-    listing.multilabel = bool(classes) and (multilabel or listing.multilabel)
-    name = min(listing.present, key=EVALUATION_ORDER.index)
-    return all_as_test(listing.images(name, classes), classes, [])
+    model = ModelClasses(names=classes, multilabel=listing.multilabel)
+    sets: dict[SplitName, ImageSet] = {
+        name: listing.images(name, model) for name in listing.present
+    }
+    keys = listing.names.select(listing.rows_of("train"))
+    return complete(classes, sets, keys, reading, where=listing.path, notes=notes)
 
 
 def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
@@ -130,36 +102,27 @@ class Listing:
     Attributes:
         names: n paths as they stand in the rows.
         numbers: int64 n, what messages call each row.
-        splits: int8 n, index into `_ORDER`.
+        splits: int8 n, index into `SPLITS`.
         cells: int32 n, index into `labels`: equal label cells share one entry.
         labels: The labels of each distinct label cell, each label once.
         columns: Names of the columns that are classes, if there is no column of labels.
-        present: The splits, in the order in which they first occur.
+        present: The splits that have rows.
     """
 
-    def __init__(
-        self,
-        table: Table,
-        labelled: bool,
-        separator: str | None,
-        names: Columns,
-        *,
-        tree: bool = False,
-    ) -> None:
+    def __init__(self, table: Table, reading: Reading) -> None:
         self.table, self.path, self.folder = table, table.path, table.folder
-        self.separator = SEPARATOR if separator is None else separator
+        self.reading, self.separator = reading, reading.separator or SEPARATOR
         self.separated = False
         """A label cell has the separator."""
         self.notes: list[str] = []
         self.columns: list[str] = []
         self.labels: list[tuple[str, ...]] = []
-        self.roles, self.tree = names, tree
         self._parents: dict[str, str] = {}  # of each label in a tree
-        header = names.roles(self.table.header)
+        labelled, header = reading.has_classes, reading.columns.roles(self.table.header)
         label_at = [at for at, name in enumerate(header) if name == "label"] if labelled else []
         if labelled and "path" in header and not label_at:
             label_at = self._class_columns(header)
-        self._parent_at = [header.index("parent")] if tree and "parent" in header else []
+        self._parent_at = [header.index("parent")] if reading.tree and "parent" in header else []
         arrays = array("q"), array("b"), array("i")
         self.names = PathList(self._read(header, [*label_at, *self._parent_at], *arrays))
         if not len(self.names):
@@ -170,9 +133,8 @@ class Listing:
         if self.columns:
             self.multilabel |= not all(self.labels)
         else:
-            self.multilabel |= len(label_at) > 1 or (labelled and separator is not None)
-        kinds, first = np.unique(self.splits, return_index=True)
-        self.present: list[SplitName] = [_ORDER[kind] for kind in kinds[np.argsort(first)]]
+            self.multilabel |= len(label_at) > 1 or (labelled and reading.separator is not None)
+        self.present: list[SplitName] = [SPLITS[kind] for kind in np.unique(self.splits)]
 
     def _class_columns(self, header: list[str]) -> list[int]:
         """The places of the columns of zeros and ones; sets `columns`."""
@@ -195,7 +157,7 @@ class Listing:
         return places
 
     def _lacks(self, role: str, hint: str = "") -> UserError:
-        header, column = self.table.header, getattr(self.roles, role)
+        header, column = self.table.header, getattr(self.reading.columns, role)
         names = some_of(map(shorten, header), 20) or "no columns"
         near = did_you_mean(column, header) or hint
         return UserError(
@@ -230,7 +192,7 @@ class Listing:
                 self.labels.append(self._labels(key))
             files.add(file)
             numbers.append(number)
-            splits.append(_ORDER.index(SPLIT_NAMES[split]))
+            splits.append(SPLITS.index(SPLIT_NAMES[split]))
             cells.append(numbers_of[key])
             yield name
 
@@ -247,7 +209,7 @@ class Listing:
                 self.separated |= self.separator in cell
                 cell = cell.split(self.separator)
             labels += [part for part in map(str.strip, cell) if part]
-        if self.tree:
+        if self.reading.tree:
             labels = [self._below(parent, label) for label in labels]
         return tuple(dict.fromkeys(labels))
 
@@ -275,7 +237,7 @@ class Listing:
 
     def rows_of(self, split: SplitName) -> np.ndarray:
         """Places of the rows of a split, ascending."""
-        return np.flatnonzero(self.splits == _ORDER.index(split))
+        return np.flatnonzero(self.splits == SPLITS.index(split))
 
     def classes(self) -> list[str]:
         """The classes of train; UserError if they cannot be trained on."""
@@ -292,8 +254,8 @@ class Listing:
         check_classes(classes, self.path)
         return classes
 
-    def images(self, split: SplitName, classes: list[str]) -> ImageSet:
-        """The images of a split, and their labels if there are `classes`."""
+    def images(self, split: SplitName, model: ModelClasses) -> ImageSet:
+        """The images of a split, and their labels if `model` has classes."""
         rows = self.rows_of(split)
         paths = self.names.select(rows, root=self.folder)
         missing = missing_files(paths)
@@ -302,23 +264,24 @@ class Listing:
             more = f"; {len(missing) - 1:,} more are missing" if len(missing) > 1 else ""
             where = f"; relative paths start at {self.folder}"
             raise self._mistake(number, f"names {name!r}, which is no file{more}{where}")
-        labels = self.class_numbers(rows, classes)
+        labels = self.class_numbers(rows, model)
         return ImageSet(items=paths, labels=labels, names=paths.printable())
 
-    def class_numbers(self, rows: np.ndarray, classes: list[str]) -> np.ndarray:
+    def class_numbers(self, rows: np.ndarray, model: ModelClasses) -> np.ndarray:
         """Class numbers, or rows of zeros and ones; zeros without classes.
 
         UserError for a label that is no class.
         """
+        classes, several = model.names, model.multilabel
         if not classes:
             return np.zeros(len(rows), dtype=np.int64)
         index = {name: number for number, name in enumerate(classes)}
-        shape = (len(rows), len(classes)) if self.multilabel else (len(rows),)
-        labels = np.zeros(shape, dtype=np.float32 if self.multilabel else np.int64)
+        shape = (len(rows), len(classes)) if several else (len(rows),)
+        labels = np.zeros(shape, dtype=np.float32 if several else np.int64)
         for at, cell in enumerate(self.cells[rows].tolist()):
             names = self.labels[cell]
             try:
-                if self.multilabel:
+                if several:
                     labels[at, [index[name] for name in names]] = 1
                 else:
                     labels[at] = index[names[0]]

@@ -62,8 +62,14 @@ def in_memory(images: ImageSet, fits: Fits, *, cache: Cache, processes: int) -> 
     Raises:
         UserError: cache is ram, and they have several sizes or would take half of the free memory.
     """
-    if isinstance(images.items, np.ndarray):
-        return decoded_arrays(images.items) if fits(images.items.shape[1:3]) else None
+    if isinstance(pixels := images.items, np.ndarray):
+        if not fits(pixels.shape[1:3]):
+            return None
+        if pixels.ndim == 3:  # gray: three times the same memory
+            planes = np.broadcast_to(pixels[:, None], (len(pixels), 3, *pixels.shape[1:]))
+        else:
+            planes = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))  # rows lie together
+        return Decoded(planes, np.ones(len(pixels), dtype=bool))
     size = None if cache == "none" else _first_size(images)
     if size is None:
         return None
@@ -86,20 +92,11 @@ def in_memory(images: ImageSet, fits: Fits, *, cache: Cache, processes: int) -> 
     return decoded
 
 
-def decoded_arrays(pixels: np.ndarray) -> Decoded:
-    """uint8 `n h w 3` or `n h w` that are in memory already."""
-    if pixels.ndim == 3:  # gray: three times the same memory
-        planes = np.broadcast_to(pixels[:, None], (len(pixels), 3, *pixels.shape[1:]))
-    else:
-        planes = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))  # rows lie together
-    return Decoded(planes, np.ones(len(pixels), dtype=bool))
-
-
 def _first_size(images: ImageSet) -> Size | None:
     """Height and width of the first readable image."""
-    for path in images.items:
+    for index in range(len(images)):
         try:
-            photo = Photo(path)  # of a JPEG only the header is read
+            photo = Photo(images.items[index])  # of a JPEG only the header is read
         except ImageError:
             continue
         return photo.height, photo.width
@@ -110,9 +107,9 @@ def _decoded(images: ImageSet, size: Size) -> tuple[Decoded | None, int]:
     """The images; or None, and the index of the first that is of another size."""
     planes = np.zeros((len(images), 3, *size), np.uint8)
     readable = np.zeros(len(images), dtype=bool)
-    for index, path in enumerate(images.items):
+    for index in range(len(images)):
         try:
-            image = open_image(path)
+            image = open_image(images.items[index])
         except ImageError:
             continue  # named when it is asked for
         if (image.height, image.width) != size:

@@ -17,25 +17,27 @@ from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.extra import check_change
-from vit.data.find import ModelClasses, check_source, find_splits
+from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_dataset, make_loader
 from vit.data.memory import Decoded, Fits, in_memory
-from vit.data.options import Columns, InputFormat, Labels, Loading, Sampling, Splitting, both_sides
+from vit.data.options import (
+    Columns,
+    InputFormat,
+    Labels,
+    Loading,
+    ModelClasses,
+    Reading,
+    Sampling,
+    Splitting,
+)
 from vit.data.own import OwnImages
 from vit.data.raster import rgb
-from vit.data.sampler import TrainBatchSampler, balancing, evaluated
-from vit.data.sources import EVALUATION_ORDER, ImageSet, PathList, SplitName, Splits
+from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
+from vit.data.sources import ImageSet, SplitName, Splits
 from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
-from vit.preprocessing import Preprocess, check_choice
-
-_TRAIN_TRANSFORM = TrainTransform()
-_COLUMNS = Columns()
-_INPUTS = InputFormat()
-_SAMPLING = Sampling()
-_SPLITTING = Splitting()
-_LOADING = Loading()
+from vit.preprocessing import Preprocess, Size, check_choice
 
 
 class ImageData(LightningDataModule):
@@ -46,8 +48,9 @@ class ImageData(LightningDataModule):
 
     Args:
         dataset: A dataset by name, downloaded if need be: {datasets}.
-        root: A folder of class folders, with or without train/, val/ and test/ above them, or a CSV
-            or Parquet file with the columns path, label and, optionally, split. Wins over dataset.
+        root: A folder of class folders, with or without train/, val/ and test/ above them; a CSV or
+            Parquet file with the columns path, label and, optionally, split; or tar shards: a
+            folder of them, a quoted 'train-{000..127}.tar', or addresses. Wins over dataset.
         data_dir: Where downloads go. Default: ~/.cache/vit/data.
         channels: Channels of images that are not RGB, 1 (gray) to 16: PNG and TIFF of 8 or 16 bits,
             and .npy arrays, with the values of the file. Default: those of the pretrained weights,
@@ -66,6 +69,8 @@ class ImageData(LightningDataModule):
             labels such as animal/bird, below the name or path in a column `parent` if there is one.
         inputs: Cut of evaluation images, and normalisation.
         sampling: Balanced classes, repeated augmentation.
+        shuffle: blocks takes shards, row groups or runs of 64 files in a new order each epoch, and
+            mixes the images of a few at a time: for disks that turn, and for object stores.
         splits: Shares of train that become val and test, and the seed of a run's data.
         loading: Worker processes, images kept in memory, and unreadable images.
         own: Images of a Python program, instead of dataset and root; `ImageData.of` takes them.
@@ -81,25 +86,26 @@ class ImageData(LightningDataModule):
         image_size: int | tuple[int, int] | None = None,
         batch_size: BatchSize = None,
         global_batch: int | None = None,
-        augment: TrainTransform = _TRAIN_TRANSFORM,
+        augment: TrainTransform = TrainTransform(),
         label_separator: str | None = None,
-        columns: Columns = _COLUMNS,
+        columns: Columns = Columns(),
         labels: Labels = "plain",
-        inputs: InputFormat = _INPUTS,
-        sampling: Sampling = _SAMPLING,
-        splits: Splitting = _SPLITTING,
-        loading: Loading = _LOADING,
+        inputs: InputFormat = InputFormat(),
+        sampling: Sampling = Sampling(),
+        shuffle: Shuffle = "images",
+        splits: Splitting = Splitting(),
+        loading: Loading = Loading(),
         own: OwnImages | None = None,
     ) -> None:
         super().__init__()
         # A rank may get no image of a small val.
         self.allow_zero_length_dataloader_with_multiple_devices = True
-        self.dataset, self.root, self.data_dir = dataset, root, data_dir
-        self.channels = channels
+        self.dataset, self.root, self.data_dir, self.channels = dataset, root, data_dir, channels
         if channels is not None:
             loading.check_channels(channels)
             augment.check_channels()
-        self.image_size = both_sides(image_size)
+        sides = 224 if image_size is None else image_size
+        self.image_size: Size = (sides, sides) if isinstance(sides, int) else sides
         self.global_batch = global_batch
         self._own_batch = asked_sizes(batch_size, global_batch)
         self.batch_size: int = self._own_batch or global_batch or DEFAULT_BATCH
@@ -111,13 +117,13 @@ class ImageData(LightningDataModule):
         augment.check_size(self.image_size)
         if augment.extra is not None:
             check_change(augment.extra, self.image_size)
+        check_shuffle(shuffle, balanced=sampling.balanced)
         self.augment, self.sampling = augment, sampling
-        self.splitting, self.seed, self.loading = splits, splits.seed, loading
-        self.labelled = True
-        self.model_classes: ModelClasses | None = None
-        self.label_separator, self.columns = label_separator, columns
+        self.shuffle: Shuffle = shuffle
+        self.seed, self.loading = splits.seed, loading
         check_choice("labels", labels, get_args(Labels))
-        self.tree = labels == "tree"
+        self.labelled, self.tree, arrays = True, labels == "tree", channels is not None
+        self._reading = Reading(splits, columns, label_separator, tree=self.tree, arrays=arrays)
         # The split that the test and predict loops get.
         self.evaluation_split: SplitName = "test"
         self.consumed_samples = 0
@@ -152,9 +158,9 @@ class ImageData(LightningDataModule):
         """
         if self.sampling.balanced and not labelled:
             raise UserError("sampling.balanced needs labels, which this task does not read")
+        model = None if classes is None else ModelClasses(names=classes, multilabel=multilabel)
         self.labelled = labelled
-        if classes is not None:
-            self.model_classes = ModelClasses(names=classes, multilabel=multilabel)
+        self._reading = replace(self._reading, labelled=labelled, model=model)
         return self
 
     def setup(self, stage: str) -> None:
@@ -174,24 +180,9 @@ class ImageData(LightningDataModule):
     @cached_property
     def splits(self) -> Splits:
         """Classes and images, found at the first use."""
-        splits = find_splits(
-            self.dataset,
-            self.root,
-            own=self.own,
-            data_dir=self.data_dir,
-            cut=self.splitting,
-            labelled=self.labelled,
-            model=self.model_classes,
-            separator=self.label_separator,
-            columns=self.columns,
-            arrays=self.channels is not None,
-            tree=self.tree,
-        )
-        if self.sampling.balanced and splits.multilabel:
-            raise UserError(
-                "sampling.balanced needs one label per image; this set has several: use "
-                "model.loss.class_weights=balanced"
-            )
+        given = (self.dataset, self.root, self._reading)
+        splits = find_splits(*given, data_dir=self.data_dir, own=self.own)
+        self.sampling.check_labels(multilabel=splits.multilabel)
         return splits
 
     @property
@@ -263,8 +254,7 @@ class ImageData(LightningDataModule):
     @cached_property
     def digests(self) -> dict[str, str]:
         """A digest of the names and labels of each split, which tells other images."""
-        parts = [(name, self.splits.get(name)) for name in EVALUATION_ORDER]
-        return {name: images.digest(self.classes) for name, images in parts if images is not None}
+        return {name: images.digest(self.classes) for name, images in self.splits.present().items()}
 
     def summary(self) -> str:
         """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
@@ -288,9 +278,10 @@ class ImageData(LightningDataModule):
             rank=self._rank,
             world_size=self._world_size,
             repeats=self.sampling.repeats,
-            weights=balancing(self.splits.train.labels) if self.sampling.balanced else None,
             progress=self,
             accumulated=self._accumulated,
+            weights=balancing(self.splits.train.labels) if self.sampling.balanced else None,
+            blocks=self.splits.train.in_blocks() if self.shuffle == "blocks" else None,
         )
         dataset = self._image_dataset("train", training=True)
         return self._loader(dataset, persistent=True, batch_sampler=sampler)
@@ -315,14 +306,15 @@ class ImageData(LightningDataModule):
         `limit`: at most so many images of all processes together, drawn by the seed, or positions.
         """
         dataset = self._image_dataset(split, training=False)
-        sampler = evaluated(len(dataset), limit, self.seed)[self._rank :: self._world_size]
-        if not len(sampler):
-            # Lightning would skip the loop of a process without batches, and the others would wait
-            # for it in the metrics' sums.
-            return self._loader(dataset, persistent=persistent, batch_sampler=[[]])
-        return self._loader(
-            dataset, persistent=persistent, sampler=sampler, batch_size=self.batch_size
-        )
+        shown = evaluated(len(dataset), limit, self.seed)
+        mine, size = shown[self._rank :: self._world_size], self.batch_size
+        starts = range(0, max(-(-len(shown) // self._world_size), 1), size)  # of the first process
+        if len(mine) > starts[-1]:
+            return self._loader(dataset, persistent=persistent, sampler=mine, batch_size=size)
+        # As many batches as the others, the last one empty: Lightning would skip the loop of a
+        # process without any, and shards of a network are gathered batch by batch.
+        batches = [[*mine[start : start + size]] for start in starts]
+        return self._loader(dataset, persistent=persistent, batch_sampler=batches)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """uint8 `b c h w` -> normalised float32 `b c h w`, on the device."""
@@ -378,7 +370,7 @@ class ImageData(LightningDataModule):
             if other.images is images and other.decoded is not None:
                 return other.decoded
         decoded = in_memory(images, fits, cache=cache, processes=self._local_processes)
-        if decoded is not None and isinstance(images.items, PathList):
+        if decoded is not None and hasattr(images.items, "select"):
             say(decoded.note(split))
         return decoded
 

@@ -5,11 +5,12 @@ Its items are (image, label), or mappings with a column of each, as Hugging Face
 Shapes: c channels, h w pixels.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from PIL import Image
@@ -23,7 +24,28 @@ _UNREADABLE = (OSError, SyntaxError, Image.DecompressionBombError)
 """What Pillow raises for damaged files."""
 
 
-class OpenedImages:
+class Opened(ABC):
+    """n images, at `places` among those of a Dataset or of shards, that are opened one by one."""
+
+    places: np.ndarray
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Any: ...
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def select(self, indices: np.ndarray) -> Self:
+        """The images at `indices`, in that order."""
+        chosen = copy(self)
+        chosen.places = self.places[indices]
+        return chosen
+
+
+class OpenedImages(Opened):
     """The images of a Dataset: PIL images, or arrays `h w` or `h w c`.
 
     Args:
@@ -37,7 +59,7 @@ class OpenedImages:
 
     def __init__(self, dataset: Any, split: str, *, labelled: bool, arrays: bool) -> None:
         self.dataset, self.split = dataset, split
-        self._places = np.arange(len(dataset))
+        self.places = np.arange(len(dataset))
         with self._naming(0):
             self._first = first = dataset[0]
         self._columns: list[Any] = [0, 1]
@@ -51,37 +73,33 @@ class OpenedImages:
             raise UserError(f"{split}[0] is a {type(first).__name__}, and not (image, label)")
         image = self._image(first)
         kind = str(getattr(image, "dtype", type(image).__name__)).removeprefix("torch.")
-        if not isinstance(image, Image.Image) and kind != "uint8" and not arrays:
+        if not isinstance(image, Image.Image | bytes) and kind != "uint8" and not arrays:
             raise UserError(
                 f"the image of {split}[0] is {kind}; give PIL images or uint8, and leave ToTensor "
                 "and Normalize out of the Dataset, as images would be normalised twice"
             )
 
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[index] for index in range(len(self)))
-
     def __getitem__(self, index: int) -> Any:
         """The image. Raises ImageError if the Dataset cannot read it, and its other errors."""
-        place = int(self._places[index])
+        place = int(self.places[index])
         with self._naming(place):
             image = self._image(self.dataset[place])
             if isinstance(image, Image.Image):
                 image.load()
-                return image
+        if isinstance(image, Image.Image | bytes):
+            return image
         pixels = np.asarray(image)
         if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] not in (1, 3, 4):
             pixels = pixels.transpose(1, 2, 0)
         gray = pixels.ndim == 3 and pixels.shape[2] == 1
         return np.ascontiguousarray(pixels[..., 0] if gray else pixels)
 
-    def select(self, indices: np.ndarray) -> "OpenedImages":
-        """The images at `indices`, in that order."""
-        chosen = copy(self)
-        chosen._places = self._places[indices]
-        return chosen
+    def in_blocks(self) -> tuple[np.ndarray, int] | None:
+        """What the Dataset says for `vit.data.sources.ImageSet.in_blocks`, if it does."""
+        if not hasattr(self.dataset, "in_blocks"):
+            return None
+        blocks, most = self.dataset.in_blocks()
+        return blocks[self.places], most
 
     def class_names(self) -> list[str]:
         """The classes by number, each once; empty if the Dataset does not name them."""
@@ -91,9 +109,7 @@ class OpenedImages:
         if not isinstance(names, list | tuple):
             return []
         # ImageNet's are tuples of synonyms, and two of its classes are cranes.
-        texts = [", ".join(n) if isinstance(n, tuple) else str(n).strip() for n in names]
-        counts = Counter(texts)
-        return [n if counts[n] == 1 else f"{n} ({number})" for number, n in enumerate(texts)]
+        return distinct([", ".join(n) if isinstance(n, tuple) else str(n).strip() for n in names])
 
     def labels(self) -> Sequence[Any]:
         """Those that the Dataset lists, if it begins with that of its first item; or else those of
@@ -135,6 +151,12 @@ class OpenedImages:
             columns = some_of(map(repr, self._first), 20)
             raise UserError(f"{self.split} has the columns {columns}; name one {usual[0]!r}")
         return found[0]
+
+
+def distinct(names: list[str]) -> list[str]:
+    """The names; one that occurs twice is followed by its number."""
+    counts = Counter(names)
+    return [name if counts[name] == 1 else f"{name} ({at})" for at, name in enumerate(names)]
 
 
 def _whole(dataset: Any) -> Any:

@@ -1,7 +1,7 @@
 """Groups of arguments of ImageData."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Literal, get_args
 
 from vit.data.memory import Cache
@@ -16,7 +16,6 @@ from vit.preprocessing import (
     check_choice,
 )
 
-CHANNELS = Range(low=1, high=MAX_CHANNELS)
 Labels = Literal["plain", "tree"]
 """What the names of classes are: names, or paths in a tree."""
 
@@ -72,6 +71,14 @@ class Sampling:
 
     def __post_init__(self) -> None:
         check_range("sampling.repeats", self.repeats, Range(low=1))
+
+    def check_labels(self, *, multilabel: bool) -> None:
+        """Raises UserError for images that cannot be balanced."""
+        if self.balanced and multilabel:
+            raise UserError(
+                "sampling.balanced needs one label per image; this set has several: use "
+                "model.loss.class_weights=balanced"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,12 +151,39 @@ class Loading:
 
     def check_channels(self, channels: int) -> None:
         """Raises UserError if images of so many channels, which are not RGB, cannot be read so."""
-        check_range("channels", channels, CHANNELS)
+        check_range("channels", channels, Range(low=1, high=MAX_CHANNELS))
         if self.cache == "ram":
             raise UserError("loading.cache=ram keeps RGB images; leave it out with data.channels")
 
 
-def both_sides(image_size: int | tuple[int, int] | None) -> tuple[int, int]:
-    """Height and width; 224 pixels each by default."""
-    sides = 224 if image_size is None else image_size
-    return (sides, sides) if isinstance(sides, int) else sides
+@dataclass(frozen=True, kw_only=True)
+class ModelClasses:
+    """The classes of a model that exists."""
+
+    names: list[str]
+    """In the order of its outputs; none if it has no classes."""
+    multilabel: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is taken of images that are found."""
+
+    cut: Splitting = Splitting()
+    columns: Columns = Columns()
+    separator: str | None = None
+    """Between labels in a cell."""
+    _: KW_ONLY
+    labelled: bool = True
+    """False takes all images, and there are no classes."""
+    model: ModelClasses | None = None
+    """All images are test, labelled by its classes: those of a test split, or else of val, or else
+    of train. A class may have no images."""
+    arrays: bool = False
+    """.npy files are images, too."""
+    tree: bool = False
+    """Names of classes are paths, in a folder those of the folders with images."""
+
+    @property
+    def has_classes(self) -> bool:
+        return self.labelled if self.model is None else bool(self.model.names)

@@ -5,20 +5,22 @@ Pairs and Datasets become rows of names and labels for `vit.data.manifest.Listin
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from vit.data.find import ModelClasses, check_source, find_splits
+from vit.data.find import check_source, find_splits
 from vit.data.manifest import Listing
 from vit.data.opened import OpenedImages, plain
-from vit.data.options import Columns, Splitting
+from vit.data.options import ModelClasses, Reading, Splitting
 from vit.data.sources import (
-    EVALUATION_ORDER,
     SPLIT_NAMES,
+    SPLITS,
     ImageSet,
     Splits,
+    all_as_test,
     complete,
     look_alikes,
 )
@@ -42,8 +44,6 @@ class OwnImages:
         if isinstance(train, Mapping):
             given = {SPLIT_NAMES[name]: train[name] for name in train if name in SPLIT_NAMES}
             others = some_of(repr(name) for name in train if name not in SPLIT_NAMES)
-            if "train" not in given:
-                raise UserError(f"data has {some_of(map(repr, train)) or 'nothing'}, but no train")
             self.notes += [f"left out, as neither train, val nor test: {others}"] if others else []
         more = {"val": val, "test": test}
         self.given = given | {name: images for name, images in more.items() if images is not None}
@@ -59,42 +59,47 @@ class OwnImages:
             elif not len(images):
                 raise UserError(f"{name} has no images")
 
-    def splits(
-        self, cut: Splitting, *, labelled: bool, columns: Columns, arrays: bool, tree: bool
-    ) -> Splits:
+    def splits(self, reading: Reading) -> Splits:
         """The splits that are given, and those that `cut` takes from train.
 
         The classes are those that a Dataset of train names, in its order, or else the labels in
-        natural order. The arguments are those of `vit.data.find.find_splits`.
+        natural order.
 
         Raises:
-            UserError: An image or its label is none, a file does not exist, there is one class
-                only, or val or test has a label that train lacks.
+            UserError: There is no train, an image or its label is none, a file does not exist,
+                there is one class only, or a split has a label that train, or the model, lacks.
         """
-        reading: dict[str, Any] = {"labelled": labelled, "arrays": arrays}
-        of_files = {**reading, "columns": columns, "data_dir": None, "tree": tree}
+        if reading.model is not None:
+            name = max(self.given, key=SPLITS.index)
+            return all_as_test(self._held_out(name, reading, []), reading.model)
+        if "train" not in self.given:
+            raise UserError(f"data has {some_of(map(repr, self.given)) or 'nothing'}, but no train")
         train, names, notes = self.given["train"], [], [*self.notes]
         if _is_path(train):
             whole = Splitting(val_fraction=0, test_fraction=0)
-            found = find_splits(None, os.fspath(train), cut=whole, **of_files)
+            found = find_splits(None, os.fspath(train), replace(reading, cut=whole))
             model = ModelClasses(names=found.classes, multilabel=found.multilabel)
-            parts = {name: found.get(name) for name in EVALUATION_ORDER}
-            sets: dict[Any, Any] = {name: images for name, images in parts.items() if images}
+            sets: dict[Any, Any] = found.present()
             notes += found.notes
         else:
-            rows = _Rows("train", train, **reading)
-            names, classes = rows.names, rows.classes() if labelled else []
+            rows = _Rows("train", train, reading)
+            names, classes = rows.names, rows.classes() if reading.labelled else []
             model = ModelClasses(names=classes, multilabel=rows.several)
             sets = {"train": rows.images(model)}
             notes += look_alikes(classes, "train")
-        for name, images in self.given.items():
-            if name != "train" and _is_path(images):
-                found = find_splits(None, os.fspath(images), cut=cut, model=model, **of_files)
-                sets[name] = found.test
-            elif name != "train":
-                sets[name] = _Rows(name, images, names=names, **reading).images(model)
+        for name in self.given:
+            if name != "train":
+                sets[name] = self._held_out(name, replace(reading, model=model), names)
         keys = sets["train"].names
-        return complete(model.names, sets, keys, cut, where="train", notes=notes, tree=tree)
+        return complete(model.names, sets, keys, reading, where="train", notes=notes)
+
+    def _held_out(self, name: Any, reading: Reading, names: Sequence[str]) -> Any:
+        """The images of a split, labelled by the classes of a model."""
+        images, model = self.given[name], reading.model
+        if _is_path(images):
+            return find_splits(None, os.fspath(images), reading).test
+        assert model is not None
+        return _Rows(name, images, reading, names).images(model)
 
 
 def _is_path(images: Any) -> bool:
@@ -107,22 +112,21 @@ class _Rows(Table):
     `names`: the classes by number, of a Dataset that does not name them.
     """
 
-    def __init__(
-        self, split: str, given: Any, *, labelled: bool, arrays: bool, names: Sequence[str] = ()
-    ) -> None:
-        self.path, self.folder = split, os.getcwd()
+    def __init__(self, split: str, given: Any, reading: Reading, names: Sequence[str] = ()) -> None:
+        self.path, self.folder, labelled = split, os.getcwd(), reading.has_classes
         self.header = ["path", "label"] if labelled else ["path"]
         self.several = False
         """A label is a list."""
         self.names, self._given = names, given
+        self._name = getattr(given, "row_name", f"{split}/{{}}".format)
         self._opened: OpenedImages | None = None
         self._labels: Sequence[Any] = [None] * len(given)
         if not isinstance(given, list | tuple) or not _is_path(_parts(given[0])[0]):
-            self._opened = OpenedImages(given, split, labelled=labelled, arrays=arrays)
+            self._opened = OpenedImages(given, split, labelled=labelled, arrays=reading.arrays)
             if labelled:
                 self.names = self._opened.class_names() or names
                 self._labels = self._opened.labels()
-        self._listing = Listing(self, labelled, None, Columns())
+        self._listing = Listing(self, Reading(labelled=labelled))
 
     def place(self, number: int) -> str:
         return f"{self.path}[{number}]"
@@ -130,7 +134,7 @@ class _Rows(Table):
     def rows(self, columns: Sequence[int]) -> Iterator[tuple[int, tuple[Any, ...]]]:
         """Number, name and, if there are two columns, names of the labels of each image."""
         for number in range(len(self._given)):
-            name, label = f"{self.path}/{number}", self._labels[number]
+            name, label = self._name(number), self._labels[number]
             if self._opened is None:
                 name, label = self._pair(number)
             yield number, (name, self._texts(label, number)) if len(columns) > 1 else (name,)
@@ -176,10 +180,9 @@ class _Rows(Table):
         """The images, labelled by the classes of train."""
         if self.several and not model.multilabel:
             raise UserError(f"{self.path} has lists of labels, and train has one label per image")
-        self._listing.multilabel = model.multilabel
         if self._opened is None:
-            return self._listing.images("train", model.names)
-        labels = self._listing.class_numbers(np.arange(len(self._opened)), model.names)
+            return self._listing.images("train", model)
+        labels = self._listing.class_numbers(np.arange(len(self._opened)), model)
         return ImageSet(self._opened, labels, self._listing.names)
 
 

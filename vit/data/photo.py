@@ -14,11 +14,10 @@ from typing import Any
 
 import torch.nn.functional as F
 from PIL import Image
-from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
-from vit.data.decode import MAX_PIXELS, Stream, decode, open_image, read
+from vit.data.decode import JPEG, MAX_PIXELS, Stream, decode, open_image, read, turned
 from vit.preprocessing import (
     Interpolation,
     cover_size,
@@ -31,8 +30,8 @@ from vit.preprocessing import (
 Box = tuple[int, int, int, int]
 """Top, left, height and width in pixels."""
 
-_START, _END = b"\xff\xd8\xff", b"\xff\xd9"
-"""First and last bytes of a JPEG file."""
+_END = b"\xff\xd9"
+"""Last bytes of a JPEG file."""
 
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 """A marker other than those that belong in compressed data: escaped 255, restart, filling."""
@@ -135,7 +134,7 @@ class _Jpeg:
 
 def _opened(stream: Stream, head: bytes, name: str) -> _Jpeg | Image.Image:
     """A file that `Photo` may decode in part, or its image."""
-    if head.startswith(_START):
+    if head.startswith(JPEG):
         data = stream.read()
         if data.endswith(_END):
             with suppress(Exception):  # `decode` says what is wrong
@@ -151,7 +150,7 @@ def _is_upright(image: Image.Image) -> bool:
         return True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return image.getexif().get(Base.Orientation, 1) not in range(2, 9)
+        return turned(image) is None
 
 
 def scale_of(height: int, width: int, size: tuple[int, int]) -> int:

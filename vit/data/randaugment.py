@@ -60,57 +60,39 @@ def randaugment(
     mean: tuple[float, ...],
     resample: Image.Resampling,
 ) -> Image.Image:
-    """`operations` random changes of an RGB image.
+    """`operations` random changes of an RGB image, drawn with replacement.
 
-    torchvision: its RandAugment, with bilinear filter and gray fill. timm alone uses `mean` (of
-    images in [0, 1]), with which it fills, and `resample`.
+    - torchvision: its RandAugment, with bilinear filter and gray fill.
+    - tf: the version of AugReg and of the better plain ViT (big_vision/pp/archive/autoaugment.py).
+      16 operations, always applied, at one magnitude: the code also draws a probability for each,
+      and drops it. Nearest neighbours, gray fill. Contrast, colour and sharpness are Pillow's,
+      which rounds differently: by at most 2 of 255.
+    - timm: the version of DeiT, 'rand-m{magnitude}-n{operations}-mstd0.5-inc1'. 15 operations, each
+      applied with probability 1/2, at a magnitude of its own, drawn around `magnitude` with
+      standard deviation 0.5 and clipped to [0, 10]. It fills with `mean` (of images in [0, 1]),
+      by the filter `resample`.
     """
-    if variant == "tf":
-        return randaugment_tf(image, operations, magnitude)
-    if variant == "timm":
+    if variant == "torchvision":
+        return _torchvision(operations, magnitude)(image)
+    timm = variant == "timm"
+    table, around = TF_OPERATIONS, Surroundings(GRAY, Image.Resampling.NEAREST)
+    if timm:
         fill = tuple(min(255, round(255 * value)) for value in mean)
-        return randaugment_timm(image, operations, magnitude, Surroundings(fill, resample))
-    return _torchvision(operations, magnitude)(image)
-
-
-def randaugment_tf(image: Image.Image, operations: int, magnitude: int) -> Image.Image:
-    """The version of AugReg and of the better plain ViT (big_vision/pp/archive/autoaugment.py).
-
-    16 operations, drawn with replacement and always applied, at one magnitude: the code also draws
-    a probability for each, and drops it. Nearest neighbours, gray fill. Contrast, colour and
-    sharpness are Pillow's, which rounds differently: by at most 2 of 255.
-    """
-    drawn = torch.randint(len(TF_OPERATIONS), (operations,)).tolist()
-    table = list(TF_OPERATIONS.values())
-    around = Surroundings(GRAY, Image.Resampling.NEAREST)
-    for index in drawn:
-        image = table[index](image, magnitude / 10, around)
-    return image
-
-
-def randaugment_timm(
-    image: Image.Image, operations: int, magnitude: int, around: Surroundings
-) -> Image.Image:
-    """The version of DeiT: timm's 'rand-m{magnitude}-n{operations}-mstd0.5-inc1'.
-
-    15 operations, drawn with replacement; each is applied with probability 1/2, at a magnitude of
-    its own, drawn around `magnitude` with standard deviation 0.5 and clipped to [0, 10].
-    """
-    table = list(TIMM_OPERATIONS.values())
-    for index in torch.randint(len(table), (operations,)).tolist():
-        if torch.rand(1).item() > APPLIED:
-            continue
-        drawn = magnitude + MAGNITUDE_STD * torch.randn(1).item()
-        image = table[index](image, min(max(drawn, 0), MAX_MAGNITUDE["timm"]) / 10, around)
+        table, around = TIMM_OPERATIONS, Surroundings(fill, resample)
+    drawn = torch.randint(len(table), (operations,)).tolist()
+    for operation in (list(table.values())[index] for index in drawn):
+        level: float = magnitude
+        if timm:
+            if torch.rand(1).item() > APPLIED:
+                continue
+            noisy = magnitude + MAGNITUDE_STD * torch.randn(1).item()
+            level = min(max(noisy, 0), MAX_MAGNITUDE["timm"])
+        image = operation(image, level / 10, around)
     return image
 
 
 def _either_sign(value: float) -> float:
     return -value if torch.rand(1).item() < 0.5 else value
-
-
-def _rotate(image: Image.Image, degrees: float, around: Surroundings) -> Image.Image:
-    return image.rotate(degrees, resample=around.resample, fillcolor=around.fill)
 
 
 def _affine(
@@ -141,11 +123,6 @@ def _clear_bits(image: Image.Image, count: int) -> Image.Image:
     return image.point([value >> count << count for value in range(256)] * 3)
 
 
-def _tf_solarize(image: Image.Image, threshold: float, _: Surroundings) -> Image.Image:
-    # TensorFlow compares bytes, and 256 becomes the byte 0, 384 the byte 128.
-    return ImageOps.solarize(image, int(threshold) % 256)
-
-
 def _solarize_add(image: Image.Image, addition: float, _: Surroundings) -> Image.Image:
     lighter = [min(255, value + int(addition)) for value in range(128)]
     return image.point([*lighter, *range(128, 256)] * 3)
@@ -165,7 +142,11 @@ _FIXED: dict[str, Operation] = {
     "Equalize": Operation(lambda image, *_: ImageOps.equalize(image)),
     "Invert": Operation(lambda image, *_: ImageOps.invert(image)),
 }
-_ROTATE = Operation(_rotate, 30, signed=True)
+_ROTATE = Operation(
+    lambda image, degrees, around: image.rotate(degrees, around.resample, fillcolor=around.fill),
+    30,
+    signed=True,
+)
 
 
 def _tf_enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
@@ -176,7 +157,8 @@ TF_OPERATIONS: dict[str, Operation] = {
     **_FIXED,
     "Rotate": _ROTATE,
     "Posterize": Operation(_tf_posterize, 4),
-    "Solarize": Operation(_tf_solarize, 256),
+    # TensorFlow compares bytes, and 256 becomes the byte 0, 384 the byte 128.
+    "Solarize": Operation(lambda image, at, _: ImageOps.solarize(image, int(at) % 256), 256),
     "Color": _tf_enhance(ImageEnhance.Color),
     "Contrast": _tf_enhance(ImageEnhance.Contrast),
     "Brightness": _tf_enhance(ImageEnhance.Brightness),

@@ -22,10 +22,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.data.decode import ImageError, Stream, check_size, name_of, read, upright
+from vit.data.decode import PNG, ImageError, Stream, check_size, name_of, read, upright
 from vit.preprocessing import Preprocess
 
-_NUMPY, _PNG = b"\x93NUMPY", b"\x89PNG\r\n\x1a\n"
+_NUMPY = b"\x93NUMPY"
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _GRAY = 0
 """Colour type of PNG files without colour and transparency."""
@@ -97,7 +97,7 @@ def _decoded(stream: Stream, head: bytes, name: str) -> tuple[str, np.ndarray]:
         values = _tiff(stream, name)
     else:
         with Image.open(stream) as image:
-            depth, color = head[24:26] if head.startswith(_PNG) else (8, _GRAY)
+            depth, color = head[24:26] if head.startswith(PNG) else (8, _GRAY)
             deep = depth == 16 and color != _GRAY
             values = _deep_png(image, stream, name) if deep else _pillow_values(image, name)
     return name, values

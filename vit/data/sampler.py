@@ -4,7 +4,7 @@ So one integer in a checkpoint resumes a run exactly.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -12,7 +12,12 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from vit.data.batches import batches_per_epoch
+from vit.errors import UserError
+from vit.preprocessing import check_choice
 from vit.seeds import hashed, places
+
+Shuffle = Literal["images", "blocks"]
+"""What is permuted: all images, or blocks of images that lie together."""
 
 
 class Progress(Protocol):
@@ -31,6 +36,16 @@ def balancing(labels: np.ndarray) -> Tensor:
     return 1 / counts[torch.from_numpy(labels)]
 
 
+def check_shuffle(shuffle: Shuffle, *, balanced: bool) -> None:
+    """Raises UserError for an unknown order, and for blocks of balanced draws."""
+    check_choice("shuffle", shuffle, get_args(Shuffle))
+    if shuffle == "blocks" and balanced:
+        raise UserError(
+            "data.shuffle=blocks shows each image once, and data.sampling.balanced draws with "
+            "replacement; leave out one of them"
+        )
+
+
 def evaluated(num_samples: int, limit: int | list[int] | None, seed: int) -> Sequence[int]:
     """The images that an evaluation shows: all, `limit` of them drawn by the seed and ascending, or
     those at the positions `limit`."""
@@ -47,6 +62,18 @@ def class_by_class(labels: Tensor, seed: int) -> Tensor:
     then a second one of each, and so on."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     return order[_copies(labels[order]).argsort(stable=True)]
+
+
+def block_order(blocks: np.ndarray, window: int, generator: torch.Generator) -> Tensor:
+    """A permutation of images that goes through their blocks: the blocks are permuted and divided
+    into runs of at most `window`, and the images of each run are mixed.
+
+    `blocks`: int64 `n`, the block of each image.
+    """
+    count = int(blocks.max()) + 1
+    run = torch.randperm(count, generator=generator) * -(-count // window) // count
+    images = torch.randperm(len(blocks), generator=generator)
+    return images[run[torch.from_numpy(blocks).long()[images]].argsort(stable=True)]
 
 
 class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
@@ -72,6 +99,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
             drawn, in a row and so on different ranks. An epoch keeps its length, so it holds
             `1 / repeats` of the images.
         weights: `n`, relative frequency of each image; an epoch is then drawn with replacement.
+        blocks: Without weights, the arguments of `block_order` for an order by blocks.
         progress: Read at the start of each pass.
     """
 
@@ -87,6 +115,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         accumulated: int = 1,
         repeats: int = 1,
         weights: Tensor | None = None,
+        blocks: tuple[np.ndarray, int] | None = None,
     ) -> None:
         self.num_samples = num_samples
         self.batch_size = batch_size
@@ -97,6 +126,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         self.world_size = world_size
         self.repeats = repeats
         self.weights = weights
+        self.blocks = blocks
         self.progress = progress
         self._steps = batches_per_epoch(num_samples, self.global_batch)
         self._batches = self._steps * accumulated
@@ -132,7 +162,10 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         if self.weights is not None:
             order = torch.multinomial(self.weights, drawn, replacement=True, generator=generator)
         else:
-            order = torch.randperm(self.num_samples, generator=generator)
+            if self.blocks is None:
+                order = torch.randperm(self.num_samples, generator=generator)
+            else:
+                order = block_order(*self.blocks, generator)
             order = order.repeat(-(-drawn // self.num_samples))[:drawn]
         order = order.repeat_interleave(self.repeats)[: self.samples_per_epoch]
         return order, _copies(order)

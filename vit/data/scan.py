@@ -36,6 +36,10 @@ class Folder:
     """Their names, sorted."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Counts of other files, by extension or "hidden"."""
+    label: str = ""
+    """The class of its images in shards, where that is not a folder."""
+    rows: list[int] = field(default_factory=list)
+    """Places of its images among those of shards."""
 
 
 def scan(top: str, *, arrays: bool = False) -> list[Folder]:

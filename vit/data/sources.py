@@ -8,7 +8,7 @@ import re
 import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Literal
 
@@ -18,12 +18,14 @@ from vit.errors import UserError, printable, some_of
 from vit.label_tree import inner_class
 
 if TYPE_CHECKING:
-    from vit.data.opened import OpenedImages
-    from vit.data.options import Splitting
+    from vit.data.opened import Opened
+    from vit.data.options import ModelClasses, Reading, Splitting
 
 SplitName = Literal["train", "val", "test"]
-Origin = Literal["given", "cut from train", "none"]
+Origin = Literal["given", "cut from train", "of the task", "none"]
 
+SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
+"""The last one of a set is the likeliest to have been held out."""
 SPLIT_NAMES: dict[str, SplitName] = {
     "train": "train",
     "val": "val",
@@ -44,7 +46,7 @@ class PathList:
         self.root = root
         block, ends = bytearray(), array("q", [0])
         for name in names:
-            block += os.fsencode(name)
+            block += name if isinstance(name, bytes) else os.fsencode(name)
             ends.append(len(block))
         self._bytes = bytes(block)
         bounds = np.frombuffer(ends, dtype=np.int64)
@@ -89,12 +91,17 @@ class PathList:
         return PathList(name.decode("utf-8", "replace") for name in self.encoded())
 
 
+RUN, RUNS = 64, 128
+"""Files in a row that are a block, and blocks that are mixed at a time."""
+
+
 @dataclass
 class ImageSet:
     """Images that are not decoded, and their labels."""
 
-    items: "PathList | np.ndarray | OpenedImages"
-    """Paths, uint8 pixels `n h w` (gray) or `n h w 3` (RGB), or what a Dataset opens."""
+    items: "PathList | np.ndarray | Opened"
+    """Paths, uint8 pixels `n h w` (gray) or `n h w 3` (RGB), what a Dataset opens, or files in
+    shards."""
     labels: np.ndarray
     """int64 `n`, or float32 `n k` of zeros and ones where images may have several labels."""
     names: PathList
@@ -105,6 +112,11 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def in_blocks(self) -> tuple[np.ndarray, int]:
+        """The block of each image, int64 `n`, and how many blocks are mixed at a time."""
+        stored = getattr(self.items, "in_blocks", lambda: None)()
+        return (np.arange(len(self)) // RUN, RUNS) if stored is None else stored
 
     def digest(self, classes: Sequence[str]) -> str:
         """BLAKE2b over the names of the images, their labels, and the names of the classes."""
@@ -143,10 +155,13 @@ class Splits:
     def get(self, split: SplitName) -> ImageSet | None:
         return getattr(self, split)
 
+    def present(self) -> dict[SplitName, ImageSet]:
+        """All splits but those that are None."""
+        return {name: images for name in SPLITS if (images := self.get(name)) is not None}
+
     def summary(self, seed: int) -> str:
         """One line: the sizes, and the splits that were cut from train by `seed`."""
-        present = {"train": self.train, "val": self.val, "test": self.test}
-        sizes = {name: len(images) for name, images in present.items() if images is not None}
+        sizes = {name: len(images) for name, images in self.present().items()}
         origins = {"val": self.val_origin, "test": self.test_origin}
         cut = " and ".join(name for name, origin in origins.items() if origin == "cut from train")
         listed = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
@@ -175,19 +190,15 @@ class Splits:
         return f"train images per class: {', '.join(pairs)}"
 
 
-EVALUATION_ORDER: tuple[SplitName, ...] = ("test", "val", "train")
-"""Splits with held-out images, the likeliest first."""
-
-
-def all_as_test(images: ImageSet, classes: list[str], notes: list[str]) -> Splits:
+def all_as_test(images: ImageSet, model: "ModelClasses", notes: Sequence[str] = ()) -> Splits:
     """All of `images` as the test set of a model that exists; train is empty."""
     return Splits(
-        classes=classes,
+        classes=model.names,
         train=images.select(np.arange(0)),
         test=images,
         test_origin="given",
         multilabel=images.labels.ndim == 2,
-        notes=notes,
+        notes=[*notes],
     )
 
 
@@ -244,11 +255,10 @@ def complete(
     classes: list[str],
     sets: Mapping[SplitName, ImageSet],
     keys: Sequence[str] | PathList,
-    cut: "Splitting",
+    reading: "Reading",
     *,
     where: str,
     notes: Sequence[str] = (),
-    tree: bool = False,
 ) -> Splits:
     """The splits given, `train` at least, and those cut from train: val, and test if it lacks both.
 
@@ -259,19 +269,21 @@ def complete(
         UserError: The fractions leave nothing for train, no class has an image to spare, or, of a
             `tree`, a class is no leaf.
     """
-    if tree:
+    cut = reading.cut
+    if reading.tree:
         _check_tree(classes, sets["train"])
     if cut.val_fraction + cut.test_fraction >= 1:
         raise UserError(
             f"val_fraction={cut.val_fraction} and test_fraction={cut.test_fraction} leave nothing "
             "for train"
         )
-    lacking: dict[SplitName, float] = {} if "val" in sets else {"val": cut.val_fraction}
-    if lacking and "test" not in sets:
-        lacking["test"] = cut.test_fraction
+    if "test" in sets or "val" in sets:
+        cut = replace(cut, test_fraction=0.0)
+    if "val" in sets:
+        cut = replace(cut, val_fraction=0.0)
     parts, notes = dict(sets), list(notes)
-    if any(lacking.values()):
-        more, shortages = _cut(sets["train"], classes, keys, where, lacking, cut.seed)
+    if cut.val_fraction or cut.test_fraction:
+        more, shortages = _cut(sets["train"], classes, keys, where, cut)
         parts, notes = parts | more, notes + shortages
 
     def origin(name: SplitName) -> Origin:
@@ -294,27 +306,23 @@ def _cut(
     classes: list[str],
     keys: Sequence[str] | PathList,
     where: str,
-    fractions: dict[SplitName, float],
-    seed: int,
+    cut: "Splitting",
 ) -> tuple[dict[SplitName, ImageSet], list[str]]:
     """The rest of train and the splits cut from it; notes on classes with too few images."""
     one_label = bool(classes) and whole.labels.ndim == 1
     strata = [classes[label] for label in whole.labels] if one_label else [""] * len(keys)
-    val_fraction, test_fraction = fractions.get("val", 0.0), fractions.get("test", 0.0)
-    train, val, test = held_out(
-        keys, strata, seed=seed, val_fraction=val_fraction, test_fraction=test_fraction
-    )
-    if val_fraction and not len(val):
+    train, val, test = held_out(keys, strata, **asdict(cut))
+    if cut.val_fraction and not len(val):
         few = f"no class of {where} has two images" if classes else f"{where} has one image"
         raise UserError(
             f"{few}, so that no val can be cut from train; "
             "add images, give a val folder, or set --data.splits.val_fraction 0"
         )
     notes = []
-    if test_fraction and not len(test):
+    if cut.test_fraction and not len(test):
         notes.append(f"{where}: no class has enough images to cut a test split from train")
     if one_label:
-        labels = whole.labels[val if val_fraction else test]
+        labels = whole.labels[val if cut.val_fraction else test]
         counts = np.bincount(labels, minlength=len(classes))
         scarce = some_of(repr(classes[label]) for label in np.flatnonzero(counts == 0))
         if scarce:
@@ -349,11 +357,14 @@ def missing_files(paths: PathList) -> list[int]:
 
 
 def images_digest(images: ImageSet) -> str:
-    """SHA-256 over path, size and time of change of each file in order, or over the pixels."""
+    """A digest of path, size and time of change of each file in order; of shards of names and
+    contents; or of pixels."""
     digest = sha256()
+    if (of_shards := getattr(images.items, "contents_digest", None)) is not None:
+        return of_shards()
     if not isinstance(images.items, PathList):
         for image in images.items:
-            pixels = np.asarray(image)
+            pixels = np.frombuffer(image, "u1") if isinstance(image, bytes) else np.asarray(image)
             digest.update(f"{pixels.shape} {pixels.dtype}\0".encode())
             digest.update(np.ascontiguousarray(pixels).data)
         return digest.hexdigest()

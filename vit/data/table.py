@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from vit.data.addresses import reaching
 from vit.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Table:
         """Where relative paths start."""
         self._is_parquet = path.lower().endswith((".parquet", ".pq"))
         if self._is_parquet:
-            with _parquet(path) as file:
+            with open_parquet(path) as file:
                 names: list[str] = file.schema_arrow.names
             if len(set(names)) < len(names):
                 raise UserError(f"{path} has several columns of one name; rename them")
@@ -81,10 +82,9 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 @contextmanager
-def _parquet(path: str) -> "Iterator[ParquetFile]":
-    """The open file; UserError if it cannot be read."""
+def open_parquet(path: str) -> "Iterator[ParquetFile]":
+    """The open file at a path or address; UserError if it cannot be read."""
     try:
-        import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise UserError(
@@ -92,15 +92,19 @@ def _parquet(path: str) -> "Iterator[ParquetFile]":
         ) from error
     try:
         # Not read_table, which makes columns of folder names such as split=val.
-        with parquet.ParquetFile(path) as file:
+        with (
+            reaching(path) as (files, place),
+            files.open(place) as stream,
+            parquet.ParquetFile(stream) as file,
+        ):
             yield file
-    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path} as Parquet: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _parquet_rows(path: str, names: list[str]) -> Iterator[tuple[int, tuple[Cell, ...]]]:
     number = 0
-    with _parquet(path) as file:
+    with open_parquet(path) as file:
         for batch in file.iter_batches(columns=names):
             columns = [batch.column(name).to_pylist() for name in names]
             for row in zip(*columns, strict=True):

@@ -73,7 +73,7 @@ class TrainTransform:
 
     resize_squash: bool = False
     """Stretches the image to a square of resize_size, as BiT does, instead of keeping its aspect
-    ratio."""
+    ratio; with the crop none to image_size."""
 
     flip: bool = True
     """Mirror left and right with probability 1/2. Switch it off where sides matter (digits)."""
@@ -125,7 +125,7 @@ class TrainTransform:
             if self.resize_size is None or self.resize_size < 1:
                 rule = "crop='resize_random' needs resize_size, the pixels of the shorter side"
                 raise UserError(f"resize_size={self.resize_size}: {rule}, such as 448 for 384")
-        elif self.resize_size is not None or self.resize_squash:
+        elif self.resize_size is not None or (self.resize_squash and self.crop != "none"):
             field = "resize_squash" if self.resize_size is None else "resize_size"
             raise UserError(f"{field} belongs to crop='resize_random', not to crop={self.crop!r}")
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from vit.console import Meter, note
-from vit.data.check import SPLITS, Finding, Pictures
+from vit.data.check import Finding, Pictures
 from vit.data.manifest import SEPARATOR
-from vit.data.sources import ImageSet
+from vit.data.sources import SPLITS, ImageSet
 from vit.evaluation.frozen import Frozen
 from vit.logistic import STRENGTHS, held_out_logits, total_loss
 

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vit.checkpoints.native import fingerprint
-from vit.checkpoints.writing import write_safetensors
+from vit.checkpoints.sealed import read_sealed, write_sealed
 from vit.console import Meter, note
 from vit.data.sources import ImageSet, SplitName, images_digest
 from vit.errors import UserError
@@ -29,7 +28,6 @@ from vit.inference.engines import Engine
 from vit.models.config import ViTConfig
 from vit.models.zoo import Model, ModelConfig
 from vit.preprocessing import Preprocess
-from vit.writing import atomic
 
 if TYPE_CHECKING:
     from vit.data.module import ImageData
@@ -81,7 +79,7 @@ class Extractor:
             self.layer: Layer = "logits" if layer == "logits" else "pre_logits"
             self.precision, self.engine = model.precision, model.name
             if cache is not None:
-                self.source = {"engine": model.name, "weights": model.identity()}
+                self.source = {"engine": model.name, "weights": model.identity}
             self.model = model
             return
         self.layer = found_layer(model.config, layer)
@@ -196,22 +194,17 @@ def _read(file: Path, key: str) -> tuple[Tensor, Tensor] | None:
     if not file.is_file():
         return None
     try:
-        with safe_open(str(file), framework="pt") as content:
-            metadata = content.metadata() or {}
-            tensors = {name: content.get_tensor(name) for name in content.keys()}
-        if metadata["key"] == key and metadata["sha256"] == fingerprint(tensors):
+        tensors, of = read_sealed(file)
+        if of == key:
             return tensors["values"], tensors["indices"]
-    except (SafetensorError, OSError, KeyError, ValueError):
+    except (KeyError, ValueError):
         pass
     note(f"{file} is damaged; recomputing its features")
     return None
 
 
 def _write(file: Path, key: str, values: Tensor, indices: Tensor) -> None:
-    tensors = {"values": values, "indices": indices}
-    metadata = {"format": "pt", "key": key, "sha256": fingerprint(tensors)}
     try:
-        with atomic(file) as temporary:
-            write_safetensors(temporary, tensors, metadata)
+        write_sealed(file, {"values": values, "indices": indices}, key)
     except OSError as error:  # a full disk must not discard the result
         note(f"the features could not be cached ({error.strerror}: {file})")

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from vit.data.folder import load_held_out
+from vit.data.folder import load_folder
+from vit.data.options import ModelClasses, Reading
 from vit.data.sampler import evaluated
 from vit.data.scan import image_files
-from vit.errors import UserError, some_of
-from vit.exports.accuracy import compared
+from vit.errors import UserError, needed, some_of
 from vit.exports.page import write_page
-from vit.exports.proof import PROOF_IMAGES, cut, prove
+from vit.exports.proof import PROOF_IMAGES, cut, paired, prove
 from vit.exports.source import described
 from vit.exports.write import (
     Differs,
@@ -31,14 +31,7 @@ from vit.exports.write import (
 )
 from vit.exports.write import written as written_in_float32
 from vit.inference.classifier import Classifier
-from vit.inference.engines import (
-    KEY,
-    Description,
-    needed,
-    open_engine,
-    openvino_core,
-    seal,
-)
+from vit.inference.engines import KEY, Description, open_engine, openvino_core, seal
 from vit.intervals import Paired
 from vit.models.zoo import Model
 
@@ -90,7 +83,8 @@ def export_int8(
         raise UserError("int8 is for models with classes and one label per image")
     preprocess, arrays = about.preprocess, about.preprocess.channels is not None
     paths = _calibration(Path(calibration).expanduser(), about.classes, arrays=arrays)
-    images = load_held_out(str(check), about.classes, arrays=arrays, tree=about.tree).test
+    asked = Reading(model=ModelClasses(names=about.classes), arrays=arrays, tree=about.tree)
+    images = load_folder(check, asked).test
     assert images is not None
     shown = cut((images.items[i] for i in evaluated(len(images), PROOF_IMAGES, 0)), preprocess)
     with beside(path) as folder, tempfile.TemporaryDirectory() as elsewhere:
@@ -103,7 +97,7 @@ def export_int8(
         with quiet():
             QUANTIZERS[kind](plain, file, pixels, replace(about, precision="int8"))
         engine = open_engine(file)
-        accuracy = compared(run, engine.run, images, preprocess)
+        accuracy = paired(run, engine.run, images, preprocess)
         if accuracy.drop > max_drop:
             low, high = accuracy.interval
             raise Differs(

@@ -43,7 +43,7 @@ def described(model: "str | Path | Classifier | Model") -> tuple[Graph, Descript
         classes=classes,
         preprocess=preprocess,
         **several,
-        tree=isinstance(model, Classifier) and model.tree is not None,
+        tree=isinstance(model, Classifier) and model.tree,
         source=source,
         sha256=fingerprint(network.state_dict()),
         licence=licence,

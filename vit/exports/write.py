@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from vit.errors import MESSAGE, UserError, did_you_mean, shorten
+from vit.errors import MESSAGE, UserError, did_you_mean, needed, shorten
 from vit.exports.page import page_of, write_page
 from vit.exports.proof import Proof, Run, cut, drawn, prove
 from vit.exports.source import described
@@ -25,7 +25,6 @@ from vit.inference.engines import (
     Arrays,
     Description,
     exported,
-    needed,
     open_engine,
     seal,
     to_openvino,

@@ -14,21 +14,20 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from vit import signals
 from vit.checkpoints.native import fingerprint
 from vit.console import Meter
-from vit.data.decode import ImageError, open_input, printable_path
-from vit.data.loaders import MAX_WORKERS, start_worker
+from vit.data.decode import ImageError, open_input, reading_problem
+from vit.data.loaders import range_loader
 from vit.data.sources import PathList
-from vit.hardware import available_cores
 from vit.inference.answer_files import Row, printable_name
-from vit.inference.classifier import Asked, Classifier, Prediction
+from vit.inference.classifier import Asked, Classifier
 from vit.preprocessing import Preprocess
 
-Batch = tuple[list[str], list[str | None], Tensor | None]
-"""Paths, what is wrong with each picture, and the pixels `b c h w` of the others; None for none."""
+Batch = tuple[list[Row], Tensor | None]
+"""A row for each picture, with what is wrong with it, and the pixels `b c h w` of the others; None
+for none."""
 
 
 @dataclass
@@ -77,7 +76,7 @@ def identity(classifier: Classifier) -> str:
         classifier.thresholds if classifier.multilabel else None,
         classifier.temperature,
         engine and engine.name,
-        engine.identity() if engine else fingerprint(classifier.model.state_dict()),
+        engine.identity if engine else fingerprint(classifier.model.state_dict()),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
@@ -102,19 +101,10 @@ def answer(
     """
     on_cpu = classifier.engine is None and next(classifier.model.parameters()).device.type == "cpu"
     batch_size = batch_size or (8 if on_cpu else 32)
-    total, tally = len(paths), Tally()
-    batches = -(-(total - start) // batch_size)
+    total, tally, read = len(paths), Tally(), partial(_opened, classifier.preprocess, paths)
+    loader = range_loader(read, total, batch_size, start=start, num_workers=num_workers)
     # Cores that share a batch wait for each other in every layer.
-    streams = max(min(torch.get_num_threads(), 8, batches), 1) if on_cpu else 1
-    if num_workers is None:  # none for one batch, which waits for nothing
-        num_workers = min(available_cores(), MAX_WORKERS, max(batches - 1, 0))
-    loader = DataLoader(
-        _Pictures(paths, classifier.preprocess),
-        batch_size=None,
-        sampler=(range(i, min(i + batch_size, total)) for i in range(start, total, batch_size)),
-        num_workers=num_workers,
-        worker_init_fn=start_worker,
-    )
+    streams = max(min(torch.get_num_threads(), 8, len(loader)), 1) if on_cpu else 1
     rows_of = partial(_rows, classifier, asked, features)
     with signals.deferred(), Meter("classifying", total, "img") as meter:
         meter.begin(start, total)
@@ -157,56 +147,35 @@ def _computed(
         torch.set_num_threads(threads)
 
 
+def _opened(preprocess: Preprocess, paths: PathList, positions: range) -> Batch:
+    rows: list[Row] = []
+    pixels = []
+    for path in map(paths.__getitem__, positions):
+        rows.append({"image": printable_name(path)})
+        try:
+            pixels.append(preprocess(open_input(path, preprocess.channels)))
+        except (ImageError, MemoryError) as error:
+            rows[-1]["error"] = reading_problem(path, error)
+    return rows, torch.stack(pixels) if pixels else None
+
+
 def _rows(classifier: Classifier, asked: Asked, features: bool, batch: Batch) -> list[Row]:
-    paths, problems, pixels = batch
-    good: Iterator[tuple[Prediction, Tensor | None]] = iter(())
-    if pixels is not None:
-        needed = features or asked.unknown is not None
-        logits, vectors = classifier.outputs(pixels, features=needed)
-        predictions = classifier.ranked(logits, vectors, asked)
-        vectors = vectors.cpu() if features and vectors is not None else [None] * len(pixels)
-        good = zip(predictions, vectors, strict=True)
-    rows = []
-    for path, problem in zip(paths, problems, strict=True):
-        row: Row = {"image": printable_name(path)}
-        if problem is not None:
-            row["error"] = problem
-        else:
-            prediction, vector = next(good)
-            if prediction.answer_probability is not None:
-                row["answer"] = prediction.answer
-                row["answer_probability"] = _short(prediction.answer_probability)
-            for name in ("unknown", "labels", "set"):
-                if (said := getattr(prediction, name)) is not None:
-                    row[name] = said
-            pairs = zip(prediction.classes, prediction.probabilities, strict=True)
-            row["top"] = [{"class": c, "probability": _short(p)} for c, p in pairs]
-            if vector is not None:
-                row["features"] = vector.numpy()
-        rows.append(row)
+    rows, pixels = batch
+    if pixels is None:
+        return rows
+    logits, vectors = classifier.outputs(pixels, features=features or asked.unknown is not None)
+    good = [row for row in rows if "error" not in row]
+    for row, prediction in zip(good, classifier.ranked(logits, vectors, asked), strict=True):
+        said = {name: value for name, value in vars(prediction).items() if value is not None}
+        if "answer_probability" in said:
+            said["answer_probability"] = _short(said["answer_probability"])
+        pairs = zip(said.pop("classes"), said.pop("probabilities"), strict=True)
+        row |= said | {"top": [{"class": c, "probability": _short(p)} for c, p in pairs]}
+    if features and vectors is not None:
+        for row, vector in zip(good, vectors.cpu().numpy(), strict=True):
+            row["features"] = vector
     return rows
 
 
 def _short(probability: float) -> float:
     return float(f"{probability:.6g}")
-
-
-@dataclass
-class _Pictures(Dataset[Batch]):
-    """The pictures at a range of positions."""
-
-    paths: PathList
-    preprocess: Preprocess
-
-    def __getitem__(self, positions: range) -> Batch:
-        paths, problems, pixels = [self.paths[i] for i in positions], [], []
-        for path in paths:
-            problem = None
-            try:
-                pixels.append(self.preprocess(open_input(path, self.preprocess.channels)))
-            except ImageError as error:
-                problem = str(error).removeprefix(f"{printable_path(path)}: ")
-            except MemoryError:
-                problem = "not enough memory to open it"
-            problems.append(problem)
-        return paths, problems, torch.stack(pixels) if pixels else None

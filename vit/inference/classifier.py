@@ -3,7 +3,8 @@
 import os
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,23 +23,14 @@ from vit.console import note
 from vit.data.decode import open_input
 from vit.data.scan import image_files
 from vit.errors import BELOW_ONE, UserError, check_range, some_of
-from vit.inference.engines import (
-    Engine,
-    EngineName,
-    Precision,
-    in_openvino,
-    is_export,
-    open_engine,
-)
+from vit.inference.engines import Engine, EngineName, Precision, in_openvino, is_export, open_engine
 from vit.inference.graph import Graph
 from vit.inference.trust import Trust
 from vit.inference.unknown import outside
 from vit.label_tree import LabelTree
 from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
-
-_EVEN = 0.5
-"""Threshold of models that record none."""
+from vit.ranking import top_classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,38 +68,33 @@ class Prediction:
     """The sum of those of the classes below it; 1 for ""."""
 
 
+@dataclass(eq=False, repr=False)
 class Classifier:
-    """A model in evaluation mode with its class names and preprocessing.
+    """A model in evaluation mode with its class names and preprocessing."""
 
-    `thresholds`: of each class, for a model with several labels per image; 0.5 by default.
-    `temperature`: divides the logits for probabilities; `thresholds` are of these.
-    `tree`: the classes are paths in a tree.
-    `trust`: what was measured on held-out images, for sets and for images of no class.
-    `engine`: computes the logits on the CPU in place of `model`, which has no weights then.
-    """
+    model: nn.Module
+    classes: list[str]
+    preprocess: Preprocess
+    _: KW_ONLY
+    multilabel: bool = False
+    thresholds: list[float] = field(default_factory=list)
+    """Of each class, for a model with several labels per image; 0.5 by default."""
+    temperature: float = 1.0
+    """Divides the logits for probabilities; `thresholds` are of these."""
+    tree: bool = False
+    """The classes are paths in a tree."""
+    trust: Trust | None = None
+    """What was measured on held-out images, for sets and for images of no class."""
+    engine: Engine | None = None
+    """Computes the logits on the CPU in place of `model`, which has no weights then."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        classes: list[str],
-        preprocess: Preprocess,
-        *,
-        multilabel: bool = False,
-        thresholds: list[float] | None = None,
-        temperature: float = 1.0,
-        tree: bool = False,
-        trust: Trust | None = None,
-        engine: Engine | None = None,
-    ) -> None:
-        self.model = model.eval()
-        self.engine = engine
-        self.classes = classes
-        self.preprocess = preprocess
-        self.multilabel = multilabel
-        self.thresholds = thresholds or [_EVEN] * len(classes)
-        self.temperature = temperature
-        self.tree = LabelTree(classes) if tree else None
-        self.trust = trust
+    def __post_init__(self) -> None:
+        self.model.eval()
+        self.thresholds = self.thresholds or [0.5] * len(self.classes)
+
+    @cached_property
+    def _nodes(self) -> LabelTree:
+        return LabelTree(self.classes)
 
     def probabilities(self, images: Iterable[Any]) -> Tensor:
         """Probabilities `b k` for paths, PIL images or uint8 arrays (h w, or h w 3).
@@ -115,7 +102,7 @@ class Classifier:
         A model for images that are not RGB takes the sources of `vit.data.raster.open_raster`.
         Raises UserError if the outputs are not finite.
         """
-        return self.activated(self.logits(self._cut(images)))
+        return self.activated(self.outputs(self._cut(images))[0])
 
     def _cut(self, images: Iterable[Any]) -> Tensor:
         """Pixels `b c h w`."""
@@ -132,13 +119,10 @@ class Classifier:
         scaled = logits / self.temperature
         return (scaled.sigmoid() if self.multilabel else scaled.softmax(-1)).cpu()
 
-    def logits(self, pixels: Tensor) -> Tensor:
-        """Logits `b k` of images `b c h w` that `preprocess` has cut."""
-        return self.outputs(pixels)[0]
-
     @torch.inference_mode()
     def outputs(self, pixels: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Logits as `logits` gives them; with `features` the head's input `b d`, too."""
+        """Logits `b k` of images `b c h w` that `preprocess` has cut; with `features` the head's
+        input `b d`, too."""
         if self.engine is not None:
             named = self.engine.tensors(pixels)
             return named["logits"], named["features"] if features else None
@@ -179,66 +163,48 @@ class Classifier:
             raise UserError(f"top={asked.top} must be at least 1")
         if asked.confidence is not None:
             check_range("confidence", asked.confidence, BELOW_ONE)
-            if self.tree is None:
+            if not self.tree:
                 raise UserError(
                     f"confidence={asked.confidence:g} needs a model whose classes are a tree, of a "
                     "run with --data.labels tree; leave it out"
                 )
-        if asked.coverage is not None:
-            self._check_coverage(asked.coverage)
-        if asked.unknown is not None:
-            self._check_unknown(asked.unknown)
-
-    def _check_coverage(self, coverage: float) -> None:
-        if self.multilabel:
+        if asked.coverage is not None and self.multilabel:
             raise UserError("coverage is for models with one label per image; leave it out")
-        if self.trust is None or self.trust.scores is None:
-            raise UserError(
-                f"coverage={coverage:g} needs held-out images that were measured at the end of a "
-                "run, in trust.safetensors beside its weights; give a run that had a val"
-            )
-        cut(self.trust.scores, coverage)
-
-    def _check_unknown(self, share: float) -> None:
-        if self.trust is None or self.trust.usual is None:
-            raise UserError(
-                f"unknown={share:g} needs scores of validation images, in trust.safetensors beside "
-                "the weights of a run; exported files do not carry them: give a run that had a val "
-                "(--data.splits.val_fraction 0.1)"
-            )
-        cut(self.trust.usual[0], share, "unknown")
+        trust = self.trust or Trust()
+        for name, measured in (("coverage", trust.scores), ("unknown", trust.usual)):
+            share = getattr(asked, name)
+            if share is not None and measured is None:
+                raise UserError(
+                    f"{name}={share:g} needs held-out images that were measured at the end of a "
+                    "run, in trust.safetensors beside its weights; exported files do not carry it: "
+                    "give a run that had a val (--data.splits.val_fraction 0.1)"
+                )
+            if share is not None and measured is not None:
+                cut(torch.atleast_2d(measured)[0], share, name)
 
     def ranked(self, logits: Tensor, features: Tensor | None, asked: Asked) -> list[Prediction]:
         """Predictions from logits `b k` and, if `asked.unknown`, features `b d`."""
-        probabilities, predictions = self.activated(logits), []
-        inside, unknown, answers = self._said(logits, features, probabilities, asked)
-        # Of logits: probabilities near 1 are equal in float32.
-        cuts = torch.tensor(self.thresholds, dtype=torch.float64).logit() * self.temperature
-        for i, row in enumerate(probabilities):
-            values, order = row.topk(min(asked.top, len(self.classes)))
-            best = self._named(order), values.tolist()
-            labels = self._marked(row, logits[i].cpu() > cuts) if self.multilabel else None
-            likely = None if inside is None else self._marked(row, inside[i])
-            predictions.append(Prediction(*best, labels, likely, unknown[i], *answers[i]))
-        return predictions
-
-    def _said(
-        self, logits: Tensor, features: Tensor | None, probabilities: Tensor, asked: Asked
-    ) -> tuple[Tensor | None, list[Any], list[tuple[Any, Any]]]:
-        """What is asked for besides the classes: sets `b k`, unknown or not, nodes of the tree."""
-        inside, unknown, answers = None, [None] * len(logits), [(None, None)] * len(logits)
+        probabilities = self.activated(logits)
+        labels = sets = unknown = [None] * len(logits)
+        answers: list[tuple[Any, Any]] = [(None, None)] * len(logits)
+        if self.multilabel:
+            # Of logits: probabilities near 1 are equal in float32.
+            cuts = torch.tensor(self.thresholds, dtype=torch.float64).logit() * self.temperature
+            labels = self._marked(probabilities, logits.cpu() > cuts)
         if asked.coverage is not None and self.trust is not None:
-            inside = self.trust.sets(logits, asked.coverage)
+            sets = self._marked(probabilities, self.trust.sets(logits, asked.coverage))
         if asked.unknown is not None and self.trust is not None and features is not None:
             unknown = outside(logits, features, self.trust, asked.unknown).tolist()
-        if asked.confidence is not None and self.tree is not None:
-            answers = self.tree.answers(probabilities, asked.confidence)
-        return inside, unknown, answers
+        if asked.confidence is not None:
+            answers = self._nodes.answers(probabilities, asked.confidence)
+        values, order = top_classes(probabilities, min(asked.top, len(self.classes)))
+        best = zip(map(self._named, order), values.tolist(), labels, sets, unknown, strict=True)
+        return [Prediction(*said, *answer) for said, answer in zip(best, answers, strict=True)]
 
-    def _marked(self, probabilities: Tensor, marks: Tensor) -> list[str]:
-        """The marked classes, most probable first."""
-        best = probabilities.argsort(descending=True, stable=True)
-        return self._named(best[marks[best]])
+    def _marked(self, probabilities: Tensor, marks: Tensor) -> list[list[str]]:
+        """The marked classes of each image, most probable first."""
+        order = probabilities.argsort(descending=True, stable=True)
+        return [self._named(best[marked[best]]) for best, marked in zip(order, marks, strict=True)]
 
     def _named(self, indices: Tensor) -> list[str]:
         return [self.classes[i] for i in indices.tolist()]

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.native import fingerprint
-from vit.errors import UserError
+from vit.errors import UserError, needed
 from vit.hardware import cpu_features
 from vit.inference.graph import Graph
 from vit.preprocessing import Preprocess
@@ -85,21 +84,13 @@ class Engine:
     """Pixels `b h w c`, uint8 or float32 as for Graph -> the named tensors."""
     description: Description
     precision: str
-    identity: Callable[[], str]
+    identity: str
     """What tells its weights from others: a digest of its files, or of the model in memory."""
 
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """The named tensors, for images `b c h w` that the preprocessing has cut."""
         found = self.run(images.permute(0, 2, 3, 1).contiguous().numpy())
         return {name: torch.from_numpy(array) for name, array in found.items()}
-
-    def logits(self, images: Tensor) -> Tensor:
-        """Logits `b k` of normalised images `b c h w`, as a network's forward."""
-        preprocess = self.description.preprocess
-        pixels = preprocess.denormalize(images)
-        if preprocess.channels is None:  # exact: 8 bits survive float32
-            pixels = (255 * pixels).round().to(torch.uint8)
-        return self.tensors(pixels)["logits"]
 
     def check_device(self, device: str | torch.device) -> None:
         """UserError for another device than the CPU."""
@@ -133,7 +124,7 @@ def open_engine(
         check_seal(path)
         model = core.read_model(path)
         about = Description.from_json(model.get_rt_info([KEY]).value)
-        return _compiled(model, about, precision, lambda: about.digest)
+        return _compiled(model, about, precision, about.digest)
     raise UserError(
         f"{path} is not read here: a .pt2 file can execute code; load it with torch.export.load if "
         "you trust it, or export to .onnx or .xml"
@@ -149,7 +140,7 @@ def in_openvino(graph: Graph, precision: Precision = "float32") -> Engine:
     """A model in memory, computed by OpenVINO. UserError as for `open_engine`."""
     about = Description(outputs=graph.names, classes=None, preprocess=graph.preprocess)
     identity = f"{fingerprint(graph.state_dict())} {json.dumps(graph.model.config.to_dict())}"
-    return _compiled(to_openvino(graph), about, precision, lambda: identity)
+    return _compiled(to_openvino(graph), about, precision, identity)
 
 
 @cache
@@ -186,9 +177,7 @@ def exported(graph: Graph) -> torch.export.ExportedProgram:
         )
 
 
-def _compiled(
-    model: Any, description: Description, precision: Precision, identity: Callable[[], str]
-) -> Engine:
+def _compiled(model: Any, about: Description, precision: Precision, identity: str) -> Engine:
     """OpenVINO's model on the CPU; its own choice of precision would be bfloat16 where it can."""
     hint = {"float32": "f32", "bfloat16": "bf16"}.get(precision)
     if hint is None:
@@ -196,7 +185,7 @@ def _compiled(
     openvino, core = needed("openvino", "openvino"), openvino_core()
     if hint == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise UserError("the CPU has no units for bfloat16 (AVX512_BF16 or AMX); use float32")
-    shown = precision if description.precision == "float32" else description.precision
+    shown = precision if about.precision == "float32" else about.precision
 
     @cache
     def program(batch: int | None) -> Any:
@@ -212,10 +201,10 @@ def _compiled(
 
     def run(images: "np.ndarray") -> Arrays:
         answers = program(len(images) if sized else None)({"images": images})
-        return {output: answers[output].copy() for output in description.outputs}
+        return {output: answers[output].copy() for output in about.outputs}
 
     name = f"OpenVINO {openvino.get_version().split('-')[0]}, {shown}"
-    return Engine(name, run, description, shown, identity)
+    return Engine(name, run, about, shown, identity)
 
 
 def _onnx(path: Path) -> Engine:
@@ -224,14 +213,14 @@ def _onnx(path: Path) -> Engine:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    description = Description.from_json(session.get_modelmeta().custom_metadata_map[KEY])
+    about = Description.from_json(session.get_modelmeta().custom_metadata_map[KEY])
 
     def run(images: "np.ndarray") -> Arrays:
-        answers: Any = session.run(description.outputs, {"images": images})
-        return dict(zip(description.outputs, answers, strict=True))
+        answers: Any = session.run(about.outputs, {"images": images})
+        return dict(zip(about.outputs, answers, strict=True))
 
-    name = f"ONNX Runtime {onnxruntime.__version__}, {description.precision}"
-    return Engine(name, run, description, description.precision, lambda: description.digest)
+    name = f"ONNX Runtime {onnxruntime.__version__}, {about.precision}"
+    return Engine(name, run, about, about.precision, about.digest)
 
 
 def seal(path: Path) -> None:
@@ -266,12 +255,3 @@ def _sealed(path: Path) -> tuple[int, str, str]:
         with weights.open("rb") as file:
             whole.update(hashlib.file_digest(file, "sha256").digest())
     return start, content[start:end].decode(), whole.hexdigest()
-
-
-def needed(library: str, extra: str) -> Any:
-    """A library of an extra of this package. UserError if it is not installed."""
-    try:
-        return import_module(library)
-    except ModuleNotFoundError as error:
-        message = f"{error.name} is not installed: pip install 'vitkit[{extra}]'"
-        raise UserError(message) from error

@@ -53,7 +53,8 @@ class Graph(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         model: Any = self.model
-        tokens = model.forward_features(self._normalised(images))
+        pixels = self.preprocess.normalize(images.permute(0, 3, 1, 2))
+        tokens = model.forward_features(pixels.to(next(self.model.parameters()).dtype))
         features = model.forward_head(tokens, pre_logits=True)
         if not model.head_layers:
             return features, self._map(tokens)
@@ -62,16 +63,6 @@ class Graph(nn.Module):
             return logits, (logits / self.temperature).softmax(-1), features
         # Of logits, as probabilities near 1 are equal in float32.
         return logits, (logits / self.temperature).sigmoid(), logits > self.cuts, features
-
-    def _normalised(self, images: Tensor) -> Tensor:
-        """`Preprocess.normalize` without its checks, of `b h w c`, in the type of the weights."""
-        kind = next(self.model.parameters()).dtype
-        pixels = images.permute(0, 3, 1, 2).to(kind)
-        if self.preprocess.channels is None:
-            pixels = pixels / 255
-        both = (self.preprocess.mean, self.preprocess.std)
-        mean, std = (torch.tensor(v).to(kind).view(1, -1, 1, 1) for v in both)
-        return (pixels - mean) / std
 
     def _map(self, tokens: Tensor) -> Tensor:
         if not isinstance(self.model, VisionTransformer):
@@ -97,10 +88,9 @@ class _Table(nn.Module):
         super().__init__()
         self.register_buffer("cos", rotation.cos)
         self.register_buffer("sin", rotation.sin)
-        self.num_prefix = rotation.num_prefix
 
     def forward(self, grid: tuple[int, int], like: Tensor) -> Rotation:
-        return Rotation(self.cos, self.sin, self.num_prefix)
+        return Rotation(self.cos, self.sin)
 
 
 @torch.no_grad()

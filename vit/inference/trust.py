@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vit.checkpoints.files import read_json
-from vit.checkpoints.native import fingerprint
-from vit.checkpoints.writing import write_safetensors
+from vit.checkpoints.sealed import read_sealed, write_sealed
 from vit.confidence import cut, set_scores
 from vit.errors import UserError
-from vit.writing import atomic
 
 FILE = "trust.safetensors"
 
@@ -71,9 +68,7 @@ class Trust:
         tensors = {n: v.contiguous() for n, v in vars(self).items() if isinstance(v, Tensor)}
         rest = {name: value for name, value in vars(self).items() if name not in tensors}
         rest["weights"] = read_json(folder / "config.json")["sha256"]
-        metadata = {"format": "pt", "vit": json.dumps(rest), "sha256": fingerprint(tensors)}
-        with atomic(folder / FILE) as temporary:
-            write_safetensors(temporary, tensors, metadata)
+        write_sealed(folder / FILE, tensors, json.dumps(rest))
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -85,14 +80,10 @@ class Trust:
         if not file.is_file():
             return None
         try:
-            with safe_open(str(file), framework="pt") as content:
-                metadata = content.metadata() or {}
-                tensors = {name: content.get_tensor(name) for name in content.keys()}
-            values: dict[str, Any] = json.loads(metadata["vit"])
+            tensors, text = read_sealed(file)
+            values: dict[str, Any] = {**json.loads(text), **tensors}
             weights = values.pop("weights")
-            trust = cls(**values, **tensors)
-            if metadata["sha256"] != fingerprint(tensors):
-                raise ValueError("other tensors")
-        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+            trust = cls(**values)
+        except (KeyError, ValueError, TypeError) as error:
             raise UserError(f"{file} is damaged; delete it, or copy it again") from error
         return trust if weights == read_json(folder / "config.json").get("sha256") else None

@@ -19,6 +19,8 @@ MEGABYTES = 0.9
 """At most so many for the neighbours, and for the directions and means."""
 LEAST_VARIANCE = 1e-6
 """Added to each direction's, for features that hardly differ."""
+ROUNDING = 1e-4
+"""Of the largest score: an image in another batch, or on another processor, has the same rank."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,11 @@ def unlikeness(scores: dict[str, Tensor], usual: dict[str, Tensor], chosen: str)
     energy does (docs/trust.md). The distance does not.
     """
     deciding = [name for name in SCORES if name in scores and name in (chosen, "mahalanobis")]
-    ranks = [torch.searchsorted(usual[s].sort().values, scores[s].contiguous()) for s in deciding]
+    ranks = []
+    for name in deciding:
+        ordered = usual[name].sort().values
+        less = scores[name] - ROUNDING * ordered.abs().amax()
+        ranks.append(torch.searchsorted(ordered, less.contiguous()))
     return torch.stack(ranks).amax(0) / len(usual[chosen])
 
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from vit.errors import UserError
 from vit.models.backbone import layer_indices
 from vit.models.config import ViTConfig
-from vit.models.rotary import Rotation, rotated
+from vit.models.rotary import Place, rotated
 from vit.models.vision_transformer import VisionTransformer
 
 Inputs = tuple[Any, ...]
-"""Arguments of an attention module: tokens `b n d`, and a rotation if the model has one."""
+"""Arguments of an attention module: tokens `b n d` and their place."""
 Receiver = Callable[[int, nn.Module, Inputs], None]
 """Takes a layer's index, its attention module and the inputs of that module."""
 
@@ -85,7 +85,7 @@ def chosen_layers(model: VisionTransformer, layers: int | Sequence[int] | None) 
 
 
 def queries_keys_values(
-    module: nn.Module, x: Tensor, rotation: Rotation | None = None
+    module: nn.Module, x: Tensor, place: Place
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v, each `b heads n e`, of an attention module with input `b n d`.
 
@@ -95,17 +95,16 @@ def queries_keys_values(
     qkv = qkv if qkv.dtype == torch.float64 else qkv.float()
     heads: int = module.num_heads  # pyright: ignore[reportAssignmentType]
     q, k, v = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-    if rotation is not None:
-        q, k = rotated(q, rotation), rotated(k, rotation)
-    return q, k, v
+    return rotated(q, place), rotated(k, place), v
 
 
-def weights(q: Tensor, k: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(e)), `b heads n n` (arXiv:2010.11929, equation 6)."""
-    return (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5).softmax(-1)
+def weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
+    """softmax(q k^T / sqrt(e) + bias), `b heads n n` (arXiv:2010.11929, equation 6)."""
+    scores = (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5)
+    return (scores if bias is None else scores.add_(bias)).softmax(-1)
 
 
-def attention_weights(module: nn.Module, inputs: Inputs) -> Tensor:
+def attention_weights(module: Any, inputs: Inputs) -> Tensor:
     """`weights` of an attention module with these inputs."""
     q, k, _ = queries_keys_values(module, *inputs)
-    return weights(q, k)
+    return weights(q, k, module.bias(q, inputs[1]))

@@ -63,7 +63,7 @@ def gradient_rollout(model: nn.Module, images: Tensor, classes: Classes = None) 
     return read_map(vit, images, total)
 
 
-def _relevance(module: nn.Module, inputs: Inputs, grad: Tensor) -> Tensor:
+def _relevance(module: Any, inputs: Inputs, grad: Tensor) -> Tensor:
     """Mean over heads of (dy/dA * A)+, `b n n`, from an attention module's inputs and dy/d(output).
 
     The output is proj(A v), so dy/d(A v) is grad W, and dy/dA its product with v.
@@ -72,7 +72,10 @@ def _relevance(module: nn.Module, inputs: Inputs, grad: Tensor) -> Tensor:
     projection = module.get_submodule("proj").get_parameter("weight")
     grad = (grad.to(projection.dtype) @ projection).to(q).unflatten(-1, (q.shape[1], -1))
     grad = grad.transpose(1, 2)  # b heads n e
-    products = (grad @ v.transpose(-1, -2)).mul_(weights(q, k))
+    products = grad @ v.transpose(-1, -2)
+    if hasattr(module.rel_pos, "value_products"):  # what is added to v depends on the place
+        products += module.rel_pos.value_products(grad, inputs[1])
+    products *= weights(q, k, module.bias(q, inputs[1]))
     return products.clamp_min_(0).mean(1)
 
 

@@ -32,12 +32,15 @@ def embedding_filters(model: nn.Module, count: int = 28) -> Tensor:
 def position_similarity(model: nn.Module) -> Tensor:
     """Cosine similarity of all pairs of position embeddings, `gh gw gh gw` (ViT, Figures 7 and 10).
 
-    Of the stored table without prefix tokens, on the CPU. UserError for a model without one.
+    Of the table without prefix tokens, on the CPU. UserError for a model without one.
     """
     vit = transformer(model)
     table = vit.fixed_positions if vit.fixed_positions is not None else vit.pos_embed
+    if vit.positions is not None:  # of a variant
+        table = vit.positions(vit.config.grid)
     if table is None:
         kind = "rotary positions alone" if vit.config.rotary else "pos_embed='none'"
+        kind = f"variant={vit.config.variant}" if vit.config.variant else kind
         raise UserError(f"this model has no position embeddings ({kind})")
     patches = table[0, table.shape[1] - vit.config.num_patches :].cpu().double()
     unit = torch.nn.functional.normalize(patches, dim=-1)

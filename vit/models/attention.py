@@ -22,12 +22,16 @@ def attend(
     q: Float[Tensor, "b heads n e"],
     k: Float[Tensor, "b heads n e"],
     v: Float[Tensor, "b heads n e"],
+    bias: Float[Tensor, "b_or_1 heads n n"] | None = None,
 ) -> Float[Tensor, "b heads n e"]:
     """Scaled dot-product attention (ViT, arXiv:2010.11929, eqs. 6-7).
 
-    By matrix products if gradients are required, in bfloat16 on a CPU, of at most PRODUCT_TOKENS
-    tokens; these gradients cannot be differentiated again (RuntimeError). By SDPA otherwise.
+    `bias` is added to the scores, rounded to the dtype of the queries. Without one, by matrix
+    products if gradients are required, in bfloat16 on a CPU, of at most PRODUCT_TOKENS tokens;
+    these gradients cannot be differentiated again (RuntimeError). By SDPA otherwise.
     """
+    if bias is not None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
     if (
         k.dtype == torch.bfloat16
         and torch.is_grad_enabled()

@@ -41,8 +41,9 @@ class TimmNames:
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that are neither kernels nor covered by the rule of one dimension."""
-        names = dict(self.named_parameters())  # pyright: ignore[reportAttributeAccessIssue]
-        return {"pos_embed", "cls_token", "dist_token", "reg_token"} & names.keys()
+        names = set(dict(self.named_parameters()))  # pyright: ignore[reportAttributeAccessIssue]
+        tokens = {"pos_embed", "cls_token", "dist_token", "reg_token"} & names
+        return tokens | {name for name in names if name.endswith("_table")}  # of vit.variants
 
     def forward_intermediates(
         self,

@@ -5,7 +5,7 @@ position of the final norm) is a field, so that it is saved with the weights.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from vit.errors import Range, UserError, check_range
@@ -145,6 +145,8 @@ class ViTConfig:
     """Blocks per stage of a hybrid's ResNet; () is only its root, None is no ResNet."""
     ws_mode: WsMode = "google_hybrid"
     """Epsilons of the hybrid's standardised convolutions and GroupNorms."""
+    variant: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Mechanisms of vit.variants, kind to options: {"positions": {"name": "relative"}}."""
 
     def __post_init__(self) -> None:
         sizes = ["patch_size", "in_channels", "width", "depth", "mlp_dim", "num_heads"]
@@ -282,6 +284,8 @@ class ViTConfig:
         """Plain JSON types, with the architecture's name."""
         stem = None if self.stem_depths is None else list(self.stem_depths)
         values = {**asdict(self), "image_size": list(self.size), "stem_depths": stem}
+        if not self.variant:
+            del values["variant"]
         return {"architecture": "vit", **values}
 
     @classmethod

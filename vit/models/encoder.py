@@ -5,6 +5,7 @@ CaiT (arXiv:2103.17239); DropPath drops whole residual branches per image (arXiv
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from vit.models.attention import attend
 from vit.models.config import Activation, gated_width
 from vit.models.initialization import mlp_, xavier_
-from vit.models.rotary import Rotation, rotated
+from vit.models.rotary import Place, rotated
 from vit.shapes import Float
 
 
@@ -43,15 +44,21 @@ class Attention(nn.Module):
         self.qkv = (nn.Linear if key_bias else KeylessBias)(width, 3 * width)
         self.proj = nn.Linear(width, width)
         self.drop = nn.Dropout(dropout)
+        self.rel_pos: nn.Module | None = None  # from queries and place to a bias of the scores
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], rotation: Rotation | None = None
-    ) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Float[Tensor, "b n d"], place: Place) -> Float[Tensor, "b n d"]:
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # b n 3 heads e
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # b heads n e
-        if rotation is not None:
-            q, k = rotated(q, rotation), rotated(k, rotation)
-        return self.drop(self.proj(attend(q, k, v).transpose(1, 2).flatten(2)))
+        y = self.attend(rotated(q, place), rotated(k, place), v, place)
+        return self.drop(self.proj(y.transpose(1, 2).flatten(2)))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Float[Tensor, "b heads n e"]:
+        """The heads' outputs of queries, keys and values, `b heads n e` each."""
+        return attend(q, k, v, self.bias(q, place))
+
+    def bias(self, q: Tensor, place: Place) -> Tensor | None:
+        """What `rel_pos` adds to the scores of queries `b heads n e`."""
+        return None if self.rel_pos is None else self.rel_pos(q, place)
 
 
 class Mlp(nn.Module):
@@ -141,9 +148,8 @@ class Block(nn.Module):
         self.mlp = Mlp(width, mlp_dim, activation, dropout)
         self.ls2, self.drop_path2 = branch_end()
 
-    def forward(self, x: Float[Tensor, "b n d"], *rotation: Rotation) -> Float[Tensor, "b n d"]:
-        """`rotation`: one in a model with rotary positions, else none."""
-        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), *rotation)))
+    def forward(self, x: Float[Tensor, "b n d"], place: Place) -> Float[Tensor, "b n d"]:
+        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), place)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
 
     def init_weights(self) -> None:
@@ -151,3 +157,6 @@ class Block(nn.Module):
         xavier_(self.attn.qkv, matrices=3)
         xavier_(self.attn.proj)
         mlp_(self.mlp.fc1, self.mlp.fc2)
+        rel_pos: Any = self.attn.rel_pos
+        if rel_pos is not None:
+            rel_pos.init_weights()

@@ -17,25 +17,36 @@ from vit.shapes import Float
 
 
 class Rotation(NamedTuple):
-    """Angles by which every layer turns its queries and keys."""
+    """Angles by which every layer turns the queries and keys of the patches."""
 
     cos: Float[Tensor, "n 1 e"]
     sin: Float[Tensor, "n 1 e"]
+
+
+class Place(NamedTuple):
+    """Where the tokens of a layer are: prefix tokens, then a grid of patches row by row."""
+
+    rows: int
+    columns: int
     num_prefix: int
-    """Tokens before the patches, which are not turned."""
+    rotation: Rotation | None = None
 
 
-def rotated(x: Float[Tensor, "b heads m e"], rotation: Rotation) -> Float[Tensor, "b heads m e"]:
-    """Queries or keys with the patches turned, in the dtype of `x`; computed in the table's.
+def rotated(x: Float[Tensor, "b heads m e"], place: Place) -> Float[Tensor, "b heads m e"]:
+    """Queries or keys with the patches turned by the rotation, if any.
+
+    In the dtype of `x`; computed in the table's.
 
     Channels i and i + e / 2 turn together. In memory a token's heads stay side by side, so that the
     output of attention needs no copy.
     """
-    prefix, patches = x.transpose(1, 2).tensor_split([rotation.num_prefix], dim=1)  # b n heads e
+    if place.rotation is None:
+        return x
+    prefix, patches = x.transpose(1, 2).tensor_split([place.num_prefix], dim=1)  # b n heads e
     first, second = patches.chunk(2, dim=-1)
     across = torch.cat([-second, first], dim=-1)
-    turned = (patches * rotation.cos + across * rotation.sin).to(x.dtype)
-    if rotation.num_prefix:
+    turned = (patches * place.rotation.cos + across * place.rotation.sin).to(x.dtype)
+    if place.num_prefix:
         turned = torch.cat([prefix, turned], dim=1)
     return turned.transpose(1, 2)
 
@@ -46,7 +57,7 @@ class RotaryEmbedding(nn.Module):
     def __init__(self, config: ViTConfig, rotary: Rotary) -> None:
         super().__init__()
         self.rotary = rotary
-        self.head_size, self.num_prefix = config.head_size, config.num_prefix_tokens
+        self.head_size = config.head_size
 
     def forward(self, grid: tuple[int, int], like: Tensor) -> Rotation:
         """For (rows, columns) of patches, on the device of `like`, in float32 at least."""
@@ -57,7 +68,7 @@ class RotaryEmbedding(nn.Module):
         axes = self._coordinates(grid, like.device)
         angles = torch.cat([axis.to(dtype)[:, None, None] * bands for axis in axes], dim=-1)
         cos, sin = angles.cos(), angles.sin()  # n 1 e/2
-        return Rotation(torch.cat([cos, cos], -1), torch.cat([sin, sin], -1), self.num_prefix)
+        return Rotation(torch.cat([cos, cos], -1), torch.cat([sin, sin], -1))
 
     def _coordinates(self, grid: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
         """Row and column of the centre of each patch, `n` each, from -1 to 1."""

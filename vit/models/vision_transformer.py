@@ -7,7 +7,7 @@ d width, k classes. Parameter names are those of timm and DINOv2.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,10 @@ from vit.models.embedding import PatchEmbed, resize_grid, sincos2d
 from vit.models.encoder import Block
 from vit.models.initialization import lecun_normal_, zero_
 from vit.models.pooling import AttentionPool
-from vit.models.rotary import RotaryEmbedding
+from vit.models.rotary import Place, RotaryEmbedding
 from vit.shapes import Float
+
+Layer = TypeVar("Layer", bound=Block)
 
 
 class VisionTransformer(TimmNames, nn.Module):
@@ -30,12 +32,25 @@ class VisionTransformer(TimmNames, nn.Module):
     `layer_channels` and `layer_strides` (of `intermediate_layers`), `num_prefix_tokens` (before the
     patches), and `activation_checkpointing`: if True, the backward pass recomputes each layer, with
     about 1/depth of the memory and 4/3 of the work.
+
+    Args:
+        config: Architecture.
+        positions: In place of `config.pos_embed`: a module that computes a table `1 n d` (or None)
+            of a grid (rows, columns), which is added to the patches, and has `init_weights`.
+        layers: In place of the paper's: modules that map tokens `b n d` and their Place to tokens,
+            and have `init_weights`.
     """
 
     preprocess: dict[str, Any] | None = None
     """Preprocessing of the weights, for `vit.transforms`: {} if not recorded, None if fresh."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(
+        self,
+        config: ViTConfig,
+        *,
+        positions: nn.Module | None = None,
+        layers: Sequence[nn.Module] | None = None,
+    ) -> None:
         super().__init__()
         self.config = config
         d = config.width
@@ -49,29 +64,17 @@ class VisionTransformer(TimmNames, nn.Module):
         self.cls_token = _token(1, d) if config.class_token else None
         self.dist_token = _token(1, d) if config.distillation_token else None
         self.reg_token = _token(config.num_registers, d) if config.num_registers else None
-        learned = config.pos_embed == "learned"
-        self.pos_embed = _token(config.num_positions, d) if learned else None
+        self.positions = positions
+        kind = config.pos_embed if positions is None else None
+        self.pos_embed = _token(config.num_positions, d) if kind == "learned" else None
         self.fixed_positions: Tensor | None
-        fixed = sincos2d(config.grid, d) if config.pos_embed == "sincos2d" else None
+        fixed = sincos2d(config.grid, d) if kind == "sincos2d" else None
         self.register_buffer("fixed_positions", fixed, persistent=False)
         self.pos_drop = nn.Dropout(config.dropout)
         self.rope = None if config.rotary is None else RotaryEmbedding(config, config.rotary)
 
         norm = partial(nn.LayerNorm, eps=config.layer_norm_eps)
-        self.blocks = nn.ModuleList(
-            Block(
-                width=d,
-                num_heads=config.num_heads,
-                mlp_dim=config.mlp_dim,
-                norm=norm,
-                activation=config.activation,
-                dropout=config.dropout,
-                drop_path=rate,
-                layer_scale=config.layer_scale,
-                key_bias=config.rotary is None or config.rotary.key_bias,
-            )
-            for rate in _drop_path_rates(config)
-        )
+        self.blocks = nn.ModuleList(plain_layers(config) if layers is None else layers)
         self.norm = nn.Identity() if config.norm_after_pool else norm(d)
         self._build_head(norm)
         self.init_weights()
@@ -155,10 +158,14 @@ class VisionTransformer(TimmNames, nn.Module):
     ) -> Float[Tensor, "b n d"]:
         """`features` from the output of `embed`, which may have been changed in between."""
         x = self._with_positions(patches, grid)
-        rotation = [] if self.rope is None else [self.rope(grid, x)]
+        place = self._place(grid, x)
         for block in self.blocks:
-            x = run(block, x, self.activation_checkpointing, *rotation)
+            x = run(block, x, self.activation_checkpointing, place)
         return self.norm(x)
+
+    def _place(self, grid: tuple[int, int], x: Tensor) -> Place:
+        rotation = None if self.rope is None else self.rope(grid, x)
+        return Place(*grid, self.num_prefix_tokens, rotation)
 
     def pool(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d_pooled"]:
         """The y of equation 4, by `config.pool`; distilled: the mean of two tokens, as in timm."""
@@ -206,9 +213,9 @@ class VisionTransformer(TimmNames, nn.Module):
         patches, grid = self.embed(images)
         x = self._with_positions(patches, grid)
         outputs = {}
-        rotation = [] if self.rope is None else [self.rope(grid, x)]
+        place = self._place(grid, x)
         for i, block in enumerate(self.blocks[: end + 1]):
-            x = run(block, x, self.activation_checkpointing, *rotation)
+            x = run(block, x, self.activation_checkpointing, place)
             if i in wanted:
                 outputs[i] = x
         return outputs, x, grid
@@ -235,6 +242,8 @@ class VisionTransformer(TimmNames, nn.Module):
     def _positions(self, grid: tuple[int, int]) -> Tensor | None:
         """The position table for this grid, `1 n d`; a learned one includes prefix slots."""
         config = self.config
+        if self.positions is not None:
+            return self.positions(grid)
         if self.fixed_positions is not None:
             if grid == config.grid:
                 return self.fixed_positions
@@ -249,9 +258,9 @@ class VisionTransformer(TimmNames, nn.Module):
         """Resamples the position table for another image size, in place; timm's name."""
         config = replace(self.config, image_size=img_size)
         positions = self._positions(config.grid)
-        if self.pos_embed is None:
+        if self.fixed_positions is not None:
             self.fixed_positions = positions
-        elif positions is not None:
+        elif self.pos_embed is not None and positions is not None:
             self.pos_embed = nn.Parameter(positions, self.pos_embed.requires_grad)
         self.config = config
 
@@ -267,14 +276,31 @@ class VisionTransformer(TimmNames, nn.Module):
         ):
             if token is not None:
                 nn.init.normal_(token, std=std)
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            block.init_weights()
-        if self.attn_pool is not None:
-            self.attn_pool.init_weights()
+        parts: list[Any] = [self.positions, *self.blocks, self.attn_pool]
+        for part in parts:
+            if part is not None:
+                part.init_weights()
         for layer in self.pre_logits:
             if isinstance(layer, nn.Linear):
                 lecun_normal_(layer)
+
+
+def plain_layers(config: ViTConfig, kind: type[Layer] = Block) -> list[Layer]:
+    """The encoder's layers of the paper, or of a subclass, as many as the model is deep."""
+    return [
+        kind(
+            width=config.width,
+            num_heads=config.num_heads,
+            mlp_dim=config.mlp_dim,
+            norm=partial(nn.LayerNorm, eps=config.layer_norm_eps),
+            activation=config.activation,
+            dropout=config.dropout,
+            drop_path=rate,
+            layer_scale=config.layer_scale,
+            key_bias=config.rotary is None or config.rotary.key_bias,
+        )
+        for rate in _drop_path_rates(config)
+    ]
 
 
 def _head(features: int, num_classes: int) -> nn.Module:

@@ -210,6 +210,11 @@ def config_from_dict(values: Any) -> ModelConfig:
         raise UserError(
             f"architecture={shorten(repr(architecture))} is not one of {', '.join(kinds)}"
         )
+    if architecture == "resnet" and values.get("variant"):
+        raise UserError(
+            f"variant={shorten(repr(values['variant']))} changes a Vision Transformer, and this "
+            "model has no attention: name a ViT or a hybrid, or leave it out"
+        )
     return kinds[architecture].from_dict(values)
 
 
@@ -225,4 +230,10 @@ def build_model(config: ModelConfig) -> Model:
     from vit.models.resnet import ResNet
     from vit.models.vision_transformer import VisionTransformer
 
-    return ResNet(config) if isinstance(config, ResNetConfig) else VisionTransformer(config)
+    if isinstance(config, ResNetConfig):
+        return ResNet(config)
+    if config.variant:
+        from vit.variants.table import build  # only when named
+
+        return build(config)
+    return VisionTransformer(config)

@@ -11,7 +11,7 @@ from vit.reports.pretraining import pretraining_headline
 def headline(split: str, metrics: Mapping[str, float], predictions: Predictions | None) -> str:
     """The main score."""
     if split == "none":
-        return "not scored (--final_split none)"
+        return "not scored: no images for it, or --final_split none"
     if not metrics:
         return f"{split} not scored"
     if predictions is None:

@@ -20,12 +20,7 @@ from vit.reports.lettering import drawable
 from vit.reports.page import plot
 from vit.reports.predictions import Predictions, write_csv
 from vit.reports.report import SPLIT_NAMES, write_page
-from vit.reports.scores import (
-    ClassScores,
-    class_scores,
-    confusion_matrix,
-    most_confused,
-)
+from vit.reports.scores import ClassScores, class_scores, confusion_matrix, most_confused
 from vit.reports.wording import commands, percent
 from vit.writing import atomic, write_bytes
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from vit.console import say
@@ -54,52 +53,45 @@ def settle_batch(config: Namespace, recipes: Sequence[Mapping[str, Any]], run: P
     return True
 
 
-class ChooseBatch(Callback):
-    """Chooses the largest batch that fits on all processes, by trial, and writes it to `config`.
-
-    The images per step stay the same.
+def choose_batch(config: Namespace, trainer: Trainer, module: LightningModule, stage: str) -> None:
+    """A callback's `setup`, which chooses the largest batch that fits on all processes, by trial,
+    and writes it to `config`. The images per step stay the same.
     """
-
-    def __init__(self, config: Namespace) -> None:
-        super().__init__()
-        self._config = config
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage != "fit":
-            return
-        if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
-            raise UserError(
-                "data.batch_size=auto tries batches on single GPUs and with ddp, not with "
-                f"{type(trainer.strategy).__name__}; give a number"
-            )
-        data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        processes, before = trainer.world_size, trainer.accumulate_grad_batches
-        images = data.batch_size * before
-        paired = bool(getattr(pl_module, "mixing", None))
-        sizes = batch_sizes(images * processes, processes, paired=paired) or [images]
-        largest = Trial(trainer, pl_module).largest(sizes)
-        gc.collect()  # the trial's copy, before the run takes its memory
-        torch.cuda.empty_cache()
-        device = trainer.strategy.root_device
-        fitting = torch.tensor(largest, device=device)
-        largest = int(trainer.strategy.reduce(fitting, reduce_op="min"))
-        if not largest:
-            raise UserError(
-                f"data.batch_size=auto: not even a batch of {sizes[0]} fits on {device}; choose a "
-                "smaller model or image"
-            )
-        batches = images // largest
-        data.batch_size = self._config.data.batch_size = largest
-        trainer.accumulate_grad_batches = batches
-        for name in SET_BY_TRIAL[1:]:
-            if type(getattr(trainer, name)) is int:
-                setattr(trainer, name, max(1, getattr(trainer, name) // before) * batches)
-        for name in SET_BY_TRIAL:
-            self._config.trainer[name] = getattr(trainer, name)
-        say(
-            f"batch size {largest:,} on each of {processes:,} processes, tried on the device: "
-            f"{batches:,} per step of {images * processes:,} images (--data.batch_size auto)"
+    if stage != "fit":
+        return
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+        raise UserError(
+            "data.batch_size=auto tries batches on single GPUs and with ddp, not with "
+            f"{type(trainer.strategy).__name__}; give a number"
         )
+    data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+    processes, before = trainer.world_size, trainer.accumulate_grad_batches
+    images = data.batch_size * before
+    paired = bool(getattr(module, "mixing", None))
+    sizes = batch_sizes(images * processes, processes, paired=paired) or [images]
+    largest = Trial(trainer, module).largest(sizes)
+    gc.collect()  # the trial's copy, before the run takes its memory
+    torch.cuda.empty_cache()
+    device = trainer.strategy.root_device
+    fitting = torch.tensor(largest, device=device)
+    largest = int(trainer.strategy.reduce(fitting, reduce_op="min"))
+    if not largest:
+        raise UserError(
+            f"data.batch_size=auto: not even a batch of {sizes[0]} fits on {device}; choose a "
+            "smaller model or image"
+        )
+    batches = images // largest
+    data.batch_size = config.data.batch_size = largest
+    trainer.accumulate_grad_batches = batches
+    for name in SET_BY_TRIAL[1:]:
+        if type(getattr(trainer, name)) is int:
+            setattr(trainer, name, max(1, getattr(trainer, name) // before) * batches)
+    for name in SET_BY_TRIAL:
+        config.trainer[name] = getattr(trainer, name)
+    say(
+        f"batch size {largest:,} on each of {processes:,} processes, tried on the device: "
+        f"{batches:,} per step of {images * processes:,} images (--data.batch_size auto)"
+    )
 
 
 class Trial:

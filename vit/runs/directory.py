@@ -13,14 +13,15 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from vit.checkpoints.archives import BEST, LAST, read_checkpoint
+from vit.checkpoints.archives import BEST, DIGESTS, LAST, read_checkpoint
 from vit.console import is_first_process, note
+from vit.data.addresses import root_name
 from vit.errors import UserError, some_of
 from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
 from vit.runs.processes import HANDED_DOWN, decided_by_first
-from vit.writing import is_temporary, remove_orphans, write_json, write_text
+from vit.writing import is_temporary, recover, remove_orphans, write_json, write_text
 from vit.yaml_reader import read_options
 
 LIMITS = {"final_split", "patience"} | {
@@ -35,7 +36,7 @@ class RunDirectory:
 
     folder: Path
     checkpoint: Path | None = None
-    """The .ckpt file to resume from; None for a new run."""
+    """The .ckpt to resume from, a file or the folder of a sharded one; None for a new run."""
     step: int | None = None
     """Optimizer steps taken at the checkpoint."""
     finished: bool = False
@@ -81,8 +82,8 @@ class RunDirectory:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The checkpoint files of a run, the last before the best."""
-    return [path for name in (LAST, BEST) if (path := run / "checkpoints" / name).is_file()]
+    """The checkpoints of a run, the last before the best."""
+    return [path for name in (LAST, BEST) if (path := run / "checkpoints" / name).exists()]
 
 
 def find_checkpoint(run: Path) -> Path:
@@ -106,10 +107,7 @@ def run_name(options: Options) -> str:
     named, data = any(g.get("dataset") or g.get("root") for g in groups), options.config.data
     if named or (data.root is None and data.dataset is None):  # images from Python have no name
         return recipe
-    if data.root is None:
-        return f"{data.dataset}-{recipe}"
-    path = Path(data.root).expanduser().resolve()
-    return f"{path.name if path.is_dir() else path.stem}-{recipe}"
+    return f"{data.dataset if data.root is None else root_name(data.root)}-{recipe}"
 
 
 @dataclass
@@ -205,6 +203,7 @@ class _First:
         owner = f"{os.getpid()}\n{socket.gethostname()}\n"
         if not (folder / LOCK).read_text(errors="replace").startswith(owner):  # a soft lock's does
             (folder / LOCK).write_text(owner)
+        recover(folder / "checkpoints", DIGESTS)
         for place in (folder, folder / "checkpoints", folder / "model"):
             remove_orphans(place)
 
@@ -253,11 +252,11 @@ def _source(resume: str, run_dir: str | None) -> tuple[Path, Path | None]:
     place = Path(resume).expanduser()
     if checkpoints(place) or read_summary(place):
         return place, None
-    if place.is_file() and place.suffix == ".ckpt":
+    if place.exists() and place.suffix == ".ckpt":
         inside = place.resolve().parent
         return (inside.parent if inside.name == "checkpoints" else inside), place
     raise UserError(
-        f"--resume {resume} is neither a run with a checkpoint nor a .ckpt file; weights to start "
+        f"--resume {resume} is neither a run with a checkpoint nor a .ckpt; weights to start "
         "from go to --model.pretrained"
     )
 

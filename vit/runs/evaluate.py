@@ -62,16 +62,6 @@ class Subject:
     """That computes the logits, if it is not PyTorch."""
 
 
-@dataclass
-class Evaluation:
-    """The result of `evaluate`."""
-
-    model: Module
-    metrics: dict[str, float]
-    predictions: Predictions | None
-    """None without labels, or if no image could be read."""
-
-
 def opened(
     run: Path,
     split: SplitName | None,
@@ -110,8 +100,6 @@ def opened(
     if other and _same_place(recorded["data"].get("root"), built.data.root):
         note(f"{built.data.root} is the data of the run: its held-out images are scored")
         other = False
-    if not other:
-        check_given(recorded.get("own"), "digests")
     weights = run / "model"
     if not (weights / "config.json").is_file():
         weights = find_checkpoint(run)  # an unfinished run
@@ -145,8 +133,9 @@ def _split(run: Path, data: ImageData, split: SplitName | None, *, other: bool) 
     return split
 
 
-def evaluate(subject: Subject) -> Evaluation:
-    """Scores the best weights of a run; every process calls it."""
+def evaluate(subject: Subject) -> tuple[Module, dict[str, float], Predictions | None]:
+    """The model with a run's best weights, its metrics, and the predictions (None without labels,
+    or if no image could be read); every process calls it."""
     run, data = subject.run, subject.data
     model = TASKS[subject.recorded["task"]].for_scoring(
         str(subject.weights),
@@ -154,9 +143,11 @@ def evaluate(subject: Subject) -> Evaluation:
         subject.recorded["model"],
         lambda: read_checkpoint(find_checkpoint(run))["state_dict"],
     )
-    if subject.engine is not None:
-        _check_same(subject.engine, model, run)
-        model.model.forward = subject.engine.logits
+    if (engine := subject.engine) is not None:
+        _check_same(engine, model, run)
+        # The engine takes pixels, and normalises them itself.
+        data.on_after_batch_transfer = lambda batch, dataloader_idx: batch
+        model.forward = lambda images: engine.tensors(images)["logits"]
     alive = ChildrenAlive()
     bar = [] if subject.trainer.enable_progress_bar is False else [RunProgress()]
     trainer = build_trainer(
@@ -167,8 +158,7 @@ def evaluate(subject: Subject) -> Evaluation:
     check_launched(trainer)
     limit_threads_of(trainer, model, data)
     with ending_together(trainer, alive):
-        metrics, predictions = score(trainer, model, data, subject.split)
-    return Evaluation(model, metrics, predictions)
+        return model, *score(trainer, model, data, subject.split)
 
 
 def _check_same(engine: Engine, model: Module, run: Path) -> None:
@@ -222,14 +212,14 @@ def _options(recorded: Mapping[str, Any], args: list[str]) -> Namespace:
     # An accelerator may be named as a class.
     kept = {name: recorded["trainer"].get(name) for name in TRAINER}
     trainer = {name: value for name, value in kept.items() if not isinstance(value, dict)}
+    trainer["enable_model_summary"] = False
     # The seed of the splits follows from that of the run, and is not recorded itself.
     splits = {**(recorded["data"].get("splits") or {}), "seed": recorded["seed_everything"]}
     data = {**recorded["data"], "global_batch": None, "splits": splits}
     data.pop("augment", None)  # of training; it may name a class or function
-    sections: dict[str, Any] = {"data": data, "trainer": trainer}
-    sections["trainer"]["enable_model_summary"] = False
     try:
-        config = parser.parse_args(args, namespace=parser.parse_object(sections))
+        before = parser.parse_object({"data": data, "trainer": trainer})
+        config = parser.parse_args(args, namespace=before)
         check_arguments(config.trainer)
         return parser.instantiate(config)
     except (ArgumentError, TypeError, KeyError, ValueError) as error:

@@ -12,14 +12,16 @@ from lightning.pytorch import LightningModule, Trainer
 
 from vit.checkpoints.archives import read_checkpoint
 from vit.checkpoints.native import save_native
+from vit.checkpoints.writing import is_sharded
 from vit.console import is_first_process
 from vit.data.module import ImageData
+from vit.data.sources import PathList
 from vit.hardware import hardware, peak_memory, versions
 from vit.inspection.glance import glances
 from vit.reports.closing import closing, headline
 from vit.reports.pretraining import Examples, write_pretraining
 from vit.reports.results import write_results
-from vit.runs.directory import RunDirectory
+from vit.runs.directory import RunDirectory, find_checkpoint
 from vit.runs.files import SUMMARY
 from vit.runs.options import Module, Options
 from vit.runs.scoring import finite, score, thresholds_of
@@ -49,15 +51,11 @@ def finish(
     `began`: `clocks()` before the training. model/ is written before the scoring too, so that an
     unreadable image loses nothing.
     """
-    seconds, cpu_seconds = (now - then for now, then in zip(clocks(), began, strict=True))
-    summary = _summary(options, trainer, model, data) | {
-        "train_seconds": round(seconds, 2),
-        "train_cpu_seconds": round(cpu_seconds, 2),
-        "resumed_at": run.step,
-    }
+    seconds, cpu = (round(now - then, 2) for now, then in zip(clocks(), began, strict=True))
+    times = {"train_seconds": seconds, "train_cpu_seconds": cpu, "resumed_at": run.step}
+    summary = _summary(options, trainer, model, data) | times
     merge_lora(model.model)  # what is scored is what is written
-    if is_first_process():
-        _write_model(run, options, model, data, summary)
+    _write_model(run, options, model, data, summary)
     trust = measure(trainer, model, data, summary) if data.labelled else None
     if trust is not None and is_first_process():
         trust.write(run.folder / "model")
@@ -65,34 +63,19 @@ def finish(
     predictions, metrics = None, {}
     if split != "none":
         metrics, predictions = score(trainer, model, data, split, trust)
-    if not is_first_process():
-        return
     summary["metrics"] |= metrics
     if trust is not None:
-        summary["confidence"] = {
-            "temperature": trust.temperature,
-            "images": trust.images,
-            "measured_on": trust.measured_on,
-            "sets": [] if predictions is None else predictions.sets,
-        }
+        names = ("temperature", "images", "measured_on")
+        summary["confidence"] = {name: getattr(trust, name) for name in names}
+        summary["confidence"]["sets"] = [] if predictions is None else predictions.sets
     _write_model(run, options, model, data, summary)
+    if not is_first_process():
+        return
     write_json(run.folder / SUMMARY, summary)
-    if predictions is not None:
-        write_results(
-            run.folder,
-            split=split,
-            classes=data.classes,
-            predictions=predictions,
-            thresholds=thresholds_of(model),
-            open_image=partial(data.open_image, split),  # pyright: ignore[reportArgumentType]
-            look=glances(model.model, data.preprocess),
-        )
-    if not model.labelled:
-        examples = model.examples(data, split) if metrics else None
-        pictures = None if examples is None else Examples(**examples)
-        write_pretraining(run.folder, split, pictures)
+    drawn = _whole(run, options, model, data)
+    _report(run, drawn, data, split, metrics, predictions, thresholds_of(model))
     write_json(run.folder / SUMMARY, {**summary, "finished": True})
-    first = data.splits.train.items[0]
+    items = data.splits.train.items
     run.closing = closing(
         run.folder,
         headline(split, metrics, predictions),
@@ -100,8 +83,34 @@ def finish(
         labelled=data.labelled,
         root=data.root,
         in_python=bool(options.objects),
-        example=Path(first) if isinstance(first, str | Path) else None,
+        example=Path(items[0]) if isinstance(items, PathList) else None,
     )
+
+
+def _report(
+    run: RunDirectory,
+    model: Module,
+    data: ImageData,
+    split: Any,
+    metrics: Any,
+    predictions: Any,
+    thresholds: Any,
+) -> None:
+    """Writes what the run directory shows of the final score."""
+    if predictions is not None:
+        write_results(
+            run.folder,
+            split=split,
+            classes=data.classes,
+            predictions=predictions,
+            thresholds=thresholds,
+            open_image=partial(data.open_image, split),
+            look=glances(model.model, data.preprocess),
+        )
+    if not model.labelled:
+        examples = model.examples(data, split) if metrics else None
+        pictures = None if examples is None else Examples(**examples)
+        write_pretraining(run.folder, split, pictures)
 
 
 def _summary(options: Options, trainer: Trainer, model: Module, data: ImageData) -> dict[str, Any]:
@@ -149,7 +158,7 @@ def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
     if best is None or not best.best_model_path:
         return {"file": None, "weights": "last step", "metrics": {}}
     path = Path(best.best_model_path)
-    file = read_checkpoint(path)
+    file = read_checkpoint(path, like=model)
     model.load_state_dict(file["state_dict"])
     if "thresholds" in file["vit"]["extra"]:
         model.thresholds = file["vit"]["extra"]["thresholds"]
@@ -165,9 +174,30 @@ def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
     }
 
 
+def _whole(run: RunDirectory, options: Options, model: Module, data: ImageData) -> Module:
+    """The trained model for pictures, which the first process draws alone: a sharded one is read
+    from model/."""
+    if not _is_sharded(model):
+        return model
+    whole = type(model).for_scoring(
+        str(run.folder / "model"),
+        data.model_arguments,
+        options.recorded()["model"],
+        lambda: read_checkpoint(find_checkpoint(run.folder))["state_dict"],
+    )
+    whole.trainer = model.trainer
+    return whole.eval()
+
+
+def _is_sharded(model: Module) -> bool:
+    return any(is_sharded(parameter) for parameter in model.parameters())
+
+
 def _write_model(
     run: RunDirectory, options: Options, model: Module, data: ImageData, summary: dict[str, Any]
 ) -> None:
+    if not (is_first_process() or _is_sharded(model)):
+        return
     save_native(
         run.folder / "model",
         model.model,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
@@ -9,13 +10,13 @@ from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
 
 from vit.console import note, say
 from vit.data.module import ImageData
-from vit.runs.batch import ChooseBatch, naming_a_smaller_batch
+from vit.runs.batch import choose_batch, naming_a_smaller_batch
 from vit.runs.continuing import check_continues
 from vit.runs.directory import RunDirectory, checkpoints
 from vit.runs.finish import clocks, finish, limit_option
 from vit.runs.first_batch import FirstBatch
 from vit.runs.options import Module, Options
-from vit.runs.processes import ChildrenAlive, SameOptions, check_launched, ending_together
+from vit.runs.processes import ChildrenAlive, check_launched, check_same, ending_together, launched
 from vit.runs.trainer import build_trainer, in_one_line, limit_threads_of
 from vit.signals import Stopped
 from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether
@@ -45,6 +46,7 @@ def fit(options: Options) -> RunDirectory:
         by_size = any(isinstance(c, FineTuneBySize) for c in recipe)
         best = data.splits.val is not None and not by_size
         folder, save_every = run.folder / "checkpoints", options.config.save_every
+        chooses = partial(choose_batch, options.config)
         trainer = build_trainer(
             **options.trainer,
             default_root_dir=str(run.folder),
@@ -52,8 +54,8 @@ def fit(options: Options) -> RunDirectory:
             plugins=[AtomicCheckpointIO(), *options.listed("plugins")],
             callbacks=[  # in the order in which they act
                 alive,
-                SameOptions(options, data),
-                *([ChooseBatch(options.config)] if options.chooses_batch else []),
+                LambdaCallback(setup=partial(check_same, options, data)),
+                *([LambdaCallback(setup=chooses)] if options.chooses_batch else []),
                 *recipe,
                 *options.early_stopping(data, model.monitor),
                 *([RunProgress()] if bar else []),
@@ -100,7 +102,9 @@ def _saying(run: RunDirectory, options: Options) -> Iterator[None]:
     except Stopped as stop:
         stop.announced = True
         text = "stopped before the first step: there was nothing to save"
-        if checkpoints(run.folder):
+        if checkpoints(run.folder) and launched():  # perhaps on several machines
+            text = "stopped; the same command continues it"
+        elif checkpoints(run.folder):
             text = f"stopped; {options.objects.continuing(run.folder)}"
         say(text)
         raise

@@ -1,7 +1,7 @@
 """The options of a run: recipes and typed arguments, and what is built from them.
 
-LightningCLI checks them by the types of three constructors: vit.ImageData, the module of the task,
-and Lightning's Trainer.
+The parser of LightningCLI checks them by the types of three constructors: vit.ImageData, the module
+of the task, and Lightning's Trainer.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import jsonargparse
 import torch
-from jsonargparse import ArgumentError, Namespace
+from jsonargparse import ActionConfigFile, ArgumentError, Namespace  # pyright: ignore
 from jsonargparse.typing import NonNegativeFloat, PositiveInt, restricted_number_type
-from lightning.pytorch import Trainer
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
 
 from vit.checkpoints.pretrained import inspect_pretrained
@@ -41,8 +41,15 @@ from vit.runs.trainer import SET_HERE, build_trainer, check_arguments, quiet_lig
 from vit.training.callbacks import Patience
 from vit.training.classifier import ImageClassifier
 from vit.training.masked_patches import MaskedPatchPrediction
-from vit.training.network_training import ADAMW, OF_DATA, NetworkTraining, build_optimizer
+from vit.training.network_training import (
+    ADAMW,
+    OF_DATA,
+    RECOMPUTE,
+    NetworkTraining,
+    build_optimizer,
+)
 from vit.training.optimizers.groups import param_groups
+from vit.training.sharding import FSDP2
 from vit.yaml_reader import load_yaml, read_options
 
 Module = NetworkTraining[Any, Any]
@@ -56,17 +63,16 @@ TASKS: dict[str, type[Module]] = {
 DEFAULT_RECIPE = "finetune"
 PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
 """Arguments of every parser of options."""
-_NO_OBJECTS = Objects()
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
 
 
-class Options(LightningCLI):
+class Options:
     """Parsed options; `config` becomes config.yaml. UserError for a mistake."""
 
-    def __init__(self, args: list[str], objects: Objects = _NO_OBJECTS) -> None:
+    def __init__(self, args: list[str], objects: Objects | None = None) -> None:
         quiet_lightning()
         self.typed = args
-        self.objects = objects
+        self.objects = objects or Objects()
         self.by_default = False
         """No recipe was named."""
         args = written_out(args)
@@ -92,60 +98,35 @@ class Options(LightningCLI):
             *_optimizer_of_lr(rest, self.recipes),
             *rest,
         ]
-        # Reading attribute docstrings takes jsonargparse half a second; only --help-all needs it.
-        helps = "--help" in args
         # Recipes may name classes and functions in a file here. The path of a command lacks this
         # folder, and the parser reads a recipe in the recipe's. At the end, so that no file here
         # takes the place of a library.
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())
-        jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=helps)
+        # Reading attribute docstrings takes jsonargparse half a second; only --help-all needs it.
+        jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings="--help" in args)
+        self.parser = _parser(self.module_class)
+        self.resolve()
+
+    def resolve(self) -> None:
+        """Parses and completes the options, and builds their values, so that wrong ones are found
+        before data is read."""
         try:
-            super().__init__(
-                self.module_class,
-                ImageData,
-                run=False,
-                args=self.args,
-                save_config_callback=None,
-                load_from_checkpoint_support=False,
-                auto_configure_optimizers=False,  # model.optimizer and model.schedule are the ones
-                parser_kwargs={"prog": "vit fit", **PARSER},
-                trainer_defaults={
-                    "num_sanity_val_steps": 0,
-                    "enable_model_summary": False,
-                    "log_every_n_steps": 10,
-                },
-            )
+            self.config = self.parser.parse_args(self.args)
+            seed_everything(self.config.seed_everything, workers=True)
+            self._complete()
+            self._built = self.parser.instantiate(self.config)
         except (ArgumentError, TypeError, KeyError, ValueError, ImportError) as error:
             raise explained(self.parser, self.args, error, self.module_class) from error
+        if self.objects.augment is not None:
+            augment = replace(self._built.data.augment, extra=self.objects.augment)
+            self._built.data.augment = augment
 
-    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--seed_everything", type=Seed, default=0, help="Seed of all draws.")
-
-    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False}
-        for kind, name, skipped in (
-            (Trainer, "trainer", SET_HERE),
-            (self.module_class, "model", OF_DATA),
-            (ImageData, "data", {"own"}),
-        ):
-            parser.add_class_arguments(kind, name, skip=set(skipped), sub_configs=True, **settings)
-        parser.set_defaults({f"trainer.{k}": v for k, v in self.trainer_defaults.items()})
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        for name, (kind, default, text) in RUN_OPTIONS.items():
-            parser.add_argument(f"--{name}", type=kind, default=default, help=text)
-        # Only config.yaml has it.
-        parser.add_argument("--own", type=dict[str, Any] | None, help=argparse.SUPPRESS)
-        parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
-
-    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        self.config = parser.parse_args(self.args)  # LightningCLI's own warns about sys.argv
-
-    def before_instantiate_classes(self) -> None:
+    def _complete(self) -> None:
+        """Checks what the parser cannot, before weights are fetched, and fills what is open."""
         config = self.config
         check_arguments(config.trainer)
-        data = config.data  # checked before weights are fetched
+        data = config.data
         self._check_source()
         asked_sizes(None if data.batch_size == "auto" else data.batch_size, data.global_batch)
         if config.model.name is not None and "." not in config.model.name:  # no published weights
@@ -154,6 +135,8 @@ class Options(LightningCLI):
             config.model.pretrained = os.path.expanduser(config.model.pretrained)
             self._check_values()
             _fill_from_pretrained(config)
+        elif config.trainer.strategy == FSDP2:
+            self._check_values()
         if config.trainer.precision is None:
             precision, reason = default_precision(config.trainer.accelerator or "auto")
             say(f"precision {precision}: {reason} (--trainer.precision)")
@@ -165,7 +148,7 @@ class Options(LightningCLI):
         built = self.parser.instantiate(self.config)
         weight = nn.Parameter(torch.zeros(1, 1))
         build_optimizer(built.model.optimizer, param_groups([("head.weight", weight)], depth=0))
-        names = ("accelerator", "devices", "num_nodes", "strategy")
+        names = ("accelerator", "devices", "num_nodes", "strategy", "precision")
         build_trainer(**{name: built.trainer[name] for name in names}, logger=False)
 
     def _check_source(self) -> None:
@@ -182,13 +165,6 @@ class Options(LightningCLI):
             raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
         if own is not None:
             data.dataset = data.root = None
-
-    def instantiate_classes(self) -> None:
-        """Builds the values of the options, so that wrong ones are found before data is read."""
-        self._built = self.parser.instantiate(self.config)
-        if self.objects.augment is not None:
-            augment = replace(self._built.data.augment, extra=self.objects.augment)
-            self._built.data.augment = augment
 
     @cached_property
     def data(self) -> ImageData:
@@ -253,6 +229,34 @@ class Options(LightningCLI):
         return load_yaml(self.recorded_text(), "the options")
 
 
+def _parser(module_class: type[Module]) -> LightningArgumentParser:
+    parser = LightningArgumentParser(prog="vit fit", **PARSER)
+    add = parser.add_argument
+    add("-c", "--config", action=ActionConfigFile, help="A recipe: its name, or a file.")
+    add("--seed_everything", type=Seed, default=0, help="Seed of all draws.")
+    settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False, "sub_configs": True}
+    parser.add_class_arguments(Trainer, "trainer", skip={*SET_HERE}, **settings)
+    parser.add_class_arguments(module_class, "model", skip={*OF_DATA}, **settings)
+    parser.add_class_arguments(ImageData, "data", skip={"own"}, **settings)
+    other = {"num_sanity_val_steps": 0, "enable_model_summary": False, "log_every_n_steps": 10}
+    parser.set_defaults({f"trainer.{name}": value for name, value in other.items()})
+    text = "classification; or masked_patches, which needs no labels."
+    add("--task", type=str, default="classification", help=text)
+    text = "Default: runs/DATA-RECIPE; runs/RECIPE if that has data."
+    add("--run_dir", type=str | None, help=text)
+    text = "auto: the run in --run_dir, if any; never: a new run; PATH: that run or checkpoint."
+    add("--resume", type=str, default="auto", help=text)
+    text = "Seconds between two saves of last.ckpt. Default: 60 at ends of epochs, 900 within one."
+    add("--save_every", type=NonNegativeFloat | None, help=text)  # pyright: ignore
+    text = "Images that the finished run is scored on; val where a set has no test images."
+    add("--final_split", type=Literal["test", "val", "none"], default="test", help=text)
+    text = "Validations without a better score (val/acc1, val/map or val/loss) that end the run."
+    add("--patience", type=PositiveInt | None, help=text)  # pyright: ignore
+    add("--own", type=dict[str, Any] | None, help=argparse.SUPPRESS)  # of config.yaml alone
+    parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
+    return parser
+
+
 def _as_list(value: Any) -> list[Any]:
     return [] if value in (None, True, False) else value if isinstance(value, list) else [value]
 
@@ -274,7 +278,7 @@ def _config_of_run(first: argparse.Namespace) -> Path | None:
     """config.yaml of the run that --run_dir or --resume names."""
     place = first.run_dir if first.resume in (None, "auto") else first.resume
     path = Path(place or ".").expanduser()
-    run = path if path.is_dir() else path.parent.parent  # RUN/checkpoints/last.ckpt
+    run = path.parent.parent if path.suffix == ".ckpt" else path  # RUN/checkpoints/last.ckpt
     return run / "config.yaml" if place and (run / "config.yaml").is_file() else None
 
 
@@ -330,36 +334,10 @@ def _optimizer_of_lr(typed: list[str], recipes: list[dict[str, Any]]) -> list[st
     return ["--model.optimizer=torch.optim.AdamW", *arguments]
 
 
-# Options that are neither the model's, the data's nor the Trainer's: name -> (type, default, help).
-RUN_OPTIONS: dict[str, tuple[Any, Any, str]] = {
-    "task": (str, "classification", "classification; or masked_patches, which needs no labels."),
-    "run_dir": (str | None, None, "Default: runs/DATA-RECIPE; runs/RECIPE if that has data."),
-    "resume": (
-        str,
-        "auto",
-        "auto: the run in --run_dir, if any; never: a new run; PATH: that run or checkpoint.",
-    ),
-    "save_every": (
-        NonNegativeFloat | None,  # pyright: ignore[reportOperatorIssue]
-        None,
-        "Seconds between two saves of last.ckpt. By default 60 at ends of epochs, 900 within one.",
-    ),
-    "final_split": (
-        Literal["test", "val", "none"],
-        "test",
-        "Images that the finished run is scored on; val where a set has no test images.",
-    ),
-    "patience": (
-        PositiveInt | None,  # pyright: ignore[reportOperatorIssue]
-        None,
-        "Validations without a better score (val/acc1, val/map or val/loss) that end the run.",
-    ),
-}
-
-
 def _fill_from_pretrained(config: Namespace) -> None:
     """Takes image size and normalisation from the weights unless the user has set them."""
-    info = inspect_pretrained(config.model.pretrained, **(config.model.architecture or {}))
+    facts = {k: v for k, v in (config.model.architecture or {}).items() if k != RECOMPUTE}
+    info = inspect_pretrained(config.model.pretrained, **facts)
     preprocess = info.preprocess or {}
     if config.data.channels is None:
         config.data.channels = preprocess.get("channels")
@@ -369,11 +347,8 @@ def _fill_from_pretrained(config: Namespace) -> None:
         preprocess = {k: v for k, v in preprocess.items() if k not in ("mean", "std")}
     if config.data.inputs.resize == "pad":  # which decides the fraction
         preprocess = {k: v for k, v in preprocess.items() if k != "crop_fraction"}
-    for group, names in (
-        (config.data, ("image_size",)),
-        (config.data.inputs, [field.name for field in fields(InputFormat)]),
-    ):
-        for name in names:
-            if name in preprocess and group[name] is None:
-                value = preprocess[name]
-                group[name] = tuple(value) if isinstance(value, list) else value
+    inputs = [field.name for field in fields(InputFormat)]
+    for name in {"image_size", *inputs} & preprocess.keys():
+        group, value = config.data.inputs if name in inputs else config.data, preprocess[name]
+        if group[name] is None:
+            group[name] = tuple(value) if isinstance(value, list) else value

@@ -34,12 +34,12 @@ def compare(first: Path, second: Path, split: SplitName | None, args: list[str])
     subjects = [opened(run, split, ONE_PROCESS + args, predicting=True) for run in (first, second)]
     _check_comparable(*subjects)
     split = subjects[0].split
-    found = [evaluate(subject) for subject in subjects]
-    answers = [each.predictions for each in found if each.predictions is not None]
+    _, metrics, found = zip(*map(evaluate, subjects), strict=True)
+    answers = [predictions for predictions in found if predictions is not None]
     if len(answers) < len(found):
         raise UserError(f"no image of {split} could be read")
     metric = "map" if answers[0].multilabel else "acc1"
-    scores = [each.metrics[f"{split}/{metric}"] for each in found]
+    scores = [each[f"{split}/{metric}"] for each in metrics]
     shared = {"runs": [str(first), str(second)], "split": split, "images": len(answers[0])}
     compared = _by_labels(*answers) if metric == "map" else _by_images(*answers)
     return shared | {"metric": metric, "scores": scores} | compared

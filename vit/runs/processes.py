@@ -17,6 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
@@ -26,6 +27,7 @@ from vit.errors import UserError, some_of
 from vit.runs.mistakes import differences
 from vit.runs.options import Options
 from vit.signals import deferred
+from vit.training.callbacks.linear_probe import from_all_processes
 from vit.training.lightning_internals import take_children
 
 HANDED_DOWN = "VIT_RUN"
@@ -87,14 +89,9 @@ def decided_by_first(decide: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def _rendezvous(launcher: str, processes: int) -> tuple[int, Any]:
     """Rank of this process, and a store that all processes of the run share."""
-    if launcher == "srun":
-        environment = SLURMEnvironment()
-        rank, address = environment.global_rank(), environment.main_address
-        port = environment.main_port
-    else:
-        rank, address = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
-        port = int(os.environ["MASTER_PORT"])
-    url = f"tcp://{address}:{port}?rank={rank}&world_size={processes}"
+    environment = SLURMEnvironment() if launcher == "srun" else TorchElasticEnvironment()
+    rank, address = environment.global_rank(), environment.main_address
+    url = f"tcp://{address}:{environment.main_port}?rank={rank}&world_size={processes}"
     meeting = dist.rendezvous(url, timeout=JOIN)  # pyright: ignore[reportPrivateImportUsage]
     store, _, _ = next(meeting)
     return rank, store
@@ -115,26 +112,21 @@ def check_launched(trainer: Trainer) -> None:
         )
 
 
-class SameOptions(Callback):
-    """UserError if processes of a run differ in options or images."""
-
-    def __init__(self, options: Options, data: ImageData) -> None:
-        self._options, self._data = options, data
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if trainer.world_size == 1 or stage != "fit":
-            return
-        options = {**self._options.recorded(), "images": self._data.digests}
-        every: list[Any] = [None] * trainer.world_size
-        dist.all_gather_object(every, options)
-        for rank, others in enumerate(every):
-            if differing := differences(others, options):
-                name, (theirs, ours) = next(iter(differing.items()))
-                raise UserError(
-                    f"rank {rank} and rank {trainer.global_rank} differ in {some_of(differing, 5)} "
-                    f"({name} is {theirs} and {ours}); give all processes the same command and "
-                    "the same images"
-                )
+def check_same(
+    options: Options, data: ImageData, trainer: Trainer, _: LightningModule, stage: str
+) -> None:
+    """A callback's `setup`. UserError if processes of a run differ in options or images."""
+    if trainer.world_size == 1 or stage != "fit":
+        return
+    given = {**options.recorded(), "images": data.digests}
+    for rank, others in enumerate(from_all_processes(given)):
+        if differing := differences(others, given):
+            name, (theirs, ours) = next(iter(differing.items()))
+            raise UserError(
+                f"rank {rank} and rank {trainer.global_rank} differ in {some_of(differing, 5)} "
+                f"({name} is {theirs} and {ours}); give all processes the same command and the "
+                "same images"
+            )
 
 
 class ChildrenAlive(Callback):

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
@@ -15,6 +14,7 @@ from vit.inference.trust import Trust
 from vit.label_tree import LabelTree
 from vit.ranking import top_classes
 from vit.reports.predictions import Predictions
+from vit.training.callbacks.linear_probe import from_all_processes
 
 TOP = 5
 COVERAGES = (0.8, 0.9, 0.95)
@@ -44,17 +44,18 @@ class CollectPredictions(Callback):
         # With several labels per image, average precision needs every class's score.
         top = TOP if labels.dim() == 1 else outputs.shape[-1]
         values, order = top_classes(outputs, top)
-        row = {"indices": indices, "labels": labels, "classes": order, "probabilities": values}
+        row = {"indices": indices, "labels": labels, "top_classes": order}
+        row["top_probabilities"] = values
         if labels.dim() == 1:
-            row["of_label"] = outputs.gather(1, labels[:, None])[:, 0]
+            row["label_probabilities"] = outputs.gather(1, labels[:, None])[:, 0]
             if self._cuts:
                 scores = set_scores(outputs)
                 inside = scores[..., None] <= scores.new_tensor(list(self._cuts.values()))
                 row |= {"sizes": inside.sum(1), "covered": inside[range(len(labels)), labels]}
         else:
-            row["of_label"] = (outputs * labels).sum(-1) / labels.sum(-1).clamp(min=1)
+            row["label_probabilities"] = (outputs * labels).sum(-1) / labels.sum(-1).clamp(min=1)
             # They have an entry for every class of every image: the smallest types that do.
-            row |= {"labels": labels.to(torch.uint8), "classes": order.to(torch.int32)}
+            row |= {"labels": labels.to(torch.uint8), "top_classes": order.to(torch.int32)}
         if self._tree is not None:
             levels, right = self._tree.scored(outputs, labels)
             row |= {"level_probabilities": levels, "level_hits": right}
@@ -62,33 +63,17 @@ class CollectPredictions(Callback):
 
     def gathered(self, names: list[str]) -> Predictions | None:
         """Every image once, in the order of the set, on all processes; None without any."""
-        rows = self._rows
-        if torch.distributed.is_initialized():
-            shares: list[Any] = [None] * torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(shares, rows)
-            rows = [row for share in shares for row in share]
+        rows = [row for share in from_all_processes(self._rows) for row in share]
         if not rows:
             return None
         order = np.argsort(np.concatenate([row["indices"] for row in rows]))
         columns = {name: np.concatenate([row[name] for row in rows])[order] for name in rows[0]}
-        return Predictions(
-            indices=columns["indices"],
-            names=[names[i] for i in columns["indices"]],
-            labels=columns["labels"],
-            top_classes=columns["classes"],
-            top_probabilities=columns["probabilities"],
-            label_probabilities=columns["of_label"],
-            level_probabilities=columns.get("level_probabilities"),
-            level_hits=columns.get("level_hits"),
-            sets=[
-                {
-                    "coverage": coverage,
-                    "holding": float(columns["covered"][:, i].mean()),
-                    "classes": float(columns["sizes"][:, i].mean()),
-                }
-                for i, coverage in enumerate(self._cuts)
-            ],
-        )
+        means = [columns.pop(name).mean(0).tolist() for name in ("covered", "sizes") if self._cuts]
+        sets = [
+            {"coverage": coverage, "holding": holding, "classes": classes}
+            for coverage, holding, classes in zip(self._cuts, *means, strict=True)
+        ]
+        return Predictions(**columns, names=[names[i] for i in columns["indices"]], sets=sets)
 
 
 def score(
@@ -104,11 +89,7 @@ def score(
     if data.labelled:
         trainer.callbacks.append(collect)  # pyright: ignore[reportAttributeAccessIssue]
     data.evaluation_split = model.evaluation_split = split
-    try:
-        trainer.test(model, datamodule=data, verbose=False)
-    finally:
-        if data.labelled:
-            trainer.callbacks.remove(collect)  # pyright: ignore[reportAttributeAccessIssue]
+    trainer.test(model, datamodule=data, verbose=False)
     prefix = f"{split}/"
     metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith(prefix)}
     if not data.labelled:

@@ -7,7 +7,7 @@ Imports nothing heavy: a mistake in a name, a recipe or a folder is reported at 
 import re
 from pathlib import Path
 
-from vit.errors import UserError, did_you_mean, no_folder
+from vit.errors import UserError, did_you_mean
 from vit.recipes import find_recipe
 
 SHORT = {
@@ -55,6 +55,8 @@ def written_out(args: list[str]) -> list[str]:
     `-` in the name of an option becomes `_`. UserError for an unknown name without a dot, for a
     recipe or folder that does not exist, and for limits in epochs and in steps together.
     """
+    if len([word for word in args if word.endswith(".tar")]) > 1:
+        raise UserError("several shards: quote their pattern: --data 'DIR/train-{000..127}.tar'")
     long: list[str] = []
     typed: dict[str, str] = {}
     words = iter(args)
@@ -118,7 +120,9 @@ def _long(option: str, value: str) -> list[str]:
 
 def _root(value: str) -> str:
     if value not in ("", "null") and not Path(value).expanduser().exists():
-        raise no_folder(value)
+        from vit.data.addresses import check_root  # heavy: imports numpy
+
+        check_root(value)
     return f"--data.root={value}"
 
 

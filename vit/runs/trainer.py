@@ -14,6 +14,7 @@ from lightning.pytorch import Trainer
 
 from vit.errors import MESSAGE, UserError, shorten
 from vit.hardware import limit_threads
+from vit.training.sharding import FSDP2, ShardedStrategy, check_sharding
 
 # Arguments that a run sets itself.
 SET_HERE = {
@@ -42,8 +43,12 @@ COPYING = ("ddp_spawn", "ddp_fork", "ddp_notebook", "xla")
 
 def build_trainer(**arguments: Any) -> Trainer:
     """A Trainer that leaves sampling to the run. UserError for arguments that it refuses."""
+    if arguments.get("strategy") == FSDP2:  # of a name Lightning does not check the precision
+        arguments["strategy"] = ShardedStrategy()
     with in_one_line(MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError):
-        return Trainer(use_distributed_sampler=False, **arguments)
+        trainer = Trainer(use_distributed_sampler=False, **arguments)
+    check_sharding(trainer)
+    return trainer
 
 
 @contextmanager
@@ -99,8 +104,6 @@ def quiet_lightning() -> None:
         ".*Detected call of `lr_scheduler.step\\(\\)` before `optimizer.step.*",
     ):
         warnings.filterwarnings("ignore", message=pattern)
-    # LightningCLI 2.6 still calls what jsonargparse 4.49 renamed.
-    warnings.filterwarnings("ignore", category=DeprecationWarning, module="lightning.pytorch.cli")
     for name in ("pytorch", "fabric", "pytorch.utilities.rank_zero", "fabric.utilities.rank_zero"):
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
     # These speak only where --trainer.enable_model_summary or --trainer.profiler asks for it.

@@ -15,7 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,16 @@ import torch.distributed as dist
 
 from vit.console import note, say
 from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
+from vit.data.manifest import SEPARATOR
 from vit.data.sources import PathList, Splits
+from vit.data.vtab import PROTOCOL, task_folders
 from vit.errors import UserError
 from vit.hardware import hardware, versions
 from vit.runs.directory import read_summary
 from vit.runs.fit import fit
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
-from vit.runs.transfer_table import Row, Trial, to_json, to_markdown
+from vit.runs.transfer_table import VTAB, Row, Trial, to_json, to_markdown
 from vit.writing import writable, write_json, write_text
 
 SET_BY_PLAN = (
@@ -40,7 +42,6 @@ SET_BY_PLAN = (
 ).split()
 """Options of `vit fit` that each run gets from the plan."""
 SMALL_SLICE = 200
-SEPARATOR = "|"
 _DIVERGED = re.compile(r"[^:]* not finite (since|after) step \d+")
 
 
@@ -50,8 +51,8 @@ class Plan:
 
     model: str
     sources: dict[str, str | None]
-    """Name -> folder or manifest; None for a set of the catalog."""
-    recipe: str
+    """Name -> folder or manifest; None for a set of the catalog; vtab -> folder of its tasks."""
+    recipe: str | None
     seeds: int
     lr_grid: tuple[float, ...] | None
     steps: int | None
@@ -73,7 +74,9 @@ class Plan:
         For other data sets its most common grid, and the steps of BiT-HyperRule for `images`
         training images (arXiv:1912.11370, section 3.3).
         """
-        if name in CATALOG and (paper := CATALOG[name].paper) is not None:
+        if name.startswith(VTAB):
+            default = PROTOCOL
+        elif name in CATALOG and (paper := CATALOG[name].paper) is not None:
             default = paper.transfer
         else:
             steps = 500 if images < 20_000 else 10_000 if images < 500_000 else 20_000
@@ -84,11 +87,14 @@ class Plan:
             self.val_fraction or default.val_fraction,
         )
 
-    def arguments(self, protocol: Protocol, of_data: list[str], lr: float, seed: int) -> list[str]:
+    def arguments(
+        self, name: str, protocol: Protocol, of_data: list[str], lr: float, seed: int
+    ) -> list[str]:
         """The arguments of a `vit fit`; those of the plan come last and override recipes."""
         size = [] if self.image_size is None else [f"--data.image_size={self.image_size}"]
+        recipe = self.recipe or f"transfer/{'vtab' if name.startswith(VTAB) else 'vit'}"
         return [
-            *("-c", self.recipe, f"--model.schedule.warmup_steps={protocol.warmup_steps}"),
+            *("-c", recipe, f"--model.schedule.warmup_steps={protocol.warmup_steps}"),
             *(*self.rest, *size, *of_data),
             f"--model.pretrained={self.model}",
             f"--model.optimizer.lr={lr}",
@@ -118,7 +124,11 @@ def transfer(plan: Plan, out: Path) -> tuple[list[Row], dict[str, Any]]:
     Writes `out`/results.md and results.json after each data set. UserError for a mistake; Stopped
     after a signal, once the current run is saved.
     """
-    tasks = [_prepare(plan, name, root, out / name) for name, root in plan.sources.items()]
+    sources: dict[str, str | None] = {}
+    for name, root in plan.sources.items():
+        tasks_of = task_folders(root) if name == "vtab" and root is not None else {}
+        sources |= {f"{VTAB}{task}": place for task, place in tasks_of.items()} or {name: root}
+    tasks = [_prepare(plan, name, root, out / name) for name, root in sources.items()]
     _check_plan(writable(out, "--out") / "plan.json", {t.row.data: t.recorded for t in tasks})
     for task in tasks:
         row = task.row
@@ -144,7 +154,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
     source = [f"--data.dataset={name}", "--data.root=null"] if root is None else []
     source = source or [f"--data.root={root}"]
     search = [*source, f"--data.splits.val_fraction={early.val_fraction if searching else 0}"]
-    options = Options(plan.arguments(early, search, early.lr_grid[0], seed=0))
+    options = Options(plan.arguments(name, early, search, early.lr_grid[0], seed=0))
     if not options.module_class.labelled:
         raise UserError(f"{plan.recipe} trains without labels; choose a --recipe that classifies")
     data = options.data
@@ -176,14 +186,13 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
         images={**images, "test": len(splits.test)},
         notes=notes,
     )
-    limits = {"steps": protocol.steps, "lr_grid": list(protocol.lr_grid)}
     return Task(
         row,
         protocol,
         [*search, "--trainer.limit_val_batches=0", "--final_split=val"],
         [*final, "--final_split=test"],
         lists,
-        {**options.recorded(), "images": data.digests, "plan": limits},
+        {**options.recorded(), "images": data.digests, "plan": asdict(protocol)},
     )
 
 
@@ -195,14 +204,14 @@ def _listed(splits: Splits, val: str) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["path", "label", "split"])
-    for split, images in (("train", splits.train), (val, splits.val), ("test", splits.test)):
-        if images is None:
-            continue
+    for split, images in splits.present().items():
         # Data sets in memory have fixed test images, and those of the catalog have no val.
-        assert isinstance(images.items, PathList)
+        if not isinstance(images.items, PathList):
+            raise UserError("`vit transfer` lists files, and the images are in shards; unpack them")
         for path, label in zip(images.items, images.labels, strict=True):
             numbers = label.nonzero()[0] if splits.multilabel else [label]
-            writer.writerow([path, SEPARATOR.join(splits.classes[i] for i in numbers), split])
+            listed = val if split == "val" else split
+            writer.writerow([path, SEPARATOR.join(splits.classes[i] for i in numbers), listed])
     return file.getvalue()
 
 
@@ -236,7 +245,7 @@ def _trial(plan: Plan, task: Task, out: Path, *, lr: float, seed: int | None = N
     of_data, seed = (task.search, 0) if seed is None else (task.final, seed)
     title = f"{row.data} lr {lr}" if searching else f"{row.data} seed {seed}, lr {lr}"
     say(f"{title}, {row.steps:,} steps:")
-    arguments = plan.arguments(task.protocol, of_data, lr, seed)
+    arguments = plan.arguments(row.data, task.protocol, of_data, lr, seed)
     reason = _run([*arguments, f"--run_dir={folder}"], folder)
     if reason is not None:
         say(f"{title} failed: {reason}")

@@ -5,6 +5,10 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from vit.data.vtab import TASKS
+
+VTAB = "vtab/"  # begins the names of its tasks
+
 
 @dataclass(kw_only=True)
 class Trial:
@@ -50,9 +54,7 @@ class Row:
         runs = (*self.search, *self.final)
         return {
             "lr": self.lr,
-            "mean": statistics.mean(scores) if scores else None,
-            "std": statistics.stdev(scores) if len(scores) > 1 else None,
-            "n": len(scores),
+            **_moments(scores),
             "scores": scores,
             "seconds": round(sum(trial.seconds for trial in runs), 2),
             "cpu_seconds": round(sum(trial.cpu_seconds for trial in runs), 2),
@@ -78,10 +80,27 @@ class Row:
         return remarks
 
 
+def vtab_means(rows: list[Row]) -> dict[str, dict[str, Any]]:
+    """Mean, deviation over the seeds and tasks of the groups of VTAB-1k and of all its tasks.
+
+    Every task weighs the same. There is no mean of tasks with failed runs.
+    """
+    scores = {r.data.removeprefix(VTAB): r.result["scores"] for r in rows if VTAB in r.data}
+    means: dict[str, dict[str, Any]] = {}
+    for group in ("natural", "specialized", "structured", "all") if scores else ():
+        names = [name for name, task in TASKS.items() if group in (task["group"], "all")]
+        found = [scores[name] for name in names if name in scores]
+        even = len(set(map(len, found))) == 1
+        seeds = [statistics.mean(each) for each in zip(*found, strict=True)] if even else []
+        means[group] = {**_moments(seeds), "tasks": len(found), "of": len(names)}
+    return means
+
+
 def to_json(rows: list[Row], about: dict[str, Any]) -> str:
     """All results, with `about` in front."""
     entries = [{**asdict(row), **row.result, "notes": row.remarks} for row in rows]
-    return json.dumps({**about, "rows": entries}, indent=2, ensure_ascii=False) + "\n"
+    results = {**about, "rows": entries, "vtab": vtab_means(rows)}
+    return json.dumps(results, indent=2, ensure_ascii=False) + "\n"
 
 
 def to_markdown(rows: list[Row]) -> str:
@@ -95,11 +114,10 @@ def to_markdown(rows: list[Row]) -> str:
     ]
     for row in rows:
         result = row.result
-        spread = "" if result["std"] is None else f" ± {_percent(result['std'])}"
         cells = (
             row.data if row.metric == "acc1" else f"{row.data} (mAP)",
             "-" if row.lr is None else row.lr,
-            _percent(result["mean"]) + spread,
+            _spread(result),
             result["n"],
             " ".join(_percent(trial.score) for trial in row.final) or "-",
             *(f"{row.images[part]:,}" for part in ("train", "slice", "test")),
@@ -108,12 +126,29 @@ def to_markdown(rows: list[Row]) -> str:
             f"{result['cpu_seconds']:,.0f}",
         )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
+    if means := vtab_means(rows):
+        lines += ["", f"| VTAB-1k | tasks | mean test {score} |", "|---|---|---|"]
+        groups = means.items()
+        lines += [f"| {name} | {m['tasks']} of {m['of']} | {_spread(m)} |" for name, m in groups]
     tried = [(row.data, trial) for row in rows for trial in row.search]
     if tried:
         lines += ["", f"| data set | lr tried | slice {score} |", "|---|---|---|"]
         lines += [f"| {data} | {t.lr} | {_percent(t.score)} |" for data, t in tried]
     remarks = [f"- {remark}" for row in rows for remark in row.remarks]
     return "\n".join([*lines, *([""] if remarks else []), *remarks]) + "\n"
+
+
+def _moments(scores: list[float]) -> dict[str, Any]:
+    return {
+        "mean": statistics.mean(scores) if scores else None,
+        "std": statistics.stdev(scores) if len(scores) > 1 else None,
+        "n": len(scores),
+    }
+
+
+def _spread(result: dict[str, Any]) -> str:
+    spread = "" if result["std"] is None else f" ± {_percent(result['std'])}"
+    return _percent(result["mean"]) + spread
 
 
 def _percent(share: float | None) -> str:

@@ -52,7 +52,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     Args:
         name: Model name as `vit models` lists it. Default: what `pretrained` holds, or vit_ti16.
         architecture: Fields of the model's configuration to change, such as
-            {patch_size: 4, width: 192, dropout: 0.1}.
+            {patch_size: 4, dropout: 0.1}; recompute: true saves memory, and computes layers twice.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
         num_classes: Outputs. This and the next seven follow from the data on the command line.
             Default: as many as `classes`, else those of the weights, or 1000.

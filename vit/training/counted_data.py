@@ -63,11 +63,14 @@ def logits_of(
     total = min(limit or 2**63, data.expected_images(split)) / trainer.world_size
     meter = Meter(f"features of {split}", total, "img")
     network.eval()
-    with meter, torch.inference_mode(), trainer.precision_plugin.forward_context():
+    with meter, torch.inference_mode():
         for images, labels, _ in data.evaluation_loader(split, limit=limit):
             meter.advance(len(images))
+            pixels = data.preprocess.normalize(images.to(device)).to(dtype)
+            # Also of no image, as all processes gather the shards of a network.
+            with trainer.precision_plugin.forward_context():
+                logits = network(pixels)
             if len(images):  # else a process without a share, or only unreadable images
-                logits = network(data.preprocess.normalize(images.to(device)).to(dtype))
                 outputs.append((logits.float(), labels.to(device)))
     network.train(training)
     return outputs

@@ -51,7 +51,7 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         name: Model name as `vit models` lists it, a ViT or hybrid. Default: what `pretrained`
             holds, or vit_ti16.
         architecture: Fields of the model's configuration to change, such as
-            {patch_size: 4, width: 192, dropout: 0.1}.
+            {patch_size: 4, dropout: 0.1}; recompute: true saves memory, and computes layers twice.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
         image_size: Pixels, one side or (height, width). This and the next two follow from the data
             on the command line. Default: that of the weights or the model.
@@ -145,9 +145,8 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         classes = 0 if self.target == "pixels" else NUM_COLORS
         return PatchMetrics(self.predictor.out_features // max(classes, 1), classes)
 
-    def _compile(self) -> None:
-        for block in self.model.blocks:
-            block.compile()
+    def _computing(self) -> nn.Module:
+        return self
 
     def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from self.model.named_parameters()
@@ -256,8 +255,8 @@ class MaskedPatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
 
     def _evaluate(self, batch: tuple[Tensor, ...], metrics: PatchMetrics) -> None:
         images, _, indices = batch
+        corruption = self.corruption(images, indices)
+        predicted = self(images, corruption)  # also of no image: shards are gathered by all
         if len(images):
-            corruption = self.corruption(images, indices)
-            predicted = self(images, corruption)
             targets = rows(self.targets(images), corruption.chosen)
             metrics.update(predicted, targets, self.loss(predicted, targets))

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints.pretrained import LoadReport, create_model
 from vit.errors import MESSAGE, UserError, shorten
+from vit.models.units import sharded_units
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
 from vit.seeds import places, step_seed
@@ -33,6 +34,7 @@ from vit.training.metrics import EvaluationMetrics
 from vit.training.optimizers.groups import param_groups
 from vit.training.patch_metrics import PatchMetrics
 from vit.training.schedules import Schedule
+from vit.training.sharding import ShardedStrategy, check_optimizer
 
 DEFAULT_MODEL = "vit_ti16"  # small enough for a CPU
 RGB = 3  # channels of images unless data.channels says otherwise
@@ -43,6 +45,8 @@ DECIDED = {
     "name": "model.name",
 }
 """Fields of an architecture that other options decide."""
+RECOMPUTE = "recompute"
+"""Beside an architecture's fields: the backward pass computes each layer again, for memory."""
 OF_DATA = frozenset(
     "num_classes classes counts multilabel tree image_size channels preprocess".split()
 )
@@ -86,6 +90,9 @@ def build_network(
 ) -> tuple[Model, LoadReport | None]:
     """The network, and the report of its weights; None for random ones."""
     changes = dict(architecture or {})
+    recompute = changes.pop(RECOMPUTE, False)
+    if not isinstance(recompute, bool):
+        raise UserError(f"model.architecture.{RECOMPUTE}={recompute} must be true or false")
     if changes.get("in_channels") == (channels or RGB):
         del changes["in_channels"]  # repeats what the data says
     for field, option in DECIDED.items():
@@ -96,11 +103,12 @@ def build_network(
     if channels is not None:
         changes["in_channels"] = channels
     options |= changes
-    if pretrained is None:
-        return create_model(name or DEFAULT_MODEL, **options), None
     reports: list[LoadReport] = []
+    if pretrained is None:
+        name = name or DEFAULT_MODEL
     model = create_model(name, pretrained=pretrained, report=reports.append, **options)
-    return model, reports[0]
+    model.set_grad_checkpointing(recompute)
+    return model, reports[0] if reports else None
 
 
 Network = TypeVar("Network", bound=Model)
@@ -177,11 +185,23 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return [guard for guard in self.guards() if type(guard) not in listed]
 
     def configure_model(self) -> None:
+        strategy = self.trainer.strategy
+        sharded = isinstance(strategy, ShardedStrategy)
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
-            if self.trainer.strategy.root_device.type == "cpu":  # Triton brings its compiler
+            if strategy.root_device.type == "cpu":  # Triton brings its compiler
                 _check_compiler()
-            self._compile()
+            if sharded or self._computing() is not self.model:
+                for block in sharded_units(self.model)[:-1]:
+                    block.compile()
+            else:
+                self._compile()
+        if sharded:
+            strategy.shard(self._computing())
+
+    def _computing(self) -> nn.Module:
+        """The module whose `forward` computes with all parameters."""
+        return self.model
 
     def _compile(self) -> None:
         """Compiles the network in place, so that the keys of the checkpoint stay clean."""
@@ -216,6 +236,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         trainer, schedule = self.trainer, self.schedule
         check_intervals(trainer)
         optimizer = self.make_optimizer()
+        check_optimizer(trainer, optimizer)
         total, timer = step_budget(trainer), time_limit(trainer)
         if schedule.needs_budget and total is None and timer is None:
             raise UserError(

@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
@@ -12,12 +11,12 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from typing_extensions import override
 
-from vit.checkpoints.archives import LAST, check_archive
+from vit.checkpoints.archives import LAST, check_archive, read_checkpoint
+from vit.checkpoints.writing import write_torch
 from vit.console import note
 from vit.errors import UserError
 from vit.signals import Stopped
 from vit.training.counted_data import counting_data
-from vit.writing import atomic
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -152,12 +151,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        try:
-            with atomic(Path(path)) as temporary, temporary.open("wb") as file:
-                torch.save(checkpoint, file)
-        except (OSError, RuntimeError) as error:
-            # On a full disk torch fails once more while it closes the file, and hides the reason.
-            reason = error if isinstance(error, OSError) else error.__context__
-            if isinstance(reason, OSError):
-                raise OSError(reason.errno, reason.strerror, str(path)) from error
-            raise
+        write_torch(Path(path), checkpoint)
+
+    @override
+    def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
+        if Path(path).is_dir():  # of a run on several processes
+            return read_checkpoint(Path(path))
+        return super().load_checkpoint(path, *args, **options)

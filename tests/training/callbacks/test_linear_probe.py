@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tests.grouped import tuned
 from vit.checkpoints.native import save_native
+from vit.errors import UserError
 from vit.logistic import FOLDS, STRENGTHS, fit_head, set_head
 from vit.training.callbacks import EMA
 from vit.training.callbacks.linear_probe import LinearProbe, extend_head
@@ -148,6 +149,16 @@ def test_max_images_limits_the_fit(
     trainer = make_trainer(max_steps=0, callbacks=[LinearProbe()])
     trainer.fit(tuned(backbone), datamodule=make_data())
     assert "features of 20 images" in capsys.readouterr().err
+
+
+def test_features_that_are_not_finite_end_the_run(
+    make_data: Make, make_trainer: Make, backbone: str
+) -> None:
+    model = tuned(backbone)
+    torch.nn.init.constant_(next(iter(model.model.parameters())), torch.nan)
+    trainer = make_trainer(max_steps=0, callbacks=[LinearProbe()])
+    with pytest.raises(UserError, match="features of train are not finite numbers"):
+        trainer.fit(model, datamodule=make_data())
 
 
 def test_random_weights_and_given_heads_are_left_alone(

@@ -14,6 +14,7 @@ from vit.fine_tuning import ENOUGH_TO_CHOOSE, FIXED_SHARE, SHARES, steps_for
 from vit.training.budget import time_limit
 from vit.training.callbacks.ema import averages
 from vit.training.counted_data import counting_data, logits_of
+from vit.training.shards import part
 
 MAX_VALIDATION = 2_000
 """At most this many validation images choose the share; each share takes a pass over them."""
@@ -76,7 +77,7 @@ class FineTuneBySize(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Averages in the model; the checkpoints keep the weights of the last step."""
         assert self._start is not None
-        start = {name: t.to(pl_module.device) for name, t in self._start.items()}
+        start = {n: part(self._start[n].to(p.device), p) for n, p in _trained(pl_module)}
         end = {name: p.detach().clone() for name, p in _trained(pl_module)}
         if self.chosen["share"] is None:
             losses = {}

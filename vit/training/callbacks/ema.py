@@ -1,12 +1,17 @@
 """An average of the weights over the steps of a run."""
 
+from copy import deepcopy
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from vit.errors import BELOW_ONE, check_range
+from vit.training.sharding import ShardedStrategy
+from vit.training.shards import local
 
 
 class EMA(WeightAveraging):
@@ -14,7 +19,8 @@ class EMA(WeightAveraging):
 
     Validation, tests and a checkpoint's `state_dict` use the average; the raw weights are in
     `current_model_state`. Step t (from 1) weighs the old average by min(decay, (1 + t) / (10 + t)),
-    as tf.train.ExponentialMovingAverage with num_updates. Buffers are not averaged.
+    as tf.train.ExponentialMovingAverage with num_updates. Buffers are not averaged. With fsdp2 each
+    process averages the rows that it holds.
 
     Args:
         decay: Weight of the old average in each update, in [0, 1).
@@ -27,9 +33,22 @@ class EMA(WeightAveraging):
         self._swapped = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and isinstance(trainer.strategy, ShardedStrategy):
+            # The module is whole until `configure_model`, and cannot be copied after it.
+            tensors: Any = {id(p): nn.Parameter(p.to("meta")) for p in pl_module.parameters()}
+            tensors[id(pl_module.device_mesh)] = None
+            self._average_model = AveragedModel(deepcopy(pl_module, tensors))
+            return
         # The module is still on the CPU, and so would be the average.
         self._device = trainer.strategy.root_device
         super().setup(trainer, pl_module, stage)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if isinstance(trainer.strategy, ShardedStrategy):
+            assert self._average_model is not None
+            state = pl_module.state_dict().items()
+            shards = {name: t.to(torch.float32, copy=True) for name, t in state}
+            self._average_model.module.load_state_dict(shards, assign=True)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0 and self._average_model is not None:
@@ -46,10 +65,10 @@ class EMA(WeightAveraging):
             return  # gradients are being accumulated
         assert self._average_model is not None
         decay = min(self._decay, (1 + step) / (10 + step))
-        average: list[Any] = list(self._average_model.module.parameters())
+        average: list[Any] = [local(p) for p in self._average_model.module.parameters()]
         # Weights in bfloat16 would round a step of 1e-4 away; their average is in float32.
         pairs = zip(pl_module.parameters(), average, strict=True)
-        current: list[Any] = [p.to(a.dtype) for p, a in pairs]
+        current: list[Any] = [local(p).to(a.dtype) for p, a in pairs]
         torch._foreach_lerp_(average, current, 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
         self._latest_update_step = step
 

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from vit.errors import UserError
+from vit.training.shards import local
 
 
 class FiniteLoss(Callback):
@@ -47,8 +48,8 @@ class FiniteLoss(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         self._check(trainer)
-        finite = torch.stack([p.isfinite().all() for p in pl_module.parameters()])
-        if not finite.all():
+        finite = torch.stack([local(p).isfinite().all() for p in pl_module.parameters()]).all()
+        if not trainer.strategy.reduce(finite.float(), reduce_op="min"):
             _stop(f"the weights are not finite after step {trainer.global_step}")
 
     def _check(self, trainer: Trainer) -> None:

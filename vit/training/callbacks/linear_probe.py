@@ -15,6 +15,7 @@ from vit.errors import UserError
 from vit.logistic import FOLDS, STRENGTHS, FittedHead, fit_head, set_head
 from vit.training.counted_data import CountedData, counting_data, logits_of
 from vit.training.losses import balanced_weights
+from vit.training.shards import gathered, part
 
 MAX_IMAGES = 10_000
 """Training images at most for a head that is fine-tuned next."""
@@ -60,42 +61,50 @@ class LinearProbe(Callback):
             raise UserError("LinearProbe needs the images of vit.ImageData")
         network: Any = pl_module.model
         features, labels = self._features(trainer, network)
+        if not all(inputs.isfinite().all() for inputs in features):
+            raise UserError(
+                "features of train are not finite numbers: the weights are damaged, or "
+                f"--trainer.precision {trainer.precision} is too low"
+            )
+        layers = [gathered(layer) for layer in network.head_layers]
         if trainer.is_global_zero:
-            self.held_out = self._fit(data, pl_module, features, labels)
-        for layer in network.head_layers:
-            for parameter in layer.parameters():
-                parameter.data.copy_(trainer.strategy.broadcast(parameter.data))
+            given = [*zip(layers, features, strict=True)]
+            self.held_out = self._fit(data, pl_module, given, labels)
+        for layer, fitted in zip(network.head_layers, layers, strict=True):
+            for own, value in zip(layer.parameters(), fitted.parameters(), strict=True):
+                own.data.copy_(part(trainer.strategy.broadcast(value.data), own))
         chosen_here = self.alone and data.multilabel and data.splits.val is None
         if chosen_here and len(labels) >= FOLDS:
             module: Any = pl_module
             module.choose_thresholds(self.held_out)
 
     def _fit(
-        self, data: CountedData, module: Any, features: list[Tensor], labels: Tensor
+        self, data: CountedData, module: Any, given: list[tuple[nn.Module, Tensor]], labels: Tensor
     ) -> list[tuple[Tensor, Tensor]]:
-        """Fits every head; held-out logits and labels `n k`, if there are enough images."""
+        """Fits layers to their inputs; held-out logits and labels `n k`, with enough images."""
         strengths = WIDE_STRENGTHS if self.alone else STRENGTHS
         weights = module.class_weights
         if data.sampling.balanced:
             counts = labels.bincount(minlength=data.num_classes).clamp(min=1)
             weights = balanced_weights(counts.tolist())
         heads, known = [], module.load_report.kept
-        for layer, inputs in zip(module.model.head_layers, features, strict=True):
+        for layer, inputs in given:
             head = fit_head(inputs, labels, data.num_classes, strengths, weights)
             if known:
                 longer = extend_head(layer, known, inputs, labels, strengths, weights)
                 stays = longer.loss <= head.loss
                 head = longer if stays else head
-                what = "stay" if stays else "are fitted anew, which answers left-out images better"
+                what = "stay" if stays else "are fitted again, as that is better on images left out"
                 say(f"head: the rows of {len(known):,} known classes {what}")
             set_head(layer, head.weight, head.bias)
             heads.append(head)
         kind = "labels right" if data.multilabel else "accuracy"
-        say(
-            f"head: fitted to the features of {len(labels):,} images; {kind} on images left out of "
-            f"the fit {max(head.accuracy(labels) for head in heads):.3f}"
-        )
         logits = [head.held_out for head in heads if head.held_out is not None]
+        said = f"head: fitted to the features of {len(labels):,} images"
+        if logits and not known:  # which other fits may have seen
+            share = max(head.accuracy(labels) for head in heads)
+            said += f"; {kind} on images left out of the fit {share:.3f}"
+        say(said)
         if not logits:
             return []
         return [(torch.stack(logits).mean(0).to(module.device), labels.to(module.device))]

@@ -20,7 +20,6 @@ from vit.training.lightning_internals import ignore_signals
 
 PATIENCE = timedelta(minutes=10)
 """Time that a process waits for the others between two steps before it fails."""
-_MOST_BATCHES = 2**31  # instead of the infinity of a loader without a length
 
 
 class StopTogether(Callback):
@@ -35,7 +34,6 @@ class StopTogether(Callback):
         self._listening = False
         self._group: Any = None
         self._between_steps = True
-        self._common_batches = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         ignore_signals(trainer)
@@ -78,9 +76,6 @@ class StopTogether(Callback):
             self._held.close()
             self._listening = False
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._count_batches(trainer.num_val_batches)
-
     def on_validation_batch_end(
         self,
         trainer: Trainer,
@@ -90,13 +85,13 @@ class StopTogether(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        # Gradients that wait for more batches would be lost with a stop.
-        if self._between_steps and batch_idx < self._common_batches:
+        # Gradients that wait for more batches would be lost with a stop. All processes have as many
+        # batches of an evaluation: see ImageData.evaluation_loader.
+        if self._between_steps:
             self._agree()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._between_steps = True
-        self._count_batches(trainer.num_test_batches)
 
     on_test_batch_end = on_validation_batch_end
 
@@ -118,21 +113,11 @@ class StopTogether(Callback):
     def _agree(self) -> None:
         """Raises Stopped on all processes if one of them has got a signal."""
         if self._listening:
-            number = self._reduced(signals.received(), dist.ReduceOp.MAX)
+            number = torch.tensor(signals.received())
+            if self._group is not None:
+                dist.all_reduce(number, dist.ReduceOp.MAX, group=self._group)
             if number:
-                raise Stopped(number, agreed=True)
-
-    def _count_batches(self, batches: list[int | float]) -> None:
-        # Odd sets leave some processes with a batch less; who has more continues alone.
-        batch_count = int(min(sum(batches), _MOST_BATCHES))
-        self._common_batches = self._reduced(batch_count, dist.ReduceOp.MIN)
-
-    def _reduced(self, value: int, how: Any) -> int:
-        if self._group is None:
-            return value
-        tensor = torch.tensor(value)
-        dist.all_reduce(tensor, how, group=self._group)
-        return int(tensor)
+                raise Stopped(int(number), agreed=True)
 
 
 class Patience(EarlyStopping):

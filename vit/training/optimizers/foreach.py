@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from vit.training.optimizers.groups import check_arguments
+from vit.training.shards import local, norms
 
 Closure = Callable[[], float]
 
@@ -38,26 +39,28 @@ class ForeachOptimizer(Optimizer, ABC):
             params = [p for p in group["params"] if p.grad is not None]
             if params:
                 group["step"] += 1
-                self._move(group, params, [p.grad for p in params])
+                grads: list[Any] = [p.grad for p in params]
+                self._move(group, params, [local(grad) for grad in grads])
         return loss
 
     @abstractmethod
     def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
-        """Takes the step of these parameters of a group."""
+        """Takes the step of these parameters of a group; `grads` are the rows of this process."""
 
     def _state(self, params: list[Tensor], *names: str) -> list[list[Tensor]]:
-        """The tensors of the parameters' states, name by name; zeros before the first step."""
+        """This process's rows of the states, name by name; zeros before the first step."""
         for p in params:
             if not self.state[p]:
                 self.state[p] = {name: torch.zeros_like(p) for name in names}
-        return [[self.state[p][name] for p in params] for name in names]
+        return [[local(self.state[p][name]) for p in params] for name in names]
 
 
 class LAMB(ForeachOptimizer):
     """Algorithm 2 of the paper with Adam's bias correction, as NVIDIA's FusedLAMB has it.
 
     The step of a parameter that decays is m / (sqrt(v) + eps) + weight_decay * p, rescaled to the
-    parameter's norm; others take Adam's. FusedLAMB also clips the gradients to a global norm of 1:
+    parameter's norm; others take Adam's. Norms are those of whole parameters, of which fsdp2 sums
+    the squares over the processes. FusedLAMB also clips the gradients to a global norm of 1:
     --trainer.gradient_clip_val 1.
 
     Args:
@@ -78,6 +81,7 @@ class LAMB(ForeachOptimizer):
 
     def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
         means, squares = self._state(params, "mean", "square")
+        like, params = params[0], [local(p) for p in params]
         beta1, beta2 = group["betas"]
         torch._foreach_lerp_(means, grads, 1 - beta1)
         torch._foreach_mul_(squares, beta2)
@@ -89,8 +93,7 @@ class LAMB(ForeachOptimizer):
         torch._foreach_div_(updates, 1 - beta1 ** group["step"])
         if group["weight_decay"]:
             torch._foreach_add_(updates, params, alpha=group["weight_decay"])
-            lengths = torch.stack(torch._foreach_norm(params))
-            steps = torch.stack(torch._foreach_norm(updates))
+            lengths, steps = norms(params, like), norms(updates, like)
             # A new head is all zeros, and would stay so.
             ratios = torch.where((lengths > 0) & (steps > 0), lengths / steps, 1.0)
             torch._foreach_mul_(updates, list(ratios.unbind()))
@@ -114,6 +117,7 @@ class SGDW(ForeachOptimizer):
 
     def _move(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
         [moments] = self._state(params, "momentum")
+        params = [local(p) for p in params]
         torch._foreach_mul_(moments, group["momentum"])
         torch._foreach_add_(moments, grads)
         torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])

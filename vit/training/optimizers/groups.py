@@ -10,6 +10,8 @@ from vit.errors import BELOW_ONE, NOT_NEGATIVE, Range, check_range
 # Matrices in shape, but not in meaning: big_vision decays `.*/kernel$` only.
 TOKENS = ("pos_embed", "cls_token", "reg_token", "dist_token")
 NOT_KERNELS = (*TOKENS, "attn_pool.latent")
+TABLE = "_table"
+"""Ends the name of a table of embeddings or biases in a variant."""
 
 ARGUMENT_RANGES: dict[str, Range] = {
     "lr": NOT_NEGATIVE,
@@ -31,13 +33,13 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
     """True if weight decay applies: kernels only; no biases, norms, tokens or positions."""
-    return parameter.dim() >= 2 and name not in NOT_KERNELS
+    return parameter.dim() >= 2 and name not in NOT_KERNELS and not name.endswith(TABLE)
 
 
 def layer_index(name: str, depth: int) -> int:
     """0 for the embedding, 1 to `depth` for the layers or stages, depth + 1 for the rest."""
     parts = name.split(".")
-    if parts[0] in ("patch_embed", "stem") or name in TOKENS:
+    if parts[0] in ("patch_embed", "stem", "positions") or name in TOKENS:
         return 0
     if parts[0] in ("blocks", "stages"):
         return int(parts[1]) + 1

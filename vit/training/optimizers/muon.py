@@ -18,7 +18,8 @@ from vit.errors import UserError
 from vit.hardware import has_bfloat16
 from vit.shapes import Float
 from vit.training.optimizers.foreach import Closure, evaluate
-from vit.training.optimizers.groups import check_arguments
+from vit.training.optimizers.groups import TABLE, check_arguments
+from vit.training.shards import full, part
 
 # The quintic polynomial that the authors iterate: steep at zero, near one from 0.7 to 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -30,6 +31,7 @@ class MuonWithAdamW(AdamW):
     """AdamW whose groups of hidden matrices take Muon's step.
 
     The rate of an r x c matrix is lr sqrt(max(1, r / c)), the authors' rule, here also of filters.
+    With fsdp2 the updates are gathered, and every process makes all of them orthogonal.
 
     Args:
         params: Groups with `names`, as `param_groups` makes them.
@@ -87,7 +89,7 @@ class MuonWithAdamW(AdamW):
             if not state:  # AdamW looks for `step` when a state is loaded
                 state |= {"step": torch.zeros(()), "momentum": torch.zeros_like(parameter)}
             buffer = state["momentum"].lerp_(parameter.grad, 1 - momentum)
-            update = matrices(name, parameter.grad.lerp(buffer, momentum))
+            update = matrices(name, full(parameter.grad.lerp(buffer, momentum)))
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
             alike = waiting[update.shape[1:]]
             alike.append((parameter, update))
@@ -105,13 +107,15 @@ def apply_nearest(alike: list[tuple[Tensor, Tensor]], lr: float) -> None:
     rate = lr * max(1, nearest.shape[1] / nearest.shape[2]) ** 0.5
     parts = nearest.split([len(update) for _, update in alike])
     for (parameter, _), direction in zip(alike, parts, strict=True):
-        parameter.add_(direction.reshape(parameter.shape).to(parameter.dtype), alpha=-rate)
+        step = direction.reshape(parameter.shape).to(parameter.dtype)
+        parameter.add_(part(step, parameter), alpha=-rate)
     alike.clear()
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
     """True if Muon takes the parameter: a matrix of the encoder, or filters of a hybrid's stem."""
-    in_encoder = parameter.dim() == 2 and name.startswith("blocks.")
+    table = name.endswith(TABLE)  # of positions
+    in_encoder = parameter.dim() == 2 and name.startswith("blocks.") and not table
     return in_encoder or (parameter.dim() == 4 and name.startswith("patch_embed.backbone."))
 
 

@@ -1,0 +1,108 @@
+"""The experiment on positions: every arm, continued where it was; differences and verdicts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.benchmarks.conftest import Load
+from vit.variants.table import POSITIONS
+
+
+def test_every_arm_is_trained_once_and_shown(
+    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    positions, page = load_benchmark("positions"), load_benchmark("positions_page")
+    file = tmp_path / "positions.json"
+    content = positions.main(["--quick", "--results", str(file)])
+    assert [(row["data"], row["arm"]) for row in content["rows"]] == [
+        ("digits", arm) for arm in positions.ARMS
+    ]
+    assert {part["name"] for part in positions.ARMS.values()} == set(POSITIONS)
+    saved = json.loads(file.read_text())
+    monkeypatch.setattr(positions, "train", None)  # nothing is left to train
+    assert (
+        json.loads(json.dumps(positions.main(["--quick", "--results", str(file)])))["rows"]
+        == (saved["rows"])
+    )
+    text = page.text(saved)
+    assert "0.614" in text and "not finished" in text  # one seed
+    for arm in positions.ARMS:
+        assert f"| {arm} |" in text
+    saved["settings"]["digits"]["lr"] = 1.0
+    file.write_text(json.dumps(saved))
+    with pytest.raises(SystemExit, match="other settings"):
+        positions.main(["--quick", "--results", str(file)])
+
+
+def test_a_training_is_a_function_of_its_seed_and_the_pool_is_not_trained_on(
+    load_benchmark: Load,
+) -> None:
+    positions = load_benchmark("positions")
+    data = positions.splits(positions.read_digits(), "cpu")
+    train, pool, test = (data[name] for name in ("train", "pool", "test"))
+    assert (len(pool[0]), len(test[0])) == (200, 359)
+    assert len(train[0]) + len(pool[0]) + len(test[0]) == 1_797
+    assert torch.bincount(pool[1]).tolist() == [20] * 10
+    setting = positions.QUICK["digits"]
+    rows = [positions.train(setting, data, "relative", seed) for seed in (0, 0, 1)]
+    for row in rows:
+        del row["seconds"]
+    assert rows[0] == rows[1] != rows[2]
+    assert list(rows[0]["curve"]) == [1, 2, 3, 4]
+
+
+def test_folders_are_read_in_another_order_and_tested_at_other_sizes(
+    load_benchmark: Load, tmp_path: Path
+) -> None:
+    positions = load_benchmark("positions")
+    random = np.random.default_rng(0)
+    for split, count in (("train", 24), ("test", 3)):
+        for label in range(10):
+            folder = tmp_path / split / str(label)
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = random.integers(0, 255, (32, 32, 3), dtype=np.uint8)
+                pixels[0, 0] = 25 * label
+                Image.fromarray(pixels).save(folder / f"{i:02}.png")
+    sizes: dict[str, Any] = {"steps": 4, "batch": 8, "width": 16, "depth": 1, "warmup": 1}
+    setting = positions.Setting(pixels=32, patch_size=8, flip=True, test_per_class=2, **sizes)
+    images, labels, tests = positions.read_folder(tmp_path, setting)
+    assert images.shape == (260, 3, 32, 32) and tests == 20
+    assert ((images[:, 0, 0, 0] * 255).round().long() == 25 * labels).all()
+    assert labels[:240].diff().bool().sum() > 100
+    row = positions.train(setting, positions.splits((images, labels, tests), "cpu"), "none", 0)
+    assert list(row["by_size"]) == [24, 32, 48, 64]
+    assert row["by_size"][32] == row["accuracy"]
+
+
+def test_differences_are_paired_by_seed_and_judged_by_their_interval(load_benchmark: Load) -> None:
+    page = load_benchmark("positions_page")
+    scores = {"a": [3.0, 4.0, 5.5], "b": [1.0, 2.0, 3.0], "none": [1.0, 1.5, 2.0, 9.0]}
+    rows = page.Rows(
+        {
+            "rows": [
+                {"data": "digits", "arm": arm, "seed": seed, "accuracy": value}
+                for arm, values in scores.items()
+                for seed, value in enumerate(values)
+            ]
+        }
+    )
+    mean, half, n = rows.difference("digits", page.Claim("", ["a", "b"], ["none"]))
+    gains = np.array([2 - 1.0, 3 - 1.5, 4.25 - 2])
+    assert (mean, n) == (pytest.approx(gains.mean()), 3)
+    assert half == pytest.approx(4.303 * gains.std(ddof=1) / 3**0.5)
+    assert rows.difference("digits", page.Claim("", ["a"], ["c"])) is None
+    assert rows.cell("digits", "b", page.Claim("", [], []).score) == "2.0 ± 1.0"
+    for mean, equal, answer in (
+        (2, False, "seen"),
+        (-2, False, "not seen"),
+        (0.5, False, "within noise"),
+        (2, True, "not seen"),
+        (-0.5, True, "within noise, as claimed"),
+    ):
+        assert page.verdict(mean, 1.0, equal) == answer

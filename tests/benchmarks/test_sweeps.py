@@ -1,0 +1,199 @@
+"""Sweeps of small runs: draws, reuse, equal compute, and what their seeds say."""
+
+import csv
+import itertools
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.benchmarks.conftest import Load
+from vit.compute.flops import work
+from vit.models.zoo import model_config
+from vit.recipes import find_recipe
+from vit.yaml_reader import read_options
+
+CLASSES = ("ant", "bee", "cat", "dog", "elk")
+LEFT_OUT = {"bee", "dog"}
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Noise of 32 pixels in five classes: 30 to train on, 4 to test, of each."""
+    draws = np.random.default_rng(0)
+    for split, count in (("train", 30), ("test", 4)):
+        for name in CLASSES:
+            folder = tmp_path / "data" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def data_size(load_benchmark: Load) -> ModuleType:
+    return load_benchmark("data_size")
+
+
+def drawn(module: ModuleType, data: Path, *draw: Any) -> dict[str, set[tuple[str, str]]]:
+    """Split -> images and labels of a draw."""
+    file = data.parent / "runs" / "draw.csv"
+    module.draw(data, *draw, file)
+    found: dict[str, set[tuple[str, str]]] = {}
+    with file.open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            found.setdefault(row["split"], set()).add((row["path"], row["label"]))
+    return found
+
+
+def test_draws_lie_in_each_other_and_share_val(data_size: ModuleType, pictures: Path) -> None:
+    small, large, other = (
+        drawn(data_size, pictures, "all", *which) for which in ((10, 0), (50, 0), (50, 1))
+    )
+    assert small["train"] < large["train"] != other["train"]
+    assert small["val"] == large["val"] == other["val"]
+    assert not large["val"] & large["train"]
+    assert len(large["train"]) == 5 * round(0.5 * 29) and len(small["test"]) == 20
+
+
+def test_classes_left_out_are_those_of_the_few_shots(data_size: ModuleType, pictures: Path) -> None:
+    labels = {
+        sweep: {label for _, label in drawn(data_size, pictures, sweep, 100, 0)["train"]}
+        for sweep in ("part", "few-shot", "all")
+    }
+    assert labels["few-shot"] == LEFT_OUT and labels["all"] == set(CLASSES)
+    assert labels["part"] == set(CLASSES) - LEFT_OUT
+
+
+def training_flops(words: list[str]) -> int:
+    """Of a recipe with typed sizes, for an image of 32 pixels of six classes."""
+    recipe = read_options(find_recipe(words[1]))["model"]
+    typed = zip(words[2::2], words[3::2], strict=True)
+    sizes = {name.rpartition(".")[2]: json.loads(value) for name, value in typed}
+    fields = {**recipe["architecture"], **sizes, "image_size": 32, "num_classes": 6}
+    return work(model_config(recipe.get("name", "vit_b16"), **fields)).training_flops
+
+
+def test_the_models_take_equal_compute(data_size: ModuleType) -> None:
+    flops = {name: training_flops(words) for name, words in data_size.MODELS.items()}
+    compared = [flops[name] for name in ("vit", "bit", "hybrid")]
+    assert max(compared) < 1.01 * min(compared)
+    assert flops["vit_32"] < flops["vit_48"] < flops["vit"]
+
+
+def run(module: ModuleType, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    """What a script prints at its end."""
+    sys.argv = ["", "--quick", *options]
+    module.main()
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_a_sweep_is_trained_once(
+    data_size: ModuleType,
+    pictures: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(data_size, "SHORTER", (0.5,))
+    monkeypatch.setattr(sys, "argv", [])
+    options = ("--data", str(pictures), "--runs", str(pictures.parent / "runs"))
+    first = run(data_size, capsys, *options)["rows"]
+    assert [(row["sweep"], row["percent"], row["steps"]) for row in first] == [
+        ("part", 50, 4), ("part", 100, 4), ("part", 100, 2), ("all", 50, 4), ("all", 100, 4)
+    ]  # fmt: skip
+    assert [row["images"]["train"] for row in first] == [42, 87, 87, 70, 145]
+    assert all(0 <= score <= 1 for score in first[0]["few_shot"].values())
+    monkeypatch.setattr(data_size.trained.__globals__["Options"], "__init__", None)
+    assert run(data_size, capsys, *options)["rows"] == first
+    with pytest.raises(SystemExit, match="was made with other options"):
+        run(data_size, capsys, *options, "--", "--data.batch_size", "32")
+
+
+def test_the_ablations_run(
+    load_benchmark: Load,
+    pictures: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    ablations = load_benchmark("ablations")
+    options = ("--data", str(pictures), "--runs", str(pictures.parent / "runs"))
+    content = run(ablations, capsys, *options)
+    assert [row["sweep"] for row in content["rows"]] == ["head", "optimizer"]
+    assert {row["model"]: row["ratio"] for row in content["speed"]}["vit_ti16"] == 1
+    shapes = [arm for arm in ablations.arms() if arm[0] == "shape"]
+    assert len(shapes) == 17 and len(ablations.arms()) == 17 + 15 + 6
+
+
+def test_a_verdict_is_that_of_the_interval_over_the_seeds(load_benchmark: Load) -> None:
+    sweep = load_benchmark("sweep")
+    # 4.3027 is Student's quantile for three seeds, of any table.
+    assert sweep.half_interval([1.0, 2.0, 3.0]) == pytest.approx(4.3027 / math.sqrt(3), rel=1e-4)
+    assert sweep.half_interval([1.0]) == math.inf
+    assert sweep.verdict([1.0, 1.1, 1.2]) == "seen"
+    assert sweep.verdict([-1.0, -1.1, -1.2]) == "not seen"
+    assert sweep.verdict([-1.0, 1.0, 2.0]) == "within noise" and sweep.verdict([5.0]) == "one seed"
+
+
+def test_the_exponent_of_a_power_law_is_found(load_benchmark: Load) -> None:
+    x = [1.0, 2.0, 4.0, 8.0]
+    found = load_benchmark("sweep").power(x, [3 * v**-0.25 for v in x])
+    assert found["exponent"] == pytest.approx(-0.25) and found["half_interval"] < 1e-6
+    noisy = load_benchmark("sweep").power([1.0, math.e, math.e**2], [1.0, math.e, math.e])
+    # By hand: slope 1/2, residuals -1/6, 1/3, -1/6, so its variance is (1/6) / 1 / 2.
+    assert noisy["exponent"] == pytest.approx(0.5)
+    assert noisy["half_interval"] == pytest.approx(12.7062 * math.sqrt(1 / 12), rel=1e-4)
+
+
+def verdicts(page: str) -> set[str]:
+    """The last column of a table."""
+    return {line.split("|")[-2].strip() for line in page.splitlines()[2:]}
+
+
+@pytest.mark.parametrize(("holds", "said"), [(True, "seen"), (False, "not seen")])
+def test_sentences_on_data_are_judged_by_their_sides(
+    holds: bool, said: str, load_benchmark: Load
+) -> None:
+    page = load_benchmark("data_size_page")
+    # As in the paper: BiT and the small ViT lead on few images, the ViT on many.
+    least, most = {"vit": 0.3, "vit_32": 0.35, "bit": 0.4}, {"vit": 0.6, "vit_32": 0.5, "bit": 0.55}
+    rows = []
+    for percent, accuracies in ((2, least), (30, most), (100, most)):
+        for (model, accuracy), seed in itertools.product(accuracies.items(), range(3)):
+            value = (accuracy if holds else 1 - accuracy) + 0.001 * seed
+            row = {"sweep": "part", "model": model, "percent": percent, "share": 1.0, "seed": seed}
+            gap = (1 if holds else -1) * (2.0 if model == "vit" else 1.0) + 0.01 * seed
+            row |= {"accuracy": value, "few_shot": {"5": value}, "last_val_loss": gap}
+            rows.append(row | {"last_train_loss": 0.0})
+    content = {"rows": rows, "settings": {"percent": [2, 30, 100]}}
+    assert verdicts(page.judged(page.Results(content))) == {said}
+
+
+@pytest.mark.parametrize(("holds", "said"), [(True, "seen"), (False, "not seen")])
+def test_sentences_on_shapes_are_judged_by_their_sides(
+    holds: bool, said: str, load_benchmark: Load
+) -> None:
+    page, rows = load_benchmark("ablations_page"), []
+    # Axis -> value -> doublings of compute and of parameters, gain over the centre in points.
+    axes = {
+        "depth": {1: (-2, -2, -12), 2: (-1, -1, -5), 8: (1, 1, 3), 16: (2, 2, 4)},
+        "width": {16: (-2, -4, -1), 32: (-1, -2, -0.5), 128: (1, 2, 0.5), 256: (2, 4, 1)},
+        "MLP": {32: (-1, -1, -1), 64: (-0.5, -0.5, -0.5), 256: (1, 1, 1), 512: (2, 2, 2)},
+        "patch size": {16: (-2, 0, -4), 4: (2, 0, 4)},
+        "all": {2: (-2, -3, -4), 8: (2, 3, 4)},
+    }
+    shapes = [("centre", 0, (0, 0, 0))] + [(a, v, g) for a, e in axes.items() for v, g in e.items()]
+    for (axis, value, (compute, parameters, points)), seed in itertools.product(shapes, range(3)):
+        if not holds:  # parameters explain the accuracy instead
+            compute, parameters = parameters or compute / 100, compute
+        accuracy = 0.5 + (points if holds else -points) / 100 + 0.0001 * seed * (value % 3)
+        row = {"sweep": "shape", "name": axis, "value": value, "seed": seed, "accuracy": accuracy}
+        rows.append(row | {"training_flops": 2.0**compute, "parameters": 2.0**parameters})
+    assert verdicts(page.judged_shapes(page.Results({"rows": rows}))) == {said}

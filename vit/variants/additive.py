@@ -1,0 +1,204 @@
+"""Positions that are added to the patches: at the stem, or before every layer.
+
+ViT (arXiv:2010.11929, appendix D.4 and Table 8). Shapes: b batch, n = rows x columns patches,
+m tokens (prefix tokens first), d width. Prefix tokens get none: they are learned themselves.
+Cost of all: n d additions where they are added; no products.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vit.errors import UserError
+from vit.models.config import PosResize, ViTConfig
+from vit.models.embedding import resize_grid, sincos2d
+from vit.models.encoder import Block
+from vit.models.fields import check_kinds
+from vit.models.rotary import Place
+from vit.models.vision_transformer import plain_layers
+from vit.shapes import Float
+
+Grid = tuple[int, int]
+Built = tuple[nn.Module, list[Block] | None]
+"""What the stem adds, and the layers; None are the paper's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing:
+    """No options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sized:
+    """Options of tables that are made for one grid."""
+
+    size: int | tuple[int, int] | None = None
+    """Rows and columns of that grid, or one number for both; default: those of `image_size`. For
+    other grids the table is resampled by `pos_resize`."""
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        if self.size is not None:
+            sides = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+            if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
+                raise UserError(f"size={self.size!r} must be whole numbers above 0: rows, columns")
+            object.__setattr__(self, "size", sides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedOptions(Sized):
+    """Options of learned tables."""
+
+    where: Literal["stem", "layers", "shared"] = "stem"
+    """Added once, before every layer (each has its own), or one table before every layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedOptions:
+    """Options of fixed tables, which are computed for any grid."""
+
+    where: Literal["stem", "layers"] = "stem"
+    """Added once, or before every layer."""
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+
+
+class Tables(nn.Module):
+    """A part whose parameters, if any, are tables of embeddings or biases."""
+
+    def __init__(self, config: ViTConfig, options: Any) -> None:
+        super().__init__()
+
+    def init_weights(self) -> None:
+        """As the model's own table of positions."""
+        for table in self.parameters():
+            nn.init.normal_(table, std=0.02)
+
+
+class Resampled(Tables):
+    """Tables of one grid, which are resampled for others."""
+
+    def __init__(self, config: ViTConfig, options: Any) -> None:
+        super().__init__(config, options)
+        self.size: Grid = options.size
+        self.rule: PosResize = config.pos_resize
+
+
+class Learned(Resampled):
+    """An embedding of each patch in raster order: "1-D" in appendix D.4, the model's default."""
+
+    def __init__(self, config: ViTConfig, options: Any) -> None:
+        super().__init__(config, options)
+        self.position_table = nn.Parameter(torch.zeros(1, prod(self.size), config.width))
+
+    def forward(self, grid: Grid) -> Float[Tensor, "1 n d"]:
+        return resize_grid(self.position_table, self.size, grid, self.rule)
+
+
+class Learned2d(Resampled):
+    """An embedding of the column beside one of the row, d / 2 each: "2-D" in appendix D.4."""
+
+    def __init__(self, config: ViTConfig, options: Any) -> None:
+        super().__init__(config, options)
+        self.row_table = nn.Parameter(torch.zeros(self.size[0], halved(config.width)))
+        self.column_table = nn.Parameter(torch.zeros(self.size[1], halved(config.width)))
+
+    def forward(self, grid: Grid) -> Float[Tensor, "1 n d"]:
+        rows, columns = self.size
+        x = self.column_table.expand(rows, -1, -1)
+        y = self.row_table[:, None].expand(-1, columns, -1)
+        table = torch.cat([x, y], dim=-1).flatten(0, 1)[None]
+        return resize_grid(table, self.size, grid, self.rule)
+
+
+class Sincos2d(Tables):
+    """Sine and cosine of column and row: the model's `pos_embed="sincos2d"` (arXiv:2205.01580)."""
+
+    table: Tensor
+    waves: Callable[[Grid, int], Tensor] = staticmethod(sincos2d)
+
+    def __init__(self, config: ViTConfig, options: Any) -> None:
+        super().__init__(config, options)
+        self.grid, self.width = config.grid, config.width
+        self.register_buffer("table", self.waves(self.grid, self.width), persistent=False)
+
+    def forward(self, grid: Grid) -> Float[Tensor, "1 n d"]:
+        return self.table if grid == self.grid else self.waves(grid, self.width).to(self.table)
+
+
+class Sinusoids(Sincos2d):
+    """Sine and cosine, in turns, of the place in raster order (arXiv:1706.03762, section 3.5)."""
+
+    @staticmethod
+    def waves(grid: Grid, width: int) -> Float[Tensor, "1 n d"]:
+        # Always on the CPU: files do not contain them, so a meta model would never get them.
+        kind: Any = {"dtype": torch.float64, "device": "cpu"}
+        half = halved(width)
+        frequencies = 10_000.0 ** -(torch.arange(half, **kind) / half)
+        angles = torch.arange(prod(grid), **kind)[:, None] * frequencies
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()[None]
+
+
+class NoTable(Tables):
+    """Adds nothing at the stem; has the table that all layers add, if there is one."""
+
+    def __init__(self, shared: Tables | None = None) -> None:
+        super().__init__(ViTConfig(), None)
+        self.shared = shared
+
+    def forward(self, grid: Grid) -> None:
+        return None
+
+
+class PositionedBlock(Block):
+    """A layer that adds positions to its patches first."""
+
+    positions: Tables | None
+    """The layer's own table."""
+    shared: tuple[Tables, ...]
+    """Or that of all layers, in a tuple, as it is no part of this one."""
+
+    def forward(self, x: Float[Tensor, "b m d"], place: Place) -> Float[Tensor, "b m d"]:
+        [positions] = self.shared or (self.positions,)
+        assert positions is not None
+        table = F.pad(positions((place.rows, place.columns)), (0, 0, place.num_prefix, 0))
+        return super().forward(x + table.to(x.dtype), place)
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        if self.positions is not None:
+            self.positions.init_weights()
+
+
+def unordered(options: Nothing, config: ViTConfig) -> Built:
+    """A set of patches: what the model computes does not depend on their order."""
+    return NoTable(), None
+
+
+def added(kind: type[Tables]) -> Callable[[Any, ViTConfig], Built]:
+    """Builds positions of this kind at the place that their options name."""
+
+    def build(options: Any, config: ViTConfig) -> Built:
+        if options.where == "stem":
+            return kind(config, options), None
+        layers = plain_layers(config, PositionedBlock)
+        shared = kind(config, options) if options.where == "shared" else None
+        for layer in layers:
+            layer.positions = kind(config, options) if shared is None else None
+            layer.shared = () if shared is None else (shared,)
+        return NoTable(shared), [*layers]
+
+    return build
+
+
+def halved(width: int) -> int:
+    """Half of an even width. UserError for an odd one."""
+    if width % 2:
+        raise UserError(f"these positions have two halves, so width={width} must be even")
+    return width // 2
