@@ -9,7 +9,6 @@ The operations of the paper's models are those of compute_table6.json there.
 import itertools
 import math
 import statistics
-import sys
 from textwrap import fill
 from typing import Any
 
@@ -371,7 +370,4 @@ def draw(content: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     results = load("ablations")
-    status = generate(PAGE, filled(PAGE, **text(results)))
-    if "--check" not in sys.argv:
-        draw(results)
-    raise SystemExit(status)
+    raise SystemExit(generate(PAGE, filled(PAGE, **text(results)), figure=lambda: draw(results)))

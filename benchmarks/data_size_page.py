@@ -5,7 +5,6 @@ python benchmarks/data_size_page.py --check  exit status 1 if the tables are not
 """
 
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -296,7 +295,4 @@ def draw(content: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     results = load("data_size")
-    status = generate(PAGE, filled(PAGE, **text(results)))
-    if "--check" not in sys.argv:
-        draw(results)
-    raise SystemExit(status)
+    raise SystemExit(generate(PAGE, filled(PAGE, **text(results)), figure=lambda: draw(results)))

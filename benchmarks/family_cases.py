@@ -346,7 +346,11 @@ TRANSFORMERS: list[tuple[str, str, dict[str, Any]]] = [
     ("mlcd", "MLCDVisionModel", _MLP),
     ("aimv2", "Aimv2VisionModel", _MLP),
     ("vit_mae", "ViTMAEModel", {**_MLP, "mask_ratio": 0.0}),
-    ("vit_mae, pre-training", "ViTMAEForPreTraining", {**_MLP, "decoder_hidden_size": 32}),
+    (
+        "vit_mae, pre-training",
+        "ViTMAEForPreTraining",
+        {**_MLP, "decoder_hidden_size": 32, "mask_ratio": 0.0},
+    ),
     ("vit_msn", "ViTMSNForImageClassification", _MLP),
     ("vit_msn, backbone", "ViTMSNModel", _MLP),
     ("ijepa", "IJepaForImageClassification", _MLP),
@@ -390,11 +394,11 @@ def _transformers_case(family: str, model: str, arguments: dict[str, Any]) -> Ca
     import transformers
 
     kind = getattr(transformers, model)
-    # Logits if the model has a head, otherwise its pooled output.
+    # Logits if the model has a head of classes, otherwise its pooled output.
     options = {**arguments, "num_labels": CLASSES} if "Classification" in model else arguments
 
     def answer(peer: nn.Module, images: Tensor) -> Tensor:
-        result = peer(images)
+        result = (peer.get_submodule("vit") if "PreTraining" in model else peer)(images)
         for name in ("logits", "pooler_output"):
             if getattr(result, name, None) is not None:
                 return getattr(result, name).flatten(1)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,11 @@ def filled(page: Path, **texts: str) -> str:
     return content
 
 
-def generate(page: Path, content: str) -> int:
-    """Writes the page; with --check, exit status 1 if it is another one."""
+def generate(page: Path, content: str, figure: Callable[[], None] | None = None) -> int:
+    """Writes the page and draws its figure; with --check, exit status 1 if it is another page."""
     if "--check" in sys.argv:
         return int(page.read_text(encoding="utf-8") != content)
     page.write_text(content, encoding="utf-8")
+    if figure is not None:
+        figure()
     return 0

@@ -11,7 +11,8 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,25 +60,35 @@ def trained(arguments: list[str], folder: Path) -> dict[str, Any]:
     SystemExit if the run was made with other arguments.
     """
     keep_memory()  # as the command does
+    with counted(folder, arguments) as known:
+        if finished(folder) is None:
+            fit(Options([*arguments, "--run_dir", str(folder)]))
+    summary = finished(folder)
+    assert summary is not None, folder
+    print(f"{folder}: {known['cpu_seconds']:.0f} CPU s", file=sys.stderr, flush=True)
+    return {**summary, "cpu_seconds": known["cpu_seconds"]}
+
+
+@contextmanager
+def counted(folder: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
+    """Adds the CPU seconds of its body to `cpu_seconds`, which is kept in FOLDER.json.
+
+    SystemExit if the folder was made with other arguments.
+    """
     note = folder.parent / f"{folder.name}.json"
     known = {"arguments": arguments, "cpu_seconds": 0.0}
     if note.is_file():
         known = json.loads(note.read_text(encoding="utf-8"))
     if known["arguments"] != arguments:
         raise SystemExit(f"{folder} was made with other options; choose another --runs")
-    if finished(folder) is None:
+    save(known, note)
+    began = time.process_time()
+    try:
+        with signals.handled():
+            yield known
+    finally:
+        known["cpu_seconds"] += time.process_time() - began
         save(known, note)
-        began = time.process_time()
-        try:
-            with signals.handled():
-                fit(Options([*arguments, "--run_dir", str(folder)]))
-        finally:
-            known["cpu_seconds"] += time.process_time() - began
-            save(known, note)
-    summary = finished(folder)
-    assert summary is not None, folder
-    print(f"{folder}: {known['cpu_seconds']:.0f} CPU s", file=sys.stderr, flush=True)
-    return {**summary, "cpu_seconds": known["cpu_seconds"]}
 
 
 def curve(folder: Path, name: str) -> list[float]:

@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -90,10 +91,11 @@ def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleTyp
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Indices and downloads of a test go into its own folder."""
-    cache = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    monkeypatch.delenv("VIT_CACHE", raising=False)
-    # Published weights come from a server of the test's own, or not at all.
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with tempfile.TemporaryDirectory(prefix="cache-") as cache:
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+        monkeypatch.delenv("VIT_CACHE", raising=False)
+        # Published weights come from a server of the test's own, or not at all.
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        yield

@@ -17,23 +17,23 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
-    "models": ({"variants"}, 1_940),  # by zoo alone, and only when one is named
+    "models": ({"variants"}, 1_950),  # by zoo alone, and only when one is named
     "variants": ({"models"}, 510),
-    "data": (set(), 6_030),
+    "data": (set(), 6_620),
     "reports": (set(), 1_670),
-    "checkpoints": ({"models"}, 4_990),
+    "checkpoints": ({"models"}, 5_010),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": ({"data", "models", "checkpoints"}, 1_460),
     "inference": ({"data", "models", "checkpoints"}, 1_350),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
     "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_150),
-    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_320),
+    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_500),
     "exports": ({"data", "models", "checkpoints", "inference"}, 700),
-    "training": ({"models", "checkpoints"}, 3_980),
+    "training": ({"models", "checkpoints"}, 4_280),
 }
-ROOMS["runs"] = (set(ROOMS), 3_420)
-ROOMS["cli"] = (set(ROOMS), 2_350)
+ROOMS["runs"] = (set(ROOMS), 3_740)
+ROOMS["cli"] = (set(ROOMS), 2_550)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_840}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit

@@ -132,6 +132,43 @@ def test_the_ablations_run(
     assert len(shapes) == 17 and len(ablations.arms()) == 17 + 15 + 6
 
 
+def test_self_training_runs(
+    load_benchmark: Load,
+    pictures: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    script, runs = load_benchmark("self_training"), pictures.parent / "runs"
+    content = run(script, capsys, "--data", str(pictures), "--runs", str(runs))
+    assert [(row["arm"], row["iteration"], row["seed"]) for row in content["rows"]] == [
+        ("teacher", 0, 0), ("noisy student", 1, 0), ("noisy student", 2, 0),
+        ("without noise", 1, 0), ("hard labels", 1, 0), ("no filter", 1, 0), ("teacher", 0, 1)
+    ]  # fmt: skip
+    images = {row["arm"]: row.get("images") for row in content["rows"]}
+    assert images["no filter"] == 5 * 27 and images["noisy student"] % 8 == 0
+    with (runs / "seed_0" / "labelled.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [sum(row["split"] == s for row in rows) for s in ("train", "val", "test")] == [10, 5, 20]
+    labelled = {(runs / "seed_0" / row["path"]).resolve() for row in rows}
+    others = {path.resolve() for path in (runs / "seed_0" / "unlabelled").iterdir()}
+    assert not labelled & others and len(labelled | others) == 5 * 34
+
+
+@pytest.mark.parametrize(("holds", "said"), [(True, "seen"), (False, "not seen")])
+def test_sentences_on_self_training_are_judged_by_their_sides(
+    holds: bool, said: str, load_benchmark: Load
+) -> None:
+    page, rows = load_benchmark("self_training_page"), []
+    arms = {("teacher", 0): 0.5, ("without noise", 1): 0.52, ("hard labels", 1): 0.53}
+    arms |= {("no filter", 1): 0.54} | {("noisy student", i): 0.55 + 0.01 * i for i in (1, 2, 3)}
+    for ((arm, iteration), accuracy), seed in itertools.product(arms.items(), range(3)):
+        value = (accuracy if holds else 1 - accuracy) + 0.0001 * seed * iteration
+        of_run = {"arm": arm, "iteration": iteration, "seed": seed}
+        rows.append({**of_run, "accuracy": value, "corrupted": value})
+    assert verdicts(page.judged({"rows": rows})) == {said}
+
+
 def test_a_verdict_is_that_of_the_interval_over_the_seeds(load_benchmark: Load) -> None:
     sweep = load_benchmark("sweep")
     # 4.3027 is Student's quantile for three seeds, of any table.

@@ -189,6 +189,12 @@ def test_what_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
     first.write_bytes(whole[:-50])
     with pytest.raises(UserError, match=r"train-00000-of-00002.parquet cannot be read: Pa"):
         splits_of(root)
+    first.write_bytes(whole)
+    arrow.write_table(
+        content.drop_columns(["image"]), root / "data" / "train-00001-of-00002.parquet"
+    )
+    with pytest.raises(UserError, match=r"train-00001-of-00002.parquet has no pictures in image.b"):
+        splits_of(root)
 
 
 def test_lists_of_paths_stay_lists(folder: Path) -> None:

@@ -3,13 +3,11 @@
 import contextlib
 import csv
 import json
-import multiprocessing
 import os
 import resource
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 
 import vit.runs.finish
 from tests.command import TINY, Vit, coloured
-from tests.killing import killed_at
+from tests.killing import in_child, killed_at
 from vit.checkpoints.archives import read_checkpoint
 from vit.cli.main import main
 from vit.inference.classifier import load
@@ -66,20 +64,6 @@ def unfinished(folder: Path) -> Path:
 def contents(folder: Path) -> dict[str, bytes]:
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-def in_child(work: Callable[[], Any]) -> int:
-    """Exit status of a forked process that does the work: negative for a signal."""
-
-    def quiet() -> None:
-        sys.stdout = sys.stderr = open(os.devnull, "w")
-        os._exit(work())
-
-    child = multiprocessing.get_context("fork").Process(target=quiet)
-    child.start()
-    child.join()
-    assert child.exitcode is not None
-    return child.exitcode
 
 
 # In a save the file is written (save), flushed (fsync) and gets its name (replace). An epoch saves

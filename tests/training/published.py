@@ -21,6 +21,7 @@ class Published:
     layer_scale: float | None = None
     tanh_layer: bool = False
     pool: str = "cls"
+    norm_after_pool: bool = False
     pos_embed: str = "learned"
     # Data.
     image_size: int
@@ -41,6 +42,8 @@ class Published:
     smoothing: float = 0.0
     head_bias: float | None = None
     distillation: tuple[str, float, float] | None = None
+    mask_ratio: float | None = None
+    norm_pix: bool | None = None
     # Optimizer.
     optimizer: str
     lr: float
@@ -50,6 +53,7 @@ class Published:
     eps: float = 1e-8
     clip: float | None = None
     average: float | None = None
+    layer_decay: float = 1.0
     # Length, and the learning rate on the way.
     epochs: int | None = None
     steps: int | None = None
@@ -293,6 +297,41 @@ TORCHVISION = Published(
     # alpha 2e-5 * batch * 32 / epochs every 32 steps.
     average=0.99973,
 )
+
+# facebookresearch/mae, PRETRAIN.md and main_pretrain.py, whose rates are for a batch of 256.
+MAE = Published(
+    **ADAM,
+    model="vit_b16",
+    image_size=224,
+    batch=64 * 8 * 8,
+    epochs=800,
+    lr=1.5e-4 * 4096 / 256,
+    weight_decay=0.05,
+    betas=(0.9, 0.95),
+    warmup_epochs=40,
+    smallest_crop=0.2,
+    loss="pixels",
+    mask_ratio=0.75,
+    norm_pix=True,
+)
+# FINETUNE.md and main_finetune.py; the rest is DeiT's.
+MAE_TUNED = replace(
+    DEIT,
+    model=None,
+    pool="gap",
+    norm_after_pool=True,
+    batch=32 * 4 * 8,
+    epochs=100,
+    lr=5e-4 * 1024 / 256,
+    layer_decay=0.65,
+    first_lr=0.0,
+    last_lr=1e-6,
+    per_epoch=False,
+    from_the_start=False,
+    repeats=1,
+    average=None,
+)
+LARGE: dict[str, Any] = {"lr": 1e-3 * 1024 / 256, "layer_decay": 0.75, "epochs": 50}
 
 # arXiv:2010.11929, Table 4; vision_transformer, configs/common.py.
 TUNED = Published(

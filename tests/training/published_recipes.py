@@ -21,6 +21,9 @@ EQUAL_FLOPS = replace(
     sources.JFT, **{**SHORTER, "epochs": 10, "warmup_steps": 200}, lr=1e-3, tanh_layer=False
 )
 EQUAL_FLOPS_VIT = replace(EQUAL_FLOPS, pool="gap", pos_embed="sincos2d")
+# arXiv:1911.04252, section 3.1, as the header changes it.
+NOISE: dict[str, Any] = {"dropout": 0.1, "drop_path": 0.2}
+NOISE |= {"randaugment": (2, 9), "randaugment_variant": "timm"}
 
 PUBLISHED: dict[str, dict[str, Published]] = {
     "pretrain/vit_jft": variants(
@@ -99,6 +102,13 @@ PUBLISHED: dict[str, dict[str, Published]] = {
         vit_l16={"model": "vit_l16", "drop_path": 0.3},
         vit_h14={"model": "vit_h14", "image_size": 128 // 14 * 14, "drop_path": 0.5, "epochs": 90},
     ),
+    "pretrain/mae_imagenet1k": variants(
+        sources.MAE,
+        vit_l16={"model": "vit_l16"},
+        vit_h14={"model": "vit_h14"},
+        plain_pixels={"norm_pix": False},
+        **{"1600_epochs": {"epochs": 1600}},
+    ),
     "pretrain/bit_imagenet1k": variants(sources.BIT1K, **sources.BITS),
     "pretrain/bit_imagenet21k": variants(sources.BIT21K, **sources.BITS),
     "pretrain/torchvision_vit_b16": variants(sources.TORCHVISION),
@@ -145,6 +155,11 @@ PUBLISHED: dict[str, dict[str, Published]] = {
         vit_l16={"drop_path": 0.4},
         vit_h14={"drop_path": 0.45},
     ),
+    "transfer/mae": variants(
+        sources.MAE_TUNED,
+        vit_l16={**sources.LARGE, "drop_path": 0.2},
+        vit_h14={**sources.LARGE, "drop_path": 0.3},
+    ),
     "cifar10/vit": variants(replace(sources.IMAGENET1K, **SHORTER)),
     "cifar10/augreg": variants(
         replace(
@@ -168,6 +183,7 @@ PUBLISHED: dict[str, dict[str, Published]] = {
     ),
     "cifar10/equal_flops_vit": variants(EQUAL_FLOPS_VIT),
     "cifar10/equal_flops_hybrid": variants(EQUAL_FLOPS_VIT),
+    "cifar10/noisy_student": variants(replace(EQUAL_FLOPS_VIT, **NOISE, epochs=30)),
     "cifar10/equal_flops_bit": variants(replace(EQUAL_FLOPS, pool="mean", model="bit_r50x1")),
 }
 """Recipe -> '' and the names of its variants -> what is published about them."""

@@ -15,6 +15,8 @@ from vit.models.zoo import model_config
 from vit.recipes import find_recipe
 from vit.runs.options import Options
 from vit.runs.trainer import build_trainer
+from vit.training.losses import Loss
+from vit.training.mixing import Mixing
 
 
 class Built(NamedTuple):
@@ -71,7 +73,9 @@ OPTIMIZERS = {"AdamW": "adamw", "SGD": "sgd", "SGDW": "sgdw", "LAMB": "lamb"}
 def read(built: Built, processes: int) -> Published:
     """What a built recipe does, for the comparison with what is published."""
     data, model, trainer = built.data, built.model, built.config.trainer
-    augment, schedule, loss = data.augment, model.schedule, model.loss
+    augment, schedule = data.augment, model.schedule
+    loss = model.loss if model.labelled else Loss()
+    mixing = model.mixing if model.labelled else Mixing()
     config: Any = model.model.config
     optimizer = model.optimizer([{"params": [torch.nn.Parameter(torch.zeros(1))]}])
     settings = optimizer.defaults
@@ -90,9 +94,10 @@ def read(built: Built, processes: int) -> Published:
             "layer_scale": config.layer_scale,
             "tanh_layer": config.representation_size is not None,
             "pool": config.pool,
+            "norm_after_pool": config.norm_after_pool,
             "pos_embed": config.pos_embed,
         }
-        assert config.class_token == (config.pool == "cls")
+        assert config.class_token == (config.pool == "cls" or config.norm_after_pool)
         assert config.distillation_token == (distillation is not None)
     name = built.config.model.name
     if name is not None:
@@ -111,13 +116,15 @@ def read(built: Built, processes: int) -> Published:
         color_jitter=augment.color_jitter,
         erasing=augment.erasing,
         repeats=data.sampling.repeats,
-        mixup=model.mixing.mixup,
-        cutmix=model.mixing.cutmix,
-        loss=loss.kind,
+        mixup=mixing.mixup,
+        cutmix=mixing.cutmix,
+        loss=loss.kind if model.labelled else "pixels",
         smoothing=loss.label_smoothing,
         head_bias=loss.head_bias,
         distillation=distillation
         and (distillation.kind, distillation.alpha, distillation.temperature),
+        mask_ratio=getattr(model, "mask_ratio", None),
+        norm_pix=getattr(model, "norm_pix", None),
         optimizer=OPTIMIZERS[type(optimizer).__name__],
         lr=settings["lr"],
         weight_decay=settings["weight_decay"],
@@ -126,6 +133,7 @@ def read(built: Built, processes: int) -> Published:
         eps=settings.get("eps", 1e-8),
         clip=trainer.gradient_clip_val,
         average=averages[0] if averages else None,
+        layer_decay=model.layer_decay,
         epochs=trainer.max_epochs if trainer.max_epochs != -1 else None,
         steps=trainer.max_steps if trainer.max_steps != -1 else None,
         decay=schedule.decay,

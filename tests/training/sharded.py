@@ -7,6 +7,7 @@ seconds to wait. Each process writes FOLDER/PROCESSES.CASE.RANK for its cases in
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from vit.training.callbacks import EMA, FineTuneBySize, LinearProbe
 from vit.training.classifier import ImageClassifier
 from vit.training.distillation import Distillation
 from vit.training.losses import Loss
+from vit.training.masked_autoencoder import MaskedAutoencoder
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.mixing import Mixing
 from vit.training.optimizers import LAMB, SGDW, MuonWithAdamW, muon
@@ -33,12 +35,15 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "distilled": lambda params: SGDW(params, lr=0.1, momentum=0.9, weight_decay=0.01),
     "head": lambda params: torch.optim.AdamW(params, lr=1e-4, eps=1e-3),
     "lamb": lambda params: LAMB(params, lr=1e-2, eps=1e-3, weight_decay=0.1),
+    "mae": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
     "masked": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
     "muon": lambda params: MuonWithAdamW(params, lr=0.01, adamw_lr=0.01),
 }
 """The optimizer of each; the first has an average, clipped gradients and recomputed layers."""
 TRAINED = {2: tuple(case for case in CASES if case != "lamb"), 4: ("averaged", "lamb")}
 """Cases by number of processes."""
+SMALL = {"mask_ratio": 0.5, "decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
+UNLABELLED = {"masked": MaskedPatchPrediction, "mae": partial(MaskedAutoencoder, **SMALL)}
 
 
 class Record(Callback):
@@ -66,10 +71,9 @@ def make_module(case: str, other: str, same: str) -> Any:
     muon.has_bfloat16 = lambda: False  # whose rounding is as large as the differences of interest
     optimizer = CASES[case]
     sizes = {**SIZES, "drop_path": 0.3, "recompute": case == "averaged"}
-    if case == "masked":
-        return MaskedPatchPrediction(
-            "vit_ti16", architecture=SIZES, image_size=8, optimizer=optimizer
-        )
+    if case in UNLABELLED:
+        options = {"architecture": SIZES, "image_size": 8, "optimizer": optimizer}
+        return UNLABELLED[case]("vit_ti16", **options)
     options: dict[str, Any] = {"architecture": sizes, "name": "vit_ti16"}
     if case == "head":
         options = {"pretrained": other}
@@ -99,7 +103,7 @@ def train(case: str, photos: str, other: str, same: str, processes: int) -> dict
         options["gradient_clip_val"] = 0.1
     if case == "head":
         callbacks += [LinearProbe(), FineTuneBySize()]
-    if case not in ("averaged", "masked"):
+    if case not in ("averaged", *UNLABELLED):
         options["limit_val_batches"] = 0
     if processes > 1:
         options["strategy"] = "fsdp2"

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from tests.training.published import Published
 from tests.training.published_recipes import PUBLISHED
 from tests.training.recipe_reading import build
+from tests.training.vit_mae import as_ours, noise_of, peer_of
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import create_model
 from vit.models.encoder import DropPath
@@ -128,6 +129,7 @@ CASES = [
     "transfer/vit_polyak",
     "transfer/bit_medium",
     "transfer/deit3",
+    "transfer/mae",
     "cifar10/equal_flops_hybrid",
 ]
 
@@ -162,6 +164,46 @@ def test_the_first_twenty_steps_are_those_of_a_plain_loop(
         torch.testing.assert_close(recorder.weights[key], parameter, rtol=0, atol=1e-6, msg=key)
 
 
+def test_the_first_twenty_steps_of_a_masked_autoencoder_are_those_of_transformers(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, published = "pretrain/mae_imagenet1k", PUBLISHED["pretrain/mae_imagenet1k"][""]
+    decoder = {"width": 16, "depth": 1, "heads": 2}
+    arguments = [*options(name, published), f"--data.root={photos}", "--data.image_size=16"]
+    arguments += [f"--model.decoder_{key}={value}" for key, value in decoder.items()]
+    built = build(arguments, recorder := Recorder())
+    peer = peer_of(built.model)
+    peer.double().train()
+    drawn, draw = [], built.model.drawn
+
+    def recorded(uniforms: Tensor) -> Any:
+        drawn.append(draw(uniforms))
+        return drawn[-1]
+
+    monkeypatch.setattr(built.model, "drawn", recorded)
+    built.trainer.fit(built.model, built.data)
+    assert len(drawn) == len(recorder.batches) == STEPS
+    trained = [(n, p) for n, p in peer.named_parameters() if p.requires_grad]
+    tokens = ("cls_token", "mask_token")  # which decay in the source
+    groups = [
+        {"params": [p for n, p in trained if (p.dim() > 1 and not n.endswith(tokens)) == kernels]}
+        | {"weight_decay": published.weight_decay * kernels}
+        for kernels in (True, False)
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=published.betas, eps=published.eps)
+    for step, (batch, corruption) in enumerate(zip(recorder.batches, drawn, strict=True)):
+        optimizer.zero_grad()
+        peer(batch.images, noise=noise_of(corruption.kept, 16)).loss.backward()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(published, step)
+        optimizer.step()
+    for key, expected in as_ours(peer, lambda p: p.detach()).items():
+        if key.startswith("model."):
+            actual = recorder.weights[key.removeprefix("model.")]
+            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6, msg=key)
+
+
 def paths(model: nn.Module) -> list[DropPath]:
     """The layers with stochastic depth."""
     return [layer for layer in model.modules() if isinstance(layer, DropPath)]
@@ -187,7 +229,7 @@ def run_plain_loop(
         if published.clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), published.clip)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(published, step)
+            group["lr"] = learning_rate(published, step) * group["scale"]
             if published.optimizer == "sgdw":  # the decay bypasses the momentum (big_vision)
                 for parameter in group["params"]:
                     parameter.data *= 1 - group["lr"] * group["decay"]
@@ -195,14 +237,23 @@ def run_plain_loop(
 
 
 def optimizer_of(published: Published, model: nn.Module) -> torch.optim.Optimizer:
-    """torch's and timm's; only kernels decay."""
-    kernels: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
+    """torch's and timm's; only kernels decay, and lower layers learn more slowly."""
+    key = "decay" if "sgd" in published.optimizer else "weight_decay"
+    groups = []
     for name, parameter in model.named_parameters():
         decays = name.endswith("weight") and parameter.dim() > 1
-        (kernels if decays else others).append(parameter)
-    key = "decay" if "sgd" in published.optimizer else "weight_decay"
-    groups = [{"params": kernels, key: published.weight_decay}, {"params": others, key: 0.0}]
+        layer = SMALL["depth"] + 1
+        if name.startswith(("patch_embed", "cls_token", "pos_embed")):
+            layer = 0
+        elif name.startswith("blocks."):
+            layer = int(name.split(".")[1]) + 1
+        groups.append(
+            {
+                "params": [parameter],
+                key: published.weight_decay if decays else 0.0,
+                "scale": published.layer_decay ** (SMALL["depth"] + 1 - layer),
+            }
+        )
     if "sgd" in published.optimizer:
         return torch.optim.SGD(groups, momentum=published.momentum)
     options: dict[str, Any] = {"betas": published.betas, "eps": published.eps}

@@ -74,7 +74,8 @@ def test_losses_scores_and_weights_are_those_of_one_process(
 
 
 @pytest.mark.parametrize(
-    ("case", "processes"), [("averaged", 2), ("averaged", 4), ("masked", 2), ("muon", 2)]
+    ("case", "processes"),
+    [("averaged", 2), ("averaged", 4), ("masked", 2), ("mae", 2), ("muon", 2)],
 )
 def test_each_process_holds_its_rows_of_weights_states_and_averages(
     case: str, processes: int, trained: Any

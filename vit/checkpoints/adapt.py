@@ -45,6 +45,8 @@ def adapt(
     target = config_from_dict({**config.to_dict(), **changes})
     if isinstance(target, ViTConfig) and isinstance(config, ViTConfig):
         _resize_positions(recognised, report, config, target)
+        if target.norm_after_pool and not config.norm_after_pool:
+            _renew_norm(recognised, report, target.width)
     if target.in_channels != config.in_channels:
         _adapt_channels(recognised, report, target.in_channels)
     return target
@@ -156,6 +158,14 @@ def _resize_positions(
     recognised.tensors["pos_embed"] = _then(recognised.tensors["pos_embed"], resized)
     old, new = ("x".join(map(str, grid)) for grid in (config.grid, target.grid))
     report.resized.append(f"positions from {old} to {new} patches ({target.pos_resize})")
+
+
+def _renew_norm(recognised: Recognised, report: LoadReport, width: int) -> None:
+    """A fresh norm after the pooling, as in MAE's fine-tuning: the file's is of single tokens."""
+    for part, values in (("weight", torch.ones(width)), ("bias", torch.zeros(width))):
+        recognised.tensors.pop(f"norm.{part}", None)
+        recognised.tensors[f"fc_norm.{part}"] = values.clone
+    report.left_out["norm"] = "norm_after_pool=true asks for a fresh one after the pooling"
 
 
 def _adapt_channels(recognised: Recognised, report: LoadReport, channels: int) -> None:

@@ -68,6 +68,14 @@ def bench_parser(command: str, description: str) -> OneLineParser:
     return parser
 
 
+def one_data_set(text: str) -> tuple[str, str | None]:
+    """The name, and the folder or file; None for a set of the catalog."""
+    [(name, root), *more] = data_sets(text).items()
+    if more:
+        raise UserError(f"--data {text}: give one data set")
+    return name, root
+
+
 def usual(numbers: tuple[int, ...], most: int, reason: str) -> list[int]:
     """The usual numbers up to `most`, at least 1; a note names those left out."""
     fitting = [number for number in numbers if number <= most]
@@ -128,10 +136,7 @@ def open_bench(options: Namespace, layer: "Layer") -> "Bench":
     """The model and the images of --data."""
     from vit.evaluation.frozen import Bench
 
-    sources = data_sets(options.data)
-    if len(sources) != 1:
-        raise UserError(f"--data {options.data}: give one data set")
-    [(name, root)] = sources.items()
+    name, root = one_data_set(options.data)
     where = {"dataset": name} if root is None else {"root": root}
     frozen = load_frozen(options, layer)
     return Bench.open(frozen, name, data_dir=options.data_dir, **where)

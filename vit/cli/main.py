@@ -25,10 +25,12 @@ COMMANDS = {
     "test": ("vit.cli.evaluate:test", "evaluate a run on its test images"),
     "predict": ("vit.cli.evaluate:predict", "write predictions for a split to CSV"),
     "transfer": ("vit.cli.transfer:run", "fine-tune on several data sets as the paper does"),
+    "selftrain": ("vit.cli.selftrain:run", "learn unlabelled images by a teacher's answers"),
     "fewshot": ("vit.cli.fewshot:run", "accuracy of frozen features with a few images per class"),
     "knn": ("vit.cli.knn:run", "k-nearest-neighbour accuracy of frozen features"),
     "probe": ("vit.cli.probe:run", "accuracy of logistic regression on frozen features"),
     "imagenet": ("vit.cli.imagenet:run", "evaluate a model on ImageNet val, ReaL, V2, A and R"),
+    "robustness": ("vit.cli.robustness:run", "errors of a model on corrupted pictures"),
     "classify": ("vit.cli.classify:run", "classify images with a trained model"),
     "inspect": (
         "vit.cli.inspect:run",

@@ -12,9 +12,15 @@ DEFAULT_BATCH = 64
 """Images in a batch of one process by default."""
 
 
-def batches_per_epoch(num_samples: int, global_batch: int) -> int:
-    """Full global batches in an epoch, at least one."""
-    return max(1, num_samples // global_batch)
+def batches_per_epoch(num_samples: int, global_batch: int, ratio: float = 0.0) -> int:
+    """Full global batches in an epoch, at least one; `ratio` as of `labelled_part`."""
+    return max(1, num_samples // labelled_part(global_batch, ratio))
+
+
+def labelled_part(global_batch: int, ratio: float) -> int:
+    """Labelled images of a global batch with `ratio` others for each: at least one of both."""
+    part = min(round(global_batch / (1 + ratio)), global_batch - 1) if ratio else global_batch
+    return max(1, part)
 
 
 def asked_sizes(batch_size: BatchSize, global_batch: int | None) -> int | None:

@@ -3,7 +3,7 @@
 import atexit
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import active_children
 from typing import Any, Literal
@@ -92,6 +92,17 @@ def make_loader(
         worker_init_fn=start_worker,
         **sampling,
     )
+
+
+def share_of(shown: Sequence[int], rank: int, world_size: int, size: int) -> dict[str, Any]:
+    """DataLoader's sampler arguments for a process's share of the images `shown`."""
+    mine = shown[rank::world_size]
+    starts = range(0, max(-(-len(shown) // world_size), 1), size)  # of the first process
+    if len(mine) > starts[-1]:
+        return {"sampler": mine, "batch_size": size}
+    # As many batches as the others, the last one empty: Lightning would skip the loop of a
+    # process without any, and shards of a network are gathered batch by batch.
+    return {"batch_sampler": [[*mine[start : start + size]] for start in starts]}
 
 
 def range_loader(

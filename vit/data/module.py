@@ -18,7 +18,7 @@ from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.extra import check_change
 from vit.data.find import check_source, find_splits
-from vit.data.loaders import choose_num_workers, make_dataset, make_loader
+from vit.data.loaders import choose_num_workers, make_dataset, make_loader, share_of
 from vit.data.memory import Decoded, Fits, in_memory
 from vit.data.options import (
     Columns,
@@ -26,11 +26,13 @@ from vit.data.options import (
     Labels,
     Loading,
     ModelClasses,
+    Pseudo,
     Reading,
     Sampling,
     Splitting,
 )
 from vit.data.own import OwnImages
+from vit.data.pseudo import Mixture
 from vit.data.raster import rgb
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
 from vit.data.sources import ImageSet, SplitName, Splits
@@ -73,6 +75,7 @@ class ImageData(LightningDataModule):
             mixes the images of a few at a time: for disks that turn, and for object stores.
         splits: Shares of train that become val and test, and the seed of a run's data.
         loading: Worker processes, images kept in memory, and unreadable images.
+        pseudo: Unlabelled images with a teacher's answers, which are learned, too.
         own: Images of a Python program, instead of dataset and root; `ImageData.of` takes them.
     """
 
@@ -95,6 +98,7 @@ class ImageData(LightningDataModule):
         shuffle: Shuffle = "images",
         splits: Splitting = Splitting(),
         loading: Loading = Loading(),
+        pseudo: Pseudo | None = None,
         own: OwnImages | None = None,
     ) -> None:
         super().__init__()
@@ -128,7 +132,7 @@ class ImageData(LightningDataModule):
         self.evaluation_split: SplitName = "test"
         self.consumed_samples = 0
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
-        self.own = own
+        self.own, self.pseudo = own, pseudo if pseudo and pseudo.ratio else None
         if own is None:
             check_source(dataset, root)
 
@@ -228,7 +232,8 @@ class ImageData(LightningDataModule):
     def samples_per_epoch(self, world_size: int) -> int:
         """Training samples in an epoch of `world_size` processes together."""
         batch = self.batch_size * world_size * self._accumulated
-        return batches_per_epoch(len(self.splits.train), batch) * batch
+        ratio = self.pseudo.ratio if self.pseudo else 0.0
+        return batches_per_epoch(len(self.splits.train), batch, ratio) * batch
 
     def image_set(self, split: SplitName) -> ImageSet:
         """The images of a split. Raises UserError if there is none."""
@@ -252,9 +257,15 @@ class ImageData(LightningDataModule):
         return rgb(self._image_dataset(split, training=False).open(index))
 
     @cached_property
+    def mixture(self) -> Mixture | None:
+        """Train and the images with a teacher's answers, if there are any."""
+        return Mixture.of(self.splits, self.pseudo) if self.pseudo else None
+
+    @cached_property
     def digests(self) -> dict[str, str]:
         """A digest of the names and labels of each split, which tells other images."""
-        return {name: images.digest(self.classes) for name, images in self.splits.present().items()}
+        found = {name: each.digest(self.classes) for name, each in self.splits.present().items()}
+        return found | ({"pseudo": self.mixture.digest} if self.mixture else {})
 
     def summary(self) -> str:
         """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
@@ -282,6 +293,7 @@ class ImageData(LightningDataModule):
             accumulated=self._accumulated,
             weights=balancing(self.splits.train.labels) if self.sampling.balanced else None,
             blocks=self.splits.train.in_blocks() if self.shuffle == "blocks" else None,
+            others=self.mixture and self.mixture.others,
         )
         dataset = self._image_dataset("train", training=True)
         return self._loader(dataset, persistent=True, batch_sampler=sampler)
@@ -307,14 +319,8 @@ class ImageData(LightningDataModule):
         """
         dataset = self._image_dataset(split, training=False)
         shown = evaluated(len(dataset), limit, self.seed)
-        mine, size = shown[self._rank :: self._world_size], self.batch_size
-        starts = range(0, max(-(-len(shown) // self._world_size), 1), size)  # of the first process
-        if len(mine) > starts[-1]:
-            return self._loader(dataset, persistent=persistent, sampler=mine, batch_size=size)
-        # As many batches as the others, the last one empty: Lightning would skip the loop of a
-        # process without any, and shards of a network are gathered batch by batch.
-        batches = [[*mine[start : start + size]] for start in starts]
-        return self._loader(dataset, persistent=persistent, batch_sampler=batches)
+        share = share_of(shown, self._rank, self._world_size, self.batch_size)
+        return self._loader(dataset, persistent=persistent, **share)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """uint8 `b c h w` -> normalised float32 `b c h w`, on the device."""
@@ -351,19 +357,21 @@ class ImageData(LightningDataModule):
     def _image_dataset(self, split: SplitName, *, training: bool) -> ImageDataset:
         key = (split, training)
         if key not in self._datasets:
+            mixed = training and self.mixture
+            images = mixed.images if mixed else self.image_set(split)
             self._datasets[key] = make_dataset(
-                self.image_set(split),
+                images,
                 self.preprocess,
                 self.augment if training else None,
                 seed=self.seed,
                 on_error=self.loading.on_error,
-                in_memory=partial(self._in_memory, split),
+                in_memory=partial(self._in_memory, split, images),
             )
         return self._datasets[key]
 
-    def _in_memory(self, split: SplitName, fits: Fits) -> Decoded | None:
+    def _in_memory(self, split: SplitName, images: ImageSet, fits: Fits) -> Decoded | None:
         # Other loops than a fit go through the images once. A Dataset may change them each time.
-        cache, images = self.loading.cache, self.image_set(split)
+        cache = self.loading.cache
         if cache == "auto" and not (self._is_fitting() and self.own is None):
             cache = "none"
         for _, other in sorted(self._datasets.items()):

@@ -56,6 +56,8 @@ class ParquetImages:
             fragments = list(data.get_fragments())
         self.classes = [] if column is None else _class_names(data.schema, column)
         for file, each in zip(files, fragments, strict=True):
+            if picture_leaf(each.physical_schema) != self._leaf:
+                raise UserError(f"{file} has no pictures in {self._leaf}, which {files[0]} has")
             if column is not None and _class_names(each.physical_schema, column) != self.classes:
                 raise UserError(f"{file} has other classes than {files[0]}, or in another order")
         self._files, counts = files, [each.count_rows() for each in fragments]

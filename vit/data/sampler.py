@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from vit.data.batches import batches_per_epoch
+from vit.data.batches import batches_per_epoch, labelled_part
 from vit.errors import UserError
 from vit.preprocessing import check_choice
 from vit.seeds import hashed, places
@@ -100,6 +100,9 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
             `1 / repeats` of the images.
         weights: `n`, relative frequency of each image; an epoch is then drawn with replacement.
         blocks: Without weights, the arguments of `block_order` for an order by blocks.
+        others: Indices of other images, and how many of them there are for each image of the set in
+            a global batch, which begins with those of the set. An epoch is one of the set; the
+            others go on from one to the next, and none comes again before all have come.
         progress: Read at the start of each pass.
     """
 
@@ -116,6 +119,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         repeats: int = 1,
         weights: Tensor | None = None,
         blocks: tuple[np.ndarray, int] | None = None,
+        others: tuple[np.ndarray, float] | None = None,
     ) -> None:
         self.num_samples = num_samples
         self.batch_size = batch_size
@@ -128,7 +132,9 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         self.weights = weights
         self.blocks = blocks
         self.progress = progress
-        self._steps = batches_per_epoch(num_samples, self.global_batch)
+        self.others, ratio = (None, 0.0) if others is None else others
+        self._part = labelled_part(self.global_batch, ratio)
+        self._steps = batches_per_epoch(num_samples, self.global_batch, ratio)
         self._batches = self._steps * accumulated
 
     def __len__(self) -> int:
@@ -158,7 +164,8 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
     def order(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The epoch's indices on all ranks, and which copy of its image each one is."""
         generator = torch.Generator().manual_seed(hashed(self.seed, epoch, -1, 0))
-        drawn = -(-self.samples_per_epoch // self.repeats)
+        count = self._steps * self._part
+        drawn = -(-count // self.repeats)
         if self.weights is not None:
             order = torch.multinomial(self.weights, drawn, replacement=True, generator=generator)
         else:
@@ -167,8 +174,23 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
             else:
                 order = block_order(*self.blocks, generator)
             order = order.repeat(-(-drawn // self.num_samples))[:drawn]
-        order = order.repeat_interleave(self.repeats)[: self.samples_per_epoch]
+        order = order.repeat_interleave(self.repeats)[:count]
+        if self.others is not None:
+            parts = (order, self._order_of(torch.from_numpy(self.others), epoch))
+            order = torch.cat([part.view(self._steps, -1) for part in parts], 1).flatten()
         return order, _copies(order)
+
+    def _order_of(self, others: Tensor, epoch: int) -> Tensor:
+        """The epoch's part of permutations of the others, one after the other."""
+        count, total = self.samples_per_epoch - self._steps * self._part, len(others)
+        drawn = -(-count // self.repeats)
+        first, skipped = divmod(epoch * drawn, total)
+        orders = []
+        for number in range(first, first + 1 + (skipped + drawn) // total):
+            generator = torch.Generator().manual_seed(hashed(self.seed, number, -1, 1))
+            orders.append(others[torch.randperm(total, generator=generator)])
+        order = torch.cat(orders)[skipped : skipped + drawn]
+        return order.repeat_interleave(self.repeats)[:count]
 
 
 def _copies(order: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ class ShardImages(Opened):
         self.places = np.arange(len(self.shard_of))
         self.names = PathList(name for index in indices for name in index["name"].tolist())
         self.whole = sum(int(index["bytes"]) for index in indices) <= cache_limit()
-        _opened.cache_clear()  # a shard may have been written anew
+        _opened.cache_clear()  # a shard may have been rewritten
 
     def __getitem__(self, index: int) -> NamedBytes:
         """The bytes of a file. ImageError if they are not those of the index."""

@@ -126,34 +126,40 @@ class Extractor:
             sort_keys=True,
         )
 
-    @torch.inference_mode()
     def _compute(self, data: "ImageData", split: SplitName) -> tuple[Tensor, Tensor]:
         """Features (n, d) and indices (n,), on the CPU."""
         total = data.expected_images(split)
         values, places, done = torch.empty(0), torch.empty(total, dtype=torch.int64), 0
-        with Meter(f"features of {split}", total, "img") as meter, _whole_float32():
+        with Meter(f"features of {split}", total, "img") as meter:
             for images, _, indices in data.evaluation_loader(split):
                 batch = slice(done, done + len(indices))
                 done = batch.stop
                 meter.advance(len(indices))
                 if not len(indices):  # a batch of unreadable images
                     continue
-                rows = self._rows(images, data.preprocess)
+                rows = self.rows(images, data.preprocess, split)
                 if not len(values):
                     exact = torch.float64 if self.precision == "float64" else torch.float32
                     values = torch.empty(total, rows.shape[1], dtype=exact)
                 values[batch], places[batch] = rows.cpu(), indices
         if done + data.skipped_images(split) != total:
             raise RuntimeError(f"{done} of {total} images of {split} were seen")
-        if not values[:done].isfinite().all():
-            raise UserError(
-                f"features of {split} are not finite numbers in {self.precision}: the weights are "
-                "damaged, or the precision is too low"
-            )
         return values[:done].contiguous(), places[:done].contiguous()
 
+    @torch.inference_mode()
+    def rows(self, images: Tensor, preprocess: Preprocess, name: str) -> Tensor:
+        """Features `b d` of images `b c h w` from the loader. UserError, with the `name` of the
+        images, unless they are finite."""
+        with _whole_float32():
+            rows = self._rows(images, preprocess)
+        if not rows.isfinite().all():
+            raise UserError(
+                f"features of {name} are not finite numbers in {self.precision}: the weights are "
+                "damaged, or the precision is too low"
+            )
+        return rows
+
     def _rows(self, images: Tensor, preprocess: Preprocess) -> Tensor:
-        """Features `b d` of images `b c h w` from the loader."""
         if isinstance(self.model, Engine):
             return self.model.tensors(images)["logits" if self.layer == "logits" else "features"]
         pixels = preprocess.normalize(images.to(self.device)).to(getattr(torch, self.precision))

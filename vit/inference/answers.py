@@ -51,7 +51,7 @@ class Tally:
         rate = self.pictures / max(self.reading + self.computing, 1e-9)
         return (
             f"pictures answered: {self.pictures:,}, of them unreadable (column error): "
-            f"{self.unreadable:,}; {rate:,.3g} a second; slowest part: {self.slowest}"
+            f"{self.unreadable:,}; {rate:,.3g} per second; slowest part: {self.slowest}"
         )
 
 

@@ -17,10 +17,11 @@ from vit.shapes import Float
 
 
 class Rotation(NamedTuple):
-    """Angles by which every layer turns the queries and keys of the patches."""
+    """Angles by which every layer turns the queries and keys of the patches: `n 1 e`, or
+    `b m 1 e` where images differ in the patches that take part."""
 
-    cos: Float[Tensor, "n 1 e"]
-    sin: Float[Tensor, "n 1 e"]
+    cos: Float[Tensor, "*b n 1 e"]
+    sin: Float[Tensor, "*b n 1 e"]
 
 
 class Place(NamedTuple):

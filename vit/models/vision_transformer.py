@@ -19,8 +19,8 @@ from vit.models.embedding import PatchEmbed, resize_grid, sincos2d
 from vit.models.encoder import Block
 from vit.models.initialization import lecun_normal_, zero_
 from vit.models.pooling import AttentionPool
-from vit.models.rotary import Place, RotaryEmbedding
-from vit.shapes import Float
+from vit.models.rotary import Place, RotaryEmbedding, Rotation
+from vit.shapes import Float, Int
 
 Layer = TypeVar("Layer", bound=Block)
 
@@ -154,17 +154,26 @@ class VisionTransformer(TimmNames, nn.Module):
         return patches.flatten(2).transpose(1, 2), (patches.shape[-2], patches.shape[-1])
 
     def encode(
-        self, patches: Float[Tensor, "b n_patches d"], grid: tuple[int, int]
+        self,
+        patches: Float[Tensor, "b n_patches d"],
+        grid: tuple[int, int],
+        keep: Int[Tensor, "b m"] | None = None,
     ) -> Float[Tensor, "b n d"]:
-        """`features` from the output of `embed`, which may have been changed in between."""
-        x = self._with_positions(patches, grid)
-        place = self._place(grid, x)
+        """`features` from the output of `embed`, which may have been changed in between.
+
+        `keep`: the patches of each image that enter, with their positions, and in this order
+        (MAE, arXiv:2111.06377); None: all. Not for layers that add positions of their own.
+        """
+        x = self._with_positions(patches, grid, keep)
+        place = self._place(grid, x, keep)
         for block in self.blocks:
             x = run(block, x, self.activation_checkpointing, place)
         return self.norm(x)
 
-    def _place(self, grid: tuple[int, int], x: Tensor) -> Place:
+    def _place(self, grid: tuple[int, int], x: Tensor, keep: Tensor | None = None) -> Place:
         rotation = None if self.rope is None else self.rope(grid, x)
+        if rotation is not None and keep is not None:
+            rotation = Rotation(rotation.cos[keep], rotation.sin[keep])
         return Place(*grid, self.num_prefix_tokens, rotation)
 
     def pool(self, tokens: Float[Tensor, "b n d"]) -> Float[Tensor, "b d_pooled"]:
@@ -223,7 +232,9 @@ class VisionTransformer(TimmNames, nn.Module):
     def _normed(self, x: Tensor, layer: int) -> Tensor:
         return self.norm(x)
 
-    def _with_positions(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+    def _with_positions(
+        self, x: Tensor, grid: tuple[int, int], keep: Tensor | None = None
+    ) -> Tensor:
         """The rest of equation 1: prefix tokens, then patches `b n d` with positions."""
         prefix: list[Tensor] = [t for t in (self.cls_token, self.dist_token) if t is not None]
         positions = self._positions(grid)
@@ -232,6 +243,8 @@ class VisionTransformer(TimmNames, nn.Module):
             x = x + positions[:, slots:].to(x.dtype)
             if slots:
                 prefix = [torch.cat(prefix, dim=1) + positions[:, :slots]]
+        if keep is not None:
+            x = x.gather(1, keep[..., None].expand(-1, -1, x.shape[-1]))
         if self.reg_token is not None:
             prefix.append(self.reg_token)
         if prefix:

@@ -216,7 +216,8 @@ def _options(recorded: Mapping[str, Any], args: list[str]) -> Namespace:
     # The seed of the splits follows from that of the run, and is not recorded itself.
     splits = {**(recorded["data"].get("splits") or {}), "seed": recorded["seed_everything"]}
     data = {**recorded["data"], "global_batch": None, "splits": splits}
-    data.pop("augment", None)  # of training; it may name a class or function
+    for of_training in ("augment", "pseudo"):  # the first may name a class or function
+        data.pop(of_training, None)
     try:
         before = parser.parse_object({"data": data, "trainer": trainer})
         config = parser.parse_args(args, namespace=before)

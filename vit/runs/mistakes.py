@@ -36,8 +36,10 @@ def listed(differing: Mapping[str, tuple[Any, Any]]) -> str:
 
 def _options_of(kind: type, prefix: str) -> Iterator[str]:
     """Dotted names of the arguments of a constructor, and of their dataclasses."""
-    for name, hint in get_type_hints(kind.__init__).items():
-        if name == "return" or name in OF_DATA:
+    ours = [base for base in kind.__mro__ if base.__module__.startswith("vit.")]
+    hints = {n: h for base in ours for n, h in get_type_hints(base.__init__).items()}
+    for name, hint in hints.items():
+        if name == "return" or name in OF_DATA or hint is Any:  # **options of a class above
             continue
         yield f"{prefix}{name}"
         for option in (hint, *get_args(hint)):

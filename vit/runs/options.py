@@ -40,6 +40,7 @@ from vit.runs.short_names import written_out
 from vit.runs.trainer import SET_HERE, build_trainer, check_arguments, quiet_lightning
 from vit.training.callbacks import Patience
 from vit.training.classifier import ImageClassifier
+from vit.training.masked_autoencoder import MaskedAutoencoder
 from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.network_training import (
     ADAMW,
@@ -57,6 +58,7 @@ Module = NetworkTraining[Any, Any]
 TASKS: dict[str, type[Module]] = {
     "classification": ImageClassifier,
     "masked_patches": MaskedPatchPrediction,
+    "mae": MaskedAutoencoder,
 }
 """The module that is trained, by the name that a recipe gives it."""
 
@@ -129,6 +131,11 @@ class Options:
         data = config.data
         self._check_source()
         asked_sizes(None if data.batch_size == "auto" else data.batch_size, data.global_batch)
+        if data.pseudo and not data.pseudo.hard and config.model.get("loss.kind") == "bce":
+            raise UserError(
+                "model.loss.kind=bce makes a 'yes' of any probability in a teacher's answers: add "
+                "--hard (data.pseudo.hard), or choose softmax or sigmoid"
+            )
         if config.model.name is not None and "." not in config.model.name:  # no published weights
             model_config(config.model.name)
         if config.model.pretrained is not None:
@@ -215,6 +222,8 @@ class Options:
         places = [(config.data, "root"), (config.model, "pretrained")]
         if (distillation := config.model.get("loss.distillation")) is not None:
             places.append((distillation, "teacher"))
+        if (pseudo := config.data.pseudo) is not None:
+            places += [(pseudo, "answers"), (pseudo, "root")]
         for group, name in places:
             place = group[name] and os.path.abspath(os.path.expanduser(group[name]))
             if place and os.path.exists(place):  # not a name or the address of a hub
@@ -240,7 +249,7 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     parser.add_class_arguments(ImageData, "data", skip={"own"}, **settings)
     other = {"num_sanity_val_steps": 0, "enable_model_summary": False, "log_every_n_steps": 10}
     parser.set_defaults({f"trainer.{name}": value for name, value in other.items()})
-    text = "classification; or masked_patches, which needs no labels."
+    text = "classification; or masked_patches or mae, which need no labels."
     add("--task", type=str, default="classification", help=text)
     text = "Default: runs/DATA-RECIPE; runs/RECIPE if that has data."
     add("--run_dir", type=str | None, help=text)

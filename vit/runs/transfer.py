@@ -129,7 +129,7 @@ def transfer(plan: Plan, out: Path) -> tuple[list[Row], dict[str, Any]]:
         tasks_of = task_folders(root) if name == "vtab" and root is not None else {}
         sources |= {f"{VTAB}{task}": place for task, place in tasks_of.items()} or {name: root}
     tasks = [_prepare(plan, name, root, out / name) for name, root in sources.items()]
-    _check_plan(writable(out, "--out") / "plan.json", {t.row.data: t.recorded for t in tasks})
+    check_plan(writable(out, "--out") / "plan.json", {t.row.data: t.recorded for t in tasks})
     for task in tasks:
         row = task.row
         for name, text in task.lists.items():
@@ -215,7 +215,7 @@ def _listed(splits: Splits, val: str) -> str:
     return file.getvalue()
 
 
-def _check_plan(path: Path, plan: dict[str, dict[str, Any]]) -> None:
+def check_plan(path: Path, plan: dict[str, dict[str, Any]]) -> None:
     """Writes the plan, or compares it: UserError if `path` was written for other runs."""
     if not path.is_file():
         write_json(path, plan)
@@ -273,7 +273,7 @@ def _run(arguments: list[str], folder: Path) -> str | None:
         return diverged.read_text(encoding="utf-8").strip()
     gc.collect()  # the model of the run before
     try:
-        with _command_of(arguments):
+        with command_of(arguments):
             fit(Options(arguments))
     except UserError as error:
         if (reason := _DIVERGED.match(str(error))) is None:
@@ -284,7 +284,7 @@ def _run(arguments: list[str], folder: Path) -> str | None:
 
 
 @contextmanager
-def _command_of(arguments: list[str]) -> Iterator[None]:
+def command_of(arguments: list[str]) -> Iterator[None]:
     """Makes `vit fit ARGUMENTS` the command that Lightning repeats for other processes."""
     typed, environment = sys.argv, dict(os.environ)
     sys.argv = [typed[0], "fit", *arguments]

@@ -1,4 +1,6 @@
-"""Masked patch prediction on tensors (ViT, appendix B.1.2): what is corrupted, what is predicted.
+"""Masks on tensors: what is corrupted, what is kept, what is predicted.
+
+Masked patch prediction is of ViT, appendix B.1.2; masked autoencoders are arXiv:2111.06377.
 
 Shapes: b batch, c channels, h w pixels, n patches, m corrupted patches an image, d width, o answers
 a patch, p patch size.
@@ -35,6 +37,8 @@ class Corruption:
 
     chosen: Int[Tensor, "b m"]
     """Indices of the corrupted patches, in no order."""
+    kept: Int[Tensor, "b n_minus_m"]
+    """Indices of the others."""
     source: Int[Tensor, "b m"]
     """The patch of the same image whose embedding each gets: another one, or its own."""
     masked: Tensor
@@ -60,14 +64,20 @@ def draw_corruption(uniforms: Float[Tensor, "b 3 n"], fraction: float) -> Corrup
     """
     n = uniforms.shape[-1]
     m = max(round(fraction * n), 1)
-    chosen = uniforms[:, 0].argsort(dim=-1)[:, :m]
+    chosen, kept = uniforms[:, 0].argsort(dim=-1).tensor_split([m], dim=-1)
     kind = uniforms[:, 1, :m]
     # 1 to n - 1 places further on, and around the end.
     other = (chosen + 1 + (uniforms[:, 2, :m] * (n - 1)).long()) % n
     swapped = (kind >= MASKED) & (kind < MASKED + SWAPPED)
-    return Corruption(
-        chosen=chosen, source=torch.where(swapped, other, chosen), masked=kind < MASKED
-    )
+    source = torch.where(swapped, other, chosen)
+    return Corruption(chosen=chosen, kept=kept, source=source, masked=kind < MASKED)
+
+
+def draw_masks(uniforms: Float[Tensor, "b 1 n"], kept: int) -> Corruption:
+    """All but the `kept` patches of the smallest numbers become [mask]."""
+    seen, chosen = uniforms[:, 0].argsort(dim=-1).tensor_split([kept], dim=-1)
+    masked = torch.ones_like(chosen, dtype=torch.bool)
+    return Corruption(chosen=chosen, kept=seen, source=chosen, masked=masked)
 
 
 def rows(values: Float[Tensor, "b n d"], index: Int[Tensor, "b m"]) -> Float[Tensor, "b m d"]:

@@ -1,4 +1,4 @@
-"""What ImageClassifier and MaskedPatchPrediction share: network, optimizer, schedule, logs, and
+"""What ImageClassifier and PatchPrediction share: network, optimizer, schedule, logs, and
 contents of checkpoints."""
 
 from abc import ABC, abstractmethod
@@ -192,7 +192,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
             if strategy.root_device.type == "cpu":  # Triton brings its compiler
                 _check_compiler()
             if sharded or self._computing() is not self.model:
-                for block in sharded_units(self.model)[:-1]:
+                for block in sharded_units(self._computing())[:-1]:
                     block.compile()
             else:
                 self._compile()

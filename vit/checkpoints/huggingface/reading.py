@@ -2,7 +2,7 @@
 
 Files on the hub keep the key names of transformers 4; a state dict of transformers 5 has shorter
 ones. Both are read, and the hub's are written, as transformers itself does on saving. Of vit_mae
-and dpt only the encoder is read, without masking and without heads.
+and dpt only the encoder is read, without masking, decoder and heads.
 Sources: transformers 5.23, models/{vit,deit,vit_msn,vit_mae,dpt,dinov2,dinov2_with_registers,
 dinov3_vit}/modeling_*.py and conversion_mapping.py.
 """
@@ -157,13 +157,19 @@ def recognise(file: WeightFile) -> Recognised:
         positions_into_token(tensors, "reg_token", 1, 1)
     if not config.num_registers:
         tensors.pop("reg_token", None)  # a tensor of 0 tokens
-    mask = f"{prefix}embeddings.mask_token"
+    unused = [f"{prefix}embeddings.mask_token"]
+    if "decoder.decoder_embed.weight" in keys:  # of ViTMAEForPreTraining
+        unused.append("decoder.")
     return Recognised(
         format="Hugging Face",
         config=config,
         tensors=tensors,
-        used=used,
-        left_out={mask: "used in pre-training only"} if mask in file.shapes else {},
+        used=used | {key for key in keys if key.startswith(tuple(unused))},
+        left_out={
+            name.removesuffix("."): "used in pre-training only"
+            for name in unused
+            if any(key.startswith(name) for key in keys)
+        },
         classes=class_names(file.config, config.num_classes),
         **preparation(from_huggingface, file.preprocessor, config.size),
         extra=label_kind(file.config, config.num_classes),

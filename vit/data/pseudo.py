@@ -1,0 +1,174 @@
+"""A teacher's answers about unlabelled images: their file, what is kept of it, and how that is
+learned beside train (Noisy Student, arXiv:1911.04252). Shapes: n images, b batch, k classes."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch.utils.data import ConcatDataset
+
+from vit.console import Meter
+from vit.data.decode import ImageError, open_input
+from vit.data.loaders import range_loader
+from vit.data.options import Pseudo
+from vit.data.sources import ImageSet, PathList, Splits
+from vit.errors import UserError
+from vit.writing import atomic
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Distributions over classes, and the images that they are of."""
+
+    values: np.ndarray
+    """float16 `n k`."""
+    names: list[str]
+    """Paths below a folder."""
+    classes: list[str]
+    weights: str
+    """A digest of the teacher, with all that its answers depend on."""
+
+    def _about(self) -> str:
+        return json.dumps([self.names, self.classes, self.weights])
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b over everything."""
+        content = self._about().encode() + self.values.tobytes()
+        return blake2b(content, digest_size=16).hexdigest()
+
+    def write(self, file: Path) -> None:
+        """Writes a safetensors file, whole or not at all."""
+        with atomic(file) as temporary:
+            about = {"vit": self._about(), "digest": self.digest}
+            save_file({"answers": self.values}, temporary, about)
+
+    @classmethod
+    def read(cls, file: str | Path) -> "Answers":
+        """The content of a file. UserError if it is missing, damaged, or something else."""
+        try:
+            with safe_open(str(file), framework="np") as content:
+                about = content.metadata() or {}
+                answers = cls(content.get_tensor("answers"), *json.loads(about["vit"]))
+            if answers.digest == about["digest"]:
+                return answers
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError):
+            pass
+        raise UserError(
+            f"{file} does not hold a teacher's answers as they were written: delete it, and the "
+            "same `vit selftrain` writes it again"
+        )
+
+    def chosen(self, confidence: float, per_class: int | None) -> np.ndarray:
+        """Rows to learn: those whose largest value is `confidence` at least, ascending; or with
+        `per_class` so many of each most probable class, the surest first, repeated where few.
+
+        UserError if there are none.
+        """
+        surest, classes = self.values.max(1), self.values.argmax(1)
+        rows = np.flatnonzero(surest >= np.float16(confidence))  # rounded as the answers are
+        if not len(rows):
+            raise UserError(
+                f"confidence={confidence:g} leaves none of {len(surest):,} unlabelled images: the "
+                f"surest answer has a probability of {surest.max():.3g}; give a lower --confidence"
+            )
+        if per_class is None:
+            return rows
+        rows = rows[np.argsort(-surest[rows], kind="stable")]
+        parts = [rows[classes[rows] == k] for k in range(len(self.classes))]
+        return np.concatenate([np.resize(part, per_class) for part in parts if len(part)])
+
+
+@dataclass(frozen=True)
+class _Targets:
+    """Distributions float32 `k`, or `b k`: of a label a one, of the images after these answers."""
+
+    labels: np.ndarray
+    answers: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels) + len(self.answers)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        places, first = np.atleast_1d(index), len(self.labels)
+        own = places < first
+        rows = np.zeros((len(places), self.answers.shape[1]), dtype=np.float32)
+        rows[own, self.labels[places[own]]] = 1
+        rows[~own] = self.answers[places[~own] - first]
+        rows /= rows.sum(1, keepdims=True)  # answers were rounded to 16 bits
+        return rows if np.ndim(index) else rows[0]
+
+
+class Mixture(NamedTuple):
+    """Train and the unlabelled images that are kept, each once."""
+
+    images: ImageSet
+    others: tuple[np.ndarray, float]
+    """Indices of the unlabelled images, as often as they are shown, and `Pseudo.ratio`."""
+    digest: str
+
+    @classmethod
+    def of(cls, splits: Splits, pseudo: Pseudo) -> "Mixture":
+        """UserError for answers of a teacher of other classes, and if none is kept."""
+        train, answers = splits.train, Answers.read(pseudo.answers)
+        if answers.classes != splits.classes or splits.multilabel:
+            raise UserError(f"{pseudo.answers} has answers of a teacher of other classes")
+        rows = answers.chosen(pseudo.confidence, pseudo.per_class)
+        kept, places = np.unique(rows, return_inverse=True)
+        values, names = answers.values[kept], PathList(answers.names).select(kept)
+        labels: Any = _Targets(train.labels, values)
+        if pseudo.hard:
+            labels = np.concatenate([train.labels, values.argmax(1)])
+        both: Any = [train.items, names.select(slice(None), pseudo.root)]
+        items: Any = ConcatDataset(both)
+        every = PathList(chain(train.names.encoded(), names.encoded()))
+        digest = blake2b(f"{answers.digest} {pseudo.hard} {rows.tolist()}".encode(), digest_size=16)
+        others = (len(train) + places, pseudo.ratio)
+        return cls(ImageSet(items, labels, every), others, digest.hexdigest())
+
+
+def check_unseen(images: ImageSet, splits: Splits, channels: int | None, workers: Any) -> None:
+    """UserError if the pixels of one of `images` are those of one in val or test.
+
+    `workers`: processes that read, or None for one per core.
+    """
+    held: dict[bytes, str] = {}
+    for other in filter(None, (splits.val, splits.test)):
+        held |= zip(_contents(other.items, channels, workers), other.names, strict=True)
+    held.pop(b"", None)
+    found = zip(images.names, _contents(images.items, channels, workers), strict=True)
+    copies = [f"{name} ({held[content]})" for name, content in found if content in held]
+    if copies:
+        raise UserError(
+            f"{len(copies):,} of {len(images):,} unlabelled images are also in val or test, such "
+            f"as {copies[0]}; take them out"
+        )
+
+
+def _contents(items: Any, channels: int | None, workers: Any) -> Iterator[bytes]:
+    """Digests of the pixels; empty for an image that cannot be opened."""
+    read = partial(_digests, items, channels)
+    with Meter("comparing with val and test", len(items), "img") as meter:
+        for digests in range_loader(read, len(items), 64, num_workers=workers):
+            yield from digests
+            meter.advance(len(digests))
+
+
+def _digests(items: Any, channels: int | None, positions: range) -> list[bytes]:
+    digests = [b""] * len(positions)
+    for place, position in enumerate(positions):
+        try:
+            pixels = np.asarray(open_input(items[position], channels))
+        except ImageError:
+            continue
+        content = f"{pixels.shape}".encode() + pixels.tobytes()
+        digests[place] = blake2b(content, digest_size=16).digest()
+    return digests
