@@ -30,6 +30,7 @@ from vit.compute.timing import Call, Clock, Times, finisher, in_turns, num_turns
 from vit.console import Meter
 from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, keep_memory, versions
 from vit.models.zoo import ModelConfig, build_model, model_config
+from vit.training.losses import with_penalties
 from vit.training.optimizers.groups import param_groups
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "param_groups",
     "training",
     "versions",
+    "with_penalties",
     "work",
 ]
 

@@ -14,6 +14,7 @@ benchmarks/positions_page.py makes docs/positions.md of it.
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import RESULTS, arguments, build_model, document, param_groups, save
+from harness import RESULTS, arguments, build_model, document, param_groups, save, with_penalties
 from PIL import Image
 from torch import Tensor, nn
 
@@ -165,16 +166,17 @@ def few_shot(model: Any, data: dict[str, Split]) -> float:
     return round(100 * float(np.mean(found[SHOTS])), 2)
 
 
-def train(setting: Setting, data: dict[str, Split], arm: str, seed: int) -> dict[str, Any]:
-    """The scores of one training."""
-    torch.manual_seed(seed)
-    images, labels = data["train"]
-    model = model_of(setting, arm).to(images.device)
+def fit(
+    model: nn.Module, setting: Setting, data: Split, seed: int, look: Callable[[], Any]
+) -> tuple[dict[int, Any], float]:
+    """Trains the model. What `look` finds at each quarter, and seconds, without those of `look`."""
+    images, labels = data
+    clock = time.process_time if images.device.type == "cpu" else time.monotonic
     groups = param_groups(model.named_parameters(), depth=setting.depth)
     options: dict[str, Any] = {"lr": setting.lr, "weight_decay": setting.weight_decay}
     optimizer = torch.optim.AdamW(groups, **options, fused=True)
     generator = torch.Generator().manual_seed(seed)
-    curve, order, began = {}, torch.empty(0), time.process_time()
+    curve, order, seconds, began = {}, torch.empty(0), 0.0, clock()
     for step in range(setting.steps):
         if step % (len(images) // setting.batch) == 0:
             order = torch.randperm(len(images), generator=generator)
@@ -188,11 +190,24 @@ def train(setting: Setting, data: dict[str, Split], arm: str, seed: int) -> dict
         for group in optimizer.param_groups:
             group["lr"] = setting.lr * min((step + 1) / setting.warmup, left)
         optimizer.zero_grad()
-        F.cross_entropy(model.train()(x), labels[batch]).backward()
+        loss = F.cross_entropy(model.train()(x), labels[batch])
+        with_penalties(loss, model).backward()
         optimizer.step()
         if (step + 1) * 4 // setting.steps > step * 4 // setting.steps:  # at each quarter
-            curve[step + 1] = accuracy(model, *data["test"])
-    seconds = time.process_time() - began
+            loss.item()  # waits for a GPU
+            seconds += clock() - began
+            curve[step + 1] = look()
+            began = clock()
+    return curve, seconds
+
+
+def train(setting: Setting, data: dict[str, Split], arm: str, seed: int) -> dict[str, Any]:
+    """The scores of one training."""
+    torch.manual_seed(seed)
+    model = model_of(setting, arm).to(data["train"][0].device)
+    curve, seconds = fit(
+        model, setting, data["train"], seed, lambda: accuracy(model, *data["test"])
+    )
     row = {"curve": curve, "accuracy": curve[setting.steps], "five_shot": few_shot(model, data)}
     if setting.pixels == 32:
         test, truth = data["test"]
@@ -213,34 +228,45 @@ def schedule(settings: dict[str, Setting], quick: bool) -> list[tuple[int, str, 
     ]
 
 
-def main(words: list[str] | None = None) -> dict[str, Any]:
-    parser = arguments(__doc__)
-    parser.add_argument("--data", type=Path, help="CIFAR-10 as folders; default: digits alone")
+def options_of(doc: str | None, words: list[str] | None) -> Any:
+    """The options of an experiment on small images."""
+    parser = arguments(doc)
+    parser.add_argument("--data", type=Path, help="CIFAR-10 as folders")
     parser.add_argument("--device", default="cpu", help="cuda trains the larger setting")
-    options = parser.parse_args(words)
+    return parser.parse_args(words)
+
+
+def main(words: list[str] | None = None) -> dict[str, Any]:
+    options = options_of(__doc__, words)
     settings = QUICK if options.quick else SETTINGS if options.device == "cpu" else LARGE
     if options.data is None:
         settings = {"digits": settings["digits"]}
-    name = "positions" if options.device == "cpu" else f"positions_{options.device}"
+    return run("positions", options, settings, schedule(settings, options.quick), train)
+
+
+def run(
+    what: str, options: Any, settings: dict[str, Any], order: list[tuple[int, str, str]], once: Any
+) -> dict[str, Any]:
+    """Trainings in order, `once(setting, data, arm, seed)` each, but those that the file has."""
+    name = what if options.device == "cpu" else f"{what}_{options.device}"
     file = options.results or (None if options.quick else RESULTS / f"{name}.json")
     facts = {key: asdict(setting) for key, setting in settings.items()}
     rows = earlier(file, facts)
     done = {(row["seed"], row["data"], row["arm"]) for row in rows}
     torch.set_num_threads(1)
     data: dict[str, dict[str, Split]] = {}
-    for seed, key, arm in schedule(settings, options.quick):
+    for seed, key, arm in order:
         if (seed, key, arm) in done:
             continue
         if key not in data:
-            folder, setting = options.data, settings[key]
-            read = read_digits() if key == "digits" else read_folder(folder, setting)
+            read = read_digits() if key == "digits" else read_folder(options.data, settings[key])
             data[key] = splits(read, options.device)
-        row = train(settings[key], data[key], arm, seed)
+        row = once(settings[key], data[key], arm, seed)
         rows.append({"data": key, "arm": arm, "seed": seed, **row})
         print(f"{key}, {arm}, seed {seed}: {row['accuracy']} %", file=sys.stderr, flush=True)
         if file is not None:
-            save(document("positions", rows, settings=facts), file)
-    return document("positions", rows, settings=facts)
+            save(document(what, rows, settings=facts), file)
+    return document(what, rows, settings=facts)
 
 
 def earlier(file: Path | None, facts: dict[str, Any]) -> list[dict[str, Any]]:

@@ -17,9 +17,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
-    "models": ({"variants"}, 1_950),  # by zoo alone, and only when one is named
-    "variants": ({"models"}, 510),
-    "data": (set(), 6_620),
+    "models": ({"variants"}, 1_980),  # by zoo alone, and only when one is named
+    "variants": ({"models"}, 1_840),
+    "data": (set(), 6_580),
     "reports": (set(), 1_670),
     "checkpoints": ({"models"}, 5_010),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
@@ -27,13 +27,13 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "compute": ({"data", "models", "checkpoints"}, 1_460),
     "inference": ({"data", "models", "checkpoints"}, 1_350),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
-    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_150),
-    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_500),
+    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_160),
+    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_540),
     "exports": ({"data", "models", "checkpoints", "inference"}, 700),
-    "training": ({"models", "checkpoints"}, 4_280),
+    "training": ({"models", "checkpoints"}, 4_440),
 }
-ROOMS["runs"] = (set(ROOMS), 3_740)
-ROOMS["cli"] = (set(ROOMS), 2_550)
+ROOMS["runs"] = (set(ROOMS), 3_720)
+ROOMS["cli"] = (set(ROOMS), 2_540)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_840}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit

@@ -27,7 +27,8 @@ def _check(load_benchmark: Load, monkeypatch: pytest.MonkeyPatch) -> None:
 
 PAGES = (
     *("speed", "few_images", "confidence", "unknown", "planted", "scaling", "vtab"),
-    *("positions", "data_size", "ablations", "robustness", "self_training"),
+    *("positions", "data_size", "ablations", "robustness", "self_training", "pretraining"),
+    *("modifications", "complexity"),
 )
 SCRIPTS = [*(f"{name}_page" for name in PAGES), "notebooks"]
 

@@ -43,4 +43,4 @@ def test_classifiers_on_frozen_features(files: Path) -> None:
     assert len(list(Path("features").iterdir())) == 2
     assert [len(draws) for draws in names["shots"].values()] == [3, 3]
     assert names["shots"][5] == [1.0] * 3 and names["nearest"] == {10: 1.0, 20: 1.0}
-    assert names["probe"].accuracy == 1.0 and names["probe"].c in names["probe"].sweep
+    assert names["probe"].accuracy == 1.0 and names["probe"].chosen in names["probe"].sweep

@@ -93,7 +93,7 @@ def test_c_is_chosen_on_val_and_the_last_fit_sees_all() -> None:
     both = tuple(np.concatenate(parts) for parts in zip(train, val, strict=True))
     c, accuracy = expected(train, val, both, test)
     found = probe_accuracy(train, test, 3, val=val, num_c=4)
-    assert (found.c, found.accuracy) == (pytest.approx(c), pytest.approx(accuracy))
+    assert (found.chosen, found.accuracy) == (pytest.approx(c), pytest.approx(accuracy))
     assert list(found.sweep) == c_values(4) and found.converged
 
 
@@ -106,14 +106,14 @@ def test_without_val_a_tenth_of_each_class_chooses() -> None:
     parts = [(train[0][rows], train[1][rows]) for rows in (kept, chosen)]
     c, accuracy = expected(*parts, train, test)
     found = probe_accuracy(train, test, 3, num_c=4)
-    assert (found.c, found.accuracy) == (pytest.approx(c), pytest.approx(accuracy))
+    assert (found.chosen, found.accuracy) == (pytest.approx(c), pytest.approx(accuracy))
 
 
 def test_of_equally_good_values_the_smallest_is_chosen() -> None:
     x = np.array([[-2.0], [-1.5], [1.5], [2.0]] * 3)
     train = x, (x[:, 0] > 0).astype(int)
     found = probe_accuracy(train, train, 2, val=train, num_c=4)
-    assert set(found.sweep.values()) == {1.0} and found.c == min(found.sweep)
+    assert set(found.sweep.values()) == {1.0} and found.chosen == min(found.sweep)
 
 
 def test_features_in_float32_are_fitted_in_float64() -> None:

@@ -15,6 +15,9 @@ from vit.checkpoints.native import save_native
 from vit.cli.frozen import bench_parser, open_bench
 from vit.data.folder import load_folder
 from vit.data.options import Loading, Reading, Splitting
+from vit.errors import UserError
+from vit.evaluation.attentive import attentive_accuracy
+from vit.evaluation.features import found_layer
 from vit.evaluation.fewshot import few_shot_accuracy
 from vit.evaluation.frozen import Bench
 from vit.evaluation.knn import knn_accuracy
@@ -22,6 +25,7 @@ from vit.evaluation.probe import probe_accuracy
 from vit.inference.classifier import load
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
+from vit.models.zoo import model_config
 
 CLASSES = ["blue", "green", "red"]
 COMMANDS = ("fewshot", "knn", "probe")
@@ -87,9 +91,46 @@ def test_each_command_scores_the_models_features(vit: Vit, model: Path, photos: 
     assert near["features"] == "pooled" and near["temperature"] == 0.07
     probe = result(vit, "probe", model, "--data", photos, "--num-c", 3)
     expected = probe_accuracy(train, test, 3, num_c=3)
-    assert (probe["c"], probe["accuracy"]) == pytest.approx((expected.c, expected.accuracy))
+    assert (probe["c"], probe["accuracy"]) == pytest.approx((expected.chosen, expected.accuracy))
     assert [row["c"] for row in probe["sweep"]] == pytest.approx([1e-6, 10**-0.5, 1e5])
-    assert probe["chosen_on"] == "10% of train"
+    assert probe["chosen_on"] == "10% of train" and probe["kind"] == "logistic"
+
+
+def test_the_attentive_probe_takes_the_patches_in_float16(
+    vit: Vit, model: Path, photos: Path
+) -> None:
+    found = result(vit, "probe", model, "--data", photos, "--kind", "attentive")
+    network, sets = load(model), []
+    splits = load_folder(photos, Reading(cut=Splitting(val_fraction=0.0)))
+    for split in ("train", "test"):
+        images = splits.get(split)
+        pixels = [network.preprocess(Image.open(p).convert("RGB")) for p in images.items]
+        with torch.no_grad():
+            tokens = network.model.features(network.preprocess.normalize(torch.stack(pixels)))
+        sets.append((tokens[:, 1:].half().numpy(), images.labels))
+    expected = attentive_accuracy(sets[0], sets[1], 3, 2)
+    assert (found["rate"], found["accuracy"]) == (expected.chosen, expected.accuracy)
+    assert {row["rate"]: row["accuracy"] for row in found["sweep"]} == expected.sweep
+    assert (found["kind"], found["features"]) == ("attentive", "patches")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--num-c", 3), "--num-c 3: the attentive probe has no C"),
+        (("--engine", "openvino"), "patches are computed by PyTorch"),
+    ],
+)
+def test_what_the_attentive_probe_cannot_use_is_refused(
+    args: tuple, message: str, vit: Vit, model: Path, photos: Path
+) -> None:
+    done = vit("probe", model, "--data", photos, "--kind", "attentive", *args)
+    assert done.status == 2 and message in done.err and len(done.err.splitlines()) == 1
+
+
+def test_a_resnet_has_no_patches_to_attend_to() -> None:
+    with pytest.raises(UserError, match="a ResNet has no patches"):
+        found_layer(model_config("bit_r50x1"), "patches")
 
 
 def split(photos: Path, *names: str) -> None:

@@ -208,7 +208,7 @@ def test_a_mistake_is_one_line_before_training(
     saved(Path("given"))
     saved(Path("unsure"), extra={"temperature": 99.0})
     saved(Path("other"), ["blue", "green", "red"])
-    monkeypatch.setattr("vit.runs.selftrain.fit", None)
+    monkeypatch.setattr("vit.runs.transfer.fit", None)
     args = [arg for arg in LOOP if not options[0].startswith(arg.split("=")[0] + "=")]
     if options[0].startswith("--task"):
         args = ["selftrain", "-c", "pretrain/masked_patches_cifar10", *args[5:]]

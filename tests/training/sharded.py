@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback
 
 from tests.processes import together
 from tests.training.pairs import SIZES, make_data, make_trainer
+from vit.training.autoregressive import Autoregressive
 from vit.training.callbacks import EMA, FineTuneBySize, LinearProbe
 from vit.training.classifier import ImageClassifier
 from vit.training.distillation import Distillation
@@ -30,6 +31,7 @@ from vit.training.shards import full, local
 STEPS = 20
 # Large values of eps: rounding errors of gradients that are zero must not become steps.
 CASES: dict[str, Callable[[Any], Any]] = {
+    "aim": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
     "averaged": lambda params: torch.optim.AdamW(params, lr=1e-2, eps=1e-3, fused=True),
     "bf16": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
     "distilled": lambda params: SGDW(params, lr=0.1, momentum=0.9, weight_decay=0.01),
@@ -43,7 +45,11 @@ CASES: dict[str, Callable[[Any], Any]] = {
 TRAINED = {2: tuple(case for case in CASES if case != "lamb"), 4: ("averaged", "lamb")}
 """Cases by number of processes."""
 SMALL = {"mask_ratio": 0.5, "decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
-UNLABELLED = {"masked": MaskedPatchPrediction, "mae": partial(MaskedAutoencoder, **SMALL)}
+UNLABELLED = {
+    "masked": MaskedPatchPrediction,
+    "mae": partial(MaskedAutoencoder, **SMALL),
+    "aim": partial(Autoregressive, head_width=16, head_depth=1),
+}
 
 
 class Record(Callback):
@@ -72,7 +78,8 @@ def make_module(case: str, other: str, same: str) -> Any:
     optimizer = CASES[case]
     sizes = {**SIZES, "drop_path": 0.3, "recompute": case == "averaged"}
     if case in UNLABELLED:
-        options = {"architecture": SIZES, "image_size": 8, "optimizer": optimizer}
+        patches = {"class_token": False, "pool": "gap"} if case == "aim" else {}
+        options = {"architecture": SIZES | patches, "image_size": 8, "optimizer": optimizer}
         return UNLABELLED[case]("vit_ti16", **options)
     options: dict[str, Any] = {"architecture": sizes, "name": "vit_ti16"}
     if case == "head":

@@ -119,6 +119,14 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "norm after pooling": {"norm_after_pool": True, "pool": "gap"},
     "attention pooling": {"pool": "map", "class_token": False},
     "variant": {"variant": {"positions": {"name": "learned2d"}}},
+    "other layers": {
+        "variant": {
+            "mlp": {"name": "geglu"},
+            "residual": {"name": "post"},
+            "norm": {"name": "rms"},
+            "stack": {"name": "shared"},
+        }
+    },
 }
 
 
@@ -269,7 +277,9 @@ def test_a_killed_run_continues_bitwise(
         ({"image_size": 4}, "a single patch of 4 pixels"),
         ({"decoder_heads": 5}, "the decoder .*width=24 is not a multiple of num_heads=5"),
         ({"decoder_width": 10}, "the decoder .*width=10 must be a multiple of 4"),
-        ({"architecture": {"variant": {"positions": {"name": "alibi"}}}}, "positions are at the"),
+        ({"architecture": {"variant": {"positions": {"name": "alibi"}}}}, "positions at the stem"),
+        ({"architecture": {"variant": {"mixer": {"name": "window"}}}}, "without mixer"),
+        ({"architecture": {"variant": {"stack": {"name": "funnel"}}}}, "leave out .*stack"),
         ({"architecture": {"stem_depths": []}}, "name a ViT, not a hybrid"),
     ],
 )

@@ -18,7 +18,10 @@ def test_colours_are_scored_as_by_hand(answers: int) -> None:
         logits = random.normal(size=(batch, 7, answers, 512))
         loss = random.uniform()
         metrics.update(
-            torch.from_numpy(logits).flatten(2), torch.from_numpy(targets), torch.tensor(loss)
+            torch.from_numpy(logits).flatten(2),
+            torch.from_numpy(targets),
+            torch.tensor(loss),
+            batch,
         )
         labels.append(targets)
         right.append(logits.argmax(-1) == targets)
@@ -39,7 +42,7 @@ def test_pixels_are_compared_with_their_variance() -> None:
     metrics.reset()
     targets = torch.randn(4, 5, 6, dtype=torch.float64) + 100
     for part in targets.split(2):
-        metrics.update(part, part, torch.tensor(0.5))
+        metrics.update(part, part, torch.tensor(0.5), 2)
     scores = metrics.compute()
     variance = targets.flatten(0, 1).numpy().var(0).mean()
     assert set(scores) == {"loss", "constant_loss"}

@@ -1,4 +1,4 @@
-"""A ViT with positions of every kind in plain NumPy, from the papers' equations.
+"""A ViT with parts of every kind in plain NumPy, from the papers' equations.
 
 Independent of the package: no torch, no shared code, double precision, loops over pairs of patches.
 Weights are a dict with the keys of our state dict. Images are b c h w; p prefix tokens.
@@ -34,43 +34,61 @@ def forward(
     x = images.reshape(b, c, grid[0], patch, grid[1], patch).transpose(0, 2, 4, 1, 3, 5)
     kernel = w["patch_embed.proj.weight"]
     x = x.reshape(b, grid[0] * grid[1], -1) @ kernel.reshape(len(kernel), -1).T
-    part = kind(w, grid, home)
-    x = x + w["patch_embed.proj.bias"] + part.stem()
     prefix = [w[name][0] for name in ("cls_token", "reg_token") if name in w]
-    p = sum(map(len, prefix))
+    part = kind(w, grid, home, heads, sum(map(len, prefix)))
+    x = x + w["patch_embed.proj.bias"] + part.stem()
     x = np.concatenate([*(np.stack([token] * b) for token in prefix), x], axis=1)
-    for i in range(sum(key.endswith("norm1.weight") for key in w)):
-        x[:, p:] += part.before(i)
-        y = layer_norm(x, w, f"blocks.{i}.norm1")
-        qkv = dense(y, w, f"blocks.{i}.attn.qkv").reshape(b, len(y[0]), 3, heads, -1)
-        q, k, v = qkv.transpose(2, 0, 3, 1, 4)
-        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + part.bias(i, q, p)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
-        mixed = weights @ v + part.values(i, weights, p)
-        x = x + dense(mixed.transpose(0, 2, 1, 3).reshape(x.shape), w, f"blocks.{i}.attn.proj")
-        y = gelu(dense(layer_norm(x, w, f"blocks.{i}.norm2"), w, f"blocks.{i}.mlp.fc1"))
-        x = x + dense(y, w, f"blocks.{i}.mlp.fc2")
-    return dense(layer_norm(x, w, "norm")[:, p:].mean(1), w, "head")
+    for i in range(part.depth):
+        x = part.layer(i, x)
+    return dense(layer_norm(x, w, "norm")[:, part.p :].mean(1), w, "head")
 
 
 class Part:
-    """No positions at all."""
+    """The paper's layers without positions; subclasses replace what a part replaces."""
 
-    def __init__(self, w: Weights, grid: Grid, home: Grid) -> None:
-        self.w, self.grid, self.home = w, grid, home
+    depth = 2
+
+    def __init__(self, w: Weights, grid: Grid, home: Grid, heads: int, p: int) -> None:
+        self.w, self.grid, self.home, self.heads, self.p = w, grid, home, heads, p
         self.places = [(r, c) for r in range(grid[0]) for c in range(grid[1])]
 
     def stem(self) -> Array:
+        positions = self.w.get("pos_embed")  # those of the paper, with a slot for the class token
+        if positions is None:
+            return 0.0
+        slots = positions.shape[1] - self.home[0] * self.home[1]
+        assert not slots or not positions[:, :slots].any()
+        return resized(positions[:, slots:], self.home, self.grid)[0]
+
+    def layer(self, i: int, x: Array) -> Array:
+        x = x + self.mixer(i, self.norm(x, f"blocks.{i}.norm1"))
+        return x + self.mlp(i, self.norm(x, f"blocks.{i}.norm2"))
+
+    def norm(self, x: Array, name: str) -> Array:
+        return layer_norm(x, self.w, name)
+
+    def mlp(self, i: int, x: Array) -> Array:
+        return dense(gelu(dense(x, self.w, f"blocks.{i}.mlp.fc1")), self.w, f"blocks.{i}.mlp.fc2")
+
+    def mixer(self, i: int, x: Array) -> Array:
+        q, k, v = self.queries_keys_values(i, x)
+        weights = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]) + self.bias(i, q))
+        return self.projected(i, weights @ v + self.values(i, weights))
+
+    def queries_keys_values(self, i: int, x: Array) -> Array:
+        """Of layer i, 3 b heads m e."""
+        qkv = dense(x, self.w, f"blocks.{i}.attn.qkv")
+        return qkv.reshape(*x.shape[:2], 3, self.heads, -1).transpose(2, 0, 3, 1, 4)
+
+    def projected(self, i: int, y: Array) -> Array:
+        """The heads' outputs b heads m e, side by side, through the last matrix."""
+        y = y.transpose(0, 2, 1, 3)
+        return dense(y.reshape(*y.shape[:2], -1), self.w, f"blocks.{i}.attn.proj")
+
+    def bias(self, layer: int, q: Array) -> Array:
         return 0.0
 
-    def before(self, layer: int) -> Array:
-        return 0.0
-
-    def bias(self, layer: int, q: Array, p: int) -> Array:
-        return 0.0
-
-    def values(self, layer: int, weights: Array, p: int) -> Array:
+    def values(self, layer: int, weights: Array) -> Array:
         return 0.0
 
     def pairs(self, shape: tuple[int, ...], entry: Callable[[int, int, int, int], Array]) -> Array:
@@ -82,6 +100,11 @@ class Part:
         return found
 
 
+def softmax(scores: Array) -> Array:
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
 def added(table: Callable[[Part, str], Array], where: str) -> type[Part]:
     """Positions that are added: `table` from the part and the place of its parameters."""
 
@@ -89,10 +112,12 @@ def added(table: Callable[[Part, str], Array], where: str) -> type[Part]:
         def stem(self) -> Array:
             return table(self, "positions") if where == "stem" else 0.0
 
-        def before(self, layer: int) -> Array:
-            names = {"stem": None, "layers": f"blocks.{layer}.positions"}
-            name = names.get(where, "positions.shared")
-            return 0.0 if name is None else table(self, name)
+        def layer(self, i: int, x: Array) -> Array:
+            if where != "stem":
+                x = x.copy()
+                name = f"blocks.{i}.positions" if where == "layers" else "positions.shared"
+                x[:, self.p :] += table(self, name)
+            return super().layer(i, x)
 
     return Added
 
@@ -131,7 +156,8 @@ def sincos2d(part: Part, name: str) -> Array:
 class Relative(Part):
     """ViT, appendix D.4: queries times the embeddings of offsets in raster order."""
 
-    def bias(self, layer: int, q: Array, p: int) -> Array:
+    def bias(self, layer: int, q: Array) -> Array:
+        p = self.p
         flat = self.w[f"blocks.{layer}.attn.rel_pos.offset_table"]
         rows, columns = self.home
         table = np.array(
@@ -167,7 +193,8 @@ class Shaw(Part):
         k = len(table) // 2
         return table[max(-k, min(j - i, k)) + k]
 
-    def bias(self, layer: int, q: Array, p: int) -> Array:
+    def bias(self, layer: int, q: Array) -> Array:
+        p = self.p
         table = self.w[f"blocks.{layer}.attn.rel_pos.key_table"]
         scores = np.zeros((*q.shape[:3], q.shape[2]))
         scores[..., p:, p:] = self.pairs(
@@ -176,7 +203,8 @@ class Shaw(Part):
         )
         return scores
 
-    def values(self, layer: int, weights: Array, p: int) -> Array:
+    def values(self, layer: int, weights: Array) -> Array:
+        p = self.p
         table = self.w[f"blocks.{layer}.attn.rel_pos.value_table"]
         sums = np.zeros((*weights.shape[:3], table.shape[1]))
         for i in range(len(self.places)):
@@ -189,7 +217,8 @@ class Shaw(Part):
 class BiasTable(Part):
     """BEiT's layout: all offsets row by row, then prefix to patch, patch to prefix, the rest."""
 
-    def bias(self, layer: int, q: Array, p: int) -> Array:
+    def bias(self, layer: int, q: Array) -> Array:
+        p = self.p
         table = self.w[f"blocks.{layer}.attn.rel_pos.relative_position_bias_table"]
         (r0, c0), (r1, c1) = ((2 * g[0] - 1, 2 * g[1] - 1) for g in (self.home, self.grid))
         patches = resized(table[None, : r0 * c0], (r0, c0), (r1, c1)).reshape(r1, c1, -1)
@@ -206,7 +235,8 @@ class BiasTable(Part):
 class Alibi(Part):
     """arXiv:2108.12409, section 3, with the Euclidean distance; a power of 2 heads."""
 
-    def bias(self, layer: int, q: Array, p: int) -> Array:
+    def bias(self, layer: int, q: Array) -> Array:
+        p = self.p
         bias = np.zeros((q.shape[1], q.shape[2], q.shape[2]))
         slopes = np.array([2.0 ** (-8 * (h + 1) / q.shape[1]) for h in range(q.shape[1])])
         bias[:, p:, p:] = self.pairs((q.shape[1],), lambda r, c, i, j: -slopes * np.hypot(r, c))

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,16 @@ import torch
 from tests.compute.formulas import multiply_adds
 from tests.models.small_models import SMALL, filled, random_images, relative_error
 from tests.variants import numpy_variants as plain
+from tests.variants.entries import Entry
+from tests.variants.mixer_entries import MIXERS
+from tests.variants.modification_entries import MODIFICATIONS
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.compute.flops import work
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import build_model
-from vit.variants.table import KINDS, POSITIONS
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What is true of a part."""
-
-    reference: Callable[[dict[str, Any]], type[plain.Part]]
-    """From options to the same in NumPy."""
-    changes: dict[str, Any] = field(default_factory=dict)
-    """Another value of each option."""
-    macs: Callable[[int, int, dict[str, Any]], int] = lambda n, d, options: 0
-    """Multiply-adds in each layer, from the number of patches, the width and the options."""
+from vit.variants.table import KINDS
 
 
 def added(table: Callable[..., Any]) -> Callable[[dict[str, Any]], type[plain.Part]]:
@@ -43,29 +34,52 @@ def added(table: Callable[..., Any]) -> Callable[[dict[str, Any]], type[plain.Pa
 
 EVERYWHERE = {"where": "layers", "size": (4, 4)}
 ENTRIES = {
-    "none": Entry(lambda options: plain.Part),
-    "learned": Entry(added(plain.learned), EVERYWHERE),
-    "learned2d": Entry(added(plain.learned2d), EVERYWHERE),
-    "sinusoids": Entry(added(plain.sinusoids), {"where": "layers"}),
-    "sincos2d": Entry(added(plain.sincos2d), {"where": "layers"}),
-    "relative": Entry(
-        lambda options: plain.Relative, {"size": (4, 4)}, lambda n, d, _: n * (2 * n - 1) * d
+    ("positions", "none"): Entry(lambda options: plain.Part),
+    ("positions", "learned"): Entry(added(plain.learned), EVERYWHERE),
+    ("positions", "learned2d"): Entry(added(plain.learned2d), EVERYWHERE),
+    ("positions", "sinusoids"): Entry(added(plain.sinusoids), {"where": "layers"}),
+    ("positions", "sincos2d"): Entry(added(plain.sincos2d), {"where": "layers"}),
+    ("positions", "relative"): Entry(
+        lambda options: plain.Relative,
+        {"size": (4, 4)},
+        lambda config, _: (
+            config.depth * config.num_patches * relative_offsets(config) * config.width
+        ),
     ),
-    "shaw": Entry(
+    ("positions", "shaw"): Entry(
         lambda options: plain.Shaw,
         {"k": 2},
-        lambda n, d, options: 2 * n * (2 * options.get("k", 16) + 1) * d,
+        lambda config, options: (
+            config.depth * 2 * config.num_patches * (2 * options.get("k", 16) + 1) * config.width
+        ),
     ),
-    "bias_table": Entry(lambda options: plain.BiasTable, {"size": (4, 4)}),
-    "alibi": Entry(lambda options: plain.Alibi),
+    ("positions", "bias_table"): Entry(lambda options: plain.BiasTable, {"size": (4, 4)}),
+    ("positions", "alibi"): Entry(lambda options: plain.Alibi),
+    **MIXERS,
+    **MODIFICATIONS,
 }
-CASES = [
-    *((name, {}) for name in ENTRIES),
-    *((name, {option: v}) for name, e in ENTRIES.items() for option, v in e.changes.items()),
-    ("learned", {"where": "shared"}),
-    ("learned2d", {"where": "shared"}),
-    ("shaw", {"k": 0}),
+Case = tuple[str, str, dict[str, Any]]
+CASES: list[Case] = [
+    *((*key, {}) for key in ENTRIES),
+    *((*key, {option: v}) for key, e in ENTRIES.items() for option, v in e.changes.items()),
+    ("positions", "learned", {"where": "shared"}),
+    ("positions", "learned2d", {"where": "shared"}),
+    ("positions", "shaw", {"k": 0}),
 ]
+each_case = pytest.mark.parametrize(
+    ("kind", "name", "options"),
+    CASES,
+    ids=[" ".join([*words, *map(str, options.values())]) for *words, options in CASES],
+)
+
+
+def relative_offsets(config: ViTConfig) -> int:
+    """Offsets that have a score with each query: in raster order, or of another grid, in 2-D."""
+    rows, columns = config.grid
+    home = tuple(config.variant["positions"]["size"]) == config.grid
+    return 2 * rows * columns - 1 if home else (2 * rows - 1) * (2 * columns - 1)
+
+
 SIZE = (32, 48)  # 4 x 6 patches
 FORMS: dict[str, dict[str, Any]] = {
     "patches": {"class_token": False},
@@ -74,11 +88,16 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def built(name: str, options: dict[str, Any], form: str = "prefix", **more: Any) -> Any:
+def built(kind: str, name: str, options: dict[str, Any], form: str = "prefix", **more: Any) -> Any:
     """A small model with this part, in evaluation mode with random weights everywhere."""
     sizes: dict[str, Any] = {**SMALL, "depth": 2, "image_size": SIZE, "pool": "gap"}
-    variant = {"positions": {"name": name, **options}}
-    return filled(build_model(ViTConfig(**{**sizes, **FORMS[form], **more}, variant=variant)))
+    fields = {**sizes, **FORMS[form], **more}
+    part = {"name": name, **ENTRIES[kind, name].options, **options}
+    model = filled(build_model(ViTConfig(**fields, variant={kind: part})))
+    if model.pos_embed is not None and model.config.class_token:  # the reference has no such slot
+        with torch.no_grad():
+            model.pos_embed[:, 0] = 0
+    return model
 
 
 def images_of(model: Any, count: int = 2, **kind: Any) -> torch.Tensor:
@@ -86,33 +105,37 @@ def images_of(model: Any, count: int = 2, **kind: Any) -> torch.Tensor:
 
 
 def test_every_part_and_every_option_has_its_entry() -> None:
-    assert set(KINDS) == {"positions"} and set(ENTRIES) == set(POSITIONS)
-    for name, part in POSITIONS.items():
-        assert set(ENTRIES[name].changes) == {entry.name for entry in fields(part.options)}, name
+    assert set(ENTRIES) == {(kind, name) for kind, table in KINDS.items() for name in table}
+    for (kind, name), entry in ENTRIES.items():
+        options = {option.name for option in fields(KINDS[kind][name].options)}
+        fixed = set() if entry.other else {"size"}
+        assert set(entry.changes) == options - fixed, (kind, name)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("name", "options"), CASES)
+@each_case
 def test_outputs_are_those_of_the_equations_for_any_grid(
-    name: str, options: dict[str, Any], form: str
+    kind: str, name: str, options: dict[str, Any], form: str
 ) -> None:
-    model = built(name, options, form).double()
-    home = options.get("size", model.config.grid)
+    entry, model = ENTRIES[kind, name], built(kind, name, options, form).double()
+    full, home = model.config.variant[kind], model.config.grid
+    if kind == "positions":
+        home = tuple(full.get("size", home))
     weights = {key: value.numpy() for key, value in model.state_dict().items()}
-    for size in (model.config.size, (48, 40)):
+    for size in filter(None, (model.config.size, entry.other)):
         images = random_images(2, 3, *size, dtype=torch.float64)
-        part = ENTRIES[name].reference(options)
+        part = entry.reference(full)
         expected = plain.forward(images.numpy(), weights, part, 8, 4, home)
         with torch.no_grad():
             ours = model(images).numpy()
         assert np.abs(ours - expected).max() < 1e-10 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize(("name", "options"), CASES)
+@each_case
 def test_an_image_alone_is_as_in_its_batch_and_all_parameters_learn(
-    name: str, options: dict[str, Any]
+    kind: str, name: str, options: dict[str, Any]
 ) -> None:
-    model = built(name, options)
+    model = built(kind, name, options)
     images = images_of(model, 3, dtype=torch.float64)
     together = model.double()(images)
     alone = torch.cat([model(image[None]) for image in images])
@@ -127,51 +150,52 @@ def test_an_image_alone_is_as_in_its_batch_and_all_parameters_learn(
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("name", "options"), CASES)
+@each_case
 def test_operations_are_those_that_are_counted(
-    name: str, options: dict[str, Any], form: str
+    kind: str, name: str, options: dict[str, Any], form: str
 ) -> None:
-    config = built(name, options, form).config
-    macs = ENTRIES[name].macs(config.num_patches, config.width, options)
-    if name == "relative" and "size" in options and form != "square":
-        rows, columns = config.grid  # of another grid, all 2-D offsets are resampled
-        macs = config.num_patches * (2 * rows - 1) * (2 * columns - 1) * config.width
-    assert work(config).flops == 2 * (multiply_adds(config)[0] + config.depth * macs)
+    config = built(kind, name, options, form).config
+    more = ENTRIES[kind, name].macs(config, config.variant[kind])
+    assert work(config).flops == 2 * (multiply_adds(config)[0] + more)
 
 
-@pytest.mark.parametrize(("name", "options"), CASES)
+@each_case
 def test_a_saved_model_is_the_same_and_takes_other_sizes(
-    name: str, options: dict[str, Any], tmp_path: Path
+    kind: str, name: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    model = built(name, options)
+    model = built(kind, name, options)
     save_native(tmp_path, model, classes=None, preprocess=None, extra={})
     loaded, _ = load_pretrained(tmp_path)
     assert loaded.config == model.config
     assert torch.equal(loaded.eval()(images_of(model)), model(images_of(model)))
-    larger, _ = load_pretrained(tmp_path, image_size=(48, 40))
-    assert larger.config.grid == (6, 5)
-    more = random_images(2, 3, 48, 40)
-    assert relative_error(larger.eval()(more), model(more)) < 1e-6
+    size = ENTRIES[kind, name].other
+    if size is not None:
+        larger, _ = load_pretrained(tmp_path, image_size=size)
+        assert larger.config.size == size
+        more = random_images(2, 3, *size)
+        assert relative_error(larger.eval()(more), model(more)) < 1e-6
     kept = {key for key in model.state_dict() if key.endswith("_table")}
-    assert kept == model.no_weight_decay() - {"cls_token", "reg_token"}
+    assert kept == model.no_weight_decay() - {"cls_token", "reg_token", "pos_embed"}
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "value"),
-    [(name, option, v) for name, e in ENTRIES.items() for option, v in e.changes.items()],
+    ("kind", "name", "option", "value"),
+    [(*key, option, v) for key, e in ENTRIES.items() for option, v in e.changes.items()],
 )
-def test_every_option_changes_the_result(name: str, option: str, value: Any) -> None:
-    model, other = built(name, {}), built(name, {option: value})
+def test_every_option_changes_the_result(kind: str, name: str, option: str, value: Any) -> None:
+    model, other = built(kind, name, {}), built(kind, name, {option: value})
     assert model.config.variant != other.config.variant
     images = images_of(model)
     assert relative_error(other(images), model(images)) > 1e-3
 
 
-@pytest.mark.parametrize(("name", "options"), CASES)
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, options) for kind, name, options in CASES if kind == "positions"]
+)
 def test_without_positions_and_only_then_the_order_of_patches_is_nothing(
     name: str, options: dict[str, Any]
 ) -> None:
-    model: VisionTransformer = built(name, options, "patches").double()
+    model: VisionTransformer = built("positions", name, options, "patches").double()
     patches, grid = model.embed(images_of(model, dtype=torch.float64))
     order = torch.randperm(patches.shape[1], generator=torch.Generator().manual_seed(0))
     tokens, permuted = model.encode(patches, grid), model.encode(patches[:, order], grid)
@@ -191,7 +215,7 @@ def test_every_part_compiles_whole_and_is_exported() -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     errors = json.loads(done.stdout.splitlines()[-1])
-    assert {key.split()[0] for key in errors} == set(POSITIONS) and len(errors) == 3 * len(
-        POSITIONS
-    )
+    compiled = {key: "other grid" if entry.other else "compile" for key, entry in ENTRIES.items()}
+    ways = {(*key, way) for key in ENTRIES for way in ("export", compiled[key])}
+    assert {tuple(key.split(maxsplit=2)) for key in errors} == ways
     assert max(errors.values()) < 1e-5, errors

@@ -40,7 +40,7 @@ def test_what_the_model_has_itself_is_the_same_as_a_part(name: str) -> None:
 def test_the_bias_table_is_timms(prefix: int) -> None:
     layers = pytest.importorskip("timm.layers")
     theirs = layers.RelPosBias((4, 6), 4, prefix_tokens=prefix)
-    model = built("bias_table", {}, "patches", class_token=bool(prefix))
+    model = built("positions", "bias_table", {}, "patches", class_token=bool(prefix))
     ours: Any = model.blocks[0].attn.rel_pos
     with torch.no_grad():
         theirs.relative_position_bias_table.copy_(ours.relative_position_bias_table)
@@ -89,7 +89,7 @@ def test_shaws_keys_are_those_of_wav2vec2_bert() -> None:
     config._attn_implementation = "eager"
     module = peer.modeling_wav2vec2_bert.Wav2Vec2BertSelfAttention(config)
     theirs = filled(module)
-    ours: ShawAttention = built("shaw", {"k": 3}, "patches").blocks[0].attn
+    ours: ShawAttention = built("positions", "shaw", {"k": 3}, "patches").blocks[0].attn
     linear = [theirs.linear_q, theirs.linear_k, theirs.linear_v]
     with torch.no_grad():
         ours.qkv.weight.copy_(torch.cat([layer.weight for layer in linear]))
@@ -103,7 +103,7 @@ def test_shaws_keys_are_those_of_wav2vec2_bert() -> None:
 
 @pytest.mark.parametrize("name", ["relative", "shaw", "bias_table", "alibi"])
 def test_attention_maps_and_relevance_are_those_that_the_model_computes(name: str) -> None:
-    model = built(name, {}, pool="cls").double()
+    model = built("positions", name, {}, pool="cls").double()
     images = random_images(1, 3, *SIZE, dtype=torch.float64)
     taken: list[Any] = []
     layer: Any = model.blocks[1].attn
@@ -125,17 +125,17 @@ def test_attention_maps_and_relevance_are_those_that_the_model_computes(name: st
 
 
 def test_similarity_of_positions_is_that_of_the_stems_table() -> None:
-    model = built("learned2d", {})
+    model = built("positions", "learned2d", {})
     table = torch.nn.functional.normalize(model.positions((4, 6))[0], dim=-1)
     similarity = inspection.position_similarity(model).flatten(2).flatten(0, 1)
     assert relative_error(similarity, table @ table.T) < 1e-6
     with pytest.raises(UserError, match=r"no position embeddings .variant=.*'alibi'"):
-        inspection.position_similarity(built("alibi", {}))
+        inspection.position_similarity(built("positions", "alibi", {}))
 
 
 def test_bfloat16_training_with_a_bias_is_as_exact_as_pytorchs_attention() -> None:
     for name in ("relative", "shaw", "bias_table", "alibi"):
-        model = built(name, {})
+        model = built("positions", name, {})
         images = random_images(2, 3, *SIZE)
         exact = model.double()(images.double())
         with torch.autocast("cpu", torch.bfloat16):
@@ -145,8 +145,8 @@ def test_bfloat16_training_with_a_bias_is_as_exact_as_pytorchs_attention() -> No
 
 
 def test_tables_do_not_decay_and_layers_keep_their_rates() -> None:
-    model = built("learned", {"where": "layers"})
-    add = built("relative", {})
+    model = built("positions", "learned", {"where": "layers"})
+    add = built("positions", "relative", {})
     for network, part in ((model, "blocks.1.positions.position_table"),
                           (add, "blocks.1.attn.rel_pos.offset_table")):  # fmt: skip
         groups = param_groups(network.named_parameters(), depth=2, layer_decay=0.5)
@@ -186,7 +186,7 @@ def test_a_mistake_is_one_line(variant: Any, message: str) -> None:
 def test_a_model_without_attention_and_other_formats_are_refused(tmp_path: Any) -> None:
     with pytest.raises(UserError, match="has no attention: name a ViT or a hybrid"):
         vit.create_model("bit_r50x1", variant={"positions": {"name": "none"}})
-    save_native(tmp_path, built("shaw", {}), classes=None, preprocess=None, extra={})
+    save_native(tmp_path, built("positions", "shaw", {}), classes=None, preprocess=None, extra={})
     outputs = {"timm": "out", "huggingface": "out", "google": "out.npz", "torchvision": "out.pth"}
     for to, name in outputs.items():
         with pytest.raises(UserError, match=r"has no .*variant=.*'shaw'") as caught:

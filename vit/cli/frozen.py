@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from vit.evaluation.frozen import Bench, Frozen
 
 
-def add_model_arguments(parser: OneLineParser, name: str = "model") -> None:
-    """Adds MODEL and the options for images, computation and the cache.
+def add_model_arguments(parser: OneLineParser, name: str = "model", *, cached: bool = True) -> None:
+    """Adds MODEL and the options for images, computation and, where features are `cached`, that.
 
     `name` is --model where it is an option; unreadable images are then the command's matter.
     """
@@ -45,19 +45,21 @@ def add_model_arguments(parser: OneLineParser, name: str = "model") -> None:
     add_engine(add)
     precisions = ("float32", "float64", "bfloat16")
     add("--precision", choices=precisions, default="float32", help="default float32")
-    add("--cache", metavar="DIR", help="of features (default: features in the cache folder)")
-    add("--no-cache", action="store_true", help="neither read nor write the cache")
+    parser.set_defaults(cache=None, no_cache=not cached)
+    if cached:
+        add("--cache", metavar="DIR", help="of features (default: features in the cache folder)")
+        add("--no-cache", action="store_true", help="neither read nor write the cache")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def bench_parser(command: str, description: str) -> OneLineParser:
-    """Parser of `vit COMMAND MODEL --data X`: a classifier is trained on features and tested."""
+def bench_parser(command: str, description: str, *, cached: bool = True) -> OneLineParser:
+    """Parser of `vit COMMAND MODEL --data X`."""
     parser = OneLineParser(
         prog=f"vit {command}",
         usage=f"vit {command} MODEL --data X [OPTIONS]",
         description=description,
     )
-    add_model_arguments(parser)
+    add_model_arguments(parser, cached=cached)
     parser.add_argument(
         "--data",
         required=True,

@@ -1,13 +1,20 @@
-"""`vit probe`: accuracy of logistic regression on frozen features."""
+"""`vit probe`: accuracy of a classifier that is trained on frozen features."""
 
 import json
+from typing import TYPE_CHECKING, Any
 
 from vit.cli.frozen import bench_parser, open_bench
 from vit.console import note
+from vit.errors import UserError
+
+if TYPE_CHECKING:
+    from vit.data.sources import SplitName
+    from vit.evaluation.probe import ProbeResult
 
 DESCRIPTION = """\
 Fits a logistic regression to the features of all training images and evaluates it on test, once.
-Its inverse regularisation C is chosen on val, or on a tenth of train. As DINOv2's, in float64."""
+Its inverse regularisation C is chosen on val, or on a tenth of train. As DINOv2's, in float64.
+--kind attentive pools patches by attention, as AIM's; its learning rate is chosen likewise."""
 
 
 def run(args: list[str]) -> int:
@@ -19,44 +26,56 @@ def run(args: list[str]) -> int:
         metavar="N",
         help="values of C, from 1e-6 to 1e5 (default 12: powers of ten; DINOv2 takes 45)",
     )
+    kinds = ("logistic", "attentive")
+    text = "attentive holds all patches in memory, in float16 (default logistic)"
+    parser.add_argument("--kind", choices=kinds, default="logistic", help=text)
     options = parser.parse_args(args)
 
     from vit.evaluation.probe import HELD_OUT, NUM_C, c_values, probe_accuracy
 
+    if options.kind == "attentive" and options.num_c is not None:
+        raise UserError(f"--num-c {options.num_c}: the attentive probe has no C; leave it out")
     num_c = NUM_C if options.num_c is None else options.num_c
     c_values(num_c)  # a bad value ends it before anything is computed
-    bench = open_bench(options, "pre_logits")
-    train, test = bench.features("train"), bench.features(bench.split)
-    val = None
+    bench = open_bench(options, "patches" if options.kind == "attentive" else "pre_logits")
+    parts: list[SplitName] = ["train", bench.split]
     if bench.split == "test" and bench.data.splits.val is not None:
-        val = bench.features("val")
-    result = probe_accuracy(
-        (train.values, train.labels),
-        (test.values, test.labels),
-        bench.data.num_classes,
-        val=None if val is None else (val.values, val.labels),
-        num_c=num_c,
-        device=bench.frozen.solver_device,
-    )
-    chosen_on = f"{HELD_OUT:.0%} of train" if val is None else "val"
+        parts.append("val")
+    found = [bench.features(split) for split in parts]
+    train, test, *val = [(features.values, features.labels) for features in found]
+    given: Any = (train, test, bench.data.num_classes)
+    if options.kind == "attentive":
+        from vit.evaluation.attentive import attentive_accuracy
+
+        extractor: Any = bench.frozen.extractor
+        given += (extractor.model.config.num_heads,)
+        result = attentive_accuracy(*given, val=val[0] if val else None, device=extractor.device)
+    else:
+        device = bench.frozen.solver_device
+        result = probe_accuracy(*given, val=val[0] if val else None, num_c=num_c, device=device)
     if not result.converged:
         note("the last fit did not converge")
-    if options.json:
-        seen = len(train.labels) + (0 if val is None else len(val.labels))
+    seen = len(train[1]) + sum(len(labels) for _, labels in val)
+    about = {"model": options.model, **bench.about(seen, len(test[1])), "kind": options.kind}
+    _show(about, result, "val" if val else f"{HELD_OUT:.0%} of train", options.json)
+    return 0
+
+
+def _show(about: dict[str, Any], result: "ProbeResult", chosen_on: str, as_json: bool) -> None:
+    name = "c" if about["kind"] == "logistic" else "rate"
+    if as_json:
         document = {
-            "model": options.model,
-            **bench.about(seen, len(test.labels)),
+            **about,
             "accuracy": result.accuracy,
-            "c": result.c,
+            name: result.chosen,
             "chosen_on": chosen_on,
             "converged": result.converged,
-            "sweep": [{"c": c, "accuracy": share} for c, share in result.sweep.items()],
+            "sweep": [{name: value, "accuracy": share} for value, share in result.sweep.items()],
         }
         print(json.dumps(document, indent=2))
-        return 0
-    print(f"{'C':>10} {'accuracy on ' + chosen_on + ', %':>30}")
-    for c, share in result.sweep.items():
-        print(f"{c:10.4g} {100 * share:30.2f}{'  chosen' if c == result.c else ''}")
-    print(f"{bench.split} accuracy on {bench.name}  {result.accuracy:.4f}", end="")
-    print(f"  ({len(test.labels):,} images)")
-    return 0
+        return
+    print(f"{name.capitalize():>10} {'accuracy on ' + chosen_on + ', %':>30}")
+    for value, share in result.sweep.items():
+        print(f"{value:10.4g} {100 * share:30.2f}{'  chosen' if value == result.chosen else ''}")
+    print(f"{about['split']} accuracy on {about['data']}  {result.accuracy:.4f}", end="")
+    print(f"  ({about['test_images']:,} images)")

@@ -1,15 +1,11 @@
 """`vit selftrain`: students that learn unlabelled images by a teacher's answers (Noisy Student)."""
 
 import json
-import os
-import shlex
 from pathlib import Path
 from typing import Any
 
-from vit.cli.arguments import OneLineParser, whole_number
+from vit.cli.arguments import OneLineParser, trainings, whole_number
 from vit.console import say
-from vit.errors import UserError
-from vit.signals import Stopped
 
 DESCRIPTION = """\
 A teacher answers unlabelled images, and a student learns them by these answers, in one batch with
@@ -32,15 +28,10 @@ def run(args: list[str]) -> int:
     given["students"] = [name for name in options.students.split(",") if name]
     names = ("ratio", "confidence", "per_class", "hard")
     given["pseudo"] = {name: given.pop(name) for name in names}
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("start `vit selftrain` alone, not by torchrun; it starts processes itself")
     from vit.runs.selftrain import SelfTraining  # heavy: imports lightning
 
-    try:
+    with trainings("selftrain", args):
         rows = SelfTraining(arguments=rest, **given).run()
-    except Stopped:
-        say(f"stopped; this continues: {shlex.join(['vit', 'selftrain', *args])}")
-        raise
     print(json.dumps(rows, indent=1) if as_json else _table(rows))
     say(f"also in {given['out'] / 'selftrain.json'}; the last student: {rows[-1]['run']}")
     return 0

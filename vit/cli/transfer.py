@@ -1,14 +1,11 @@
 """`vit transfer`: fine-tunes a model to several data sets as the paper does, and tabulates it."""
 
-import os
-import shlex
 from pathlib import Path
 
-from vit.cli.arguments import OneLineParser, data_sets, number, share, whole_number
+from vit.cli.arguments import OneLineParser, data_sets, number, share, trainings, whole_number
 from vit.console import say
 from vit.errors import UserError
 from vit.runs.transfer_table import to_json, to_markdown
-from vit.signals import Stopped
 
 DESCRIPTION = """\
 Fine-tunes MODEL to each data set: every learning rate of a small grid on train without a slice,
@@ -30,8 +27,6 @@ def run(args: list[str]) -> int:
     at = args.index("--") if "--" in args else len(args)
     options = _parser().parse_args(args[:at])
     sources = data_sets(options.data)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("start `vit transfer` alone, not by torchrun; it starts processes itself")
     from vit.runs.transfer import Plan, transfer  # heavy: imports lightning
 
     names = ("model", "recipe", "seeds", "lr_grid", "steps", "image_size", "val_fraction")
@@ -39,11 +34,8 @@ def run(args: list[str]) -> int:
     plan = Plan(**given, sources=sources, rest=args[at + 1 :])
     name = Path(options.model.rstrip("/")).name
     out = Path(options.out or f"runs/transfer/{name}").expanduser()
-    try:
+    with trainings("transfer", args):
         rows, about = transfer(plan, out)
-    except Stopped:
-        say(f"stopped; this continues: {shlex.join(['vit', 'transfer', *args])}")
-        raise
     print(to_json(rows, about) if options.json else to_markdown(rows), end="")
     say(f"also in {out}: results.md, results.json")
     failed = [row.data for row in rows if row.result["mean"] is None]

@@ -10,75 +10,63 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from scipy import ndimage
-from torch import Tensor
+from scipy import ndimage, signal
 
-from vit.data.dataset import ImageDataset
+from vit.data.decode import open_image
+from vit.data.opened import Opened
+from vit.data.sources import ImageSet
+from vit.preprocessing import Preprocess, Size
 
 STRENGTHS = (1, 2, 3, 4, 5)
-TABLES = (32, 224)
-"""Pixels that there are numbers for."""
-Version = tuple[str, int] | None
-"""Kind and strength; None is the image itself."""
 Draws = np.random.Generator
 
 _LUMA = (0.299, 0.587, 0.114)
 _ICE = (0.86, 0.93, 1.0)
 
 
-def table_for(size: tuple[int, int]) -> int:
-    """The one of TABLES that is nearest to the shorter side of (height, width)."""
-    return min(TABLES, key=lambda side: abs(side - min(size)))
+def table_for(size: Size) -> int:
+    """The table, 32 or 224, whose pixels are nearest to the shorter side."""
+    return 32 if min(size) <= (32 + 224) / 2 else 224
 
 
-def corrupt(
-    image: np.ndarray, kind: str, strength: int, *, key: str, seed: int = 0, table: int = 224
-) -> np.ndarray:
+def corrupt(image: np.ndarray, kind: str, strength: int, *, key: str, seed: int = 0) -> np.ndarray:
     """uint8 `h w 3` -> the same shape: a function of (seed, key, kind, strength) and the image.
 
-    Args:
-        kind: Of KINDS.
-        strength: From 1 to 5.
-        key: The name of the image.
-        table: Of TABLES.
+    `kind`: of KINDS. `strength`: from 1 to 5. `key`: the name of the image.
     """
     drawn = f"{seed}\0{key}\0{kind}\0{strength}".encode("utf-8", "surrogateescape")
     draws = np.random.default_rng(int.from_bytes(blake2b(drawn, digest_size=16).digest(), "little"))
-    numbers = KINDS[kind].at_32 if table == 32 else KINDS[kind].at_224
-    changed = KINDS[kind].change(image / 255, numbers[strength - 1], draws)
+    change, at_224, at_32 = KINDS[kind]
+    numbers = at_32 if table_for(image.shape[:2]) == 32 else at_224
+    changed = change(image / 255, numbers[strength - 1], draws)
     # Rounded down, as the authors' are, but not by a rounding error.
     return (changed.clip(0, 1) * 255 + 1e-6).astype(np.uint8)
 
 
-@dataclass(frozen=True)
-class Corrupted:
-    """Reads the images of a set for evaluation, each in several versions."""
+@dataclass
+class Generated(Opened):
+    """Images as a model sees them, corrupted."""
 
-    images: ImageDataset
-    versions: Sequence[Version]
+    images: ImageSet
+    preprocess: Preprocess
+    kind: str
+    strength: int
     seed: int
-    table: int
 
-    def __call__(self, places: range) -> tuple[Tensor, Tensor]:
-        """uint8 `m v 3 h w` and the labels `m` of the images that can be read."""
-        samples = [sample for place in places if (sample := self.images[place]) is not None]
-        pixels = [self._versions(image, index) for image, _, index in samples]
-        labels = torch.tensor([int(label) for _, label, _ in samples], dtype=torch.int64)
-        return torch.stack(pixels) if pixels else torch.empty(0), labels
+    def __post_init__(self) -> None:
+        self.places = np.arange(len(self.images))
 
-    def _versions(self, image: Tensor, index: int) -> Tensor:
-        clean, key = image.permute(1, 2, 0).numpy(), self.images.images.names.name(index)
-        pictures = [
-            clean if v is None else corrupt(clean, *v, key=key, seed=self.seed, table=self.table)
-            for v in self.versions
-        ]
-        return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
+    def __getitem__(self, index: int) -> np.ndarray:
+        """uint8 `h w 3`. Raises ImageError."""
+        clean = self.preprocess(open_image(self.images.items[index])).permute(1, 2, 0).numpy()
+        key = self.images.names.name(index)
+        return corrupt(clean, self.kind, self.strength, key=key, seed=self.seed)
 
 
 def disk(radius: float, sigma: float) -> np.ndarray:
@@ -89,14 +77,6 @@ def disk(radius: float, sigma: float) -> np.ndarray:
     taps = np.exp(-((np.arange(-reach, reach + 1) / sigma) ** 2) / 2)
     kernel = ndimage.convolve(inside, np.outer(taps, taps), mode="constant")
     return kernel / kernel.sum()
-
-
-def streak(radius: int, sigma: float, degrees: float) -> tuple[np.ndarray, np.ndarray]:
-    """Weights `k`, sum 1, and offsets `k 2` in rows and columns of ImageMagick's motion blur."""
-    steps = np.arange(2 * radius + 1)
-    weights = np.exp(-((steps / sigma) ** 2) / 2)
-    direction = np.sin(np.radians(degrees)), np.cos(np.radians(degrees))
-    return weights / weights.sum(), np.ceil(steps[:, None] * direction - 0.5).astype(int)
 
 
 def plasma(side: int, decay: float, draws: Draws) -> np.ndarray:
@@ -144,50 +124,38 @@ def _defocus_blur(x: np.ndarray, numbers: tuple[float, float], _: Draws) -> np.n
     kernel = disk(*numbers)
     reach = len(kernel) // 2
     padded = np.pad(x, ((reach, reach), (reach, reach), (0, 0)), mode="reflect")
-    sides = padded.shape[:2]
-    product = np.fft.rfft2(padded, axes=(0, 1)) * np.fft.rfft2(kernel, sides)[..., None]
-    return np.fft.irfft2(product, sides, axes=(0, 1))[2 * reach :, 2 * reach :]
+    return signal.fftconvolve(padded, kernel[..., None], mode="valid", axes=(0, 1))
 
 
 def _moved(x: np.ndarray, numbers: Sequence[Any], degrees: float) -> np.ndarray:
-    height, width, _ = x.shape
-    weights, offsets = streak(numbers[0], numbers[1], degrees)
+    """ImageMagick's motion blur: half a Gaussian along a line, of pixels `k` rounded steps off."""
+    (height, width, _), (radius, sigma) = x.shape, numbers
+    steps = np.arange(2 * radius + 1)
+    weights = np.exp(-((steps / sigma) ** 2) / 2)
+    direction = np.sin(np.radians(degrees)), np.cos(np.radians(degrees))
+    offsets = np.ceil(steps[:, None] * direction - 0.5).astype(int)
     reach = int(abs(offsets).max())
     padded = np.pad(x, ((reach, reach), (reach, reach), (0, 0)), mode="edge")
     blurred = np.zeros_like(x)
-    for weight, (down, right) in zip(weights, offsets + reach, strict=True):
+    for weight, (down, right) in zip(weights / weights.sum(), offsets + reach, strict=True):
         blurred += weight * padded[down : down + height, right : right + width]
     return blurred
 
 
 def _glass_blur(x: np.ndarray, numbers: tuple[float, int, int], draws: Draws) -> np.ndarray:
-    sigma, most, rounds = numbers
+    (sigma, most, rounds), (height, width, _) = numbers, x.shape
+    places = np.arange(height * width).reshape(height, width)
+    inner = places[most + 1 : height - most + 1, most + 1 : width - most + 1]
     x = _smooth(x, sigma)
     for _ in range(rounds):
-        x = x.reshape(-1, 3)[shuffled(*x.shape[:2], most, draws)].reshape(x.shape)
+        # From the last to the first, each pixel becomes a neighbour at most so many rows and
+        # columns off. (The authors' swap of two views of an array is this copy.)
+        down, right = draws.integers(-most, most, (2, *inner.shape))
+        near, taken = inner + down * width + right, places.ravel().tolist()
+        for place, other in zip(inner.flat[::-1].tolist(), near.flat[::-1].tolist(), strict=True):
+            taken[place] = taken[other]
+        x = x.reshape(-1, 3)[taken].reshape(x.shape)
     return _smooth(x, sigma)
-
-
-def shuffled(height: int, width: int, most: int, draws: Draws) -> np.ndarray:
-    """The place that each of `h w` places takes its pixel from.
-
-    From the last to the first, each takes that of a neighbour at most so many rows and columns off;
-    the later ones have changed by then. (The authors' swap of two views of an array is this copy.)
-    """
-    places = np.arange(height * width).reshape(height, width)
-    inner = (slice(most + 1, height - most + 1), slice(most + 1, width - most + 1))
-    near = draws.integers(-most, most, (2, *places[inner].shape))
-    source = places.copy()
-    source[inner] += near[0] * width + near[1]
-    source, count = source.ravel(), height * width
-    is_inner = np.zeros(places.shape, dtype=bool)
-    is_inner[inner] = True
-    # A place leads to its source as changed if that one is later, and else as it was before.
-    changed = is_inner.ravel() & (source > places.ravel())
-    leads = np.concatenate([np.where(changed, source, source + count), np.arange(count) + count])
-    while (leads < count).any():
-        leads = leads[leads]
-    return leads[:count] - count
 
 
 def _smooth(x: np.ndarray, sigma: float) -> np.ndarray:
@@ -232,11 +200,6 @@ def _brightness(x: np.ndarray, addition: float, _: Draws) -> np.ndarray:
     return np.where(value > 0, x * brighter / np.where(value > 0, value, 1), brighter)
 
 
-def _contrast(x: np.ndarray, factor: float, _: Draws) -> np.ndarray:
-    means = x.mean((0, 1))
-    return (x - means) * factor + means
-
-
 def _elastic(x: np.ndarray, numbers: tuple[float, float, float], draws: Draws) -> np.ndarray:
     """Numbers are shares of the side: the largest shift, its smoothness, and that of the corners of
     a triangle, which moves the whole image."""
@@ -277,8 +240,7 @@ def _picture(x: np.ndarray) -> Image.Image:
     return Image.fromarray((x * 255).round().astype(np.uint8))
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """One kind: what it does to `h w 3` in [0, 1], and its numbers by strength."""
 
     change: Callable[[np.ndarray, Any, Draws], np.ndarray]
@@ -332,7 +294,9 @@ KINDS = {
         ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
         ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75))),
     "brightness": Kind(_brightness, (0.1, 0.2, 0.3, 0.4, 0.5), (0.05, 0.1, 0.15, 0.2, 0.3)),
-    "contrast": Kind(_contrast, (0.4, 0.3, 0.2, 0.1, 0.05), (0.75, 0.5, 0.4, 0.3, 0.15)),
+    "contrast": Kind(
+        lambda x, factor, draws: (x - x.mean((0, 1))) * factor + x.mean((0, 1)),
+        (0.4, 0.3, 0.2, 0.1, 0.05), (0.75, 0.5, 0.4, 0.3, 0.15)),
     "elastic_transform": Kind(  # the authors' are for 244 pixels where the image has 224
         _elastic,
         [tuple(244 / 224 * number for number in numbers) for numbers in _ELASTIC_244],

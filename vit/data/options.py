@@ -166,7 +166,7 @@ class Pseudo:
     """Folder of the images that they name."""
     ratio: float = 3.0
     """Unlabelled images for each labelled one in a batch, whose size stays; an epoch is one of the
-    labelled images. arXiv:1911.04252 has 14 and 28. 0 leaves them out."""
+    labelled images. 3 is that of google-research/noisystudent. 0 leaves them out."""
     confidence: float = 0.3
     """Images whose most probable class is less probable are left out; in [0, 1)."""
     per_class: int | None = None

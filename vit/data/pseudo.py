@@ -2,7 +2,7 @@
 learned beside train (Noisy Student, arXiv:1911.04252). Shapes: n images, b batch, k classes."""
 
 import json
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -98,13 +98,14 @@ class _Targets:
         return len(self.labels) + len(self.answers)
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        places, first = np.atleast_1d(index), len(self.labels)
-        own = places < first
-        rows = np.zeros((len(places), self.answers.shape[1]), dtype=np.float32)
-        rows[own, self.labels[places[own]]] = 1
-        rows[~own] = self.answers[places[~own] - first]
-        rows /= rows.sum(1, keepdims=True)  # answers were rounded to 16 bits
-        return rows if np.ndim(index) else rows[0]
+        if np.ndim(index):
+            return np.stack([self[place] for place in index])
+        if index >= len(self.labels):
+            row = self.answers[index - len(self.labels)].astype(np.float32)
+            return row / row.sum()  # answers were rounded to 16 bits
+        row = np.zeros(self.answers.shape[1], dtype=np.float32)
+        row[self.labels[index]] = 1
+        return row
 
 
 class Mixture(NamedTuple):
@@ -140,12 +141,18 @@ def check_unseen(images: ImageSet, splits: Splits, channels: int | None, workers
 
     `workers`: processes that read, or None for one per core.
     """
-    held: dict[bytes, str] = {}
-    for other in filter(None, (splits.val, splits.test)):
-        held |= zip(_contents(other.items, channels, workers), other.names, strict=True)
-    held.pop(b"", None)
-    found = zip(images.names, _contents(images.items, channels, workers), strict=True)
-    copies = [f"{name} ({held[content]})" for name, content in found if content in held]
+    every = [*filter(None, (splits.val, splits.test)), images]
+    items: Any = [each.items for each in every]
+    names = list(chain.from_iterable(each.names for each in every))
+    read, contents = partial(_contents, ConcatDataset(items), channels), []
+    with Meter("comparing with val and test", len(names), "img") as meter:
+        for digests in range_loader(read, len(names), 64, num_workers=workers):
+            contents += digests
+            meter.advance(len(digests))
+    first = len(names) - len(images)
+    held = dict(zip(contents[:first], names, strict=False))
+    found = zip(names[first:], contents[first:], strict=True)
+    copies = [f"{name} ({held[digest]})" for name, digest in found if digest and digest in held]
     if copies:
         raise UserError(
             f"{len(copies):,} of {len(images):,} unlabelled images are also in val or test, such "
@@ -153,22 +160,12 @@ def check_unseen(images: ImageSet, splits: Splits, channels: int | None, workers
         )
 
 
-def _contents(items: Any, channels: int | None, workers: Any) -> Iterator[bytes]:
+def _contents(items: Any, channels: int | None, positions: range) -> list[bytes]:
     """Digests of the pixels; empty for an image that cannot be opened."""
-    read = partial(_digests, items, channels)
-    with Meter("comparing with val and test", len(items), "img") as meter:
-        for digests in range_loader(read, len(items), 64, num_workers=workers):
-            yield from digests
-            meter.advance(len(digests))
-
-
-def _digests(items: Any, channels: int | None, positions: range) -> list[bytes]:
     digests = [b""] * len(positions)
     for place, position in enumerate(positions):
-        try:
+        with suppress(ImageError):
             pixels = np.asarray(open_input(items[position], channels))
-        except ImageError:
-            continue
-        content = f"{pixels.shape}".encode() + pixels.tobytes()
-        digests[place] = blake2b(content, digest_size=16).digest()
+            content = f"{pixels.shape}".encode() + pixels.tobytes()
+            digests[place] = blake2b(content, digest_size=16).digest()
     return digests

@@ -32,9 +32,9 @@ from vit.preprocessing import Preprocess
 if TYPE_CHECKING:
     from vit.data.module import ImageData
 
-Layer = Literal["pre_logits", "pooled", "logits"]
+Layer = Literal["pre_logits", "pooled", "logits", "patches"]
 """pre_logits: input of the head. pooled: the same before the tanh layer that some models have.
-logits: output of the head."""
+logits: output of the head. patches: tokens before the pooling, after the final norm, in float16."""
 
 Precision = Literal["float32", "float64", "bfloat16"]
 
@@ -47,7 +47,7 @@ class Features:
     """Features of a split, in the order of its images."""
 
     values: np.ndarray
-    """(n, d) float32, or float64 if the model computed in float64."""
+    """(n, d) float32, or float64 if the model computed in float64; (n, patches, d) float16."""
     labels: np.ndarray
     """(n,) class indices, or (n, k) multi-hot."""
     indices: np.ndarray
@@ -92,7 +92,8 @@ class Extractor:
     def __call__(self, data: "ImageData", split: SplitName) -> Features:
         """Features of a split, preprocessed with `data.preprocess`.
 
-        Raises UserError for non-finite features and, unless `data` skips it, an unreadable image.
+        Raises UserError for non-finite features, for no readable image and, unless `data` skips it,
+        an unreadable one.
         """
         start = time.monotonic()
         images, file, key, stored = data.image_set(split), Path(), "", None
@@ -139,11 +140,13 @@ class Extractor:
                     continue
                 rows = self.rows(images, data.preprocess, split)
                 if not len(values):
-                    exact = torch.float64 if self.precision == "float64" else torch.float32
-                    values = torch.empty(total, rows.shape[1], dtype=exact)
+                    exact = torch.float32 if rows.dtype == torch.bfloat16 else rows.dtype
+                    values = torch.empty(total, *rows.shape[1:], dtype=exact)
                 values[batch], places[batch] = rows.cpu(), indices
         if done + data.skipped_images(split) != total:
             raise RuntimeError(f"{done} of {total} images of {split} were seen")
+        if not done:
+            raise UserError(f"none of the {total:,} images of {split} could be read")
         return values[:done].contiguous(), places[:done].contiguous()
 
     @torch.inference_mode()
@@ -166,13 +169,18 @@ class Extractor:
         if self.layer == "logits":
             return self.model(pixels)
         model: Any = self.model
-        pooled = model.pool(model.features(pixels))
+        tokens = model.features(pixels)
+        if self.layer == "patches":
+            return tokens[:, model.num_prefix_tokens :].half()
+        pooled = model.pool(tokens)
         return model.pre_logits(pooled) if self.layer == "pre_logits" else pooled
 
 
 def found_layer(config: ModelConfig, layer: Layer) -> Layer:
     """The layer under one name: without the tanh layer, pre_logits is pooled. UserError for logits
-    of a model without a head."""
+    of a model without a head, and for patches of a ResNet."""
+    if layer == "patches" and not isinstance(config, ViTConfig):
+        raise UserError("a ResNet has no patches to attend to; name a ViT, or take --kind logistic")
     if layer == "logits" and not config.num_classes:
         raise _without_head()
     tanh = isinstance(config, ViTConfig) and config.representation_size is not None

@@ -54,6 +54,8 @@ class Frozen:
     ) -> "Frozen":
         """The model in `weights`, which `engine` computes unless it is a file of `vit export`; the
         other arguments as for Extractor."""
+        if layer == "patches" and (engine != "torch" or is_export(weights)):
+            raise UserError("patches are computed by PyTorch: give weights, and no other --engine")
         if is_export(weights):
             source: Model | Engine = open_engine(weights, precision, engine)
             classes, preprocess = source.description.classes, source.description.preprocess
@@ -149,10 +151,10 @@ class Bench:
         how = "from the cache"
         if not features.cached:
             how = f"computed in {features.seconds:.1f} s by {self.frozen.extractor.engine}"
-        count, width = features.values.shape
+        count, *shape = features.values.shape
         left_out = len(self.data.image_set(split)) - count
         skipped = f", {left_out} unreadable images left out" if left_out else ""
-        say(f"{split}: {count:,} images, {width} features, {how}{skipped}")
+        say(f"{split}: {count:,} images, {' x '.join(map(str, shape))} features, {how}{skipped}")
         return features
 
     def about(self, train: int, test: int) -> dict[str, Any]:

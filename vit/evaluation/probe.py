@@ -26,6 +26,7 @@ MAX_ITERATIONS = 1000
 TOLERANCE = 1e-5
 HELD_OUT = 0.1
 SEED = 0
+Pair = tuple[np.ndarray, np.ndarray]  # features of images, and their labels (n,)
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,12 @@ class LogisticFit:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """A C and the accuracy with it on test."""
+    """A C, or a learning rate, and the accuracy with it on test."""
 
     accuracy: float
-    c: float
+    chosen: float
     sweep: dict[float, float]
-    """C -> accuracy on the held-out images."""
+    """C or rate -> accuracy on the held-out images."""
     converged: bool
     """The last fit converged within the iterations."""
 
@@ -144,11 +145,11 @@ def accuracy(fit: LogisticFit, features: Tensor, labels: Tensor) -> float:
 
 
 def probe_accuracy(
-    train: tuple[np.ndarray, np.ndarray],
-    test: tuple[np.ndarray, np.ndarray],
+    train: Pair,
+    test: Pair,
     num_classes: int,
     *,
-    val: tuple[np.ndarray, np.ndarray] | None = None,
+    val: Pair | None = None,
     num_c: int = NUM_C,
     device: str = "cpu",
 ) -> ProbeResult:
@@ -157,30 +158,25 @@ def probe_accuracy(
     Ties go to the smallest C. Raises UserError if no class has two training images to choose it by.
     """
     values = c_values(num_c)
-    everything = _tensors(train, device)
-    if val is None:
-        places = [str(i) for i in range(len(train[1]))]
-        strata = [str(label) for label in train[1]]
-        rest, chosen, _ = held_out(
-            places, strata, seed=SEED, val_fraction=HELD_OUT, test_fraction=0.0
-        )
-        if not len(chosen):
-            raise UserError("no class has two training images, so none can be held out to choose C")
-        fitted, selection = _rows(everything, rest), _rows(everything, chosen)
-    else:
-        fitted, selection = everything, _tensors(val, device)
-        features, labels = (torch.cat(parts) for parts in zip(fitted, selection, strict=True))
-        everything = features, labels
-    sweep = choose_c(fitted, selection, num_classes, values)
-    best = max(sweep.values())
-    c = min(value for value, share in sweep.items() if share == best)
+    arrays, rest, chosen = with_selection(train, val)
+    everything = _tensors(arrays, device)
+    sweep = choose_c(_rows(everything, rest), _rows(everything, chosen), num_classes, values)
+    c = max(sweep, key=sweep.__getitem__)  # the smallest of the best
     last = LogisticProblem(*everything, num_classes).fit(c)
-    return ProbeResult(
-        accuracy=accuracy(last, *_tensors(test, device)),
-        c=c,
-        sweep=sweep,
-        converged=last.converged,
-    )
+    return ProbeResult(accuracy(last, *_tensors(test, device)), c, sweep, last.converged)
+
+
+def with_selection(train: Pair, val: Pair | None) -> tuple[Pair, np.ndarray, np.ndarray]:
+    """All images of the last fit, and the places of those to fit before and to choose by."""
+    if val is not None:
+        features, labels = (np.concatenate(arrays) for arrays in zip(train, val, strict=True))
+        rest, chosen = np.split(np.arange(len(labels)), [len(train[1])])
+        return (features, labels), rest, chosen
+    places, strata = [*map(str, range(len(train[1])))], [*map(str, train[1])]
+    rest, chosen, _ = held_out(places, strata, seed=SEED, val_fraction=HELD_OUT, test_fraction=0.0)
+    if not len(chosen):
+        raise UserError("no class has two training images, so none can be held out to choose by")
+    return train, rest, chosen
 
 
 def _rows(pair: tuple[Tensor, Tensor], places: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -188,7 +184,7 @@ def _rows(pair: tuple[Tensor, Tensor], places: np.ndarray) -> tuple[Tensor, Tens
     return pair[0][rows], pair[1][rows]
 
 
-def _tensors(arrays: tuple[np.ndarray, np.ndarray], device: str) -> tuple[Tensor, Tensor]:
+def _tensors(arrays: Pair, device: str) -> tuple[Tensor, Tensor]:
     features, labels = arrays
     return (
         torch.from_numpy(features).to(device, torch.float64),

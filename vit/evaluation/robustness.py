@@ -4,100 +4,116 @@ Hendrycks and Dietterich, arXiv:1903.12261, section 4. Only the official picture
 compare with papers. An error is the share of images whose top class is another one than theirs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
 
-from vit.console import Meter
-from vit.data.corruptions import KINDS, STRENGTHS, Corrupted, Version, table_for
-from vit.data.loaders import make_dataset, range_loader
+from vit.console import say
+from vit.data.corruptions import KINDS, Generated
+from vit.data.module import ImageData
+from vit.data.options import Reading
 from vit.data.sampler import evaluated
-from vit.data.sources import ImageSet
+from vit.data.sources import ImageSet, Splits, all_as_test
 from vit.errors import UserError, some_of
 from vit.evaluation.frozen import Frozen
 from vit.evaluation.imagenet_variants import NUM_CLASSES, is_wordnet
-from vit.preprocessing import Preprocess
 
-Errors = dict[Version, float]
-"""By kind and strength; that of None is of the images as they are."""
+Errors = dict[str | None, list[float]]
+"""By kind, one for each strength; that of None is of the images as they are."""
 
-# Means over the strengths from the authors' spreadsheet; 43.5 % of clean images in their Table 1.
 # fmt: off
 _ALEXNET = (
     0.886428, 0.894468, 0.922640, 0.819880, 0.826268, 0.785948, 0.798360, 0.866816, 0.826572,
     0.819324, 0.564592, 0.853204, 0.646056, 0.717840, 0.606500)
 # fmt: on
-ALEXNET: Errors = {(k, s): e for k, e in zip(KINDS, _ALEXNET, strict=True) for s in STRENGTHS}
-ALEXNET[None] = 0.4348
+ALEXNET: Errors = {kind: [error] for kind, error in zip(KINDS, _ALEXNET, strict=True)}
+"""Means over the strengths, which the authors published."""
 
 
 def summary(errors: Errors, reference: Errors | None = None) -> dict[str, Any]:
-    """Rows by kind, and means. With the errors of a `reference`, or ALEXNET's, also the corruption
-    errors and relative corruption errors of section 4.1.
-
-    These are 1 for a model that errs alike; None where the reference does not err, or not more
-    than on images as they are, and without errors on those.
-    """
-    clean, other = errors.get(None), (reference or {}).get(None)
-    rows = []
-    for kind in dict.fromkeys(version[0] for version in errors if version is not None):
-        strengths = {v[1]: error for v, error in errors.items() if v is not None and v[0] == kind}
-        row: dict[str, Any] = {"kind": kind, "errors": strengths}
-        row["mean_error"] = mean = _mean(strengths.values())
-        if reference is not None:
-            base = _mean(e for v, e in reference.items() if v is not None and v[0] == kind)
-            row["ce"] = _ratio(mean, base)
-            row["relative_ce"] = None
-            if clean is not None and other is not None:
-                row["relative_ce"] = _ratio(mean - clean, base - other)
-        rows.append(row)
-    means = {"mean_error": "mean_error"}
+    """Rows by kind, and means. With the errors of a `reference`, such as ALEXNET, also the
+    corruption errors: 1 for a model that errs alike, None for a reference that does not err."""
+    rows: list[dict[str, Any]] = [
+        {"kind": kind, "errors": dict(enumerate(several, start=1)), "mean_error": fmean(several)}
+        for kind, several in errors.items()
+        if kind is not None
+    ]
+    means = {"clean_error": errors[None][0] if None in errors else None}
+    means["mean_error"] = fmean(row["mean_error"] for row in rows)
     if reference is not None:
-        means |= {"mce": "ce", "relative_mce": "relative_ce"}
-    found = {name: _mean(row[of] for row in rows) for name, of in means.items()}
-    return {"clean_error": clean, **found, "rows": rows}
+        for row in rows:
+            unit = fmean(reference[row["kind"]])
+            row["ce"] = row["mean_error"] / unit if unit else None
+        parts = [row["ce"] for row in rows]
+        means["mce"] = None if None in parts else fmean(parts)
+    return {**means, "rows": rows}
 
 
-def _mean(values: Iterable[float | None]) -> Any:
-    """None if one of the values is."""
-    listed = [*values]
-    known = [value for value in listed if value is not None]
-    return sum(known) / len(known) if len(known) == len(listed) else None
+@dataclass(frozen=True)
+class Pictures:
+    """Images whose labels number `classes`; ImageData takes them as its own."""
 
+    images: ImageSet
+    classes: Sequence[str]
 
-def _ratio(a: float, b: float) -> float | None:
-    return a / b if b > 0 else None
+    def splits(self, reading: Reading) -> Splits:
+        """All as test, labelled by the classes of a model. UserError for several labels per image,
+        and for a class that the model lacks."""
+        assert reading.model is not None
+        places = {name: place for place, name in enumerate(reading.model.names)}
+        labels = self.images.labels
+        if labels.ndim == 2:
+            raise UserError("these images have several labels each; one is needed here")
+        used = (self.classes[label] for label in np.unique(labels))
+        if lacking := some_of(repr(name) for name in used if name not in places):
+            raise UserError(f"the images have classes that the model lacks: {lacking}")
+        numbers = np.array([places.get(name, -1) for name in self.classes])
+        return all_as_test(replace(self.images, labels=numbers[labels]), reading.model)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Sets of images, found when they are needed, and the classes that their labels number."""
+    """What a model is tested on."""
 
-    classes: Sequence[str]
-    sets: dict[Version, Callable[[], ImageSet]]
-    """Of official pictures, one for each kind and strength; else one of the images as they are."""
-    kinds: Sequence[str] = tuple(KINDS)
-    name: str = "generated"
-    is_cropped: bool = False
-    """The corrupted pictures have been cropped before."""
+    name: str
+    """generated, ImageNet-C or CIFAR-C."""
+    sets: dict[str | None, list[Pictures]]
+    """Of each kind, one for each strength. Where pictures are generated, all are the images as they
+    are, and there is one of None, too."""
+    limit: int | None = None
+    """Images of each set at most, drawn."""
+    seed: int = 0
+    """Of generated pictures."""
 
+    def read_by(self, frozen: Frozen, kind: str | None, strength: int) -> ImageData:
+        """A set as a model sees it. UserError as for Pictures."""
+        pictures, preprocess = self.sets[kind][strength - 1], frozen.preprocess
+        images = pictures.images.select(np.array(evaluated(len(pictures.images), self.limit, 0)))
+        if kind is not None and self.name == "generated":
+            items = Generated(images, preprocess, kind, strength, self.seed)
+            images = replace(images, items=items)
+        if kind is not None and self.name != "CIFAR-C":  # cropped already
+            preprocess = preprocess.changed(crop_fraction=1.0)
+        data = frozen.images(own=Pictures(images, pictures.classes))
+        data.read_as(classes=output_names(frozen, pictures.classes)).preprocess = preprocess
+        data.image_set("test")
+        return data
 
-def relabelled(images: ImageSet, classes: Sequence[str], names: Sequence[str]) -> ImageSet:
-    """Images whose labels number `classes`, labelled by the places of these in `names`.
-
-    UserError for several labels per image, and for a class that is not among the names.
-    """
-    if images.labels.ndim == 2:
-        raise UserError("these images have several labels each; one is needed here")
-    places = {name: place for place, name in enumerate(names)}
-    used = (classes[label] for label in np.unique(images.labels))
-    if lacking := some_of(repr(name) for name in used if name not in places):
-        raise UserError(f"the images have classes that the model lacks: {lacking}")
-    numbers = np.array([places.get(name, -1) for name in classes])
-    return ImageSet(images.items, numbers[images.labels], images.names)
+    def errors(self, frozen: Frozen) -> tuple[Errors, int]:
+        """Those of a model, and the number of images of a set, without unreadable ones."""
+        found: Errors = {kind: [] for kind in self.sets}
+        count = 0
+        for kind, several in self.sets.items():
+            for strength in range(1, len(several) + 1):
+                outputs = frozen.extractor(self.read_by(frozen, kind, strength), "test")
+                found[kind].append(float((outputs.values.argmax(1) != outputs.labels).mean()))
+                count = len(outputs.labels)
+                name = f"{kind} {strength}" if kind else "without corruption"
+                say(f"{name}: {100 * found[kind][-1]:.1f} % of {count:,} images are wrong")
+        return found, count
 
 
 def output_names(frozen: Frozen, folders: Sequence[str]) -> list[str]:
@@ -108,66 +124,3 @@ def output_names(frozen: Frozen, folders: Sequence[str]) -> list[str]:
     if not names:
         raise UserError("the model names no classes, so the labels of these images are unknown")
     return names
-
-
-def top1_errors(
-    frozen: Frozen,
-    source: Source,
-    names: Sequence[str],
-    versions: Sequence[Version],
-    *,
-    limit: int | None = None,
-    seed: int = 0,
-) -> tuple[Errors, int]:
-    """The errors of a model whose outputs have `names`, and the number of images of each version.
-
-    UserError for what cannot be read, and for outputs that are not finite.
-    """
-
-    def images(version: Version) -> ImageSet:
-        found = relabelled(source.sets[version](), source.classes, names)
-        return found.select(np.array(evaluated(len(found), limit, 0)))
-
-    if source.name == "generated":
-        return _errors(frozen, images(None), versions, frozen.preprocess, seed)
-    errors, count = {}, 0
-    for version in versions:
-        preprocess = frozen.preprocess
-        if source.is_cropped and version is not None:
-            preprocess = preprocess.changed(crop_fraction=1.0)
-        found, count = _errors(frozen, images(version), [None], preprocess, seed, version)
-        errors[version] = found[None]
-    return errors, count
-
-
-def _errors(
-    frozen: Frozen,
-    images: ImageSet,
-    versions: Sequence[Version],
-    preprocess: Preprocess,
-    seed: int,
-    title: Version = None,
-) -> tuple[Errors, int]:
-    """The errors of versions that are drawn from the images, and the number of images."""
-    reading, table = frozen.reading, table_for(preprocess.image_size)
-    dataset = make_dataset(
-        images, preprocess, None, seed=0, on_error=reading.on_error, in_memory=lambda _: None
-    )
-    step = max(1, reading.batch_size // len(versions))
-    read = Corrupted(dataset, versions, seed, table)
-    loader = range_loader(read, len(images), step, num_workers=reading.num_workers)
-    name = "pictures" if title is None else f"{title[0]} {title[1]}"
-    wrong, seen = np.zeros(len(versions)), 0
-    with Meter(name, len(images) * len(versions), "img") as meter:
-        for first, (pixels, labels) in zip(range(0, len(images), step), loader, strict=True):
-            meter.advance(min(step, len(images) - first) * len(versions))
-            if not len(labels):  # of unreadable images
-                continue
-            parts = pixels.flatten(0, 1).split(reading.batch_size)
-            logits = [frozen.extractor.rows(part, preprocess, name) for part in parts]
-            answers = torch.cat(logits).argmax(-1).cpu().view(len(labels), -1)
-            wrong += (answers != labels[:, None]).sum(0).numpy()
-            seen += len(labels)
-    if not seen:
-        raise UserError(f"none of the {len(images):,} images could be read")
-    return dict(zip(versions, (wrong / seen).tolist(), strict=True)), seen

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vit.errors import UserError
 from vit.models.backbone import layer_indices
 from vit.models.config import ViTConfig
+from vit.models.encoder import Attention
 from vit.models.rotary import Place, rotated
 from vit.models.vision_transformer import VisionTransformer
 
@@ -75,7 +76,16 @@ def each_layer(
 
 
 def attention_of(model: VisionTransformer, layer: int) -> nn.Module:
-    return model.blocks[layer].get_submodule("attn")
+    """Of a layer. UserError if something else is in its place, or if layers are the same one, or
+    are on another grid than the patches."""
+    if "stack" in model.config.variant:
+        raise UserError(
+            "attention maps are of layers on all patches, each its own: no variant.stack"
+        )
+    module = model.blocks[layer].get_submodule("attn")
+    if not isinstance(module, Attention):
+        raise UserError("this model's mixer has no attention weights")
+    return module
 
 
 def chosen_layers(model: VisionTransformer, layers: int | Sequence[int] | None) -> list[int]:

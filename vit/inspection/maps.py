@@ -139,8 +139,8 @@ def patch_similarity(
     model: nn.Module, images: Tensor, patch: tuple[int, int], layer: int = -1
 ) -> Tensor:
     """Cosine similarity of every patch to the patch in (row, column), `b gh gw`, in [-1, 1]."""
-    index = patch_index(grid_of(model, images), patch)
     features = patch_features(model, images, layer)
+    index = patch_index((features.shape[1], features.shape[2]), patch)
     one = features.flatten(1, 2)[:, index, None, None]
     return torch.cosine_similarity(features, one, dim=-1)
 

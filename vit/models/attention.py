@@ -22,7 +22,7 @@ def attend(
     q: Float[Tensor, "b heads n e"],
     k: Float[Tensor, "b heads n e"],
     v: Float[Tensor, "b heads n e"],
-    bias: Float[Tensor, "b_or_1 heads n n"] | None = None,
+    bias: Float[Tensor, "b_or_1 heads_or_1 n n"] | None = None,
 ) -> Float[Tensor, "b heads n e"]:
     """Scaled dot-product attention (ViT, arXiv:2010.11929, eqs. 6-7).
 

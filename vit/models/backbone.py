@@ -16,6 +16,7 @@ class TimmNames:
     head_layers: Any
     layer_channels: list[int]
     layer_strides: list[int]
+    patch_size: int
     activation_checkpointing: bool
     num_prefix_tokens = 0
     _outputs: Callable[..., tuple[dict[int, Tensor], Tensor, tuple[int, int] | None]]
@@ -32,6 +33,10 @@ class TimmNames:
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recomputes layers in the backward pass instead of keeping their activations."""
         self.activation_checkpointing = enable
+
+    def _grid_of(self, layer: int, grid: tuple[int, int]) -> list[int]:
+        """Rows and columns of tokens after a layer, for a grid of patches."""
+        return [side * self.patch_size // self.layer_strides[layer] for side in grid]
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
@@ -74,7 +79,10 @@ class TimmNames:
         if grid is not None:
             prefixes, found = [y[:, :p] for y in found], [y[:, p:] for y in found]
             if output_fmt == "NCHW":
-                found = [y.transpose(1, 2).unflatten(2, grid) for y in found]
+                grids = [self._grid_of(i, grid) for i in outputs]
+                found = [
+                    y.transpose(1, 2).unflatten(2, g) for y, g in zip(found, grids, strict=True)
+                ]
             if return_prefix_tokens and p:
                 found = list(zip(found, prefixes, strict=True))
         return found if intermediates_only else (self._normed(last, end), found)

@@ -44,7 +44,7 @@ class Attention(nn.Module):
         self.qkv = (nn.Linear if key_bias else KeylessBias)(width, 3 * width)
         self.proj = nn.Linear(width, width)
         self.drop = nn.Dropout(dropout)
-        self.rel_pos: nn.Module | None = None  # from queries and place to a bias of the scores
+        self.rel_pos: Any = None  # from queries and place to a bias of the scores
 
     def forward(self, x: Float[Tensor, "b n d"], place: Place) -> Float[Tensor, "b n d"]:
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # b n 3 heads e
@@ -57,8 +57,18 @@ class Attention(nn.Module):
         return attend(q, k, v, self.bias(q, place))
 
     def bias(self, q: Tensor, place: Place) -> Tensor | None:
-        """What `rel_pos` adds to the scores of queries `b heads n e`."""
-        return None if self.rel_pos is None else self.rel_pos(q, place)
+        """What `rel_pos` and the place add to the scores of queries `b heads n e`."""
+        if self.rel_pos is None:
+            return place.bias
+        bias = self.rel_pos(q, place)
+        return bias if place.bias is None else bias + place.bias
+
+    def init_weights(self) -> None:
+        """As in the official code, where queries, keys and values are separate matrices."""
+        xavier_(self.qkv, matrices=3)
+        xavier_(self.proj)
+        if self.rel_pos is not None:
+            self.rel_pos.init_weights()
 
 
 class Mlp(nn.Module):
@@ -85,6 +95,10 @@ class Mlp(nn.Module):
             approximate = "tanh" if self.activation == "gelu_tanh" else "none"
             x = F.gelu(self.fc1(x), approximate=approximate)
         return self.drop(self.fc2(self.drop(x)))
+
+    def init_weights(self) -> None:
+        """As in the official code."""
+        mlp_(self.fc1, self.fc2)
 
 
 class LayerScale(nn.Module):
@@ -153,10 +167,5 @@ class Block(nn.Module):
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
 
     def init_weights(self) -> None:
-        """As in the official code, where queries, keys and values are separate matrices."""
-        xavier_(self.attn.qkv, matrices=3)
-        xavier_(self.attn.proj)
-        mlp_(self.mlp.fc1, self.mlp.fc2)
-        rel_pos: Any = self.attn.rel_pos
-        if rel_pos is not None:
-            rel_pos.init_weights()
+        self.attn.init_weights()
+        self.mlp.init_weights()

@@ -31,6 +31,8 @@ class Place(NamedTuple):
     columns: int
     num_prefix: int
     rotation: Rotation | None = None
+    bias: Float[Tensor, "b 1 m m"] | None = None
+    """Added to the scores of every layer; -inf hides a key (last index) from a query."""
 
 
 def rotated(x: Float[Tensor, "b heads m e"], place: Place) -> Float[Tensor, "b heads m e"]:

@@ -56,7 +56,6 @@ class VisionTransformer(TimmNames, nn.Module):
         d = config.width
         self.patch_size = config.patch_size
         self.layer_channels = [d] * config.depth
-        self.layer_strides = [config.patch_size] * config.depth
         self.activation_checkpointing = False
         self.num_prefix_tokens = config.num_prefix_tokens
 
@@ -75,6 +74,8 @@ class VisionTransformer(TimmNames, nn.Module):
 
         norm = partial(nn.LayerNorm, eps=config.layer_norm_eps)
         self.blocks = nn.ModuleList(plain_layers(config) if layers is None else layers)
+        strides = (getattr(block, "stride", 1) for block in self.blocks)  # of a funnel
+        self.layer_strides = [config.patch_size * stride for stride in strides]
         self.norm = nn.Identity() if config.norm_after_pool else norm(d)
         self._build_head(norm)
         self.init_weights()
@@ -158,14 +159,16 @@ class VisionTransformer(TimmNames, nn.Module):
         patches: Float[Tensor, "b n_patches d"],
         grid: tuple[int, int],
         keep: Int[Tensor, "b m"] | None = None,
+        bias: Float[Tensor, "b 1 n n"] | None = None,
     ) -> Float[Tensor, "b n d"]:
         """`features` from the output of `embed`, which may have been changed in between.
 
         `keep`: the patches of each image that enter, with their positions, and in this order
         (MAE, arXiv:2111.06377); None: all. Not for layers that add positions of their own.
+        `bias`: added to the scores of every layer's attention, for tokens with the prefix first.
         """
         x = self._with_positions(patches, grid, keep)
-        place = self._place(grid, x, keep)
+        place = self._place(grid, x, keep)._replace(bias=bias)
         for block in self.blocks:
             x = run(block, x, self.activation_checkpointing, place)
         return self.norm(x)
@@ -211,7 +214,7 @@ class VisionTransformer(TimmNames, nn.Module):
             tokens = self.norm(outputs[i]) if norm else outputs[i]
             patches = tokens[:, self.num_prefix_tokens :]
             if reshape:
-                patches = patches.transpose(1, 2).unflatten(2, grid)
+                patches = patches.transpose(1, 2).unflatten(2, self._grid_of(i, grid))
             cls = None if self.cls_token is None else tokens[:, 0]
             found.append((patches, cls) if return_cls else patches)
         return found

@@ -38,6 +38,7 @@ from vit.runs.mistakes import explained
 from vit.runs.objects import Objects, check_given
 from vit.runs.short_names import written_out
 from vit.runs.trainer import SET_HERE, build_trainer, check_arguments, quiet_lightning
+from vit.training.autoregressive import Autoregressive
 from vit.training.callbacks import Patience
 from vit.training.classifier import ImageClassifier
 from vit.training.masked_autoencoder import MaskedAutoencoder
@@ -59,6 +60,7 @@ TASKS: dict[str, type[Module]] = {
     "classification": ImageClassifier,
     "masked_patches": MaskedPatchPrediction,
     "mae": MaskedAutoencoder,
+    "autoregressive": Autoregressive,
 }
 """The module that is trained, by the name that a recipe gives it."""
 
@@ -249,7 +251,7 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     parser.add_class_arguments(ImageData, "data", skip={"own"}, **settings)
     other = {"num_sanity_val_steps": 0, "enable_model_summary": False, "log_every_n_steps": 10}
     parser.set_defaults({f"trainer.{name}": value for name, value in other.items()})
-    text = "classification; or masked_patches or mae, which need no labels."
+    text = "classification; or masked_patches, mae or autoregressive, which need no labels."
     add("--task", type=str, default="classification", help=text)
     text = "Default: runs/DATA-RECIPE; runs/RECIPE if that has data."
     add("--run_dir", type=str | None, help=text)

@@ -1,7 +1,6 @@
 """`vit selftrain`: a teacher answers unlabelled images, of which a student learns, and then teaches
 (Noisy Student, arXiv:1911.04252, Algorithm 1). Shapes: n images, k classes."""
 
-import gc
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,10 +20,9 @@ from vit.inference.answers import identity
 from vit.inference.classifier import Classifier, load
 from vit.recipes import list_recipes
 from vit.runs.directory import read_summary
-from vit.runs.fit import fit
 from vit.runs.options import Options
 from vit.runs.short_names import written_out
-from vit.runs.transfer import check_plan, command_of
+from vit.runs.transfer import check_plan, train
 from vit.writing import writable, write_json
 
 Row = dict[str, Any]
@@ -190,10 +188,7 @@ class SelfTraining:
 
 def _trained(arguments: list[str], folder: Path) -> Row:
     """The row of a run, which is trained, resumed or reused."""
-    gc.collect()  # the model of the run before
-    arguments = [*arguments, f"--run_dir={folder}"]
-    with command_of(arguments):
-        fit(Options(arguments))
+    train([*arguments, f"--run_dir={folder}"])
     summary = read_summary(folder)
     scores = {split: summary["metrics"].get(f"{split}/acc1") for split in ("val", "test")}
     return {"run": str(folder), "parameters": summary["parameters"], **scores}

@@ -26,6 +26,8 @@ SHORT = {
 """Short name -> option. `data` may also be a data set's name, or a YAML file of options."""
 OTHER_LIMIT = {"epochs": "trainer.max_steps", "steps": "trainer.max_epochs"}
 """The limit that a short one switches off."""
+PART = "model.architecture.variant."
+"""Begins the options of parts, which become one: the parser keeps the last of several."""
 WITHOUT_DOT = (
     *("config", "final_split", "help", "help_all", "json", "model", "out", "patience"),
     *("print_config", "resume", "run_dir", "save_every", "seed_everything", "split"),
@@ -58,6 +60,7 @@ def written_out(args: list[str]) -> list[str]:
     if len([word for word in args if word.endswith(".tar")]) > 1:
         raise UserError("several shards: quote their pattern: --data 'DIR/train-{000..127}.tar'")
     long: list[str] = []
+    parts: list[str] = []
     typed: dict[str, str] = {}
     words = iter(args)
     for word in words:
@@ -67,6 +70,9 @@ def written_out(args: list[str]) -> list[str]:
             continue
         option = "config" if name == "-c" else _underscored(name[2:])
         option = OTHER_WORDS.get(option, option)
+        if option.startswith(PART):
+            parts.append(f"{option.removeprefix(PART)}: {value if equals else next(words, '')}")
+            continue
         if option not in SHORT and option not in ("config", "data.root", "model"):
             _check_known(option)
             long.append(f"--{option}{equals}{value}")
@@ -79,7 +85,7 @@ def written_out(args: list[str]) -> list[str]:
         raise UserError(
             f"--epochs {typed['epochs']} and --steps {typed['steps']} are two limits; give one"
         )
-    return long
+    return [*long, f"--{PART[:-1]}={{{', '.join(parts)}}}"] if parts else long
 
 
 def _underscored(option: str) -> str:

@@ -13,8 +13,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -271,10 +269,8 @@ def _run(arguments: list[str], folder: Path) -> str | None:
     diverged = folder / "diverged.txt"
     if diverged.is_file():
         return diverged.read_text(encoding="utf-8").strip()
-    gc.collect()  # the model of the run before
     try:
-        with command_of(arguments):
-            fit(Options(arguments))
+        train(arguments)
     except UserError as error:
         if (reason := _DIVERGED.match(str(error))) is None:
             raise
@@ -283,13 +279,13 @@ def _run(arguments: list[str], folder: Path) -> str | None:
     return None
 
 
-@contextmanager
-def command_of(arguments: list[str]) -> Iterator[None]:
-    """Makes `vit fit ARGUMENTS` the command that Lightning repeats for other processes."""
+def train(arguments: list[str]) -> None:
+    """`vit fit ARGUMENTS`: trains, resumes, or reuses a run."""
+    gc.collect()  # the model of the run before
     typed, environment = sys.argv, dict(os.environ)
-    sys.argv = [typed[0], "fit", *arguments]
+    sys.argv = [typed[0], "fit", *arguments]  # what Lightning repeats for other processes
     try:
-        yield
+        fit(Options(arguments))
     finally:
         sys.argv = typed
         os.environ.clear()  # ranks and ports of the run

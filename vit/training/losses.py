@@ -110,6 +110,12 @@ class Loss:
         return terms.mean() if self.kind == "bce" else terms.sum(-1).mean()
 
 
+def with_penalties(loss: Tensor, network: nn.Module) -> Tensor:
+    """The loss plus what layers add to it: each `penalty` of the network's last forward pass."""
+    modules = [module for module in network.modules() if "penalty" in vars(module)]
+    return sum([vars(module).pop("penalty") for module in modules], loss)
+
+
 def _by_function(function: Callable[..., Any], logits: Tensor, targets: Tensor) -> Tensor:
     """The loss by a user's function. UserError for a result that is no scalar."""
     if isinstance(function, nn.Module):

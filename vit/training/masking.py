@@ -132,7 +132,7 @@ def patch_pixels(images: Float[Tensor, "b c h w"], patch_size: int) -> Float[Ten
     """The pixels of each patch, channel by channel, patches row by row."""
     (b, c, h, w), p = images.shape, patch_size
     blocks = images.view(b, c, h // p, p, w // p, p)
-    return blocks.permute(0, 2, 4, 1, 3, 5).reshape(b, -1, c * p * p)
+    return blocks.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
 def to_bytes(

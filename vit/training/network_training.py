@@ -30,6 +30,7 @@ from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
 from vit.training.callbacks.ema import averages
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
+from vit.training.losses import with_penalties
 from vit.training.metrics import EvaluationMetrics
 from vit.training.optimizers.groups import param_groups
 from vit.training.patch_metrics import PatchMetrics
@@ -271,7 +272,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return self.model.named_parameters()
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
-        loss, size = self.training_loss(batch), len(batch[0])
+        loss, size = with_penalties(self.training_loss(batch), self.model), len(batch[0])
         self.log("train/loss", loss, prog_bar=True, batch_size=size)
         rates = [group["lr"] for group in self.trainer.optimizers[0].param_groups]
         # A tensor on the CPU: Lightning would move a number to the device, and wait for it.

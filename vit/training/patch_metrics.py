@@ -67,14 +67,15 @@ class PatchMetrics(SplitMetrics):
         self.constant = BestConstant(num_answers, num_classes)
         self.right = MeanMetric() if num_classes else None
 
-    def update(self, predicted: Tensor, targets: Tensor, loss: Tensor) -> None:
+    def update(self, predicted: Tensor, targets: Tensor, loss: Tensor, images: int) -> None:
         """`predicted` b m (o k) logits or b m o pixels, `targets` b m o, `loss` their mean."""
-        self.loss.update(loss, weight=len(targets))
-        self.images.update(len(targets))
+        weight = targets.shape[0] * targets.shape[1]
+        self.loss.update(loss, weight=weight)
+        self.images.update(images)
         self.constant.update(targets)
         if self.right is not None:
             answers = predicted.unflatten(-1, (targets.shape[-1], -1)).argmax(-1)
-            self.right.update((answers == targets).float().mean(), weight=len(targets))
+            self.right.update((answers == targets).float().mean(), weight=weight)
 
     def compute(self) -> dict[str, Tensor]:
         scores: dict[str, Any] = {"loss": self.loss.compute()}

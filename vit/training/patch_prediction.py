@@ -27,6 +27,8 @@ from vit.training.network_training import NetworkTraining, build_network, defaul
 from vit.training.patch_metrics import PatchMetrics
 from vit.training.schedules import Schedule
 
+Pair = tuple[Tensor, Tensor]
+
 EXAMPLES = 8
 """Images that the report shows."""
 
@@ -90,6 +92,11 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         ):
             raise UserError(f"this task predicts patches: name {self.kinds}")
         self.model = network
+        if network.layer_strides[-1] > network.patch_size:
+            raise UserError(
+                "this task predicts every patch, and the last layer has means of them: leave out "
+                "model.architecture.variant.stack"
+            )
         if network.config.grid == (1, 1):
             raise UserError(
                 f"the image is a single patch of {network.patch_size} pixels: nothing is left to "
@@ -217,15 +224,17 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         }
         return {**arrays, "corrupted": arrays["corrupted"][..., 0] > 0}
 
+    def scored(self, images: Float[Tensor, "b 3 h w"], corruption: Corruption) -> Pair:
+        """Predictions `b m _` and targets `b m o` of which the loss is taken."""
+        return self(images, corruption), rows(self.targets(images), corruption.chosen)
+
     def training_loss(self, batch: tuple[Tensor, ...]) -> Tensor:
         images = batch[0]
-        corruption = self.corruption(images)
-        return self.loss(self(images, corruption), rows(self.targets(images), corruption.chosen))
+        return self.loss(*self.scored(images, self.corruption(images)))
 
     def _evaluate(self, batch: tuple[Tensor, ...], metrics: PatchMetrics) -> None:
         images, _, indices = batch
-        corruption = self.corruption(images, indices)
-        predicted = self(images, corruption)  # also of no image: shards are gathered by all
+        # Also of no image: shards are gathered by all.
+        predicted, targets = self.scored(images, self.corruption(images, indices))
         if len(images):
-            targets = rows(self.targets(images), corruption.chosen)
-            metrics.update(predicted, targets, self.loss(predicted, targets))
+            metrics.update(predicted, targets, self.loss(predicted, targets), len(images))

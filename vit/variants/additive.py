@@ -163,6 +163,7 @@ class PositionedBlock(Block):
     """The layer's own table."""
     shared: tuple[Tables, ...]
     """Or that of all layers, in a tuple, as it is no part of this one."""
+    whole_grid = True
 
     def forward(self, x: Float[Tensor, "b m d"], place: Place) -> Float[Tensor, "b m d"]:
         [positions] = self.shared or (self.positions,)

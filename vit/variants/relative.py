@@ -141,7 +141,7 @@ class ShawAttention(Attention):
     rel_pos: Shaw  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Tensor:
-        scores = (q * q.shape[-1] ** -0.5) @ k.mT + self.rel_pos(q, place)
+        scores = (q * q.shape[-1] ** -0.5) @ k.mT + self.bias(q, place)
         weights = scores.softmax(-1)
         return weights.to(v.dtype) @ v + self.rel_pos.value_sums(weights.to(v.dtype), place)
 

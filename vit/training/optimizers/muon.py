@@ -121,7 +121,7 @@ def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
 
 def matrices(name: str, values: Tensor) -> Float[Tensor, "s r c"]:
     """The matrices in a parameter's update: three in that of queries, keys and values."""
-    count = 3 if name.endswith("attn.qkv.weight") else 1
+    count = 3 if name.endswith(".qkv.weight") else 1
     return values.flatten(1).unflatten(0, (count, -1))
 
 

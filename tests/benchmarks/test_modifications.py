@@ -1,0 +1,104 @@
+"""The experiment on modifications: every arm, continued where it was; verdicts and orders."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.benchmarks.conftest import Load
+from vit.variants.table import CHANGES
+
+
+def test_every_arm_is_trained_once_and_shown(
+    load_benchmark: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, page = load_benchmark("modifications"), load_benchmark("modifications_page")
+    file = tmp_path / "modifications.json"
+    content = ours.main(["--quick", "--results", str(file)])
+    assert [row["arm"] for row in content["rows"]] == list(ours.ARMS)
+    saved = json.loads(file.read_text())
+    monkeypatch.setattr(ours, "train", None)  # nothing is left to train
+    assert ours.main(["--quick", "--results", str(file)])["rows"] == saved["rows"]
+    text = page.text(saved)
+    for arm in ours.ARMS:
+        assert f"| {arm} |" in text
+    used = {(kind, part["name"]) for arm in ours.ARMS.values() for kind, part in arm.parts.items()}
+    shown = {(kind, name) for kind in CHANGES for name in CHANGES[kind] if kind != "mixer"}
+    assert shown - used == {("mlp", "relu")}  # which all others have
+    described = {(kind.strip("`"), names) for kind, names, *_ in page.PARTS}
+    for kind, name in shown:
+        assert any(kind == other and f"`{name}`" in names for other, names in described)
+    assert page.PAPER.keys() <= {*ours.PLAIN_ARMS, *ours.MIXED}
+
+
+def test_shapes_have_the_parameters_and_gates_the_operations_of_the_baseline(
+    load_benchmark: Load,
+) -> None:
+    ours = load_benchmark("modifications")
+    for setting in (ours.SETTING, ours.LARGE):
+        plain = ours.config_of(setting, ours.BASELINE)
+        layer = plain.depth * (4 * plain.width**2 + 2 * plain.width * plain.mlp_dim)
+        shaped = [arm for arm, value in ours.ARMS.items() if value.shape != (1, 4)]
+        assert len(shaped) == 4
+        for arm in shaped:
+            config = ours.config_of(setting, arm)
+            d, m = config.width, config.mlp_dim
+            assert config.depth * (4 * d * d + 2 * d * m) == layer
+            assert config.depth * config.num_heads == plain.depth * plain.num_heads
+        for arm in ("GEGLU", "RMSNorm", "ReZero"):
+            assert ours.work(ours.config_of(setting, arm)).flops == ours.work(plain).flops
+
+
+def test_a_stopped_command_has_every_arm_once_and_the_noise_before_second_seeds(
+    load_benchmark: Load,
+) -> None:
+    ours = load_benchmark("modifications")
+    order = ours.schedule("cifar10", False)
+    arms = list(ours.ARMS)
+    assert order[: len(arms)] == [(0, "cifar10", arm) for arm in arms]
+    noise = order[len(arms) : len(arms) + 4]
+    assert noise == [(seed, "cifar10", ours.BASELINE) for seed in (1, 2, 3, 4)]
+    assert len(order) == len(set(order)) == 3 * len(arms) + 2
+
+
+def contents(losses: dict[str, list[float]]) -> dict[str, Any]:
+    return {
+        "rows": [
+            {"data": "cifar10", "arm": arm, "seed": seed, "loss": loss, "early_loss": -loss}
+            for arm, values in losses.items()
+            for seed, loss in enumerate(values)
+        ]
+    }
+
+
+def test_a_verdict_is_by_twice_the_deviation_of_the_baseline(load_benchmark: Load) -> None:
+    page = load_benchmark("modifications_page")
+    given = {"ReLU": [1.0, 1.1, 1.2], "GELU": [1.31], "Swish": [1.29, 1.29], "GLU": [0.5, 1.0]}
+    losses = page.Losses(page.Rows(contents(given)), "cifar10")
+    assert losses.twice == pytest.approx(0.2) and losses.seeds == 3
+    found = {arm: losses.sign([arm]) for arm in ("GELU", "Swish", "GLU", "ELU")}
+    assert found == {"GELU": 1, "Swish": 0, "GLU": -1, "ELU": None}
+    text = page.claims(losses)
+    assert "| GELU and Swish are as good as ReLU | within noise | seen |" in text
+    assert "| gates are better | not finished | not finished |" in text
+    one = page.Losses(page.Rows(contents({"ReLU": [1.0], "GELU": [9.0]})), "cifar10")
+    assert one.sign(["GELU"]) == 0  # of one seed, nothing is known
+
+
+def test_orders_of_losses_are_compared_by_rank(load_benchmark: Load) -> None:
+    page = load_benchmark("modifications_page")
+    arms = list(page.PAPER)[:10]
+    ours = dict(zip(arms, torch.rand(10).tolist(), strict=True))
+    rows = page.Rows(contents({arm: [loss] for arm, loss in ours.items()}))
+    text = page.agreement(rows, page.Losses(rows, "cifar10"), "cifar10")
+    ranks = [sorted(values).index for values in (list(ours.values()), [])]
+    mine = [ranks[0](ours[arm]) for arm in arms]
+    final = [page.PAPER[arm][1] for arm in arms]
+    theirs = [sum(x < y for x in final) + (final.count(y) - 1) / 2 for y in final]
+    rho = torch.corrcoef(torch.tensor([mine, theirs]).double())[0, 1].item()
+    assert f"the paper's {rho:.2f} (" in text and "over the 10 rows" in text
+    low, high = page.interval(0.5, 28)
+    assert math.atanh(high) - math.atanh(low) == pytest.approx(2 * 1.96 * (1.125 / 25) ** 0.5)

@@ -1,0 +1,105 @@
+"""The laboratory of pre-training: its draws, order and rows, and the rule of its verdicts."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.stats import t
+
+from tests.benchmarks.conftest import Load
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Noise of 32 pixels in three classes: 30 to train on, 4 to test, of each."""
+    draws = np.random.default_rng(0)
+    for split, count in (("train", 30), ("test", 4)):
+        for name in "abc":
+            folder = tmp_path / "data" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return tmp_path / "data"
+
+
+def test_the_quick_run_is_complete_and_is_not_made_twice(
+    load_benchmark: Load, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, page = load_benchmark("pretraining"), load_benchmark("pretraining_page")
+    monkeypatch.setattr(script, "QUICK_ARMS", (script.RANDOM, script.PREFIX))
+    runs, file = pictures.parent / "runs", pictures.parent / "results.json"
+    words = ["--quick", "--data", str(pictures), "--runs", str(runs), "--results", str(file)]
+    rows = script.main(words)["rows"]
+    assert [(row["arm"], row["seed"]) for row in rows] == [(a, 0) for a in script.QUICK_ARMS]
+    assert [row["pretraining_cpu_seconds"] > 0 for row in rows] == [False, True]
+    columns = {"1 %", "10 %", "ridge 1", "logistic", "attentive", "neighbours"}
+    for row in rows:
+        assert columns <= row.keys() and all(0 <= row[column] <= 100 for column in columns)
+    saved = json.loads(file.read_text())
+    monkeypatch.setattr(script.Laboratory, "row", None)  # nothing is left to train
+    assert json.loads(json.dumps(script.main(words)))["rows"] == saved["rows"]
+    text = page.texts({**saved, "rows": saved["rows"]})
+    assert "**AIM, prefix**" in text["scores"] and text["verdicts"].count("not complete") == 18
+    with pytest.raises(SystemExit, match="other settings"):
+        script.main(words[1:])
+
+
+def test_shares_lie_in_each_other_and_val_in_none(load_benchmark: Load, pictures: Path) -> None:
+    script = load_benchmark("pretraining")
+    found = {}
+    for percent in (10, 50):
+        file = script.draw(pictures, percent, script.QUICK, pictures.parent / f"{percent}.csv")
+        with file.open(newline="") as stream:
+            rows = [*csv.DictReader(stream)]
+        found[percent] = {s: {r["path"] for r in rows if r["split"] == s} for s in ("train", "val")}
+        counts = Counter(row["label"] for row in rows if row["split"] == "train")
+        assert counts == dict.fromkeys("abc", 30 * percent // 100)
+        assert Counter(r["split"] for r in rows)["test"] == 6
+    assert found[10]["train"] < found[50]["train"] and found[10]["val"] == found[50]["val"]
+    assert not found[50]["train"] & found[50]["val"] and len(found[50]["val"]) == 6
+
+
+def made(script: Any) -> list[dict[str, Any]]:
+    """Rows of all arms, in the order of the turns; the accuracy on val chooses."""
+    rows: list[dict[str, Any]] = []
+    for seed, arm in script.turns(rows, False):
+        at = list(script.ARMS).index(arm)
+        row = {"arm": arm, "seed": seed, "val 10 %": at if seed == 0 else -1}
+        row |= {column: at + seed for column in script.COLUMNS}
+        rows.append({**row, "attentive": at + 2 * seed, "pretraining_cpu_seconds": 1.0})
+    return rows
+
+
+def test_every_arm_has_a_seed_and_the_best_of_each_kind_three(load_benchmark: Load) -> None:
+    script = load_benchmark("pretraining")
+    rows = made(script)
+    assert [row["arm"] for row in rows[: len(script.ARMS)]] == list(script.ARMS)
+    counts = Counter(row["arm"] for row in rows)
+    tokens = f"{script.BEST_MAE}, {script.TOKENS}"  # the last of MAE
+    assert {arm for arm, count in counts.items() if count == 3} == {
+        script.RANDOM, script.MASKED, tokens, script.PREFIX
+    }  # fmt: skip
+    assert sorted(counts.values()) == [1] * 7 + [3] * 4
+    assert {row["seed"] for row in rows[-8:]} == {1, 2}
+
+
+def test_a_verdict_is_that_of_the_pooled_noise(load_benchmark: Load) -> None:
+    script, page = load_benchmark("pretraining"), load_benchmark("pretraining_page")
+    found = page.Results({"rows": made(script)})
+    # Seeds give at, at + 1, at + 2: variance 1 in each of the four arms that have three.
+    assert found.noise("10 %") == (1.0, 8)
+    assert found.noise("attentive", "logistic") == (1.0, 8)
+    claim = script.Claim("", "", ("AIM", "10 %"), (script.CAUSAL, "10 %"))
+    points, half = found.difference(claim)
+    assert points == 2.0  # 10 + 1, less 9
+    assert half == pytest.approx(t.ppf(0.975, 8) * (1 / 3 + 1) ** 0.5)
+    within = script.Claim("", "", ("AIM", "attentive"), ("AIM", "logistic"))
+    assert found.difference(within) == (1.0, pytest.approx(t.ppf(0.975, 8) / 3**0.5))
+    said = [page.verdict((points, 1.0)) for points in (1.1, -1.1, 0.9, -0.9)]
+    assert said == ["seen", "not seen", "within noise", "within noise"]
