@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": ({"variants"}, 1_980),  # by zoo alone, and only when one is named
     "variants": ({"models"}, 1_840),
-    "data": (set(), 6_580),
+    "data": (set(), 6_600),
     "reports": (set(), 1_670),
     "checkpoints": ({"models"}, 5_010),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
@@ -32,8 +32,8 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "exports": ({"data", "models", "checkpoints", "inference"}, 700),
     "training": ({"models", "checkpoints"}, 4_440),
 }
-ROOMS["runs"] = (set(ROOMS), 3_720)
-ROOMS["cli"] = (set(ROOMS), 2_540)
+ROOMS["runs"] = (set(ROOMS), 3_770)
+ROOMS["cli"] = (set(ROOMS), 2_550)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_840}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit

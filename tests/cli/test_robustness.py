@@ -135,9 +135,16 @@ def imagenet_c(root: Path, deeper: str = "") -> dict[tuple[str, int], list[tuple
 
 @pytest.mark.parametrize("deeper", ["", "weather"])
 def test_imagenet_c_is_read_from_its_folders_and_measured_by_alexnet(
-    vit: Vit, model: Path, tmp_path: Path, deeper: str
+    vit: Vit, model: Path, tmp_path: Path, deeper: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = imagenet_c(tmp_path / "c", deeper)
+    other = document(vit, model, "--data", tmp_path / "c")
+    assert other["relative_to"] is None and "mce" not in other  # AlexNet had 1,000 classes
+    for module in ("imagenet_variants", "robustness"):
+        monkeypatch.setattr(f"vit.evaluation.{module}.NUM_CLASSES", 3)
+    for folder in tmp_path.rglob("*"):
+        if folder.name in CLASSES:
+            folder.rename(folder.with_name(f"n0000000{CLASSES.index(folder.name)}"))
     found = document(vit, model, "--data", tmp_path / "c")
     assert (found["pictures"], found["relative_to"]) == ("ImageNet-C", "AlexNet")
     assert found["images"] == 6 and found["clean_error"] is None and "seed" not in found
@@ -154,8 +161,19 @@ def test_a_part_of_imagenet_c_is_measured(vit: Vit, model: Path, tmp_path: Path)
     for kind in [*KINDS][2:]:
         shutil.rmtree(tmp_path / "c" / kind)
     done = vit("robustness", model, "--data", tmp_path / "c", *FAST)
-    assert done.status == 0 and done.out.splitlines()[-1].startswith("mCE ")
-    assert "mean of 2 kinds" in done.out
+    assert done.status == 0 and "mean of 2 kinds" in done.out
+
+
+@pytest.mark.parametrize("lacking", ["fog/4/blue/0.png", "fog/1"])
+def test_levels_that_lack_images_are_refused_at_once(
+    vit: Vit, model: Path, tmp_path: Path, lacking: str
+) -> None:
+    imagenet_c(tmp_path / "c")
+    place = next((tmp_path / "c").glob(lacking.replace("blue/0", "*/0")))
+    place.unlink() if place.is_file() else shutil.rmtree(place)
+    done = vit("robustness", model, "--data", tmp_path / "c", *FAST)
+    assert done.status == 2 and "wrong" not in done.err
+    assert any(text in done.err.splitlines()[-1] for text in ("fog 4 has 5 images", "fog/1"))
 
 
 def cifar_c(root: Path, labels: list[int]) -> np.ndarray:
@@ -196,6 +214,9 @@ def test_mistakes_are_one_line(vit: Vit, model: Path, photos: Path, tmp_path: Pa
     cifar_c(tmp_path / "many", [0, 1, 2, 3])
     cifar_c(tmp_path / "short", [0, 1, 2])
     np.save(tmp_path / "short" / "fog.npy", np.zeros((14, 32, 32), np.uint8))
+    for name, labels in (("negative", [-1, 1, 2]), ("few", [0, 1]), ("words", ["a", "b"])):
+        cifar_c(tmp_path / name, [0] * len(labels))
+        np.save(tmp_path / name / "labels.npy", np.array(labels * 5))
     cifar_c(tmp_path / "objects", [0, 1, 2])
     np.save(tmp_path / "objects" / "fog.npy", np.array([{}]), allow_pickle=True)
     network: Any = package.create_model("vit_ti16", num_classes=3, image_size=16, in_channels=1)
@@ -212,7 +233,10 @@ def test_mistakes_are_one_line(vit: Vit, model: Path, photos: Path, tmp_path: Pa
         ((other, "--data", photos), "has classes that the model lacks"),
         ((model, "--data", photos, "--relative-to", other), "classes that the model lacks: 'blue'"),
         ((other, "--data", tmp_path / "c"), "has classes that the model lacks"),
-        ((model, "--data", tmp_path / "many"), "has classes that the model lacks"),
+        ((model, "--data", tmp_path / "many"), "labels from 0 to 3, and the model 3 classes"),
+        ((model, "--data", tmp_path / "negative"), "labels from -1 to 2, and the model 3 classes"),
+        ((model, "--data", tmp_path / "few"), "labels from 0 to 1, and the model 3 classes"),
+        ((model, "--data", tmp_path / "words"), "cannot read fog.npy and labels.npy"),
         ((model, "--data", tmp_path / "short"), "cannot read fog.npy and labels.npy"),
         ((model, "--data", tmp_path / "objects"), "cannot read fog.npy and labels.npy"),
         ((gray, "--data", photos), "takes other channels than RGB"),

@@ -223,10 +223,14 @@ def test_copies_of_held_out_images_are_found_by_their_pixels(tmp_path: Path) -> 
         paths = PathList(names, str(others))
         return ImageSet(paths, np.zeros(len(names)), paths)
 
-    check_unseen(unlabelled("train.png", "broken.png"), splits, None, 0)
+    here = Loading(num_workers=0)
+    with pytest.raises(UserError, match=r"broken\.png"):
+        check_unseen(unlabelled("train.png", "broken.png"), splits, None, here)
+    skips = Loading(num_workers=0, on_error="skip")
+    check_unseen(unlabelled("train.png", "broken.png"), splits, None, skips)
     for name, each in (("val.png", splits.val), ("test.png", splits.test)):
         with pytest.raises(UserError, match=r"1 of 2 .* are also in val or test") as error:
-            check_unseen(unlabelled("train.png", name), splits, None, 0)
+            check_unseen(unlabelled("train.png", name), splits, None, here)
         assert name in str(error.value) and each.names[0] in str(error.value)
 
 

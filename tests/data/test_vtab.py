@@ -85,6 +85,7 @@ MISTAKES = [
     ("test.txt", lambda text: "../images/1.png 0\n../images/2.png 4\n", "{} row 2 has label '4'"),
     ("test.txt", lambda text: "../images/1.png\n", "{} row 1 has no path"),
     ("test.txt", lambda text: "../images/1.png -1\n", "{} row 1 has label '-1'"),
+    ("test.txt", lambda text: "", "{} is empty"),
 ]
 
 
@@ -101,10 +102,31 @@ def test_a_damaged_list_is_refused(vtab_root: Path, tmp_path: Path, name, change
     assert message.format(folder / name) in str(caught.value)
 
 
+def test_images_of_test_are_not_learned(vtab_root: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(vtab_root / "kitti", tmp_path / "kitti")
+    (tmp_path / "images").symlink_to(vtab_root / "images")
+    lists = {name: (folder / f"{name}.txt").read_text() for name in ("train800", "test")}
+    (folder / "test.txt").write_text(lists["test"] + "\n\n")  # blank lines at the end are none
+    assert len(load(folder).test or ()) == 100
+    (folder / "test.txt").write_text(lists["train800"].splitlines()[0])
+    with pytest.raises(UserError, match=r"test.txt has images of train800val200.txt: \.\./images"):
+        load(folder)
+    both = folder / "train800val200.txt"
+    lines = both.read_text().splitlines()
+    both.write_text("\n".join([lists["test"].splitlines()[0], *lines[1:]]))
+    with pytest.raises(UserError, match=r"train800val200.txt is not train800.txt and val200.txt"):
+        load(folder)
+
+
 def test_unknown_tasks_and_folders_without_tasks_are_refused(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()  # left alone
     with pytest.raises(UserError, match="no task of VTAB-1k, such as a folder cifar with train800"):
         task_folders(str(tmp_path))
+    for name in ("cifar", "cifar_100"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=r"cifar and .*cifar_100 are both cifar; remove one"):
+        task_folders(str(tmp_path))
+    shutil.rmtree(tmp_path / "cifar")
     (tmp_path / "catlech101").mkdir()
     (tmp_path / "catlech101" / "train800val200.txt").touch()
     with pytest.raises(UserError, match=r"folder of no task .*did you mean 'caltech101'"):

@@ -16,6 +16,7 @@ from PIL import Image
 import vit as package
 from tests.command import CLASSES, Vit, saved
 from tests.killing import in_child, killed_at
+from vit.checkpoints.native import save_native
 from vit.cli.main import main
 from vit.data.pseudo import Answers
 from vit.runs.options import Options
@@ -191,6 +192,11 @@ MISTAKES = [
     (["--teacher=other"], ["the teacher other has other classes", "'green'"]),
     (["--teacher=nowhere"], ["nowhere"]),
     (["--students=vit_ti61", "--model.architecture=null"], ["vit_ti61", "did you mean"]),
+    (["--students=vit_ti61"], ["vit_ti61", "did you mean"]),
+    (["--students=nosuch"], ["unknown model 'nosuch'", "`vit models` lists them"]),
+    (["--students=bit_r50x1"], ["student 1 bit_r50x1", "or name a recipe in --students"]),
+    (["--students=seed.yaml"], ["--students seed.yaml changes the labelled images"]),
+    (["--students=small.yaml,splits.yaml"], ["--students splits.yaml changes the labelled images"]),
     (["--students=vit_ti16,vit_ti16,vit_ti16,vit_ti16"], ["--students has 4 names"]),
     (["--run_dir=x"], ["--run_dir", "sets it for each run"]),
     (["--data.pseudo.ratio=1"], ["--data.pseudo.ratio", "sets it for each run"]),
@@ -205,6 +211,10 @@ def test_a_mistake_is_one_line_before_training(
     vit: Vit, monkeypatch: pytest.MonkeyPatch, options: list[str], words: list[str]
 ) -> None:
     Path("empty").mkdir()
+    Path("seed.yaml").write_text(f"{SMALL}seed_everything: 5\n")
+    Path("splits.yaml").write_text(
+        SMALL.replace("data: {", "data: {splits: {test_fraction: 0.4}, ")
+    )
     saved(Path("given"))
     saved(Path("unsure"), extra={"temperature": 99.0})
     saved(Path("other"), ["blue", "green", "red"])
@@ -217,6 +227,44 @@ def test_a_mistake_is_one_line_before_training(
     assert done.status == 2
     lines = [line for line in done.err.splitlines() if line.startswith("vit: ")]
     assert len(lines) == 1 and all(word in lines[0] for word in words), done.err
+
+
+def test_a_teacher_that_learned_images_of_test_is_refused(vit: Vit) -> None:
+    assert vit("fit", *FIT, "--seed=5", "--run_dir=learned").status == 0
+    args = [*LOOP, "--iterations=1", "--ratio=0"]
+    done = vit(*args, "--teacher=learned")
+    assert done.status == 2 and "the teacher learned held out other images than" in done.err
+    assert vit("fit", *FIT, "--run_dir=same").status == 0
+    assert vit(*args, "--teacher=same").status == 0
+    os.rename("my photos", "elsewhere")  # nothing is known of another folder
+    args[args.index("my photos")] = "elsewhere"
+    assert vit(*args, "--teacher=learned", "--out=other").status == 0
+
+
+def test_an_unreadable_unlabelled_image_is_reported_before_training(vit: Vit) -> None:
+    Path("more/broken.png").write_bytes(b"no picture")
+    done = vit(*LOOP, "--iterations=1")
+    assert done.status == 2 and "broken.png" in done.err.splitlines()[-1]
+    assert not Path("out/teacher").exists()
+    done = vit(*LOOP, "--iterations=1", "--data.loading.on_error=skip", "--json")
+    assert done.status == 0, done.err
+    assert json.loads(done.out)[1]["images"] <= 15
+    Path("more/later.png").write_bytes(b"no picture")
+    done = vit(*LOOP, "--iterations=1", "--data.loading.on_error=skip")
+    assert done.status == 2 and "images.unlabelled (was" in done.err
+
+
+def test_classes_that_no_image_is_answered_as_are_named(vit: Vit) -> None:
+    network: Any = package.load(saved(Path("given"))).model
+    with torch.no_grad():
+        network.head.bias.copy_(torch.tensor([9.0, -9.0, -9.0]))
+    steps = package.load("given").preprocess.to_dict()
+    save_native(Path("sure"), network, classes=CLASSES, preprocess=steps, extra={})
+    done = vit(*LOOP, "--iterations=1", "--ratio=0", "--teacher=sure", "--json")
+    assert done.status == 0, done.err
+    others = ", ".join(CLASSES[1:])
+    assert f"student 1: no unlabelled image is answered as {others}" in done.err
+    assert json.loads(done.out)[1]["images"] == 0  # a ratio of 0 learns none
 
 
 def test_images_of_test_among_the_unlabelled_are_refused(vit: Vit) -> None:

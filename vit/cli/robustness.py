@@ -32,6 +32,7 @@ def run(args: list[str]) -> int:
 def _measured(options: Namespace) -> dict[str, Any]:
     """The table and its circumstances."""
     from vit.data.corruptions import table_for
+    from vit.evaluation.imagenet_variants import is_wordnet
     from vit.evaluation.robustness import ALEXNET, Source, summary
     from vit.runs.robustness import find_pictures
 
@@ -50,7 +51,11 @@ def _measured(options: Namespace) -> dict[str, Any]:
         source.read_by(model, next(iter(sets)), 1)
     (errors, images), *found = map(source.errors, models)
     reference = found[0][0] if found else None
-    if pictures == "ImageNet-C" and other is None:
+    if (
+        pictures == "ImageNet-C"
+        and other is None
+        and is_wordnet(next(iter(sets.values()))[0].classes)
+    ):
         reference, other = ALEXNET, "AlexNet"
     about = {"model": options.model, **models[0].about(), "data": options.data, "images": images}
     about |= {"pictures": pictures, "relative_to": other}

@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset
 from vit.console import Meter
 from vit.data.decode import ImageError, open_input
 from vit.data.loaders import range_loader
-from vit.data.options import Pseudo
+from vit.data.options import Loading, Pseudo
 from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError
 from vit.writing import atomic
@@ -136,17 +136,16 @@ class Mixture(NamedTuple):
         return cls(ImageSet(items, labels, every), others, digest.hexdigest())
 
 
-def check_unseen(images: ImageSet, splits: Splits, channels: int | None, workers: Any) -> None:
-    """UserError if the pixels of one of `images` are those of one in val or test.
-
-    `workers`: processes that read, or None for one per core.
-    """
+def check_unseen(images: ImageSet, splits: Splits, channels: int | None, loading: Loading) -> None:
+    """UserError if the pixels of one of `images` are those of one in val or test, or if one cannot
+    be read, unless `loading` skips those."""
     every = [*filter(None, (splits.val, splits.test)), images]
     items: Any = [each.items for each in every]
     names = list(chain.from_iterable(each.names for each in every))
-    read, contents = partial(_contents, ConcatDataset(items), channels), []
+    skips = loading.on_error == "skip"
+    read, contents = partial(_contents, ConcatDataset(items), channels, skips), []
     with Meter("comparing with val and test", len(names), "img") as meter:
-        for digests in range_loader(read, len(names), 64, num_workers=workers):
+        for digests in range_loader(read, len(names), 64, num_workers=loading.num_workers):
             contents += digests
             meter.advance(len(digests))
     first = len(names) - len(images)
@@ -160,11 +159,11 @@ def check_unseen(images: ImageSet, splits: Splits, channels: int | None, workers
         )
 
 
-def _contents(items: Any, channels: int | None, positions: range) -> list[bytes]:
-    """Digests of the pixels; empty for an image that cannot be opened."""
+def _contents(items: Any, channels: int | None, skips: bool, positions: range) -> list[bytes]:
+    """Digests of the pixels; empty for an image that cannot be opened and is skipped."""
     digests = [b""] * len(positions)
     for place, position in enumerate(positions):
-        with suppress(ImageError):
+        with suppress(*[ImageError] * skips):
             pixels = np.asarray(open_input(items[position], channels))
             content = f"{pixels.shape}".encode() + pixels.tobytes()
             digests[place] = blake2b(content, digest_size=16).digest()

@@ -27,11 +27,8 @@ Origin = Literal["given", "cut from train", "of the task", "none"]
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 """The last one of a set is the likeliest to have been held out."""
 SPLIT_NAMES: dict[str, SplitName] = {
-    "train": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
+    **{name: name for name in SPLITS},
+    **{"valid": "val", "validation": "val"},
 }
 
 
@@ -158,6 +155,11 @@ class Splits:
     def present(self) -> dict[SplitName, ImageSet]:
         """All splits but those that are None."""
         return {name: images for name in SPLITS if (images := self.get(name)) is not None}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of the names and labels of each split."""
+        return {name: images.digest(self.classes) for name, images in self.present().items()}
 
     def summary(self, seed: int) -> str:
         """One line: the sizes, and the splits that were cut from train by `seed`."""

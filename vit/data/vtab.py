@@ -25,7 +25,7 @@ from vit.data.manifest import Listing
 from vit.data.options import ModelClasses, Reading
 from vit.data.sources import Splits
 from vit.data.table import Table
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError, did_you_mean, some_of
 
 TASKS: dict[str, Any] = json.loads(Path(__file__).with_name("vtab.json").read_text())
 PROTOCOL = Protocol(2_500, (0.01,), 0.2)
@@ -50,7 +50,12 @@ def is_task(folder: str | os.PathLike[str]) -> bool:
 def task_folders(root: str) -> dict[str, str]:
     """Name -> folder of the tasks in `root`. UserError if there is none, or an unknown one."""
     folders = sorted(place for place in Path(root).expanduser().glob("[!.]*") if place.is_dir())
-    found = {_task_name(p): str(p) for p in folders if is_task(p) or _stem(p.name) in _NAMES}
+    found: dict[str, str] = {}
+    for place in folders:
+        if is_task(place) or _stem(place.name) in _NAMES:
+            if (name := _task_name(place)) in found:
+                raise UserError(f"{found[name]} and {place} are both {name}; remove one")
+            found[name] = str(place)
     if not found:
         layout = "such as a folder cifar with train800.txt and other lists (docs/vtab.md)"
         raise UserError(f"{root} has no task of VTAB-1k, {layout}")
@@ -70,7 +75,8 @@ def load_task(folder: str, *, search: bool) -> Splits:
     The classes are those of the task; some may have no training image, as in the benchmark.
 
     Raises UserError for an unknown task, lists and images that are missing, other numbers of lines,
-    and labels that are none of the classes.
+    labels that are none of the classes, a train800val200.txt that is not both of its parts, and
+    images of test among them.
     """
     folder = os.path.abspath(os.path.expanduser(folder))
     task = TASKS[_task_name(Path(folder))]
@@ -79,6 +85,13 @@ def load_task(folder: str, *, search: bool) -> Splits:
     listings = (Listing(table, Reading()) for table in tables)
     model = ModelClasses(names=classes)
     train, val, both, test = (listing.images("train", model) for listing in listings)
+    parts, whole, tested = (
+        {*names} for names in ([*train.names, *val.names], both.names, test.names)
+    )
+    if parts != whole:
+        raise UserError(f"{folder}/train800val200.txt is not train800.txt and val200.txt together")
+    if copies := some_of(sorted(whole & tested)):
+        raise UserError(f"{folder}/test.txt has images of train800val200.txt: {copies}")
     if len(test) != task["test"]:
         where = f"{folder}/test.txt is not the test set of papers"
         notes = [f"{where}: {len(test):,} images, not {task['test']:,}"]
@@ -92,9 +105,11 @@ class _Lines(Table):
     def __init__(self, path: str, count: int | None) -> None:
         self.path, self.folder, self.header = path, os.path.dirname(path), ["path", "label"]
         try:
-            self._lines = Path(path).read_text("utf-8", "surrogateescape").splitlines()
+            self._lines = Path(path).read_text("utf-8", "surrogateescape").rstrip().splitlines()
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
+        if not self._lines:
+            raise UserError(f"{path} is empty")
         if count is not None and len(self._lines) != count:
             raise UserError(f"{path} has {len(self._lines):,} lines, not {count:,}")
 

@@ -97,7 +97,7 @@ def opened(
     if not other:
         check_given(recorded.get("own"), "images")
     built = _options(recorded, args)
-    if other and _same_place(recorded["data"].get("root"), built.data.root):
+    if other and same_place(recorded["data"].get("root"), built.data.root):
         note(f"{built.data.root} is the data of the run: its held-out images are scored")
         other = False
     weights = run / "model"
@@ -186,7 +186,8 @@ def held_out_images(run: Path, count: int) -> list[Any]:
     return [images.items[place] for place in evaluated(len(images), count, data.seed)]
 
 
-def _same_place(recorded: str | None, given: str | None) -> bool:
+def same_place(recorded: str | None, given: str | None) -> bool:
+    """Whether two folders or files are one; not if one of them is None."""
     places = [place and os.path.realpath(os.path.expanduser(place)) for place in (recorded, given)]
     return places[0] is not None and places[0] == places[1]
 

@@ -25,15 +25,16 @@ def find_pictures(
     Of a folder these are test/, or val/, or all; of the folder that a run was trained on, those
     that it held out. Labels are matched by the names of the classes, those of CIFAR by number.
 
-    Raises UserError for what is not there, and for classes that the model lacks.
+    Raises UserError for what is not there, for classes that the model lacks, and for official sets
+    of several sizes.
     """
     if root is None:
         data = frozen.images(dataset=name, data_dir=data_dir)
         images = Pictures(data.image_set("test"), data.classes)
     elif official := _image_folders(frozen, Path(root)):
-        return "ImageNet-C", official
+        return "ImageNet-C", _alike(official)
     elif official := _files(frozen, Path(root)):
-        return "CIFAR-C", official
+        return "CIFAR-C", _alike(official)
     elif is_run(run := Path(model).expanduser()):
         subject = opened(run, None, [f"--data.root={root}"])
         images = Pictures(subject.data.image_set(subject.split), subject.data.classes)
@@ -42,13 +43,27 @@ def find_pictures(
     return "generated", {None: [images], **dict.fromkeys(KINDS, [images] * len(STRENGTHS))}
 
 
+def _alike(sets: dict[str | None, list[Pictures]]) -> dict[str | None, list[Pictures]]:
+    """UserError if one has another number of images, as where files are missing."""
+    counts = {
+        f"{kind} {strength}": len(pictures.images)
+        for kind, several in sets.items()
+        for strength, pictures in enumerate(several, start=1)
+    }
+    [(first, most), *_] = counts.items()
+    for name, count in counts.items():
+        if count != most:
+            raise UserError(f"{name} has {count:,} images, {first} has {most:,}: some are missing")
+    return sets
+
+
 def _image_folders(frozen: Frozen, root: Path) -> dict[str | None, list[Pictures]]:
     """`KIND/1/CLASS/*.JPEG`, or one level deeper."""
     places = [(kind, place) for kind in KINDS for place in (root / kind, *root.glob(f"*/{kind}"))]
     return {
         kind: [_folder(frozen, str(place / str(strength))) for strength in STRENGTHS]
         for kind, place in places
-        if (place / "1").is_dir()
+        if place.is_dir()
     }
 
 
@@ -72,13 +87,20 @@ def _files(frozen: Frozen, root: Path) -> dict[str | None, list[Pictures]]:
                 for name in (f"{kind}.npy", "labels.npy")
             )
             pixels = pixels.reshape(5, -1, 32, 32, 3)
-            labels = labels.reshape(pixels.shape[:2]).astype(np.int64)
+            labels = labels.reshape(pixels.shape[:2])
+            if pixels.dtype != np.uint8 or labels.dtype.kind not in "iu":
+                raise ValueError(
+                    f"they hold {pixels.dtype} and {labels.dtype}, no bytes and labels"
+                )
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read {kind}.npy and labels.npy in {root}: {error}") from error
         names = output_names(frozen, ())
-        if labels.max() >= len(names):
-            raise UserError(f"labels.npy in {root} has classes that the model lacks")
+        if (least := labels.min()) < 0 or labels.max() + 1 != len(names):
+            found = f"labels from {least} to {labels.max()}"
+            raise UserError(f"labels.npy in {root} has {found}, and the model {len(names)} classes")
         paths = PathList(f"{kind}/{number}" for number in range(pixels.shape[1]))
         both = zip(pixels, labels, strict=True)
-        sets[kind] = [Pictures(ImageSet(np.asarray(p), of, paths), names) for p, of in both]
+        sets[kind] = [
+            Pictures(ImageSet(np.asarray(p), of.astype(np.int64), paths), names) for p, of in both
+        ]
     return sets

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vit.console import say
+from vit.console import note, say
 from vit.data.module import ImageData
 from vit.data.options import Pseudo, Splitting
 from vit.data.pseudo import Answers, check_unseen
@@ -18,8 +18,10 @@ from vit.errors import UserError, some_of
 from vit.evaluation.features import Extractor
 from vit.inference.answers import identity
 from vit.inference.classifier import Classifier, load
+from vit.models.zoo import canonical_name
 from vit.recipes import list_recipes
-from vit.runs.directory import read_summary
+from vit.runs.directory import read_summary, recorded_options
+from vit.runs.evaluate import same_place
 from vit.runs.options import Options
 from vit.runs.short_names import written_out
 from vit.runs.transfer import check_plan, train
@@ -61,7 +63,7 @@ class SelfTraining:
         if self.students:
             name = self.students[min(number, len(self.students)) - 1]
             is_recipe = name in list_recipes() or Path(name).is_file()
-            words += ["-c" if is_recipe else "--arch", name]
+            words += ["-c", name] if is_recipe else ["--arch", canonical_name(name)]
         return words
 
     def answers_of(self, number: int) -> Path:
@@ -113,24 +115,32 @@ class SelfTraining:
     def _check(self) -> None:
         """UserError for mistakes, before anything is trained."""
         data, images = self.base.data, self.images.splits.train
+        if self.teacher is not None:
+            self._check_teacher(self.teacher)
         say(f"{len(self.paths):,} unlabelled images in {self.paths.root}")
         if not self.base.module_class.labelled or data.multilabel:
             raise UserError(
                 "`vit selftrain` needs a recipe that classifies, and one label an image"
             )
-        for number in range(max(len(self.students), 1)):
-            student = Options(self.of_student(number + 1))
-            student.build_model(student.data)
+        for number, name in enumerate(self.students or [""], start=1):
+            try:
+                student = Options(self.of_student(number))
+                student.build_model(student.data)
+            except UserError as error:
+                more = "; or name a recipe in --students" if name else ""
+                raise UserError(f"student {number} {name}: {error}{more}") from error
+            if student.data.splits.digests != data.splits.digests:
+                raise UserError(f"--students {name} changes the labelled images, or their splits")
         facts = {
             "options": self.base.recorded(),
             "students": self.students,
             "teacher": self.teacher and identity(self._opened(self.teacher)),
             "pseudo": self.pseudo,
-            "images": {**data.digests, "unlabelled": images_digest(images)},
+            "images": {**data.digests, "unlabelled": images_digest(images)[:16]},
         }
         file = writable(self.out, "--out") / "plan.json"
         if not file.is_file():  # else they were compared before
-            check_unseen(images, data.splits, data.channels, data.loading.num_workers)
+            check_unseen(images, data.splits, data.channels, data.loading)
         check_plan(file, facts)
 
     def _opened(self, teacher: str) -> Classifier:
@@ -142,12 +152,30 @@ class SelfTraining:
             raise UserError(f"the teacher {teacher} has other classes than the images: {which}")
         return classifier
 
+    def _check_teacher(self, teacher: str) -> None:
+        """UserError for a run on the same data that held out other images."""
+        recorded, data = recorded_options(Path(teacher)).get("data", {}), self.base.data
+        named = recorded.get("dataset") is not None and recorded["dataset"] == data.dataset
+        if not named and not same_place(recorded.get("root"), data.root):
+            return
+        before = read_summary(Path(teacher)).get("splits", {})
+        for split, digest in data.digests.items():
+            if split != "train" and before and before.get(split) != digest:
+                raise UserError(
+                    f"the teacher {teacher} held out other images than {split}, and learned some "
+                    "of them; give its --seed and --data.splits"
+                )
+
     def _student(self, number: int, teacher: str) -> Row:
         """The row of a student of the model in `teacher`."""
         answers = self._answers(self._opened(teacher), self.answers_of(number))
         rows = answers.chosen(self.pseudo["confidence"], self.pseudo["per_class"])
         confidence = float(answers.values[rows].max(1).mean(dtype="f8"))
-        facts = {"images": len(rows), "confidence": confidence}
+        answered = {*answers.values[rows].argmax(1)}
+        if lacking := [name for k, name in enumerate(answers.classes) if k not in answered]:
+            note(f"student {number}: no unlabelled image is answered as {some_of(lacking)}")
+        learns = self.pseudo["ratio"] > 0
+        facts = {"images": len(rows) if learns else 0, "confidence": confidence}
         return {**_trained(self.of_student(number), self.out / f"student_{number}"), **facts}
 
     def _answers(self, teacher: Classifier, file: Path) -> Answers:
