@@ -352,7 +352,8 @@ def draw(content: dict[str, Any]) -> None:
         axes.minorticks_off()
         label_axes(axes, LIGHT, x="tokens", y=title)
         if not place:
-            axes.legend(frameon=False, fontsize=7, ncols=2, labelcolor=LIGHT.ink)
+            ink = LIGHT.ink
+            axes.legend(frameon=False, fontsize=7, ncols=2, handlelength=4, labelcolor=ink)
     PAGE.with_suffix(".png").write_bytes(png(figure))
 
 
