@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from pytest import approx
-from torch.utils.flop_counter import FlopCounterMode
 
 from tests.command import Vit
 from tests.training.published import Published
 from tests.training.published_recipes import PUBLISHED
 from tests.training.recipe_reading import build, devices, header, read, variant_options
 from vit.checkpoints.building import build_empty
+from vit.compute.flops import work
 from vit.recipes import list_recipes
 
 RECIPES = list_recipes()
@@ -108,10 +107,7 @@ def test_the_three_of_equal_compute_are_within_two_percent(folder: Path) -> None
         name = f"cifar10/equal_flops_{kind}"
         arguments = ["-c", name, "--data.root", str(folder), "--trainer.precision=32-true"]
         built = build(arguments)
-        built.model.model.eval()
-        with FlopCounterMode(display=False) as flops, torch.no_grad():
-            built.model.model(torch.zeros(1, 3, 32, 32))
-        counted.append(flops.get_total_flops() / 2)
+        counted.append(work(built.model.model.config).flops / 2)
         config, data = built.config, built.data
         settings = config.model.optimizer, config.model.schedule, config.trainer
         images = data.batch_size, data.augment, data.sampling

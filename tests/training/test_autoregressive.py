@@ -9,16 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import seed_everything
-from lightning.pytorch.callbacks import ModelCheckpoint
 
-from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.models.encoder import Attention
 from vit.preprocessing import Preprocess
 from vit.training.autoregressive import Autoregressive, prefix_mask
 from vit.training.masking import Corruption, patch_pixels
-from vit.training.optimizers.muon import MuonWithAdamW
-from vit.training.schedules import Schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -182,24 +178,9 @@ def test_pictures_show_the_prefix_and_what_follows_it(make: Make) -> None:
 
 
 def test_a_killed_run_continues_bitwise(
-    make: Make, make_data, make_trainer, photos: Path, tmp_path: Path, continues_bitwise
+    make: Make, photos: Path, encoder_continues_bitwise: Callable[..., None]
 ) -> None:
-    def run(record: Any, resume: Path | None = None) -> Any:
-        model = make(
-            init_seed=0 if resume is None else 99,
-            architecture={"dropout": 0.1, "drop_path": 0.2},
-            optimizer=MuonWithAdamW,
-            schedule=Schedule(warmup_steps=3),
-        )
-        keep = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=2)
-        trainer = make_trainer(max_epochs=3, gradient_clip_val=1.0, callbacks=[record, keep])
-        random = TrainTransform(crop="inception", flip=True)
-        options = {"root": str(photos), "image_size": 16, "batch_size": 4, "augment": random}
-        data = make_data(**options).read_as(labelled=False)
-        trainer.fit(model, data, ckpt_path=resume)
-        return model
-
-    continues_bitwise(run, 5)
+    encoder_continues_bitwise(make, photos)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import seed_everything
-from lightning.pytorch.callbacks import ModelCheckpoint
 from PIL import Image
 
 from tests.grouped import image_classifier
 from vit.checkpoints.native import save_native
-from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.preprocessing import Preprocess
 from vit.training.masked_patches import MaskedPatchPrediction
@@ -211,22 +209,9 @@ def test_masks_of_training_change_from_step_to_step(make: Make) -> None:
 
 
 def test_a_killed_run_continues_bitwise(
-    make: Make, make_data, make_trainer, planes: Path, tmp_path: Path, continues_bitwise
+    make: Make, planes: Path, encoder_continues_bitwise: Callable[..., None]
 ) -> None:
-    def run(record: Any, resume: Path | None = None) -> Any:
-        model = make(
-            init_seed=0 if resume is None else 99,
-            architecture={"dropout": 0.1, "drop_path": 0.2},
-            optimizer=MuonWithAdamW,
-            schedule=Schedule(warmup_steps=3),
-        )
-        keep = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=2)
-        trainer = make_trainer(max_epochs=3, gradient_clip_val=1.0, callbacks=[record, keep])
-        random = TrainTransform(crop="inception", flip=True)
-        trainer.fit(model, data_of(make_data, planes, augment=random), ckpt_path=resume)
-        return model
-
-    continues_bitwise(run, 5)
+    encoder_continues_bitwise(make, planes)
 
 
 def test_a_run_may_start_from_weights_with_a_head(make: Make, tmp_path: Path) -> None:
