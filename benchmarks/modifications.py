@@ -7,17 +7,19 @@ with one folder per class). The baseline has ReLU, as there. All arms have one s
 baseline five, then all others up to three, seed by seed, so that the command may be ended at any
 time; it goes on where it was. Written before the first result, and not changed: the setting below,
 the claims in benchmarks/modifications_page.py, and that nothing is chosen: the last weights count.
-The rate is the better one of 1e-3 and 3e-3 for the baseline alone, with seed 99.
+The rate is the better one of RATES for the baseline alone, with seed 99, on images that are in
+neither train nor test. Steps per second are measured at the end, in turns.
 Writes benchmarks/results/modifications.json after every training; `--device cuda` trains the larger
 setting. benchmarks/modifications_page.py makes docs/variants.md of it.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness import build_model, work
+from harness import RESULTS, build_model, publish, take_turns, training, work
 from positions import Setting, Split, fit, options_of, run
 
 from vit.models.config import ViTConfig
@@ -29,9 +31,9 @@ class Arm:
 
     parts: dict[str, Any] = field(default_factory=dict)
     """Kind to part, and its options."""
-    shape: tuple[float, int] = (1.0, 4)
-    """Layers over those of the baseline, and hidden size over the width; more layers have fewer
-    heads, in the same proportion."""
+    layers: float = 1.0
+    """Layers over those of the baseline. Heads keep their size; their number and the hidden size
+    are divided by this, so that parameters and operations stay."""
 
 
 def of(**parts: str | dict[str, Any]) -> Arm:
@@ -61,10 +63,10 @@ PLAIN_ARMS: dict[str, Arm] = {
     "norm after addition": of(residual="post"),
     "no residual": of(residual="none"),
     "no feed-forward": of(mlp="none"),
-    "2 x layers": Arm(shape=(2, 1)),
-    "3/2 x layers": Arm(shape=(3 / 2, 2)),
-    "2/3 x layers": Arm(shape=(2 / 3, 7)),
-    "1/2 x layers": Arm(shape=(1 / 2, 10)),
+    "2 x layers": Arm(layers=2),
+    "3/2 x layers": Arm(layers=3 / 2),
+    "2/3 x layers": Arm(layers=2 / 3),
+    "1/2 x layers": Arm(layers=1 / 2),
     "layers shared": of(stack="shared"),
     "mixture of experts": of(mlp={"name": "experts", "chosen": 2, "expert": "relu"}),
     "Switch": of(mlp={"name": "experts", "expert": "relu"}),
@@ -77,8 +79,8 @@ MIXED: dict[str, str | dict[str, Any]] = {
     "lightweight convolution": "lightweight",
     "dynamic convolution": "dynamic",
     "convolution": "convolution",
-    "window attention": "window",
-    "axial attention": "axial",
+    "window attention": {"name": "window", "size": 4},
+    "axial attention": {"name": "axial", "axes": "alternate"},
     "Linformer": "linformer",
     "BigBird": {"name": "bigbird", "block": 2},
     "RNN": "rnn",
@@ -87,7 +89,9 @@ MIXED: dict[str, str | dict[str, Any]] = {
 }
 """Parts in the place of attention. BigBird's 16 tokens per block are too many for 64 tokens."""
 ARMS = PLAIN_ARMS | {arm: of(mixer=part) for arm, part in MIXED.items()}
-SEEDS, BASELINE_SEEDS = 3, 5
+RATES = {"rate 0.001": 1e-3, "rate 0.003": 3e-3}
+"""Trainings of the baseline that chose the rate of all others."""
+SEEDS, BASELINE_SEEDS, CHOICE_SEED = 3, 5, 99
 SETTING = Setting(
     pixels=32, patch_size=4, steps=300, width=36, depth=6, num_heads=6, lr=3e-3, flip=True,
 )  # fmt: skip
@@ -103,12 +107,14 @@ QUICK = Setting(
 
 def config_of(setting: Setting, arm: str) -> ViTConfig:
     """A ViT without class token, whose head reads the mean of the patches."""
-    layers, hidden = ARMS[arm].shape
+    layers, parts = ARMS[arm].layers, {"mlp": {"name": "relu"}, **ARMS[arm].parts}
+    if layers != 1:
+        parts["mixer"] = {"name": "softmax", "head_size": setting.width // setting.num_heads}
     return ViTConfig(
         image_size=setting.pixels, patch_size=setting.patch_size, num_classes=10,
-        width=setting.width, depth=round(setting.depth * layers), mlp_dim=hidden * setting.width,
-        num_heads=round(setting.num_heads / layers), pool="gap", class_token=False,
-        variant={"mlp": {"name": "relu"}, **ARMS[arm].parts},
+        width=setting.width, depth=round(setting.depth * layers),
+        mlp_dim=round(4 * setting.width / layers), num_heads=round(setting.num_heads / layers),
+        pool="gap", class_token=False, variant=parts,
     )  # fmt: skip
 
 
@@ -121,11 +127,13 @@ def scores(model: Any, images: torch.Tensor, labels: torch.Tensor) -> tuple[floa
 
 
 def train(setting: Setting, data: dict[str, Split], arm: str, seed: int) -> dict[str, Any]:
-    """The scores and the cost of one training."""
+    """The scores and the cost of one training; those of RATES on images left out of train."""
     torch.manual_seed(seed)
-    config = config_of(setting, arm)
+    split = "pool" if arm in RATES else "test"
+    setting = replace(setting, lr=RATES.get(arm, setting.lr))
+    config = config_of(setting, BASELINE if arm in RATES else arm)
     model = build_model(config).to(data["train"][0].device)
-    images, labels = (part[: 10 * setting.test_per_class] for part in data["test"])
+    images, labels = (part[: 10 * setting.test_per_class] for part in data[split])
     setting = replace(setting, depth=config.depth)
     curve, seconds = fit(model, setting, data["train"], seed, lambda: scores(model, images, labels))
     cost = work(config)
@@ -136,9 +144,19 @@ def train(setting: Setting, data: dict[str, Split], arm: str, seed: int) -> dict
         "accuracy": curve[setting.steps][1],
         "params": cost.params,
         "flops": cost.flops,
-        "steps_per_second": round(setting.steps / seconds, 2),
         "seconds": round(seconds, 1),
     }
+
+
+def speeds(setting: Setting, device: str, rounds: int) -> dict[str, float]:
+    """Training steps per second of every arm, which take turns."""
+    images = torch.randn(setting.batch, 3, setting.pixels, setting.pixels, device=device)
+    steps = {}
+    for arm in ARMS:
+        step = training(build_model(config_of(setting, arm)).to(device), "fp32")
+        steps[arm] = partial(step, images)
+    times = take_turns("steps", steps, rounds, device)
+    return {arm: round(1 / found.median, 2) for arm, found in times.items()}
 
 
 def schedule(data: str, quick: bool) -> list[tuple[int, str, str]]:
@@ -146,9 +164,10 @@ def schedule(data: str, quick: bool) -> list[tuple[int, str, str]]:
     first = [(0, data, arm) for arm in ARMS]
     if quick:
         return first
+    choice = [(CHOICE_SEED, data, arm) for arm in RATES]
     noise = [(seed, data, BASELINE) for seed in range(1, BASELINE_SEEDS)]
     others = [(seed, data, arm) for seed in range(1, SEEDS) for arm in ARMS if arm != BASELINE]
-    return first + noise + others
+    return choice + first + noise + others
 
 
 def main(words: list[str] | None = None) -> dict[str, Any]:
@@ -158,7 +177,12 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     data, setting = "cifar10", SETTING if options.device == "cpu" else LARGE
     if options.quick:
         data, setting = "digits", QUICK
-    return run("modifications", options, {data: setting}, schedule(data, options.quick), train)
+    content = run("modifications", options, {data: setting}, schedule(data, options.quick), train)
+    rounds = 1 if options.quick else 5
+    content["steps_per_second"] = speeds(setting, options.device, rounds)
+    name = "modifications" if options.device == "cpu" else f"modifications_{options.device}"
+    publish(content, options, RESULTS / f"{name}.json")
+    return content
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def test_the_probe_is_cross_attention_on_normalised_patches(training: bool) -> N
     probe = AttentiveProbe(12, 5, num_heads=3).double().train(training)
     probe.norm.running_mean.normal_()  # pyright: ignore
     x = 3 + 2 * torch.randn(4, 7, 12, dtype=torch.float64)
-    norm: Any = nn.BatchNorm1d(12, eps=1e-6, affine=False).double().train(training)
+    norm: Any = nn.BatchNorm1d(12, eps=1e-6, affine=False, momentum=None).double().train(training)
     norm.load_state_dict(probe.norm.state_dict())
     attention = nn.MultiheadAttention(12, 3, bias=False, batch_first=True).double()
     with torch.no_grad():
@@ -59,6 +59,21 @@ def test_a_patch_that_stands_out_is_found_and_its_mean_is_not() -> None:
     means: Any = [(patches.astype(float).mean(1), y) for patches, y in (train, test, val)]
     assert result.accuracy > probe_accuracy(*means[:2], 3, val=means[2], num_c=4).accuracy
     assert attentive_accuracy(train, test, 3, 2, val=val, epochs=100) == result
+
+
+def test_the_scale_of_the_features_is_nothing_also_to_few_images() -> None:
+    """Twenty steps, in which a moving average would keep an eighth of its start."""
+    draws = np.random.default_rng(0)
+    labels = draws.integers(0, 3, 400)
+    patches = draws.normal(size=(400, 16, 8)) + 2 * np.eye(8)[labels][:, None]
+    patches = patches.astype(np.float32)
+    train, test = (patches[:100], labels[:100]), (patches[100:], labels[100:])
+    results = [
+        attentive_accuracy((scale * train[0], train[1]), (scale * test[0], test[1]), 3, 2)
+        for scale in (np.float32(1), np.float32(1 / 64))
+    ]
+    assert results[0].accuracy == pytest.approx(results[1].accuracy, abs=0.02)
+    assert results[0].accuracy > 0.45  # 0.33 by chance
 
 
 def test_the_last_fit_sees_val_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch import seed_everything
 
+from tests.variants.test_contract import CASES, ENTRIES
 from vit.errors import UserError
 from vit.models.encoder import Attention
 from vit.preprocessing import Preprocess
@@ -70,6 +71,33 @@ def test_an_output_depends_on_the_patches_up_to_it_and_on_the_prefix_alone(
         for i in range(N):
             seen = max(i, size - 1) + 1
             assert (image[i, :seen] > 0).all() and not image[i, seen:].any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "options"), [case for case in CASES if case[0] != "stack"]
+)
+def test_a_part_either_keeps_the_future_hidden_or_is_refused(
+    kind: str, name: str, options: dict[str, Any], make: Make
+) -> None:
+    part = {"name": name, **ENTRIES[kind, name].options, **options}
+    if kind == "positions" and "size" in options:
+        part["size"] = (3, 5)  # of another grid than this one
+    if name == "bigbird":
+        part |= {"block": 2, "random": 1}
+    sees_all = kind == "mixer" and name != "softmax"
+    if sees_all or part.get("chosen") == 2:
+        with pytest.raises(UserError, match="this task hides later patches"):
+            make(architecture={"variant": {kind: part}})
+        return
+    encoder = make(architecture={"variant": {kind: part}}).model.double()
+    mask = prefix_mask(torch.tensor([1, 9]), N).double()
+    patches = torch.randn(2, N, 16, dtype=torch.float64)
+    changed = patches.clone()
+    changed[:, 9:] = torch.randn(2, 7, 16, dtype=torch.float64)
+    with torch.no_grad():
+        before, after = (encoder.encode(x, (4, 4), bias=mask) for x in (patches, changed))
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert ((after - before)[:, 9:].abs().amax(-1) > 1e-9).all()
 
 
 def test_a_prefix_of_one_patch_is_causal_attention(monkeypatch: pytest.MonkeyPatch, make) -> None:

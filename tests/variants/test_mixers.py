@@ -180,27 +180,40 @@ def test_a_masked_autoencoder_refuses_mixers() -> None:
         )
 
 
-MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"name": "windo"}, "variant.mixer.name='windo' is not known; did you mean 'window'"),
+def test_a_name_alone_is_a_part_with_its_defaults() -> None:
+    short, long = (
+        build_model(ViTConfig(**SMALL, variant={"mixer": part})).config
+        for part in ("axial", {"name": "axial", "axes": "both"})
+    )
+    assert short == long and short.variant == {"mixer": {"name": "axial", "axes": "both"}}
+
+
+MISTAKES: list[tuple[Any, str]] = [
+    ({"name": "windo"}, "variant.mixer='windo' is not known; did you mean 'window'"),
     ({"name": "window", "siz": 4}, "window: unknown model option 'siz'; did you mean 'size'"),
     ({"name": "window", "size": 3}, r"size=\[3, 3\] do not divide the 4 x 6 patches; choose rows "
         "from 1, 2, 4, and columns from 1, 2, 3, 6"),
     ({"name": "axial", "axes": "rows"}, "axes='rows' is not one of 'both', 'alternate'"),
     ({"name": "linformer", "k": 28}, "k=28 is more than the 27 tokens of this model"),
-    ({"name": "linformer", "k": 4, "size": 4}, "each token of 4 x 4 patches, and cannot read 24"),
+    ({"name": "linformer", "k": 4, "size": 4}, "4 x 4 patches, and cannot read 4 x 6: keep the"),
     ({"name": "synthesizer_random", "size": [2, 2]}, "has weights for each token of 2 x 2"),
+    ({"name": "linformer", "k": 4, "size": [6, 4]}, "of 6 x 4 patches, and cannot read 4 x 6"),
+    ({"size": 2}, "variant.mixer={'size': 2} has no name; choose softmax, window,"),
+    (2, "variant.mixer=2 has no name; .* {name: softmax, ...}"),
+    ({"name": "softmax", "causal": True}, "the class token comes first and would see no patch"),
+    ({"name": "gru", "two_way": False}, "set model.architecture {class_token: false, pool: gap}"),
     ({"name": "bigbird", "block": 16}, "random=1 need 5 blocks, and 27 tokens make 2; lower them"),
     ({"name": "bigbird", "block": 2}, "block=2 is fewer than the 3 prefix tokens"),
     ({"name": "bigbird", "window": 2}, "window=2 must be odd"),
     ({"name": "bigbird", "random": -1}, "random=-1 must be a whole number of at least 0"),
-    ({"name": "convolution", "kernel": 4}, "kernel=4 must be odd"),
+    ({"name": "convolution", "kernel": 4}, "kernel=4 must be odd, so that its middle is a token"),
     ({"name": "lstm", "two_way": 1}, "two_way=1 must be true or false"),
     ({"name": "softmax", "head_size": 0}, "head_size=0 must be a whole number of at least 1"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("part", "message"), MISTAKES)
-def test_a_mistake_is_one_line(part: dict[str, Any], message: str) -> None:
+def test_a_mistake_is_one_line(part: Any, message: str) -> None:
     fields = {**SMALL, "image_size": SIZE, "num_registers": 2}
     with pytest.raises(UserError, match=message) as caught:
         build_model(ViTConfig(**fields, variant={"mixer": part}))
@@ -209,8 +222,8 @@ def test_a_mistake_is_one_line(part: dict[str, Any], message: str) -> None:
 
 def test_other_image_sizes_are_refused_where_they_do_not_fit(tmp_path: Path) -> None:
     for name, message in (
-        ("linformer", "each token of 4 x 6 patches, and cannot read 30"),
-        ("synthesizer_factorized", "each token of 4 x 6 patches, and cannot read 30"),
+        ("linformer", "each token of 4 x 6 patches, and cannot read 6 x 5"),
+        ("synthesizer_factorized", "each token of 4 x 6 patches, and cannot read 6 x 5"),
         ("window", "do not divide the 6 x 5 patches"),
     ):
         model = built("mixer", name, {})

@@ -255,7 +255,7 @@ def test_parts_of_all_kinds_go_together() -> None:
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    (variant(mlp="gegluu"), "variant.mlp.name='gegluu' is not known; did you mean 'geglu'"),
+    (variant(mlp="gegluu"), "variant.mlp='gegluu' is not known; did you mean 'geglu'"),
     ({"mlp": {"name": "geglu", "hidden": 3}}, "geglu: unknown model option 'hidden'"),
     (
         {"mlp": {"name": "experts", "experts": 2, "chosen": 3}},
@@ -269,6 +269,27 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (variant(mlp="experts", residual="fixup"), "leave out variant.mixer, and mlp=none or experts"),
     ({"stack": {"name": "funnel", "stages": 0}}, "stages=0 must be a whole number of at least 1"),
     ({"stack": {"name": "funnel", "stages": 13}}, "stages=13 are more than the depth, 12"),
+    (
+        {"stack": {"name": "funnel", "stages": 2}, "mixer": {"name": "linformer", "k": 4}},
+        "each token of 14 x 14 patches, and cannot read 7 x 7: keep the grid",
+    ),
+    (
+        {"stack": {"name": "funnel", "stages": 2}, "mixer": {"name": "window", "size": 2}},
+        r"windows of size=\[2, 2\] do not divide the 7 x 7 patches; choose rows from 1, 7",
+    ),
+    (
+        {"stack": {"name": "funnel", "stages": 2}, "mixer": {"name": "bigbird"}},
+        "random=1 need 5 blocks, and 50 tokens make 4; lower them",
+    ),
+    (
+        {"stack": {"name": "shared"}, "mixer": {"name": "window", "size": 7}},
+        "shared: this mixer differs from layer to layer, and there is one: set shift: false",
+    ),
+    (
+        {"stack": {"name": "shared"}, "mixer": {"name": "axial", "axes": "alternate"}},
+        "or axes: both",
+    ),
+    (variant(stack="shared", mlp="experts"), "the balance loss of experts is of each layer"),
     (
         {"stack": {"name": "funnel", "stages": 3}},
         "a grid of 14x14 patches cannot be divided by 4; choose images whose sides are multiples "

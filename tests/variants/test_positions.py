@@ -159,11 +159,14 @@ def test_tables_do_not_decay_and_layers_keep_their_rates() -> None:
 
 MISTAKES: list[tuple[Any, str]] = [
     ({"position": {"name": "none"}}, "variant has no kind 'position'; did you mean 'positions'"),
-    ({"positions": {"name": "relativ"}}, "name='relativ' is not known; did you mean 'relative'"),
+    (
+        {"positions": {"name": "relativ"}},
+        "positions='relativ' is not known; did you mean 'relative'",
+    ),
     ({"positions": {"name": "zzz"}}, "is not known; choose none, learned, learned2d, sinusoids"),
-    ({"positions": {}}, "variant.positions.name=None is not known; choose none"),
-    ({"positions": "relative"}, "variant.positions='relative' is not an object of options"),
-    (3, "variant=3 is not an object of options"),
+    ({"positions": {}}, "variant.positions={} has no name; choose none"),
+    ({"positions": "relativ"}, "positions='relativ' is not known; did you mean 'relative'"),
+    (3, "variant=3 is not an object of parts by kind"),
     (
         {"positions": {"name": "relative", "siz": 4}},
         "relative: unknown .*'siz'; did you mean 'size'",

@@ -25,7 +25,8 @@ class AttentiveProbe(nn.Module):
     def __init__(self, width: int, num_classes: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.norm = nn.BatchNorm1d(width, eps=1e-6, affine=False)
+        # momentum=None: the mean over all steps. Few images have too few steps for a moving one.
+        self.norm = nn.BatchNorm1d(width, eps=1e-6, affine=False, momentum=None)
         self.query = nn.Parameter(0.02 * torch.randn(width))
         self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.head = nn.Linear(width, num_classes)

@@ -50,6 +50,11 @@ class Autoregressive(PixelPrediction):
                 "this task has patches alone: set model.architecture {class_token: false, "
                 "pool: gap}, without registers and distillation token"
             )
+        if any(getattr(module, "ignores_mask", False) for module in self.model.modules()):
+            raise UserError(
+                "this task hides later patches, and some parts would still see them: leave out "
+                "model.architecture.variant.mixer, but softmax, and experts with chosen above 1"
+            )
         self.prefix = prefix
         self.head = Head(self.model.config, head_width, head_depth)
         self._predicts(self.head.predictor.out_features, 0)

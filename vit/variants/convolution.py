@@ -26,7 +26,7 @@ class KernelOptions:
     def __post_init__(self) -> None:
         check_whole(self, kernel=1)
         if self.kernel % 2 == 0:
-            raise UserError(f"kernel={self.kernel} must be odd: a token is in the middle of its")
+            raise UserError(f"kernel={self.kernel} must be odd, so that its middle is a token")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,6 +69,8 @@ class Experts(nn.Module):
     def __init__(self, config: ViTConfig, options: ExpertsOptions) -> None:
         super().__init__()
         self.chosen, self.capacity = options.chosen, options.capacity
+        # First choices of later tokens go before second choices of earlier ones.
+        self.ignores_mask = options.chosen > 1
         self.router = nn.Linear(config.width, options.experts, bias=False)
         if options.expert == "plain":
             build = partial(Mlp, config.width, config.mlp_dim, config.activation, config.dropout)
@@ -101,7 +103,7 @@ class Experts(nn.Module):
     def places(self, chosen: Int[Tensor, "b m k"]) -> tuple[Int[Tensor, "b k m"], int]:
         """Of each choice among the e c places of all experts, e c if there is none; and c."""
         e = len(self.experts)
-        c = ceil(self.capacity * self.chosen * chosen.shape[1] / e)
+        c = min(chosen.shape[1], ceil(self.capacity * self.chosen * chosen.shape[1] / e))
         order = chosen.mT.flatten(1)  # first choices first
         before = F.one_hot(order, e).cumsum(1).gather(2, order[..., None])[..., 0] - 1
         places = torch.where(before < c, order * c + before, e * c)

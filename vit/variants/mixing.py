@@ -8,8 +8,7 @@ then the patches row by row. Shapes: b batch, m tokens, d width, heads, e channe
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -20,7 +19,7 @@ from vit.models.fields import check_kinds
 from vit.models.initialization import xavier_
 from vit.models.rotary import Place
 from vit.shapes import Float
-from vit.variants.additive import Sized
+from vit.variants.additive import Grid, Sized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +37,33 @@ def check_whole(options: Any, **least: int) -> None:
             raise UserError(f"{name}={value!r} must be a whole number of at least {low}")
 
 
-def check_patches(options: OneGrid, found: int) -> None:
-    """UserError for another number of patches than that of `size`."""
-    assert isinstance(options.size, tuple)
-    if found != prod(options.size):
-        rows, columns = options.size
+def check_patches(options: OneGrid, grid: Grid) -> None:
+    """UserError for another grid than `size`."""
+    if grid != options.size:
+        rows, columns = cast(Grid, options.size)
         raise UserError(
             f"this mixer has weights for each token of {rows} x {columns} patches, and cannot read "
-            f"{found}: keep the image size, or choose another mixer"
+            f"{grid[0]} x {grid[1]}: keep the grid, or choose another mixer"
+        )
+
+
+def check_pooled(config: ViTConfig) -> None:
+    """UserError if the image is pooled from the class token, where tokens see only earlier ones."""
+    if config.pool in ("cls", "cls_gap"):
+        raise UserError(
+            "the class token comes first and would see no patch: set model.architecture "
+            "{class_token: false, pool: gap}"
         )
 
 
 class AttentionMixer(Attention):
-    """Attention of each query to some keys, or to sums of them: subclasses `attend`."""
+    """Attention of each query to some keys, or to sums of them: subclasses `attend`.
+
+    A mixer may have `by_layer`, true if it differs from layer to layer, and `check_grid`, which
+    raises UserError for a grid that it cannot read.
+    """
+
+    ignores_mask = True
 
     def __init__(self, options: Any, config: ViTConfig, layer: int) -> None:
         bias = config.rotary is None or config.rotary.key_bias
@@ -65,6 +78,7 @@ class SequenceMixer(nn.Module):
     `b m inner`. Without `inner` the channels are mixed already, and there is no `proj`."""
 
     mixed: Callable[[Float[Tensor, "b m d"]], Tensor]
+    ignores_mask = True
 
     def __init__(self, config: ViTConfig, inner: int | None) -> None:
         super().__init__()
@@ -93,7 +107,7 @@ def mixed(
 
     def build(options: Any, config: ViTConfig, layers: list[Block]) -> None:
         if isinstance(options, OneGrid):
-            check_patches(options, config.num_patches)
+            check_patches(options, config.grid)
         for i, layer in enumerate(layers):
             layer.add_module("attn", kind(options, config, i))
 

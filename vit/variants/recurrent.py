@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vit.models.config import ViTConfig
 from vit.models.fields import check_kinds
 from vit.shapes import Float
-from vit.variants.mixing import SequenceMixer
+from vit.variants.mixing import SequenceMixer, check_pooled
 
 CELLS: dict[str, tuple[Any, Any]] = {
     "rnn": (nn.RNN, torch.rnn_tanh),
@@ -51,6 +51,8 @@ class Recurrent(SequenceMixer):
         self, options: RecurrentOptions, config: ViTConfig, layer: int, *, cell: str
     ) -> None:
         ways, d = 1 + options.two_way, config.width
+        if not options.two_way:
+            check_pooled(config)
         super().__init__(config, ways * d)
         self.ways, self.width, self.cell = ways, d, cell
         network = CELLS[cell][0](d, d, bidirectional=options.two_way)

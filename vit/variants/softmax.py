@@ -15,8 +15,8 @@ from vit.models.encoder import Block
 from vit.models.fields import check_kinds
 from vit.models.rotary import Place
 from vit.shapes import Float
-from vit.variants.additive import Tables
-from vit.variants.mixing import AttentionMixer, OneGrid, check_patches, check_whole
+from vit.variants.additive import Grid, Tables
+from vit.variants.mixing import AttentionMixer, OneGrid, check_patches, check_pooled, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,7 @@ def softmax(options: SoftmaxOptions, config: ViTConfig, layers: list[Block]) -> 
             layer.attn.qkv = type(layer.attn.qkv)(config.width, 3 * inner)
             layer.attn.proj = nn.Linear(inner, config.width)
     if options.causal:
+        check_pooled(config)
         for layer in layers:
             layer.attn.rel_pos = Causal(config, options)
 
@@ -95,8 +96,11 @@ class Linformer(AttentionMixer):
         self.key_sums = nn.Parameter(torch.zeros(options.k, tokens))
         self.value_sums = None if options.shared else nn.Parameter(torch.zeros(options.k, tokens))
 
+    def check_grid(self, grid: Grid) -> None:
+        check_patches(self.options, grid)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Float[Tensor, "b heads m e"]:
-        check_patches(self.options, place.rows * place.columns)
+        self.check_grid((place.rows, place.columns))
         value_sums = self.key_sums if self.value_sums is None else self.value_sums
         return F.scaled_dot_product_attention(q, self.key_sums @ k, value_sums @ v)
 

@@ -47,14 +47,18 @@ class WindowAttention(AttentionMixer):
         assert isinstance(options.size, tuple)
         self.size = options.size
         self.shifted = options.shift and layer % 2 == 1
-        check_windows(self.size, config.grid)
+        self.by_layer = options.shift and self.size != config.grid
+        self.check_grid(config.grid)
         entries = prod(all_offsets(*self.size))
         table = nn.Parameter(torch.zeros(entries, config.num_heads)) if options.bias else None
         self.relative_position_bias_table = table
 
+    def check_grid(self, grid: Grid) -> None:
+        check_windows(self.size, grid)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Float[Tensor, "b heads m e"]:
         grid = (place.rows, place.columns)
-        check_windows(self.size, grid)
+        self.check_grid(grid)
         rows, columns = (
             side // 2 if self.shifted and side < whole else 0
             for side, whole in zip(self.size, grid, strict=True)
@@ -168,9 +172,12 @@ class Axial(nn.Module):
     patches in rows of c, 2 p m d for prefix tokens.
     """
 
+    ignores_mask = True
+
     def __init__(self, options: AxialOptions, config: ViTConfig, layer: int) -> None:
         super().__init__()
-        axes = (0, 1) if options.axes == "both" else (layer % 2,)
+        self.by_layer = options.axes == "alternate"
+        axes = (layer % 2,) if self.by_layer else (0, 1)
         self.halves = nn.ModuleList(AxisAttention(options, config, axis) for axis in axes)
 
     def forward(self, x: Float[Tensor, "b m d"], place: Place) -> Float[Tensor, "b m d"]:
@@ -200,7 +207,7 @@ class BigBirdOptions:
     def __post_init__(self) -> None:
         check_whole(self, block=1, window=1, random=0, seed=0)
         if self.window % 2 == 0:
-            raise UserError(f"window={self.window} must be odd: a block is in the middle of its")
+            raise UserError(f"window={self.window} must be odd, so that its middle is a block")
 
 
 class BigBird(AttentionMixer):
@@ -219,6 +226,7 @@ class BigBird(AttentionMixer):
     def __init__(self, options: BigBirdOptions, config: ViTConfig, layer: int) -> None:
         super().__init__(options, config, layer)
         self.options, self.layer, self.tokens = options, layer, config.num_tokens
+        self.num_prefix = config.num_prefix_tokens
         if config.num_prefix_tokens > options.block:
             raise UserError(
                 f"block={options.block} is fewer than the {config.num_prefix_tokens} prefix tokens"
@@ -226,6 +234,9 @@ class BigBird(AttentionMixer):
         # On the CPU: files do not contain it, so a meta model would never get it.
         index = self._index(self.tokens, torch.device("cpu"))
         self.register_buffer("index", index, persistent=False)
+
+    def check_grid(self, grid: Grid) -> None:
+        self._index(self.num_prefix + prod(grid), torch.device("cpu"))
 
     def _index(self, tokens: int, device: torch.device) -> Int[Tensor, "heads inner r"]:
         """The blocks that each inner block sees; those behind are -1."""

@@ -14,6 +14,7 @@ from vit.models.encoder import Block
 from vit.models.rotary import Place
 from vit.shapes import Float
 from vit.variants.additive import Grid, Nothing
+from vit.variants.experts import Experts
 
 
 class Again(nn.Module):
@@ -40,6 +41,16 @@ def shared(options: Nothing, config: ViTConfig, layers: list[Block]) -> None:
         raise UserError(
             f"variant.stack, shared: drop_path={config.drop_path} is of each layer, and there is "
             "one: set drop_path=0"
+        )
+    if any(getattr(layer.attn, "by_layer", False) for layer in layers):
+        raise UserError(
+            "variant.stack, shared: this mixer differs from layer to layer, and there is one: set "
+            "shift: false for windows, or axes: both for axial attention"
+        )
+    if any(isinstance(layer.mlp, Experts) for layer in layers):
+        raise UserError(
+            "variant.stack, shared: the balance loss of experts is of each layer, and there is "
+            "one: leave out variant.mlp=experts"
         )
     layers[1:] = [Again(layers[0]) for _ in layers[1:]]  # pyright: ignore
 
@@ -104,6 +115,9 @@ def funnel(options: FunnelOptions, config: ViTConfig, layers: list[Block]) -> No
     stages = [i * options.stages // len(layers) for i in range(len(layers))]
     for i, stage in enumerate(stages):
         if stage:
+            check_grid = getattr(layers[i].attn, "check_grid", None)
+            if check_grid is not None:
+                check_grid(divided(config.grid, 2**stage, config.patch_size))
             pools = stage > stages[i - 1]
             smaller = Smaller(layers[i], 2**stage, config.patch_size, pools=pools)
             layers[i] = smaller  # pyright: ignore

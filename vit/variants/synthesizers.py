@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vit.models.config import ViTConfig
 from vit.models.rotary import Place
 from vit.shapes import Float
+from vit.variants.additive import Grid
 from vit.variants.mixing import OneGrid, SequenceMixer, check_patches, check_whole
 
 
@@ -31,8 +32,11 @@ class Random(SequenceMixer):
         tokens = config.num_tokens
         self.score_table = nn.Parameter(torch.zeros(self.heads, tokens, tokens))
 
+    def check_grid(self, grid: Grid) -> None:
+        check_patches(self.options, grid)
+
     def forward(self, x: Float[Tensor, "b m d"], place: Place) -> Float[Tensor, "b m d"]:
-        check_patches(self.options, place.rows * place.columns)
+        self.check_grid((place.rows, place.columns))
         return super().forward(x, place)
 
     def mixed(self, x: Float[Tensor, "b m d"]) -> Float[Tensor, "b m d"]:

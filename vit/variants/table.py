@@ -1,6 +1,7 @@
 """The parts by kind and name, and the model that `ViTConfig.variant` describes.
 
-`variant` has a name and options for a kind: {"positions": {"name": "relative", "size": 4}}.
+`variant` has a name, or a name and options, for a kind: {"positions": {"name": "relative", "size":
+4}, "mlp": "geglu"}.
 To add a part: a row of the kind's table, and its entry in tests/variants (`Entry`).
 """
 
@@ -122,7 +123,12 @@ def build(config: ViTConfig) -> VisionTransformer:
 
     UserError for an unknown kind, part or option, and for parts that do not go together.
     """
-    chosen = _mapping("variant", config.variant)
+    chosen: Any = config.variant
+    if not isinstance(chosen, Mapping):
+        raise UserError(
+            f"variant={shorten(repr(chosen))} is not an object of parts by kind; write it as "
+            "variant='{positions: relative}'"
+        )
     for kind in map(str, chosen):
         if kind not in KINDS:
             raise UserError(
@@ -155,11 +161,17 @@ def build(config: ViTConfig) -> VisionTransformer:
 
 def _part(kind: str, given: Any, config: ViTConfig) -> tuple[Part[Any], str, Any]:
     """The part that a section of `variant` names, its name, and its options."""
-    values, table = _mapping(f"variant.{kind}", given), KINDS[kind]
-    name = values.pop("name", None)
-    if not isinstance(name, str) or name not in table:
-        hint = did_you_mean(str(name or ""), table) or _of(table)
-        raise UserError(f"variant.{kind}.name={shorten(repr(name))} is not known{hint}")
+    table = KINDS[kind]
+    values = {"name": given} if isinstance(given, str) else given
+    if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
+        raise UserError(
+            f"variant.{kind}={shorten(repr(given))} has no name{_of(table)}; a part with options "
+            f"is {{name: {next(iter(table))}, ...}}"
+        )
+    name, values = values["name"], {key: v for key, v in values.items() if key != "name"}
+    if name not in table:
+        hint = did_you_mean(name, table) or _of(table)
+        raise UserError(f"variant.{kind}={shorten(repr(name))} is not known{hint}")
     try:
         options = table[name].options(**known_fields(table[name].options, values))
     except UserError as error:
@@ -167,15 +179,6 @@ def _part(kind: str, given: Any, config: ViTConfig) -> tuple[Part[Any], str, Any
     if getattr(options, "size", ()) is None:
         options = replace(options, size=config.grid)
     return table[name], name, options
-
-
-def _mapping(what: str, given: Any) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise UserError(
-            f"{what}={shorten(repr(given))} is not an object of options; write it as "
-            "variant.positions='{name: relative}'"
-        )
-    return dict(given)
 
 
 def _of(table: Mapping[str, Any]) -> str:
