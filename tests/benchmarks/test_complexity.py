@@ -1,6 +1,7 @@
 """The measured Table 1: exponents, paths and chains against closed forms; resumed."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -64,19 +65,25 @@ def test_operations_are_those_of_theory_and_only_recurrences_wait(load_benchmark
 def test_exponents_of_closed_forms(load_benchmark: Load) -> None:
     page = load_benchmark("complexity_page")
     sizes = [64, 128, 256, 512]
-    assert page.slope(sizes, [3.0 * size**1.5 for size in sizes]) == pytest.approx(1.5)
+    assert page.fitted(sizes, [3.0 * size**1.5 for size in sizes])[0] == pytest.approx(1.5)
+    # Two sizes 10 % above the line and two below it: t with 2 degrees of freedom is 4.303.
+    noisy = [size * 1.1**sign for size, sign in zip(sizes, (1, -1, -1, 1), strict=True)]
+    mean, half = page.fitted(sizes, noisy)
+    squares = sum((i - 1.5) ** 2 for i in range(4)) * math.log(2) ** 2
+    assert mean == pytest.approx(1)
+    assert half == pytest.approx(4.303 * (4 * math.log(1.1) ** 2 / 2 / squares) ** 0.5)
     arms = {"both": [1e-6, 1e-6], "forward": [1e-6, 1e-6], "bytes": 1, "operations": 1}
     rows = [
         {"axis": "tokens", "tokens": n, "arms": {"softmax": {
-            "both": [n**2 * 1e-9, n**2 * 2e-9], "forward": [n * 1e-9] * 2, "bytes": n,
+            "both": [n**2 * 1e-9, n**2 * 2e-9, n**2 * 3e-9], "forward": [n * 1e-9] * 2, "bytes": n,
             "operations": n**2,
-        }, "rnn": {**arms, "both": [n * 1e-7] * 2, "operations": n}}}
+        }, "rnn": {**arms, "both": [n * 64 * 2e-9] * 2, "operations": n}}}
         for n in sizes
     ]  # fmt: skip
     found = page.Results({"rows": rows, "settings": {"rounds": 2}}, "tokens")
     assert found.timed("softmax", "both") == (pytest.approx(2), pytest.approx(0, abs=1e-9))
     assert found.beats("rnn", "both") == 128
-    assert page.verdict(found, "softmax") == "as operations"
+    assert page.verdict(found, "softmax", "both") == "as operations"
     found.rows[512]["softmax"]["operations"] = 1
     with pytest.raises(KeyError):
-        page.verdict(found, "softmax")
+        page.verdict(found, "softmax", "both")
