@@ -158,7 +158,6 @@ def _write(
             batch_size=options.batch_size,
             num_workers=options.num_workers,
         )
-        file.finish()
     say(f"{out}: {tally}")
 
 
