@@ -5,10 +5,10 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Literal, get_args
 
 from vit.data.memory import Cache
-from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, Range, UserError, check_range
+from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, UserError, check_range
 from vit.preprocessing import (
+    CHANNELS,
     HALF,
-    MAX_CHANNELS,
     CropRounding,
     Interpolation,
     Preprocess,
@@ -151,8 +151,7 @@ class Loading:
 
     def check_channels(self, channels: int) -> None:
         """Raises UserError if images of so many channels, which are not RGB, cannot be read so."""
-        known = Range(f"in [1, {MAX_CHANNELS}]", lambda count: 1 <= count <= MAX_CHANNELS)
-        check_range("channels", channels, known)
+        check_range("channels", channels, CHANNELS)
         if self.cache == "ram":
             raise UserError("loading.cache=ram keeps RGB images; leave it out with data.channels")
 
