@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vit.errors import INSIDE_ONE, UserError, check_range
+from vit.errors import UserError
 
 LIMIT = math.log(20.0)
 """Of |log T|; a minimum further out is that of images that are all named rightly, or wrongly."""
@@ -73,7 +73,6 @@ def cut(scores: Tensor, coverage: float, name: str = "coverage") -> float:
     `scores`: of the true classes of held-out images, ascending `n`. The ceil((n + 1) coverage)-th
     of them (theorem 1). UserError where that is beyond the last.
     """
-    check_range(name, coverage, INSIDE_ONE)
     place = math.ceil((len(scores) + 1) * coverage - 1e-9)
     if place > len(scores):
         needed = math.ceil(coverage / (1 - coverage) - 1e-9)
