@@ -19,10 +19,10 @@ def is_first_process() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in _RANKS)
 
 
-def say(text: str, *, end: str = "\n", everywhere: bool = False) -> None:
+def say(text: str, *, everywhere: bool = False) -> None:
     """Prints to stderr; `everywhere`: other processes than the first print, too."""
     if everywhere or is_first_process():
-        print(text, end=end, file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
 
 
 def note(text: str) -> None:
