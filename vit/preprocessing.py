@@ -34,8 +34,6 @@ Picture = TypeVar("Picture", Image.Image, Tensor)
 
 HALF = (0.5, 0.5, 0.5)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CROP_FRACTION = 0.875
-"""Side of the centre crop over the resized side, if neither recipe nor weights state it."""
 CHANNELS = Range("in [1, 16]", lambda count: 1 <= count <= 16)
 MAX_ASPECT = 100
 """Only the middle of longer strips is used: 1 x 20,000 pixels resized to 256 would take 5 GB."""
@@ -55,7 +53,7 @@ class Preprocess:
     resize: Resize = "crop"
     """crop keeps the aspect ratio and cuts off what sticks out; squash stretches the image; pad
     shows the whole image between borders of the mean colour (crop_fraction is then 1)."""
-    crop_fraction: float = CROP_FRACTION
+    crop_fraction: float = 0.875
     """Side of the centre crop over the resized side, in (0, 1]: the image is first resized to
     round(image_size / crop_fraction). 0.875 is ImageNet's 256 to 224; 1 loses the least."""
     crop_rounding: CropRounding = "even"

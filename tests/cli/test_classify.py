@@ -190,6 +190,7 @@ def test_a_stopped_command_keeps_its_answers_and_goes_on(
         patch.setattr(kind, "add", stopping)
         stopped = vit(*command)
     assert stopped.status == 128 + number and "vit: stopped" in stopped.err
+    assert not list(Path().glob(".*.lock"))
     before = rows_of(out)
     assert 0 < len(before) < 36
     assert "answered: 36, " not in vit(*command).err

@@ -60,8 +60,8 @@ def opened(out: Path, columns: list[str], facts: dict[str, Any]) -> "Iterator[Li
                 yield file
             finally:  # after a signal as well
                 file.finish()
-            with suppress(OSError):  # Windows deletes it itself
-                lock.unlink()
+                with suppress(OSError):  # Windows deletes it itself
+                    lock.unlink()
     except Timeout as error:
         raise UserError(
             f"--out {out} is being written by another process; wait until it has ended"
