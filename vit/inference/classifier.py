@@ -298,11 +298,12 @@ def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
     if not any(p.any() for name, p in model.named_parameters() if name.startswith(HEAD)):
         raise _without_classes(path, "has a head of zeros, as before any training")
     if values is None:
-        why = report.unprepared or (
-            "put its config.json (timm) or preprocessor_config.json (Hugging Face) beside it, or "
-            "give the name of published weights (`vit models --weights`)"
+        why = report.unprepared or "nothing says so"
+        raise UserError(
+            f"{path}: how images are prepared is not known ({why}); put its config.json (timm) "
+            "or preprocessor_config.json (Hugging Face) beside it, give the name of published "
+            "weights (`vit models --weights`), or use its own library"
         )
-        raise UserError(f"{path} does not say how images are prepared: {why}")
     for text in report.notes:
         note(text)
     if not names:
