@@ -48,15 +48,3 @@ def test_empty_bins_are_left_out_and_nothing_has_no_error() -> None:
     assert np.isnan(report.error) and len(report.count) == 0
     report = reliability(np.array([0.99, 0.98]), np.array([True, True]))
     assert report.count.tolist() == [2] and report.error == pytest.approx(0.015)
-
-
-def test_predictions_in_blocks_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    confidence, correct = rng.random(1000), rng.random(1000) < 0.5
-    whole = reliability(confidence, correct)
-    monkeypatch.setattr("vit.calibration._BLOCK", 77)
-    parts = reliability(confidence, correct)
-    assert parts.error == pytest.approx(whole.error)
-    np.testing.assert_array_equal(parts.count, whole.count)
-    np.testing.assert_array_equal(parts.hits, whole.hits)
-    np.testing.assert_allclose(parts.confidence, whole.confidence)

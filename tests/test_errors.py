@@ -3,7 +3,7 @@
 import pytest
 
 from vit.checkpoints.layout import listed
-from vit.errors import UserError, columns, shorten, some_of
+from vit.errors import columns, shorten, some_of
 
 NAMES = [f"n{i:04}" for i in range(1200)]
 
@@ -33,16 +33,8 @@ def test_long_names_lose_their_middle() -> None:
     assert len(shorten(long, 12)) == 12
     assert shorten(long, 13).endswith("017") and shorten(long, 13) != shorten(long[:-1] + "8", 13)
     assert len(shorten("9" * 10**6)) == 60
-    assert shorten(10**5000) == "(a value too long to show)"
 
 
 def test_wide_characters_take_two_columns() -> None:
     assert columns("猫cat") == 5
     assert shorten("猫猫猫猫猫猫", 7) == "猫…猫"
-
-
-def test_an_overlong_value_is_cut_and_a_long_path_is_not() -> None:
-    path = "/" + "/".join(["folder"] * 50)
-    message = str(UserError(f"depth='{'9' * 5000}' of {path} must be smaller"))
-    assert len(message) < 700 and path in message and message.endswith("must be smaller")
-    assert "9…9" in message and message.startswith("depth='999")

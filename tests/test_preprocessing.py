@@ -181,19 +181,18 @@ def test_dict_survives_json():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"image_size": [8, 8], "crop_fracton": 1.0}, "did you mean 'crop_fraction'"),
-        ({"image_size": [8, 8], "zoom": 1.0}, "no field 'zoom'; the known ones are image_size"),
-        ({}, "no image_size"),
-        ({"image_size": 8}, r"image_size=8 must be \(height, width\)"),
+        ({"image_size": [8, 8], "zoom": 1}, "'zoom'; it is an object with the fields image_size"),
+        ({}, "argument: 'image_size'; it is an object with the fields image_size"),
+        ({"image_size": 8}, r"image_size=8 must be 2 numbers"),
         ({"image_size": [8, 0]}, "image_size"),
-        ({"image_size": [8, 8], "resize": "crop_"}, "resize='crop_' is unknown; did you mean"),
+        ({"image_size": [8, 8], "resize": "crop_"}, "resize='crop_' is unknown; choose crop | "),
         ({"image_size": [8, 8], "interpolation": "sinc"}, "choose bilinear | bicubic$"),
         ({"image_size": [8, 8], "crop_fraction": 0}, r"crop_fraction=0 must be in \(0, 1\]"),
         ({"image_size": [8, 8], "crop_fraction": "0.9"}, "crop_fraction"),
         ({"image_size": [8, 8], "resize": "pad"}, "crop_fraction=0.875 must be 1 with resize=pad"),
         ({"image_size": [8, 8], "crop_rounding": "up"}, "crop_rounding='up' is unknown"),
-        ({"image_size": [8, 8], "mean": [0.5]}, "mean=.* three numbers: red, green and blue"),
-        ({"image_size": [8, 8], "std": [0.5, 0.0, 0.5]}, "std=.* 3 numbers above 0"),
+        ({"image_size": [8, 8], "mean": [0.5]}, "mean=.* must be 3 numbers"),
+        ({"image_size": [8, 8], "std": [0.5, 0.0, 0.5]}, "std=0.0 must be more than 0"),
     ],
 )
 def test_impossible_value_is_a_user_error(values, message):

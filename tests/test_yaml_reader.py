@@ -10,14 +10,14 @@ from vit.recipes import list_recipes
 from vit.yaml_reader import load_yaml, read_options
 
 REFUSED = [
-    ("a: 1\nb: 2\na: 3", "f, line 3: not valid YAML: 'a' is given twice, first in line 1"),
+    ("a: 1\nb: 2\na: 3", "f, line 3: not valid YAML: 'a' is given twice; keep one"),
     ("a: {b: 1, c: {d: 1},\n b: 3}", "f, line 2: not valid YAML: 'b' is given twice"),
     ("- {a: [1, 2], a: 3}", "f, line 1: not valid YAML: 'a' is given twice"),
     ("&k a: 1\n*k : 2", "'a' is given twice"),
-    ("a: 2024-13-45", "cannot be read as YAML: month must be in 1..12"),
+    ("a: 2024-13-45", "f: not valid YAML: month must be in 1..12"),
     ("a: !!python/object/apply:os.system [x]", "not valid YAML: could not determine"),
-    ("a: " + "9" * 5000, "cannot be read as YAML"),
-    ("a: [1", "f, line 2: not valid YAML"),
+    ("a: " + "9" * 5000, "f: not valid YAML: "),
+    ("a: [1", "f, line 1: not valid YAML"),
 ]
 
 

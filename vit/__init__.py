@@ -4,33 +4,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vit.checkpoints.pretrained import create_model
-    from vit.checkpoints.publish import push_to_hub
-    from vit.data.module import ImageData
-    from vit.exports.write import export
-    from vit.inference.classifier import Classifier, load
-    from vit.inference.transforms import transforms
-    from vit.models.vision_transformer import VisionTransformer, ViTConfig
-    from vit.models.zoo import list_models
-    from vit.runs.notebook import Run, fit, from_recipe
-    from vit.training.classifier import ImageClassifier
-
-__all__ = [
-    "Classifier",
-    "ImageClassifier",
-    "ImageData",
-    "Run",
-    "ViTConfig",
-    "VisionTransformer",
-    "create_model",
-    "export",
-    "fit",
-    "from_recipe",
-    "list_models",
-    "load",
-    "push_to_hub",
-    "transforms",
-]
+    from vit.checkpoints.pretrained import create_model as create_model
+    from vit.checkpoints.publish import push_to_hub as push_to_hub
+    from vit.data.module import ImageData as ImageData
+    from vit.exports.write import export as export
+    from vit.inference.classifier import Classifier as Classifier
+    from vit.inference.classifier import load as load
+    from vit.inference.transforms import transforms as transforms
+    from vit.models.config import ViTConfig as ViTConfig
+    from vit.models.vision_transformer import VisionTransformer as VisionTransformer
+    from vit.models.zoo import list_models as list_models
+    from vit.runs.notebook import Run as Run
+    from vit.runs.notebook import fit as fit
+    from vit.runs.notebook import from_recipe as from_recipe
+    from vit.training.classifier import ImageClassifier as ImageClassifier
 
 # Public names are imported on first use, so that `import vit` stays light.
 _HOMES = {
@@ -49,6 +36,7 @@ _HOMES = {
     "push_to_hub": "vit.checkpoints.publish",
     "transforms": "vit.inference.transforms",
 }
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 BINS = 15
-# Predictions converted at a time, to bound the memory of multi-label data.
-_BLOCK = 2**22
 
 
 @dataclass(frozen=True)
@@ -75,16 +73,9 @@ def reliability(
 ) -> Reliability:
     """The reliability curve of `confidence` (n,) in [0, 1] and `correct` (n,), in float64."""
     sums = BinSums(*(torch.zeros(bins, dtype=torch.float64) for _ in range(3)))
-    ends = np.zeros(0)
-    # Equal counts need all values at once.
-    block = _BLOCK if spacing == "width" else max(len(confidence), 1)
-    for start in range(0, len(confidence), block):
-        stated = torch.from_numpy(confidence[start : start + block].astype(np.float64))
-        right = torch.from_numpy(np.asarray(correct[start : start + block], dtype=np.float64))
-        group = equal_width(stated, bins) if spacing == "width" else equal_count(stated, bins)
-        sums.add(stated, right, group)
-        if spacing == "count":
-            ends = stated.sort().values.numpy()
+    stated = torch.from_numpy(confidence.astype(np.float64))
+    right = torch.from_numpy(np.asarray(correct))
+    sums.add(stated, right, (equal_width if spacing == "width" else equal_count)(stated, bins))
     held = sums.count > 0
     parts = (sums.count, sums.confidence, sums.correct)
     count, total, hits = (part[held].numpy() for part in parts)
@@ -92,7 +83,7 @@ def reliability(
         place = held.nonzero()[:, 0].numpy()
         low, high = place / bins, (place + 1) / bins
     else:
-        high = ends[sums.count[held].cumsum(0).long().numpy() - 1]
+        high = np.sort(confidence)[count.cumsum().astype(int) - 1]
         low = np.concatenate([[0.0], high[:-1]])
     return Reliability(
         low=low,

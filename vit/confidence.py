@@ -6,11 +6,12 @@ Shapes: n b images, k classes.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vit.errors import INSIDE_ONE, UserError, check_range
+from vit.errors import UserError
 
 LIMIT = math.log(20.0)
 """Of |log T|; a minimum further out is that of images that are all named rightly, or wrongly."""
@@ -24,37 +25,24 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
     1 where there is no minimum, as where every image is named rightly: any smaller T were better.
     """
+    from scipy.optimize import brentq  # slow to import; comes with scikit-learn
+
     scores = logits.double()
     if labels.dim() == 1:
         scores = scores - scores.gather(1, labels[:, None])
-    squares = scores.square()
 
-    def derivatives(log_t: float) -> tuple[float, float]:
-        """First and second, of the loss by log T; it is convex in 1 / T."""
+    def slope(log_t: float) -> float:
+        """Of the loss by log T; the loss is convex in 1 / T."""
         beta = math.exp(-log_t)
         if labels.dim() == 1:
-            p = (scores * beta).softmax(1)
-            error = torch.linalg.vecdot(p, scores)
-            variance = torch.linalg.vecdot(p, squares) - error.square()
+            error = torch.linalg.vecdot((scores * beta).softmax(1), scores)
         else:
-            p = (scores * beta).sigmoid()
-            error, variance = (p - labels) * scores, p * (1 - p) * squares
-        slope = -beta * float(error.mean())
-        return slope, beta**2 * float(variance.mean()) - slope
+            error = ((scores * beta).sigmoid() - labels) * scores
+        return -beta * float(error.mean())
 
-    low, high = -LIMIT, LIMIT
-    if not derivatives(low)[0] < 0 < derivatives(high)[0]:
+    if not slope(-LIMIT) < 0 < slope(LIMIT):
         return 1.0
-    log_t = 0.0
-    for _ in range(100):  # Newton's steps, bisection where they leave the bracket
-        slope, curvature = derivatives(log_t)
-        low, high = (log_t, high) if slope < 0 else (low, log_t)
-        following = log_t - slope / curvature if curvature > 0 else math.inf
-        if not low < following < high:
-            following = (low + high) / 2
-        if abs(following - log_t) < 1e-7:
-            break
-        log_t = following
+    log_t: Any = brentq(slope, -LIMIT, LIMIT, xtol=1e-9)
     return math.exp(log_t)
 
 
@@ -87,7 +75,6 @@ def cut(scores: Tensor, coverage: float, name: str = "coverage") -> float:
     `scores`: of the true classes of held-out images, ascending `n`. The ceil((n + 1) coverage)-th
     of them (theorem 1). UserError where that is beyond the last.
     """
-    check_range(name, coverage, INSIDE_ONE)
     place = math.ceil((len(scores) + 1) * coverage - 1e-9)
     if place > len(scores):
         needed = math.ceil(coverage / (1 - coverage) - 1e-9)

@@ -19,10 +19,10 @@ def is_first_process() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in _RANKS)
 
 
-def say(text: str, *, end: str = "\n", everywhere: bool = False) -> None:
+def say(text: str, *, everywhere: bool = False) -> None:
     """Prints to stderr; `everywhere`: other processes than the first print, too."""
     if everywhere or is_first_process():
-        print(text, end=end, file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
 
 
 def note(text: str) -> None:
@@ -75,7 +75,7 @@ class Meter:
         speed = (self.done - self._begun) / elapsed
         rate = f"{speed:,.0f} {self.unit}/s" if speed >= 10 else f"{speed:.2g} {self.unit}/s"
         share = f"{self.done / self.total:4.0%}" if self.total else f"{self.done:,.0f} {self.unit}"
-        if self._bar is None and _on_terminal():
+        if self._bar is None:
             self._bar = _bar(self.name)
         if self._bar is not None:
             counts = {"completed": self.done, "total": self.total or None}
@@ -92,23 +92,21 @@ class Meter:
             self._bar.stop()
 
 
-def _on_terminal() -> bool:
-    from rich.console import Console
-
-    return Console(stderr=True).is_terminal
-
-
-def _bar(name: str) -> "Progress":
+def _bar(name: str) -> "Progress | None":
+    """A bar on a terminal; None elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return None
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[share]}"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[rate]}"),
-        console=Console(stderr=True),
+        console=console,
         refresh_per_second=4,
     )
     bar.add_task(name, total=None, share="", rate="")

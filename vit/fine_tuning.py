@@ -18,11 +18,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """The shares that validation images choose from; 0 is the fitted head on frozen features."""
 
 
-def images_to_see(train_images: int) -> int:
-    """Images of all steps together, repeated ones counted, for that many training images."""
-    return math.ceil(max(PER_ROOT * math.sqrt(train_images), PASSES * train_images))
-
-
 def steps_for(train_images: int, global_batch: int) -> int:
-    """Steps of the optimizer, each with `global_batch` images."""
-    return math.ceil(images_to_see(train_images) / global_batch)
+    """Steps of the optimizer, each with `global_batch` images, for that many training images."""
+    images = math.ceil(max(PER_ROOT * math.sqrt(train_images), PASSES * train_images))
+    return math.ceil(images / global_batch)

@@ -11,12 +11,10 @@ def wilson_interval(hits: int, total: int) -> tuple[float, float]:
 
     It stays in [0, 1], and does not collapse to a point at 0 or `total` hits.
     """
-    share, z = hits / total, Z_95
-    centre = share + z * z / (2 * total)
-    spread = z * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
-    scale = 1 + z * z / total
-    # Rounding leaves 1e-17 beyond the ends at 0 and `total` hits, where the bound is exact.
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    from scipy.stats import binomtest  # slow to import; comes with scikit-learn
+
+    interval = binomtest(hits, total).proportion_ci(0.95, method="wilson")
+    return interval.low, interval.high
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Paired:
     @property
     def p_value(self) -> float:
         """Of McNemar's exact test that both models are right equally often (two-sided)."""
-        from scipy.stats import binomtest  # slow to import; comes with scikit-learn
+        from scipy.stats import binomtest
 
         changed = self.lost + self.gained
         return float(binomtest(self.gained, changed).pvalue) if changed else 1.0

@@ -4,7 +4,6 @@ An image is an RGB image of Pillow, or a float32 tensor `c h w` if channels are 
 b batch, c channels, h w pixels.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeVar, get_args
@@ -14,7 +13,16 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from vit.errors import UserError, did_you_mean, shorten
+from vit.errors import (
+    ABOVE_ZERO,
+    AT_LEAST_ONE,
+    FINITE,
+    POSITIVE,
+    Range,
+    UserError,
+    check_range,
+    shorten,
+)
 
 Size = tuple[int, int]
 """Height and width in pixels."""
@@ -26,9 +34,7 @@ Picture = TypeVar("Picture", Image.Image, Tensor)
 
 HALF = (0.5, 0.5, 0.5)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CROP_FRACTION = 0.875
-"""Side of the centre crop over the resized side, if neither recipe nor weights state it."""
-MAX_CHANNELS = 16
+CHANNELS = Range("in [1, 16]", lambda count: 1 <= count <= 16)
 MAX_ASPECT = 100
 """Only the middle of longer strips is used: 1 x 20,000 pixels resized to 256 would take 5 GB."""
 
@@ -47,7 +53,7 @@ class Preprocess:
     resize: Resize = "crop"
     """crop keeps the aspect ratio and cuts off what sticks out; squash stretches the image; pad
     shows the whole image between borders of the mean colour (crop_fraction is then 1)."""
-    crop_fraction: float = CROP_FRACTION
+    crop_fraction: float = 0.875
     """Side of the centre crop over the resized side, in (0, 1]: the image is first resized to
     round(image_size / crop_fraction). 0.875 is ImageNet's 256 to 224; 1 loses the least."""
     crop_rounding: CropRounding = "even"
@@ -69,22 +75,14 @@ class Preprocess:
         check_choice("resize", self.resize, get_args(Resize))
         check_choice("crop_rounding", self.crop_rounding, get_args(CropRounding))
         check_choice("interpolation", self.interpolation, get_args(Interpolation))
-        if not _numbers(self.image_size, 2, int) or min(self.image_size) < 1:
-            raise _invalid("image_size", self.image_size, "(height, width) in pixels")
-        if not _numbers((self.crop_fraction,), 1) or not 0 < self.crop_fraction <= 1:
-            raise _invalid("crop_fraction", self.crop_fraction, "in (0, 1]")
+        check_range("crop_fraction", self.crop_fraction, ABOVE_ZERO)
         if self.resize == "pad" and self.crop_fraction != 1:
-            raise _invalid("crop_fraction", self.crop_fraction, "1 with resize=pad")
-        count, meaning = 3, "three numbers: red, green and blue"
-        if self.channels is not None:
-            if not _numbers((self.channels,), 1, int) or not 1 <= self.channels <= MAX_CHANNELS:
-                raise _invalid("channels", self.channels, f"from 1 to {MAX_CHANNELS}")
-            count, meaning = self.channels, f"{self.channels} numbers, one per channel"
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if not _numbers(values, count):
-                raise _invalid(name, values, meaning)
-        if min(self.std) <= 0:
-            raise _invalid("std", self.std, f"{count} numbers above 0")
+            raise UserError(f"crop_fraction={self.crop_fraction} must be 1 with resize=pad")
+        count = 3 if self.channels is None else self.channels
+        check_range("channels", count, CHANNELS)
+        _check_numbers("image_size", self.image_size, 2, AT_LEAST_ONE)
+        _check_numbers("mean", self.mean, count, FINITE)
+        _check_numbers("std", self.std, count, POSITIVE)
 
     @property
     def resized(self) -> Size:
@@ -115,9 +113,10 @@ class Preprocess:
         """
         count, kind = self.channels or 3, torch.uint8 if self.channels is None else torch.float32
         if images.dtype != kind or images.ndim != 4 or images.shape[1] != count:
-            received = f"{images.dtype} of shape {tuple(images.shape)}"
-            wanted = f"{str(kind).removeprefix('torch.')} images of shape (b, {count}, h, w)"
-            raise ValueError(f"normalize takes {wanted}, not {received}")
+            raise ValueError(
+                f"normalize takes {kind} of shape (b, {count}, h, w), not {images.dtype} of shape "
+                f"{tuple(images.shape)}"
+            )
         mean, std = (_per_channel(values, images.device) for values in (self.mean, self.std))
         if self.channels is not None:
             return images.sub(mean).div_(std)
@@ -137,26 +136,16 @@ class Preprocess:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], image_size: Size | None = None) -> "Preprocess":
-        """The inverse of `to_dict`. UserError for a missing, unknown or impossible value.
-
-        `image_size`: used if `values` has none.
-        """
-        if not isinstance(values, Mapping):
-            raise UserError(f"preprocess={shorten(values)} is not an object of fields")
-        names = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in names:
-                hint = did_you_mean(name, names) or f"; the known ones are {', '.join(names)}"
-                raise UserError(f"preprocessing has no field {shorten(name)!r}{hint}")
-        values = values if image_size is None else {"image_size": image_size, **values}
-        if "image_size" not in values:
-            raise UserError("preprocessing has no image_size; give [height, width] in pixels")
-        decoded: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-        return cls(**decoded)
+    def from_dict(cls, values: Mapping[str, Any]) -> "Preprocess":
+        """The inverse of `to_dict`. UserError for a missing, unknown or impossible value."""
+        try:
+            lists = {name for name, value in values.items() if isinstance(value, list)}
+            return cls(**{**values, **{name: tuple(values[name]) for name in lists}})
+        except (AttributeError, TypeError) as error:
+            known = ", ".join(field.name for field in fields(cls))
+            raise UserError(
+                f"preprocess={shorten(values)}: {error}; it is an object with the fields {known}"
+            ) from error
 
     def changed(self, **changes: Any) -> "Preprocess":
         """Other values of some fields; image_size may be one side, and `resize="pad"` brings its
@@ -226,18 +215,13 @@ def resize_to_pad(
 
 def center_crop(image: Picture, size: Size, rounding: CropRounding = "even") -> Picture:
     """torchvision's CenterCrop, or transformers'; a smaller image is padded with black."""
+    height, width = size_of(image)
     starts = []
-    for side, crop in zip(size_of(image), size, strict=True):
-        margin = side - crop
+    for margin in (height - size[0], width - size[1]):
         even = margin >= 0 and rounding == "even"
         starts.append(round(margin / 2) if even else int(margin / 2))
-    return window(image, starts[0], starts[1], size)
-
-
-def window(image: Picture, top: int, left: int, size: Size) -> Picture:
-    """The part of `size` from row `top` and column `left`, black (0) outside the image."""
-    height, width = size_of(image)
-    if (top, left, *size) == (0, 0, height, width):
+    top, left = starts
+    if size == (height, width):
         return image
     bottom, right = top + size[0], left + size[1]
     if isinstance(image, Tensor):
@@ -287,23 +271,14 @@ def pillow_filter(interpolation: Interpolation) -> Image.Resampling:
 def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> None:
     """Raise UserError unless `value` of the named field is one of `choices`."""
     if value not in choices:
-        hint = did_you_mean(str(value), choices) or f"; choose {' | '.join(choices)}"
-        raise UserError(f"{field}={shorten(value)!r} is unknown{hint}")
+        raise UserError(f"{field}={shorten(value)!r} is unknown; choose {' | '.join(choices)}")
 
 
-def _invalid(field: str, value: Any, meaning: str) -> UserError:
-    return UserError(f"{field}={shorten(value)} must be {meaning}")
-
-
-def _numbers(values: Any, count: int, kind: type = float) -> bool:
-    """A tuple of `count` finite numbers; float takes integers too."""
-    kinds = (int, float) if kind is float else kind
-    return (
-        isinstance(values, tuple)
-        and len(values) == count
-        and all(isinstance(value, kinds) and not isinstance(value, bool) for value in values)
-        and all(abs(value) <= sys.float_info.max for value in values)  # false for NaN
-    )
+def _check_numbers(field: str, values: Any, count: int, allowed: Range) -> None:
+    if not isinstance(values, tuple) or len(values) != count:
+        raise UserError(f"{field}={shorten(values)} must be {count} numbers")
+    for value in values:
+        check_range(field, value, allowed)
 
 
 def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:

@@ -10,13 +10,10 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
-HANDLED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []),  # Windows has none
-)
+NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
+HANDLED = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]  # not all on Windows
 
 
 class Stopped(SystemExit):
@@ -31,16 +28,8 @@ class Stopped(SystemExit):
         """A message about it has been printed."""
 
 
-class _Requests:
-    """Received signals. One object per process, as signal handlers are."""
-
-    pid = 0
-    deferrals = 0
-    received = 0
-    several = False
-
-
-_requests = _Requests()
+# Of this process, as signal handlers are.
+_requests = SimpleNamespace(pid=0, deferrals=0, received=0, several=False)
 
 
 @contextmanager

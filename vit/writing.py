@@ -5,7 +5,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,19 +17,14 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")  # names that `beside` giv
 
 
 @contextmanager
-def atomic(path: Path, before: Callable[[], None] | None = None) -> Iterator[Path]:
-    """A temporary path with the suffix of `path`, which replaces `path` if nothing fails.
-
-    `before` is called once the content is on disk.
-    """
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary path with the suffix of `path`, which replaces `path` if nothing fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
     try:
         yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())  # otherwise a crash could leave the new name on an empty file
-        if before is not None:
-            before()
         put(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -61,22 +56,21 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
-    """Writes a text file in UTF-8; `errors` is that of str.encode."""
+def write_text(path: Path, text: str, *, errors: str = "backslashreplace") -> None:
+    """Writes a text file in UTF-8; `errors`, for what is not Unicode, is that of str.encode."""
     write_bytes(path, text.encode("utf-8", errors))
 
 
 def writable(folder: Path, option: str) -> Path:
     """The folder, made if need be. UserError, with the `option`, if it cannot be written."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{option} {folder} is a file; give a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        reason = f"cannot be written to ({error.strerror}); choose another folder"
-        raise UserError(f"{option} {folder}: {reason}") from error
+        raise UserError(
+            f"{option} {folder}: cannot be written to ({error.strerror}); choose another folder"
+        ) from error
     return folder
 
 
@@ -112,9 +106,8 @@ def is_temporary(name: str) -> bool:
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Writes a JSON file for people to read and edit; a name that is not Unicode is escaped."""
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-    write_text(path, text, errors="backslashreplace")
+    """Writes a JSON file for people to read and edit."""
+    write_text(path, json.dumps(values, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
 def _sync_directory(folder: Path) -> None:

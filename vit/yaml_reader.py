@@ -7,20 +7,18 @@ import yaml
 
 from vit.errors import UserError
 
-_Plain: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-
-class _Loader(_Plain):
+class _Loader(yaml.SafeLoader):
     """Plain values; a key that is given twice is an error."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        lines: dict[str, int] = {}
+        names: set[str] = set()
         for key, _ in node.value:
-            line, name = key.start_mark.line + 1, str(key.value)
-            if name in lines and name != "<<":
-                problem = f"{name!r} is given twice, first in line {lines[name]}; keep one of them"
+            name = str(key.value)
+            if name in names and name != "<<":
+                problem = f"{name!r} is given twice; keep one of them"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            lines[name] = line
+            names.add(name)
         return super().construct_mapping(node, deep)
 
 
@@ -29,12 +27,10 @@ def read_options(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as YAML: {_one_line(error)}") from error
+        raise UserError(f"{path} cannot be read as YAML: {error}") from error
     options = load_yaml(text, str(path))
     if not isinstance(options, dict):
-        raise UserError(
-            f"{path} has no options; expected lines such as 'trainer: {{max_epochs: 9}}'"
-        )
+        raise UserError(f"{path} has no options, such as 'trainer: {{max_epochs: 9}}'")
     for name in ("data", "model", "trainer"):
         if not isinstance(options.get(name) or {}, dict | str):  # str: a file of its own
             raise UserError(f"{path}: {name}: {options[name]!r} holds no options")
@@ -45,12 +41,8 @@ def load_yaml(text: str, source: str) -> Any:
     """Value of a text. UserError names `source` and the line of the error."""
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-        raise UserError(f"{source}{line}: not valid YAML: {error.problem}") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as the date 2024-13-45
-        raise UserError(f"{source} cannot be read as YAML: {_one_line(error)}") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", error)
+        raise UserError(f"{source}{line}: not valid YAML: {problem}") from error

@@ -161,7 +161,8 @@ def test_weights_load_and_only_images_are_refused(
         (values[part] if part else values).update(setting)
         (folder / file).write_text(json.dumps(values))
         [(name, value)] = setting.items()
-        with pytest.raises(UserError, match=f"as its description says: {name}={value!r}") as raised:
+        reason = f"how images are prepared is not known .{name}={value!r}"
+        with pytest.raises(UserError, match=reason) as raised:
             vit.load(folder)
         assert "\n" not in str(raised.value)
         vit.create_model(pretrained=folder)

@@ -172,5 +172,5 @@ def test_transforms_of_weights_without_a_record_ask_for_mean_and_std(tmp_path: P
 def test_transforms_of_another_model_or_an_unknown_field_are_refused() -> None:
     with pytest.raises(UserError, match="not Linear"):
         vit.transforms(torch.nn.Linear(1, 1))
-    with pytest.raises(UserError, match="no field 'crop_pct'"):
+    with pytest.raises(UserError, match="argument 'crop_pct'; it is an object with the fields"):
         vit.transforms(vit.create_model("vit_ti16", depth=1), crop_pct=0.9)

@@ -191,7 +191,7 @@ def test_num_workers_are_taken_or_chosen(photos):
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"num_workers": -1}, r"num_workers=-1 must be at least 0"),
         ({"image_size": 0}, "image_size"),
-        ({"cache": "ramm"}, "cache='ramm' is unknown; did you mean 'ram'"),
+        ({"cache": "ramm"}, "cache='ramm' is unknown; choose auto | ram | none"),
         (
             {"image_size": 32, "augment": TrainTransform(crop="resize_random", resize_size=24)},
             "resize_size=24 is smaller than image_size",

@@ -127,7 +127,6 @@ def test_a_folder_of_parts_goes_on_at_the_first_that_is_missing(
         options: dict[str, Any] = {"features": True, "batch_size": 3, "num_workers": 0}
         with opened(out, names, {}) as file:
             tally = answer(classifier, paths, file.add, Asked(top=1), start=file.done, **options)
-            file.finish()
         return tally.pictures
 
     assert run() == 20

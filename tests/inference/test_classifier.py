@@ -142,7 +142,7 @@ def test_weights_that_cannot_name_anything_are_refused(tmp_path: Path, saved: Pa
     refusals = {
         "has a head of zeros": fresh,
         "is an encoder without classes": encoder,
-        "does not say how images are prepared: .*config.json": trained,
+        "how images are prepared is not known .*config.json": trained,
     }
     for reason, model in refusals.items():
         file = tmp_path / f"{reason[:12]}.pth"

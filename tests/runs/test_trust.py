@@ -194,7 +194,7 @@ def test_a_head_on_frozen_features_needs_no_val(vit: Vit, photos: Path) -> None:
 
 @pytest.mark.parametrize(
     ("share", "reason"),
-    [("0.5", "unknown=0.5 needs held-out images"), ("1.5", "--unknown=1.5 must be in")],
+    [("0.5", "unknown=0.5 needs held-out images"), ("1.5", "unknown=1.5 must be in (0, 1)")],
 )
 def test_a_model_without_scores_and_a_share_above_one_are_one_line(
     vit: Vit, photos: Path, share: str, reason: str

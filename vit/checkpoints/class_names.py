@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vit.errors import SHARE, Range, UserError, check_range, shorten
+from vit.errors import POSITIVE, SHARE, UserError, check_range, shorten
 
 IMAGENET21K_CLASSES = 21_843
 """Outputs of Google's models of ImageNet-21k (other orders have 21,841 or 11,221)."""
@@ -32,7 +32,7 @@ def check_labels(extra: dict[str, Any], num_classes: int) -> None:
     for name in ("multilabel", "tree"):
         if not isinstance(extra.get(name, False), bool):
             raise UserError(f"{name}={shorten(extra[name])} is not true or false")
-    check_range("temperature", extra.get("temperature", 1.0), Range(low=0, low_open=True))
+    check_range("temperature", extra.get("temperature", 1.0), POSITIVE)
     thresholds = extra.get("thresholds")
     if thresholds is None:
         return

@@ -151,7 +151,7 @@ def _checked(values: Mapping[str, Any], path: Path) -> tuple[ModelConfig, Native
         check_names(values.get("classes"), config.num_classes)
         preprocess, extra = values.get("preprocess"), values.get("extra") or {}
         if preprocess is not None:
-            preprocess = Preprocess.from_dict(preprocess, config.size).to_dict()
+            preprocess = Preprocess.from_dict(preprocess).to_dict()
         if not isinstance(extra, dict):
             raise UserError(f"extra={shorten(extra)} is not an object")
         check_labels(extra, config.num_classes)

@@ -17,7 +17,7 @@ from vit.cli.arguments import (
     whole_number,
 )
 from vit.console import note, say
-from vit.errors import INSIDE_ONE, UserError, check_range
+from vit.errors import UserError
 from vit.hardware import has_bfloat16
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def run(args: list[str]) -> int:
     from vit.inference.classifier import Asked, load
 
     engine = {"engine": options.engine, "precision": options.precision}
-    classifier = load(options.model, **engine, raw=options.raw)
     asked = Asked(**{field.name: getattr(options, field.name) for field in fields(Asked)})
+    classifier = load(options.model, **engine, raw=options.raw)
     classifier.check(asked)
     with chosen_device(asked_device(options)) as device:
         classifier.to(device)
@@ -100,9 +100,6 @@ def _check(options: argparse.Namespace, out: Path | None) -> None:
         if getattr(options, name) not in (None, False):
             option = f"--{name if name == 'on_error' else name.replace('_', '-')}"
             raise UserError(f"{option} {'needs' if out is None else 'does not go with'} --out FILE")
-    for name in ("coverage", "unknown"):
-        if getattr(options, name) is not None:
-            check_range(f"--{name}", getattr(options, name), INSIDE_ONE)
     if options.num_workers is not None and options.num_workers < 0:
         raise UserError(f"--num-workers {options.num_workers} must be at least 0")
     if out is not None:
@@ -158,7 +155,6 @@ def _write(
             batch_size=options.batch_size,
             num_workers=options.num_workers,
         )
-        file.finish()
     say(f"{out}: {tally}")
 
 

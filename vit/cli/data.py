@@ -61,7 +61,7 @@ def run(args: list[str]) -> int:
     kinds = {kind: list(found) for kind, found in groupby(findings, attrgetter("kind"))}
     table, page = out / "findings.csv", out / "findings.html"
     write_findings(table, pictures, findings)
-    write_text(page, _page(pictures, options.source, kinds), errors="backslashreplace")
+    write_text(page, _page(pictures, options.source, kinds))
     lines = [str(table), str(page)]
     if fix is not None:
         lacking, changed = write_fixed(fix, pictures, findings, options.relabel)

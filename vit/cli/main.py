@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import vit
 from vit import signals
-from vit.errors import LONGEST_NAME, UserError, of_worker, user_error_in
+from vit.errors import UserError, of_worker, user_error_in
 from vit.hardware import keep_memory, sleep_when_waiting
 
 # name -> (module:function, its line in the help). The function returns the exit status.
@@ -93,7 +93,7 @@ def usage() -> str:
 def suggestion(name: str) -> str:
     """'; did you mean 'fit'?' for an unknown command, or an empty string."""
     names = [*SYNONYMS, *ALIASES, *COMMANDS]
-    nearest = get_close_matches(name.lower()[:LONGEST_NAME], names, n=1)
+    nearest = get_close_matches(name.lower(), names, n=1)
     meant = [m for n in nearest for m in SYNONYMS.get(n, (ALIASES.get(n, n),))]
     return f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
 

@@ -13,7 +13,7 @@ from vit.data.decode import ImageError, open_image
 from vit.data.photo import Photo
 from vit.data.sources import ImageSet
 from vit.errors import UserError
-from vit.hardware import machine_memory, memory_field
+from vit.hardware import memory_field
 from vit.preprocessing import Size
 
 Cache = Literal["auto", "ram", "none"]
@@ -121,7 +121,7 @@ def _decoded(images: ImageSet, size: Size) -> tuple[Decoded | None, int]:
 
 def available_memory() -> int:
     """Bytes that this process may still take, within its container; sys.maxsize if unknown."""
-    free = memory_field("/proc/meminfo", "MemAvailable") or machine_memory() or sys.maxsize
+    free = memory_field("/proc/meminfo", "MemAvailable") or sys.maxsize
     return min(free, _free_in_container())
 
 

@@ -5,10 +5,10 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Literal, get_args
 
 from vit.data.memory import Cache
-from vit.errors import BELOW_ONE, NOT_NEGATIVE, Range, UserError, check_range
+from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, UserError, check_range
 from vit.preprocessing import (
+    CHANNELS,
     HALF,
-    MAX_CHANNELS,
     CropRounding,
     Interpolation,
     Preprocess,
@@ -70,7 +70,7 @@ class Sampling:
     """Repeated augmentation: copies of each image drawn, augmented differently; 3 in DeiT."""
 
     def __post_init__(self) -> None:
-        check_range("sampling.repeats", self.repeats, Range(low=1))
+        check_range("sampling.repeats", self.repeats, AT_LEAST_ONE)
 
     def check_labels(self, *, multilabel: bool) -> None:
         """Raises UserError for images that cannot be balanced."""
@@ -151,7 +151,7 @@ class Loading:
 
     def check_channels(self, channels: int) -> None:
         """Raises UserError if images of so many channels, which are not RGB, cannot be read so."""
-        check_range("channels", channels, Range(low=1, high=MAX_CHANNELS))
+        check_range("channels", channels, CHANNELS)
         if self.cache == "ram":
             raise UserError("loading.cache=ram keeps RGB images; leave it out with data.channels")
 
@@ -178,7 +178,7 @@ class Pseudo:
         check_range("pseudo.ratio", self.ratio, NOT_NEGATIVE)
         check_range("pseudo.confidence", self.confidence, BELOW_ONE)
         if self.per_class is not None:
-            check_range("pseudo.per_class", self.per_class, Range(low=1))
+            check_range("pseudo.per_class", self.per_class, AT_LEAST_ONE)
 
 
 @dataclass(frozen=True, kw_only=True)

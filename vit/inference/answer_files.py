@@ -10,13 +10,12 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from vit.errors import UserError
+from vit.errors import UserError, needed
 from vit.writing import atomic, remove_orphans, writable, write_json
 
 PART_ROWS = 10_000
@@ -39,14 +38,8 @@ def check_answer_file(out: Path, *, features: bool) -> None:
         raise UserError(f"--out {out}: the name must end in .csv, .jsonl or .parquet")
     if features and out.suffix != ".parquet":
         raise UserError(f"--features needs a folder of Parquet files: --out {out.stem}.parquet")
-    if out.suffix == ".parquet" and not find_spec("pyarrow"):
-        raise UserError(
-            "--out with .parquet needs pyarrow: pip install 'vitkit[parquet]', or give a .csv or "
-            ".jsonl name"
-        )
-    if out.exists() and out.is_dir() != (out.suffix == ".parquet"):
-        kind = "folder" if out.suffix == ".parquet" else "file"
-        raise UserError(f"--out {out} is not a {kind}; choose another name")
+    if out.suffix == ".parquet":
+        needed("pyarrow", "parquet")
     writable(out.parent, "--out")
 
 
@@ -62,9 +55,13 @@ def opened(out: Path, columns: list[str], facts: dict[str, Any]) -> "Iterator[Li
     try:
         with FileLock(lock, timeout=0):
             _check_begun(out, facts)
-            yield kind(out, columns)
-            with suppress(OSError):  # Windows deletes it itself
-                lock.unlink()
+            file = kind(out, columns)
+            try:
+                yield file
+            finally:  # after a signal as well
+                file.finish()
+                with suppress(OSError):  # Windows deletes it itself
+                    lock.unlink()
     except Timeout as error:
         raise UserError(
             f"--out {out} is being written by another process; wait until it has ended"
@@ -76,19 +73,17 @@ def _check_begun(out: Path, facts: dict[str, Any]) -> None:
     if not out.exists():
         write_json(about, facts)
         return
-    try:
-        old = dict(json.loads(about.read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
+    if not about.is_file():
         raise UserError(
-            f"--out {out} exists, and {about.name}, which says what it holds, cannot be read; "
-            "choose another name"
-        ) from error
+            f"--out {out} exists without {about.name}, which says what it was begun with; choose "
+            "another name"
+        )
+    old = json.loads(about.read_bytes())
     for name, value in facts.items():
         if old.get(name) != value and name != "model":
-            added = " (for pictures that were added: name these alone)"
             raise UserError(
                 f"--out {out} was begun with {name} {old.get(name)}, not {value}; choose another "
-                f"name{added if name == 'pictures' else ''}, or delete {out.name} to begin again"
+                f"name, or delete {out.name} to begin again"
             )
 
 

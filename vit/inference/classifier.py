@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from vit.confidence import carried_over, cut
 from vit.console import note
 from vit.data.decode import open_input
 from vit.data.scan import image_files
-from vit.errors import BELOW_ONE, UserError, check_range, some_of
+from vit.errors import AT_LEAST_ONE, BELOW_ONE, INSIDE_ONE, UserError, check_range, some_of
 from vit.inference.engines import Engine, EngineName, Precision, in_openvino, is_export, open_engine
 from vit.inference.graph import Graph
 from vit.inference.trust import Trust
@@ -46,6 +45,14 @@ class Asked:
     unknown: float | None = None
     """Also whether the image is of none of the classes, which is so if it is less like them than
     this share of the validation images."""
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a value out of range."""
+        check_range("top", self.top, AT_LEAST_ONE)
+        shares = {"confidence": BELOW_ONE, "coverage": INSIDE_ONE, "unknown": INSIDE_ONE}
+        for name, allowed in shares.items():
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name), allowed)
 
 
 @dataclass(frozen=True)
@@ -91,10 +98,6 @@ class Classifier:
     def __post_init__(self) -> None:
         self.model.eval()
         self.thresholds = self.thresholds or [0.5] * len(self.classes)
-
-    @cached_property
-    def _nodes(self) -> LabelTree:
-        return LabelTree(self.classes)
 
     def probabilities(self, images: Iterable[Any]) -> Tensor:
         """Probabilities `b k` for paths, PIL images or uint8 arrays (h w, or h w 3).
@@ -147,7 +150,7 @@ class Classifier:
     ) -> list[Prediction]:
         """The `top` classes of each image: of one, a folder, a list, or a generator of images.
 
-        `confidence`, `coverage`, `unknown`: see `Asked`. UserError as `check`.
+        `confidence`, `coverage`, `unknown`: see `Asked`. UserError as by it and `check`.
         """
         asked = Asked(top=top, confidence=confidence, coverage=coverage, unknown=unknown)
         self.check(asked)
@@ -158,48 +161,47 @@ class Classifier:
         return results
 
     def check(self, asked: Asked) -> None:
-        """UserError for values out of range, and for what this model cannot say."""
-        if asked.top < 1:
-            raise UserError(f"top={asked.top} must be at least 1")
-        if asked.confidence is not None:
-            check_range("confidence", asked.confidence, BELOW_ONE)
-            if not self.tree:
-                raise UserError(
-                    f"confidence={asked.confidence:g} needs a model whose classes are a tree, of a "
-                    "run with --data.labels tree; leave it out"
-                )
+        """UserError for what this model cannot say."""
+        if asked.confidence is not None and not self.tree:
+            raise UserError(
+                f"confidence={asked.confidence:g} needs a model whose classes are a tree, of a run "
+                "with --data.labels tree; leave it out"
+            )
         if asked.coverage is not None and self.multilabel:
             raise UserError("coverage is for models with one label per image; leave it out")
         trust = self.trust or Trust()
         for name, measured in (("coverage", trust.scores), ("unknown", trust.usual)):
-            share = getattr(asked, name)
-            if share is not None and measured is None:
+            if (share := getattr(asked, name)) is None:
+                continue
+            if measured is None:
                 raise UserError(
                     f"{name}={share:g} needs held-out images that were measured at the end of a "
                     "run, in trust.safetensors beside its weights; exported files do not carry it: "
                     "give a run that had a val (--data.splits.val_fraction 0.1)"
                 )
-            if share is not None and measured is not None:
-                cut(torch.atleast_2d(measured)[0], share, name)
+            cut(torch.atleast_2d(measured)[0], share, name)
 
     def ranked(self, logits: Tensor, features: Tensor | None, asked: Asked) -> list[Prediction]:
         """Predictions from logits `b k` and, if `asked.unknown`, features `b d`."""
         probabilities = self.activated(logits)
-        labels = sets = unknown = [None] * len(logits)
-        answers: list[tuple[Any, Any]] = [(None, None)] * len(logits)
+        values, order = top_classes(probabilities, asked.top)
+        said: dict[str, Iterable[Any]] = {
+            "classes": map(self._named, order),
+            "probabilities": values.tolist(),
+        }
         if self.multilabel:
             # Of logits: probabilities near 1 are equal in float32.
             cuts = torch.tensor(self.thresholds, dtype=torch.float64).logit() * self.temperature
-            labels = self._marked(probabilities, logits.cpu() > cuts)
+            said["labels"] = self._marked(probabilities, logits.cpu() > cuts)
         if asked.coverage is not None and self.trust is not None:
-            sets = self._marked(probabilities, self.trust.sets(logits, asked.coverage))
+            said["set"] = self._marked(probabilities, self.trust.sets(logits, asked.coverage))
         if asked.unknown is not None and self.trust is not None and features is not None:
-            unknown = outside(logits, features, self.trust, asked.unknown).tolist()
+            said["unknown"] = outside(logits, features, self.trust, asked.unknown).tolist()
         if asked.confidence is not None:
-            answers = self._nodes.answers(probabilities, asked.confidence)
-        values, order = top_classes(probabilities, min(asked.top, len(self.classes)))
-        best = zip(map(self._named, order), values.tolist(), labels, sets, unknown, strict=True)
-        return [Prediction(*said, *answer) for said, answer in zip(best, answers, strict=True)]
+            answers = LabelTree(self.classes).answers(probabilities, asked.confidence)
+            said["answer"], said["answer_probability"] = zip(*answers, strict=True)
+        rows = zip(*said.values(), strict=True)
+        return [Prediction(**dict(zip(said, row, strict=True))) for row in rows]
 
     def _marked(self, probabilities: Tensor, marks: Tensor) -> list[list[str]]:
         """The marked classes of each image, most probable first."""
@@ -288,36 +290,27 @@ def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
     except MissingFact as fact:
         command = f"vit convert {shlex.quote(str(path))} DIR --to native"
         raise UserError(f"{fact.for_convert()} to `{command}`, and load DIR") from fact
-    values, names, notes = report.preprocess, report.classes, report.notes
+    values, names = report.preprocess, report.classes
     trust = None if row is not None else Trust.read(find_weights(Path(weights)).parent)
     config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]
     if not config.num_classes:
         raise _without_classes(path)
     if not any(p.any() for name, p in model.named_parameters() if name.startswith(HEAD)):
         raise _without_classes(path, "has a head of zeros, as before any training")
-    if values is None and report.unprepared:
-        raise UserError(
-            f"{path}: images cannot be prepared as its description says: {report.unprepared}; use "
-            "the library that wrote it"
-        )
     if values is None:
+        why = report.unprepared or "nothing says so"
         raise UserError(
-            f"{path} does not say how images are prepared: put its config.json (timm) or "
-            "preprocessor_config.json (Hugging Face) beside it, or give the name of published "
-            "weights (`vit models --weights`)"
+            f"{path}: how images are prepared is not known ({why}); put its config.json (timm) "
+            "or preprocessor_config.json (Hugging Face) beside it, give the name of published "
+            "weights (`vit models --weights`), or use its own library"
         )
-    preprocess = Preprocess.from_dict(values)
-    if config.in_channels != len(preprocess.mean):
-        raise UserError(
-            f"{path} takes {config.in_channels} channels, and its description prepares images of "
-            f"{len(preprocess.mean)}"
-        )
-    if not names:
-        notes.append("the weights name no classes; numbers stand for them")
-    for text in notes:
+    for text in report.notes:
         note(text)
+    if not names:
+        note("the weights name no classes; numbers stand for them")
     classes = names or [str(i) for i in range(config.num_classes)]
     facts: dict[str, Any] = {"multilabel": report.multilabel, "thresholds": report.thresholds}
+    preprocess = Preprocess.from_dict(values)
     classifier = Classifier(model, classes, preprocess, **facts, tree=report.tree, trust=trust)
     return classifier if raw else classifier.at(report.temperature or 1.0)
 
@@ -333,8 +326,6 @@ def _local(path: str | Path) -> Path:
     """The local directory or file of an address or a path. UserError for an unfinished run."""
     if is_address(path):
         return Path(fetch(str(path)))
-    if not os.fspath(path):  # Path("") is the current directory
-        raise UserError("'' names no model; give a run, a directory, a file, a name or an address")
     folder = Path(path).expanduser()
     if (folder / "config.yaml").is_file() and not (folder / "model" / "config.json").is_file():
         raise UserError(

@@ -92,7 +92,7 @@ def survey(
         size = "x".join(map(str, subject.preprocess.image_size))
         about = f"{len(images)} images of {size} pixels"
         html = inspection_page(name, about, images, tokens)
-        write_text(out / "inspection.html", html, errors="backslashreplace")
+        write_text(out / "inspection.html", html)
         result.written.append(out / "inspection.html")
         rows, columns = (side // model.patch_size for side in subject.preprocess.image_size)
         if rows * columns < FEW:

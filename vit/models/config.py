@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from vit.errors import Range, UserError, check_range
+from vit.errors import ABOVE_ZERO, AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, UserError, check_range
 from vit.models.fields import as_depths, as_size, check_kinds, check_sizes, known_fields
 
 PosResize = Literal[
@@ -69,10 +69,11 @@ class Rotary:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        check_range("period", self.period, Range(low=0, low_open=True))
-        for name, least in (("shift", 0), ("jitter", 1), ("rescale", 1)):
+        check_range("period", self.period, POSITIVE)
+        ranges = {"shift": NOT_NEGATIVE, "jitter": AT_LEAST_ONE, "rescale": AT_LEAST_ONE}
+        for name, allowed in ranges.items():
             if (value := getattr(self, name)) is not None:
-                check_range(name, value, Range(low=least))
+                check_range(name, value, allowed)
 
     @classmethod
     def of(cls, values: Any) -> "Rotary":
@@ -176,7 +177,7 @@ class ViTConfig:
             )
         self._check_tokens()
         self._check_rotary()
-        check_range("layer_norm_eps", self.layer_norm_eps, Range(low=0, low_open=True, high=1))
+        check_range("layer_norm_eps", self.layer_norm_eps, ABOVE_ZERO)
         for name in ("dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} is not a probability in [0, 1)")

@@ -65,7 +65,7 @@ def write_page(
         config=(run_dir / "config.yaml").read_text("utf-8"),
         **values,
     )
-    write_text(run_dir / "report.html", html, errors="backslashreplace")
+    write_text(run_dir / "report.html", html)
 
 
 def metrics_table(

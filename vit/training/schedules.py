@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from vit.errors import NOT_NEGATIVE, SHARE, Range, UserError, check_range
+from vit.errors import AT_LEAST_ONE, NOT_NEGATIVE, SHARE, UserError, check_range
 
 
 @dataclass(kw_only=True)
@@ -50,7 +50,7 @@ class Schedule:
             value = getattr(self, name)
             if value is not None:
                 check_range(name, value, SHARE)
-        check_range("rsqrt_steps", self.rsqrt_steps, Range(low=1))
+        check_range("rsqrt_steps", self.rsqrt_steps, AT_LEAST_ONE)
         for share in self.drops:
             check_range("drops", share, SHARE)
         if self.decay == "steps" and not self.drops:

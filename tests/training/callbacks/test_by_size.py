@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.grouped import tuned
 from vit.errors import UserError
-from vit.fine_tuning import FIXED_SHARE, SHARES, images_to_see, steps_for
+from vit.fine_tuning import FIXED_SHARE, SHARES, steps_for
 from vit.training.callbacks import EMA, FineTuneBySize, LinearProbe, by_size
 from vit.training.lora import LoraLinear, merge_lora
 from vit.training.losses import Loss
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 )
 def test_the_steps_of_the_rule_are_those_of_its_formula(images: int, steps: int) -> None:
     assert steps_for(images, 32) == steps == math.ceil(max(192 * images**0.5, 3 * images) / 32)
-    assert steps_for(images, 64) == math.ceil(images_to_see(images) / 64)
+    assert steps_for(images, 64) == math.ceil(max(192 * images**0.5, 3 * images) / 64)
 
 
 @pytest.fixture

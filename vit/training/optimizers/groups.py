@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from vit.errors import BELOW_ONE, NOT_NEGATIVE, Range, check_range
+from vit.errors import ABOVE_ZERO, BELOW_ONE, NOT_NEGATIVE, Range, check_range
 
 # Matrices in shape, but not in meaning: big_vision decays `.*/kernel$` only.
 TOKENS = ("pos_embed", "cls_token", "reg_token", "dist_token")
@@ -46,7 +46,7 @@ def layer_index(name: str, depth: int) -> int:
     return depth + 1
 
 
-LAYER_DECAY = Range(low=0, low_open=True, high=1)
+LAYER_DECAY = ABOVE_ZERO
 
 
 def param_groups(
