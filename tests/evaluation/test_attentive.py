@@ -61,6 +61,32 @@ def test_a_patch_that_stands_out_is_found_and_its_mean_is_not() -> None:
     assert attentive_accuracy(train, test, 3, 2, val=val, epochs=100) == result
 
 
+def test_the_fit_is_that_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AdamW, a cosine to 0, a new order in each epoch; answers by the mean statistics."""
+    monkeypatch.setattr(attentive, "RATES", (3e-3,))
+    monkeypatch.setattr(attentive, "BATCH", 16)
+    (x, y), (queries, truth) = found_by_one_patch(50, 0), found_by_one_patch(200, 1)
+    found = attentive_accuracy((x, y), (queries, truth), 3, 2, epochs=6)
+    patches, labels = torch.from_numpy(x).float(), torch.from_numpy(y)
+    torch.manual_seed(0)
+    probe = AttentiveProbe(8, 3, num_heads=2)
+    optimizer = torch.optim.AdamW(probe.parameters(), lr=3e-3, weight_decay=0.1)
+    mean, var, step = torch.zeros(8), torch.zeros(8), 0
+    for _ in range(6):
+        order = torch.randperm(50)
+        for rows in order.split(16):
+            optimizer.param_groups[0]["lr"] = 3e-3 * (1 + np.cos(np.pi * step / 24)) / 2
+            flat = patches[rows].flatten(0, 1)
+            mean, var, step = mean + flat.mean(0) / 24, var + flat.var(0) / 24, step + 1
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(probe.train()(patches[rows]), labels[rows]).backward()
+            optimizer.step()
+    torch.testing.assert_close(probe.norm.running_mean, mean)
+    torch.testing.assert_close(probe.norm.running_var, var)
+    answers = probe.eval()(torch.from_numpy(queries).float()).argmax(1).numpy()
+    assert found.accuracy == pytest.approx((answers == truth).mean())
+
+
 def test_the_scale_of_the_features_is_nothing_also_to_few_images() -> None:
     """Twenty steps, in which a moving average would keep an eighth of its start."""
     draws = np.random.default_rng(0)

@@ -25,6 +25,7 @@ HEAD = {"head_width": 24, "head_depth": 2}
 HALF = Preprocess(image_size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3)
 Make = Callable[..., Autoregressive]
 N = 16
+GELU = "tanh"  # of vit_ti16
 
 
 @pytest.fixture
@@ -114,6 +115,29 @@ def test_a_prefix_of_one_patch_is_causal_attention(monkeypatch: pytest.MonkeyPat
         torch.testing.assert_close(model(images, of_prefix(make(), 1, 1)), ours)
 
 
+def head_of(tokens: np.ndarray, weights: dict[str, np.ndarray]) -> np.ndarray:
+    """Section 3.2 in NumPy: residual MLPs after fixed positions (columns first), patch by patch."""
+
+    def linear(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+        return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    width = HEAD["head_width"]
+    rows, columns = np.divmod(np.arange(N), 4)
+    omega = 10_000.0 ** -(np.arange(width // 4) / (width / 4))
+    angles = [axis[:, None] * omega for axis in (columns, rows)]
+    table = np.concatenate([f(angle) for angle in angles for f in (np.sin, np.cos)], axis=1)
+    x = linear(tokens, "embed") + table
+    for i in range(HEAD["head_depth"]):
+        inner = linear(norm(x, f"norms.{i}"), f"mlps.{i}.fc1")
+        inner = F.gelu(torch.from_numpy(inner), approximate=GELU).numpy()
+        x = x + linear(inner, f"mlps.{i}.fc2")
+    return linear(norm(x, f"norms.{HEAD['head_depth']}"), "predictor")
+
+
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("norm_pix", [True, False])
 def test_the_loss_is_that_of_a_loop(prefix: bool, norm_pix: bool, make: Make) -> None:
@@ -122,10 +146,15 @@ def test_the_loss_is_that_of_a_loop(prefix: bool, norm_pix: bool, make: Make) ->
     sizes = (1, 6, N - 1) if prefix else (1, 1, 1)
     corruption = of_prefix(model, *sizes)
     with torch.no_grad():
+        for parameter in model.parameters():  # norms and biases, too
+            parameter.add_(0.1 * torch.randn_like(parameter))
         mask = prefix_mask(torch.tensor(sizes), N)
         tokens = model.model.encode(*model.model.embed(images), bias=mask)
-        outputs = model.head(tokens, torch.arange(N).expand(3, -1), False).double().numpy()
         found = model.loss(*model.scored(images, corruption))
+    weights = {
+        name: value.detach().double().numpy() for name, value in model.head.named_parameters()
+    }
+    outputs = head_of(tokens.double().numpy(), weights)
     pixels, errors = patch_pixels(images, 4).double().numpy(), []
     for image in range(3):
         for patch in range(sizes[image], N):

@@ -12,9 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.training.vit_mae import as_ours, peer_of
 from vit.checkpoints.building import build_empty
+from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.compute.flops import convolution_backward
 from vit.errors import UserError
+from vit.models.rotary import Place
 from vit.preprocessing import Preprocess
 from vit.training.masked_autoencoder import MaskedAutoencoder
 from vit.training.masking import Corruption, from_patches, patch_pixels
@@ -77,6 +79,40 @@ def test_the_fixed_positions_are_those_of_the_official_code(make: Make) -> None:
         expected = np.concatenate([w(a) for a in angles for w in (np.sin, np.cos)], axis=1)
         assert not table[0, 0].any()
         np.testing.assert_allclose(table[0, 1:].numpy(), expected, atol=1e-6)
+
+
+def test_a_table_of_positions_is_kept_from_weights_and_stays_fixed(
+    make: Make, tmp_path: Path
+) -> None:
+    encoder = make().model
+    with torch.no_grad():
+        table = torch.nn.init.normal_(encoder.pos_embed)  # pyright: ignore
+    save_native(tmp_path, encoder, classes=None, preprocess=None, extra={})
+    again = MaskedAutoencoder(pretrained=str(tmp_path), image_size=16, **DECODER).model
+    assert torch.equal(again.pos_embed, table)  # pyright: ignore
+    assert not again.pos_embed.requires_grad  # pyright: ignore
+
+
+def test_the_decoder_drops_nothing(make: Make) -> None:
+    architecture = {"dropout": 0.5, "drop_path": 0.5, "layer_scale": 0.1}
+    model = make(architecture=architecture).train()
+    images = torch.randn(4, 3, 16, 16)
+    prefix, patches = torch.randn(4, 1, 24), torch.randn(4, 16, 24)
+    chosen = model.corruption(images).chosen
+    with torch.no_grad():
+        once, again = (
+            model.decoder(prefix, patches, chosen, Place(4, 4, 1), False) for _ in range(2)
+        )
+    assert torch.equal(once, again)
+    assert not any("gamma" in name for name, _ in model.decoder.named_parameters())
+
+
+def test_images_of_an_evaluation_have_masks_of_their_own(make: Make, monkeypatch: Any) -> None:
+    model, images = make(), torch.zeros(3, 3, 16, 16)
+    monkeypatch.setattr("vit.training.patch_prediction.counting_data", lambda trainer: None)
+    monkeypatch.setattr(MaskedAutoencoder, "trainer", None)
+    drawn = model.corruption(images, torch.tensor([4, 9, 4])).chosen
+    assert torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[1])
 
 
 @pytest.mark.parametrize("saved", ["transformers", "facebookresearch/mae"])
@@ -221,6 +257,7 @@ def test_parameters_with_both_tables_of_positions(
     name: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = full_size(name, monkeypatch)
+    assert [block.attn.num_heads for block in model.decoder.blocks] == [16] * 8
     tensors = [*model.parameters(), model.decoder.positions]
     assert sum(tensor.numel() for tensor in tensors) == count
 

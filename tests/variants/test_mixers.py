@@ -35,16 +35,43 @@ def attention(like: Any) -> Attention:
     return full.eval()
 
 
-@pytest.mark.parametrize("size", [(2, 2), (4, 3), (4, 6)])
-def test_windows_are_those_of_timms_swin(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("size", "grid"),
+    [((2, 2), (4, 6)), ((4, 3), (4, 6)), ((4, 6), (4, 6)), ((4, 6), (8, 12)), ((5, 4), (10, 8))],
+)
+def test_windows_are_those_of_timms_swin(size: tuple[int, int], grid: tuple[int, int]) -> None:
     swin = pytest.importorskip("timm.models.swin_transformer")
-    ours = mixer("window", size=size)
+    pixels = (8 * grid[0], 8 * grid[1])
+    ours = built("mixer", "window", {"size": size}, "patches", image_size=pixels).blocks[1].attn
     shift = tuple(side // 2 for side in size)
-    theirs = swin.SwinTransformerBlock(32, (4, 6), 4, window_size=size, shift_size=shift).eval()
+    theirs = swin.SwinTransformerBlock(32, grid, 4, window_size=size, shift_size=shift).eval()
     theirs.attn.load_state_dict(ours.state_dict())
-    x = random_images(2, 24, 32)
-    expected = theirs._attn(x.reshape(2, 4, 6, 32)).flatten(1, 2)
-    assert relative_error(ours(x, Place(4, 6, 0)), expected) < 1e-6  # -100 there, -inf here
+    x = random_images(2, grid[0] * grid[1], 32)
+    expected = theirs._attn(x.reshape(2, *grid, 32)).flatten(1, 2)
+    assert relative_error(ours(x, Place(*grid, 0)), expected) < 1e-6  # -100 there, -inf here
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "bound", "deviation"),
+    [
+        ("lstm", "weight_hh_l0", 96**-0.5, None),  # torch.nn.LSTM
+        ("lightweight", "kernels", (6 / (7 + 7 * 4)) ** 0.5, None),  # fairseq: 4 x 1 x 7
+        ("dynamic", "kernels", (6 / (96 + 7 * 4)) ** 0.5, None),
+        ("linformer", "key_sums", None, 16**-0.5),
+        ("synthesizer_random", "score_table", None, 0.02),
+        ("window", "relative_position_bias_table", None, 0.02),  # timm
+    ],
+)
+def test_weights_start_as_published(
+    name: str, weights: str, bound: float | None, deviation: float | None
+) -> None:
+    sizes: dict[str, Any] = {**SMALL, "width": 96, "image_size": 128, "pool": "gap"}
+    model: Any = build_model(ViTConfig(**sizes, variant={"mixer": name}))
+    values = torch.stack([block.attn.get_parameter(weights).flatten() for block in model.blocks])
+    if bound is not None:
+        assert 0.9 * bound < values.abs().max() <= bound
+        deviation = bound / 3**0.5
+    assert values.std().item() == pytest.approx(deviation, rel=0.15)
 
 
 def test_bigbird_is_that_of_transformers_with_its_random_blocks() -> None:

@@ -103,6 +103,7 @@ def test_fixup_scales_the_first_matrix_by_the_number_of_branches() -> None:
     plain, fixup = (model.state_dict() for model in models)
     for key in ("blocks.3.attn.qkv.weight", "blocks.7.mlp.fc1.weight"):
         assert relative_error(fixup[key], plain[key] / 4) < 1e-6
+    assert all(value == 1 for key, value in fixup.items() if key.endswith("gamma"))
 
 
 @pytest.fixture
@@ -157,6 +158,23 @@ def test_the_balance_loss_is_one_for_even_use_and_the_number_of_experts_for_one_
     one = torch.zeros(1, 24, 4)
     one[..., 2] = 1
     assert balance_loss(one, torch.full((1, 24, 1), 2)).item() == pytest.approx(4)
+
+
+def test_experts_are_chosen_in_float32_also_under_autocast() -> None:
+    layer, x = Experts(ViTConfig(**SMALL), ExpertsOptions()), random_images(3, 24, 32).bfloat16()
+    nn.init.normal_(layer.router.weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer.probabilities(x)
+    expected = (x.double() @ layer.router.weight.double().T).softmax(-1)
+    assert found.dtype == torch.float32 and relative_error(found, expected) < 1e-6
+
+
+def test_a_capacity_beyond_all_tokens_costs_no_more_and_drops_none() -> None:
+    x = random_images(2, 24, 32)
+    layers = [Experts(ViTConfig(**SMALL), ExpertsOptions(capacity=c)) for c in (4.0, 10**20)]
+    layers[1].load_state_dict(filled(layers[0]).state_dict())
+    assert torch.equal(layers[0](x), layers[1](x))
+    assert layers[1].places(torch.zeros(2, 24, 1, dtype=torch.long))[1] == 24
 
 
 def test_one_expert_is_the_plain_mlp() -> None:
@@ -232,6 +250,13 @@ def test_maps_of_a_funnel_are_of_its_own_grid() -> None:
     assert torch.equal(maps[-1], others[-1]) and last.shape == (2, 3 + 6, 32)
     similar = inspection.patch_similarity(model, images, (1, 2))
     assert similar.shape == (2, 2, 3) and similar[:, 1, 2].min() > 1 - 1e-5
+
+
+def test_a_funnel_halves_its_grid_once_for_each_stage() -> None:
+    sizes: dict[str, Any] = {"depth": 6, "image_size": (64, 32)}
+    model = built("stack", "funnel", {"stages": 3}, **sizes)
+    maps = model.intermediate_layers(random_images(1, 3, 64, 32), 6)
+    assert [tuple(x.shape[2:]) for x in maps] == [(8, 4)] * 2 + [(4, 2)] * 2 + [(2, 1)] * 2
 
 
 @pytest.mark.parametrize("name", ["shared", "funnel"])
