@@ -26,7 +26,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
-from harness import RESULTS, Rows, arguments, document, save, write_manifest
+from harness import RESULTS, Rows, arguments, build_model, document, save, write_manifest
 from positions import earlier
 from sweep import schedule, trained
 
@@ -245,7 +245,7 @@ class Laboratory:
         model: Any = frozen.extractor.model
         if fresh:
             torch.manual_seed(seed)
-            model.init_weights()
+            model.load_state_dict(build_model(model.config).state_dict())
         bench = Bench.open(frozen, "cifar10", root=str(self.manifests[PERCENT[-1]]))
         sets = {split: bench.features(split) for split in ("train", "val", "test")}
         patches = {split: (found.values, found.labels) for split, found in sets.items()}

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from data_size_page import spread
 from pages import ROOT, filled, generate, load, table
+from pages import spread as ratio_spread
 from pretraining import (
     ARMS,
     BEST_MAE,
@@ -114,7 +115,9 @@ def facts(content: dict[str, Any]) -> str:
     minutes = sum(row["cpu_seconds"] for row in rows) / 60
     text = (
         f"A ViT of width {s['width']} and depth {s['depth']} with patches of 4 pixels learns "
-        f"{s['steps']:,} steps of {s['batch']} images of 32 x 32 pixels, by the recipes of "
+        f"{s['steps']:,} steps of {s['batch']} images of CIFAR-10 (JPEG), 50,000 of 32 x 32 pixels "
+        "less those of val: as many steps for each arm, and not as much time. It learns by the "
+        "recipes of "
         f"`pretrain/`, and is fine-tuned in {s['finetune_steps']} steps of as many images by "
         f"`cifar10/mae`. The decoder of MAE has width {s['decoder_width']} and depth "
         f"{s['decoder_depth']}, the head of AIM two MLPs of width {s['head_width']}. Test: "
@@ -126,6 +129,16 @@ def facts(content: dict[str, Any]) -> str:
         "best arm of its kind by the first seed's accuracy on val."
     )
     return fill(text, 100)
+
+
+def cost() -> str:
+    """What mask tokens in the encoder cost, in operations and time."""
+    lines = []
+    for row in load("mae_cost")["rows"]:
+        measured = ratio_spread(row["ratio"], row["ratio_min"], row["ratio_max"])
+        share = f"{row['ratio'] / row['operations_ratio']:.2f}"
+        lines.append((f"`{row['model']}`", f"{row['operations_ratio']:.2f}", measured, share))
+    return table(("model", "operations", "time of a step", "time over operations"), lines)
 
 
 def elsewhere(found: Results) -> str:
@@ -183,7 +196,7 @@ def texts(content: dict[str, Any]) -> dict[str, str]:
     """The generated parts of the page."""
     found = Results(content)
     parts = {"facts": facts(content), "scores": scores(found), "verdicts": judged(found)}
-    return {**parts, "elsewhere": elsewhere(found)}
+    return {**parts, "cost": cost(), "elsewhere": elsewhere(found)}
 
 
 if __name__ == "__main__":
