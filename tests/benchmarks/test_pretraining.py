@@ -103,3 +103,10 @@ def test_a_verdict_is_that_of_the_pooled_noise(load_benchmark: Load) -> None:
     assert found.difference(within) == (1.0, pytest.approx(t.ppf(0.975, 8) / 3**0.5))
     said = [page.verdict((points, 1.0)) for points in (1.1, -1.1, 0.9, -0.9)]
     assert said == ["seen", "not seen", "within noise", "within noise"]
+
+
+def test_the_cost_of_mask_tokens_is_counted_and_timed(load_benchmark: Load) -> None:
+    [row] = load_benchmark("mae_cost").main(["--quick", "--rounds", "1"])["rows"]
+    assert row["model"] == "vit_b16" and row["seconds"] > 0
+    assert row["operations_ratio"] > 1.3
+    assert row["ratio_min"] == row["ratio"] == row["ratio_max"] > 0

@@ -30,7 +30,7 @@ def examples() -> Examples:
         for name, value in (("images", 10), ("seen", 20), ("predicted", 30), ("true", 40))
     }
     arrays["images"] += np.arange(3, dtype=np.uint8)[:, None, None, None]
-    return Examples(**arrays, corrupted=corrupted)
+    return Examples(**arrays, corrupted=corrupted, caption="the image; the rest.")
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
@@ -86,6 +86,7 @@ def test_the_page_has_metrics_and_the_next_commands(run: Path, examples: Example
         "31.0",
         "1,234,567",
         "train 90, val 10<",
+        "From left to right: the image; the rest.<",
         "task: masked_patches",
     ):
         assert words in page, words

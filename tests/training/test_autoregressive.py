@@ -245,7 +245,8 @@ def test_a_killed_run_continues_bitwise(
     [
         ({"architecture": {"class_token": True}}, r"patches alone: set .*class_token: false"),
         ({"architecture": {"num_registers": 2}}, "without registers"),
-        ({"head_width": 10}, "head_width=10 must be a multiple of 4"),
+        ({"head_width": 10}, "head_width=10 must be a multiple of 4, from 8 on"),
+        ({"head_width": 0}, "head_width=0 must be a multiple of 4, from 8 on"),
         ({"head_depth": -1}, "head_depth=-1 must be at least 0"),
         ({"image_size": 4}, "a single patch of 4 pixels"),
         ({"architecture": {"stem_depths": []}}, "name a ViT, not a hybrid"),

@@ -27,12 +27,14 @@ class Examples:
 
     images: np.ndarray
     seen: np.ndarray
-    """The input of the encoder: masked patches are gray."""
+    """What the predictions are made from; the rest is gray."""
     predicted: np.ndarray
     true: np.ndarray
     """The true colours for `predicted`."""
     corrupted: np.ndarray
     """`n h w`, pixels of corrupted patches, the only ones with predictions."""
+    caption: str
+    """What is seen from left to right."""
 
 
 def pretraining_headline(split: str, metrics: Mapping[str, float]) -> tuple[str, str, str]:
@@ -64,7 +66,7 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> N
         write_bytes(run_dir / "masked_patches.png", colours.light)
     counts = ", ".join(f"{split} {n:,}" for split, n in summary["images"].items() if n)
     run = shlex.quote(str(run_dir))
-    fine_tune = f"vit fit -c RECIPE --data.root LABELLED --model.pretrained {run}"
+    fine_tune = f"vit fit --data LABELLED --pretrained {run}"
     write_page(
         run_dir,
         summary,
@@ -73,6 +75,7 @@ def write_pretraining(run_dir: Path, split: str, examples: Examples | None) -> N
         about=f"{summary['parameters']:,} parameters · images without labels: {counts}",
         headline=pretraining_headline(split, metrics) if f"{split}/loss" in metrics else None,
         colours=colours,
+        caption=examples and examples.caption,
         use_title="Use this encoder",
         commands=[
             ("Fine-tune it on images with labels", fine_tune),

@@ -44,6 +44,8 @@ class Autoregressive(PixelPrediction):
         **shared: Any,
     ) -> None:
         check_range("head_depth", head_depth, NOT_NEGATIVE)
+        if head_width < 8 or head_width % 4:
+            raise UserError(f"head_width={head_width} must be a multiple of 4, from 8 on")
         super().__init__(name, **shared)
         if self.model.num_prefix_tokens:
             raise UserError(
@@ -58,6 +60,13 @@ class Autoregressive(PixelPrediction):
         self.prefix = prefix
         self.head = Head(self.model.config, head_width, head_depth)
         self._predicts(self.head.predictor.out_features, 0)
+
+    @property
+    def caption(self) -> str:
+        return (
+            "the image; its prefix; every later patch as it was predicted from the true patches "
+            f"before it{self.given}; the true ones."
+        )
 
     def drawn(self, uniforms: Float[Tensor, "b 1 n"]) -> Corruption:
         """All patches but those of the prefix; in their places is the first one after it again, so
@@ -100,8 +109,6 @@ class Head(nn.Module):
 
     def __init__(self, encoder: ViTConfig, width: int, depth: int) -> None:
         super().__init__()
-        if width % 4:
-            raise UserError(f"head_width={width} must be a multiple of 4")
         self.register_buffer("positions", sines(encoder, width, 0), persistent=False)
         self.embed = nn.Linear(encoder.width, width)
         mlps = [Mlp(width, 4 * width, encoder.activation) for _ in range(depth)]

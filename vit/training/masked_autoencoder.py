@@ -83,6 +83,13 @@ class MaskedAutoencoder(PixelPrediction):
                 " choose a model.architecture.variant without mixer, with positions at the stem"
             )
 
+    @property
+    def caption(self) -> str:
+        return (
+            "the image; the patches that the encoder saw; every other patch as the decoder "
+            f"predicted it{self.given}; the true ones."
+        )
+
     def drawn(self, uniforms: Float[Tensor, "b 1 n"]) -> Corruption:
         """Masks at all patches but those of the smallest numbers, as in the official code."""
         return draw_masks(uniforms, self._kept(uniforms.shape[-1]))

@@ -61,6 +61,14 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
     numbers: int
     """Uniform random numbers for each patch."""
 
+    @property
+    def caption(self) -> str:
+        """What `pictures` shows from left to right."""
+        return (
+            "the image; the input of the encoder, masked patches in gray; the colours that it "
+            "predicted for the corrupted patches; the true ones."
+        )
+
     def __init__(
         self,
         name: str | None = None,
@@ -205,10 +213,10 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
             "corrupted": from_patches(marks.expand(-1, -1, patch_size**2), size),
         }
 
-    def examples(self, data: Any, split: str) -> dict[str, np.ndarray] | None:
+    def examples(self, data: Any, split: str) -> dict[str, Any] | None:
         """`pictures` of some images of a split, spread over it; None if none can be read.
 
-        uint8 `n h w 3`; `corrupted` is bool `n h w`.
+        uint8 `n h w 3`; `corrupted` is bool `n h w`; and the caption.
         """
         number, opened = len(data.image_set(split)), {}
         for index in np.linspace(0, number - 1, min(EXAMPLES, number)).round().astype(int).tolist():
@@ -222,7 +230,8 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
             name: values.permute(0, 2, 3, 1).to("cpu", torch.uint8).numpy()
             for name, values in pictures.items()
         }
-        return {**arrays, "corrupted": arrays["corrupted"][..., 0] > 0}
+        corrupted = arrays["corrupted"][..., 0] > 0
+        return {**arrays, "corrupted": corrupted, "caption": self.caption}
 
     def scored(self, images: Float[Tensor, "b 3 h w"], corruption: Corruption) -> Pair:
         """Predictions `b m _` and targets `b m o` of which the loss is taken."""

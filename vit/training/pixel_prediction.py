@@ -42,6 +42,11 @@ class PixelPrediction(PatchPrediction):
             if self.load_report is None:
                 table.copy_(sines(config, config.width, config.num_position_slots))
 
+    @property
+    def given(self) -> str:
+        """What the pictures take from the true pixels."""
+        return ", with the true mean and deviation of its pixels" if self.norm_pix else ""
+
     def targets(self, images: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b n o"]:
         """The pixels of all patches; with `norm_pix` of mean 0 and variance 1 in each."""
         parts = patch_pixels(images, self.model.patch_size)
