@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
-from vit.errors import UserError, check_range
+from vit.errors import Range, UserError, check_range
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
@@ -25,7 +25,6 @@ from vit.training.losses import Loss, balanced_weights, named_weights
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing, check_pairs
 from vit.training.network_training import NetworkTraining, build_network, default_optimizer
-from vit.training.optimizers.groups import LAYER_DECAY
 from vit.training.schedules import Schedule
 
 
@@ -40,7 +39,7 @@ class Learning:
     """Trains the head only (a linear probe); the rest stays in evaluation mode."""
 
     def __post_init__(self) -> None:
-        check_range("learning.layer_decay", self.layer_decay, LAYER_DECAY)
+        check_range("learning.layer_decay", self.layer_decay, Range(low=0, high=1, low_open=True))
 
 
 _LEARNING = Learning()
@@ -189,11 +188,6 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     def _add_lora(self, rank: int) -> None:
         if self.load_report is None:
             raise UserError(f"model.lora={rank} changes pre-trained weights: give model.pretrained")
-        if self.freeze_backbone:
-            raise UserError(
-                f"model.lora={rank} and learning.freeze_backbone exclude each other: one trains "
-                "factors and the head, the other the head alone"
-            )
         add_lora(self.model, rank)
 
     def _class_weights(self) -> Tensor | None:
@@ -257,16 +251,12 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         images, labels = batch[:2]
         if self.mixing:
             images, labels = self.mixing(images, labels, self.num_classes, self.draws)
-        if self.teacher is None:
+        if self.teacher is None or self.loss.distillation is None:
             return self.loss(self(images), labels, self.class_weights)
-        return self._distilled_loss(images, labels, self.teacher)
-
-    def _distilled_loss(self, images: Tensor, labels: Tensor, teacher: Teacher) -> Tensor:
-        assert self.loss.distillation is not None
         images = images.to(self.dtype)
         logits, distilled = self.forward_distilled(images)
         loss = self.loss(logits, labels, self.class_weights)
-        return self.loss.distillation(loss, distilled, teacher(images))
+        return self.loss.distillation(loss, distilled, self.teacher(images))
 
     def forward_distilled(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits `b k` of the class token and of the distillation token."""
@@ -298,10 +288,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     def on_test_epoch_start(self) -> None:
         super().on_test_epoch_start()
         self.test_metrics.temperature = self.temperature
-        if self.thresholds is None:
-            self.test_metrics.thresholds = None
-        else:
-            self.test_metrics.thresholds = torch.tensor(self.thresholds)
+        self.test_metrics.thresholds = self.thresholds
 
     def on_validation_epoch_end(self) -> None:
         super().on_validation_epoch_end()

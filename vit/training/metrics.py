@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric, MetricCollection, SumMetric
-from torchmetrics.classification import MulticlassAccuracy, MultilabelExactMatch, MultilabelF1Score
+from torchmetrics.classification import MultilabelExactMatch, MultilabelF1Score
 from torchmetrics.utilities import dim_zero_cat
 
 from vit.calibration import BINS, BinSums, equal_width
@@ -48,22 +48,25 @@ class CalibrationError(Metric):
         return BinSums(self.count, self.confidence, self.correct)
 
 
-class ClassMeans(Metric):
-    """Means over the classes, and the accuracy of one constant answer, from three counts per class.
+class Accuracies(Metric):
+    """Shares of images that are right, from four counts per class.
 
-    `f1`: over the classes that have images or are predicted. `recall`: over those that have images
-    (balanced accuracy). `constant_acc1`: the share of the most frequent class. torchmetrics counts
-    in a table of k x k, 3 GB for 20,000 classes.
+    `acc1`: right as a whole, and `acc5` with the label among the five most probable, of more than
+    five classes. Of equal scores, which are common in bfloat16, the first classes count, as in
+    argmax. `f1`: mean over the classes that have images or are predicted. `recall`: over those that
+    have images (balanced accuracy). `constant_acc1`: the share of the most frequent class.
+    torchmetrics counts in a table of k x k, 3 GB for 20,000 classes.
     """
 
     full_state_update = False
     hits: Tensor
+    near: Tensor
     predicted: Tensor
     images: Tensor
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        for name in ("hits", "predicted", "images"):
+        for name in ("hits", "near", "predicted", "images"):
             zeros = torch.zeros(num_classes, dtype=torch.int64)
             self.add_state(name, default=zeros, dist_reduce_fx="sum")
 
@@ -71,7 +74,9 @@ class ClassMeans(Metric):
         """`probabilities` b k, `labels` b."""
         predicted = probabilities.argmax(-1)
         ones = torch.ones_like(labels)
+        _, classes = top_classes(probabilities, 5)
         self.hits.index_add_(0, labels, (predicted == labels).to(ones.dtype))
+        self.near.index_add_(0, labels, (classes == labels[:, None]).any(1).to(ones.dtype))
         self.predicted.index_add_(0, predicted, ones)
         self.images.index_add_(0, labels, ones)
 
@@ -79,27 +84,15 @@ class ClassMeans(Metric):
         occurrences = self.predicted + self.images
         f1 = 2 * self.hits / occurrences.clamp(min=1)
         recall = self.hits / self.images.clamp(min=1)
+        total = self.images.sum().clamp(min=1)
+        top = {"acc5": self.near.sum() / total} if len(self.images) > 5 else {}
         return {
+            "acc1": self.hits.sum() / total,
+            **top,
             "f1": f1.sum() / (occurrences > 0).sum().clamp(min=1),
             "recall": recall.sum() / (self.images > 0).sum().clamp(min=1),
-            "constant_acc1": self.images.max() / self.images.sum().clamp(min=1),
+            "constant_acc1": self.images.max() / total,
         }
-
-
-class TopAccuracy(MeanMetric):
-    """Share of images whose label is among the `top` most probable classes.
-
-    Of equal scores, which are common in bfloat16, the first classes count, as in argmax.
-    """
-
-    def __init__(self, top: int) -> None:
-        super().__init__()
-        self.top = top
-
-    def update(self, probabilities: Tensor, labels: Tensor) -> None:  # pyright: ignore
-        """`probabilities` b k, `labels` b."""
-        _, classes = top_classes(probabilities, self.top)
-        super().update((classes == labels[:, None]).any(1).float())
 
 
 class MeanAveragePrecision(Metric):
@@ -215,8 +208,8 @@ class SplitMetrics(torch.nn.Module):
 class EvaluationMetrics(SplitMetrics):
     """Scores of a classifier.
 
-    One label per image: top-1, top-5 (of more than 5 classes), ClassMeans, calibration error.
-    Several labels: mean average precision, macro F1, exact match; `choose_thresholds` by `compute`.
+    One label per image: Accuracies, calibration error. Several labels: mean average precision,
+    macro F1, exact match; `choose_thresholds` by `compute`.
     """
 
     def __init__(
@@ -225,7 +218,7 @@ class EvaluationMetrics(SplitMetrics):
         super().__init__()
         self.num_classes = num_classes
         self.multilabel = multilabel
-        self.thresholds: Tensor | None = None
+        self.thresholds: list[float] | None = None
         """`k` thresholds of F1 and exact match with several labels per image; None for 0.5."""
         self.temperature: float | None = None
         """Adds the scores of logits / temperature, and the likelihoods with and without it."""
@@ -238,13 +231,7 @@ class EvaluationMetrics(SplitMetrics):
                 "exact": MultilabelExactMatch(num_classes, **kwargs),
             }
         else:
-            scores = {
-                "acc1": MulticlassAccuracy(num_classes, average="micro", **kwargs),
-                "classes": ClassMeans(num_classes),
-                "ece": CalibrationError(),
-            }
-            if num_classes > 5:
-                scores["acc5"] = TopAccuracy(5)
+            scores = {"acc": Accuracies(num_classes), "ece": CalibrationError()}
         self.scores = MetricCollection(scores, compute_groups=False)
         scaled: dict[str, Any] = {"nll": MeanMetric(), "nll_scaled": MeanMetric()}
         if not multilabel:
@@ -261,7 +248,8 @@ class EvaluationMetrics(SplitMetrics):
         if self.thresholds is None:
             self.scores.update(probabilities, labels)
             return
-        answers = (probabilities > self.thresholds.to(probabilities.device)).long()
+        thresholds = torch.tensor(self.thresholds, device=probabilities.device)
+        answers = (probabilities > thresholds).long()
         for name, metric in self.scores.items():
             metric.update(probabilities if name == "map" else answers, labels)
 
