@@ -110,11 +110,8 @@ def compare(first: str | Path, second: str | Path, **options: Any) -> Comparison
     one, _ = load_pretrained(first, published_size=False, **options)
     size = one.config.size
     other, _ = load_pretrained(second, **{**options, "image_size": size})
-    channels = one.config.in_channels
-    if other.config.in_channels != channels:
-        raise UserError(f"{first} takes {channels} channels, {second} {other.config.in_channels}")
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(2, channels, *size, generator=generator, dtype=torch.float64)
+    shape = (2, one.config.in_channels, *size)
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
         a, b = (model.double().eval()(images) for model in (one, other))
     if a.shape != b.shape:

@@ -4,7 +4,6 @@ The first bytes of a file decide its kind, never its name.
 """
 
 import json
-import os
 import pickle
 import re
 import tokenize
@@ -84,19 +83,14 @@ def open_weights(path: str | Path) -> WeightFile:
 
     UserError for a file that is missing, damaged, no weights, or needs code to be executed.
     """
-    if not os.fspath(path):  # Path("") is the current directory
-        raise UserError("pretrained='' names no file; give a file, a directory or an address")
     openers = {"zip": _open_zip, "safetensors": _open_safetensors, "pickle": _open_torch}
     try:
         path = find_weights(Path(path))
         opener = _open_sharded if path.is_dir() else openers[kind_of(path)]
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    file = opener(path)
-    if not file.shapes:
-        raise UserError(f"{path} holds no tensors")
     return replace(
-        file,
+        opener(path),
         config=read_json(path.parent / "config.json"),
         preprocessor=read_json(path.parent / "preprocessor_config.json"),
     )

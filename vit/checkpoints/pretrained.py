@@ -5,7 +5,7 @@ in place; a file that does not fit changes nothing.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +28,6 @@ from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.fields import as_size
 from vit.models.zoo import Model, build_model, model_config
-
-
-@dataclass(frozen=True, kw_only=True)
-class PretrainedInfo:
-    """The description of a file's model, read without its tensors."""
-
-    source: str
-    format: str
-    config: ModelConfig
-    classes: list[str] | None = None
-    """Class names in the order of the logits, where known."""
-    preprocess: dict[str, Any] | None = None
-    """`Preprocess.to_dict()`, where known."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Recipe, metrics and source of a model of ours."""
 
 
 def create_model(
@@ -192,8 +177,8 @@ def load_pretrained(
     return model, report
 
 
-def inspect_pretrained(pretrained: str | Path, **facts: Any) -> PretrainedInfo:
-    """Architecture, classes and preprocessing of a file; no tensor is read.
+def inspect_pretrained(pretrained: str | Path, **facts: Any) -> Recognised:
+    """Architecture, classes, preprocessing and `extra` of a file; no tensor is read.
 
     `facts`: fields of the configuration that the file does not record, such as num_heads.
     """
@@ -207,14 +192,7 @@ def inspect_pretrained(pretrained: str | Path, **facts: Any) -> PretrainedInfo:
         config = replace(config, num_classes=0)
         if isinstance(config, ViTConfig):
             config = replace(config, representation_size=None)  # goes with the head
-    return PretrainedInfo(
-        source=row.name if row is not None else str(pretrained),
-        format=recognised.format,
-        config=config,
-        classes=_class_names(recognised, config),
-        preprocess=recognised.preprocess,
-        extra=recognised.extra,
-    )
+    return replace(recognised, config=config, classes=_class_names(recognised, config))
 
 
 def _open(

@@ -288,9 +288,8 @@ def _heads_and_epsilon(file: WeightFile, *, scaled: bool) -> tuple[int, float]:
     if heads is None or not stated:
         raise MissingFact(
             f"{file.path} needs the config.json that Hugging Face saves beside it: the number of "
-            f"attention heads and the {fact} are nowhere else; put it there, or",
-            *([] if heads else ["num_heads=..."]),
-            *([] if stated else [option]),
+            f"attention heads and the {fact} are nowhere else; put it there, or give "
+            + " and ".join([*([] if heads else ["num_heads=..."]), *([] if stated else [option])])
         )
     return heads, epsilon
 
