@@ -25,8 +25,16 @@ import torch
 from pages import RESULTS, spread
 
 from vit.compute.flops import work
-from vit.compute.steps import inference, training
-from vit.compute.timing import Call, Clock, Times, finisher, in_turns, num_turns
+from vit.compute.timing import (
+    Call,
+    Clock,
+    Times,
+    finisher,
+    in_turns,
+    inference,
+    num_turns,
+    training,
+)
 from vit.console import Meter
 from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, keep_memory, versions
 from vit.models.zoo import ModelConfig, build_model, model_config
