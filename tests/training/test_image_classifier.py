@@ -4,13 +4,8 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import (
-    BackboneFinetuning,
-    BatchSizeFinder,
     Callback,
-    GradientAccumulationScheduler,
-    LearningRateFinder,
     ModelCheckpoint,
-    StochasticWeightAveraging,
 )
 from torch import nn
 
@@ -264,23 +259,6 @@ def test_layer_decay_sets_the_rates(make_data, make_model, make_trainer) -> None
 def test_mistakes_are_named(options: dict[str, Any], message: str, make_model) -> None:
     with pytest.raises(UserError, match=message):
         make_model(**options)
-
-
-@pytest.mark.parametrize(
-    "callback",
-    [
-        BackboneFinetuning(),
-        BatchSizeFinder(),
-        GradientAccumulationScheduler({0: 2}),
-        LearningRateFinder(),
-        StochasticWeightAveraging(1e-3),
-    ],
-)
-def test_callbacks_that_cannot_be_resumed_or_scored_are_refused(
-    callback: Callback, make_data, make_model, make_trainer
-) -> None:
-    with pytest.raises(UserError, match=f"trainer.callbacks: {type(callback).__name__}"):
-        make_trainer(max_epochs=1, callbacks=[callback]).fit(make_model(), make_data())
 
 
 def test_imbalance_is_not_corrected_twice(make_data, make_model, make_trainer) -> None:

@@ -128,11 +128,10 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             num_classes, multilabel=multilabel, choose_thresholds=True
         )
         self.test_metrics = EvaluationMetrics(num_classes, multilabel=multilabel)
-        self.thresholds: list[float] | None = None
+        report = self.load_report
+        self.thresholds = report.thresholds if report is not None and multilabel else None
         """Of several labels per image, by class: a probability above it is a yes."""
-        if multilabel and self.load_report is not None and not self.load_report.reinitialised:
-            self.thresholds = self.load_report.thresholds
-        self.temperature = None if self.load_report is None else self.load_report.temperature
+        self.temperature = None if report is None else report.temperature
         """Of the probabilities of a test, where one was fitted to these weights."""
         self.train()  # Lightning trains in the modes that it finds
 
@@ -268,22 +267,19 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         return self._probabilities(self(batch[0]).float() / (self.temperature or 1.0))
 
     def _probabilities(self, logits: Tensor) -> Tensor:
-        logits = logits.float()
         return logits.sigmoid() if self.multilabel else logits.softmax(-1)
 
     def _evaluate(self, batch: tuple[Tensor, ...], metrics: EvaluationMetrics) -> Tensor:
         """Adds a batch to the metrics and returns its probabilities `b k`, with a temperature of
         the metrics those of logits / temperature."""
         images, labels = batch[:2]
-        logits = self(images)
-        probabilities = self._probabilities(logits)
+        outputs = self(images)
+        logits = outputs.float()
         if len(images):
-            metrics.update(probabilities, labels, self.plain_loss(logits, labels))
-        if metrics.temperature is None:
-            return probabilities
-        if len(images):
-            metrics.update_scaled(logits.float(), labels)
-        return self._probabilities(logits.float() / metrics.temperature)
+            metrics.update(self._probabilities(logits), labels, self.plain_loss(outputs, labels))
+            if metrics.temperature is not None:
+                metrics.update_scaled(logits, labels)
+        return self._probabilities(logits / (metrics.temperature or 1.0))
 
     def on_test_epoch_start(self) -> None:
         super().on_test_epoch_start()

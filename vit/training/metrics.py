@@ -26,26 +26,20 @@ class CalibrationError(Metric):
     """Expected calibration error (arXiv:1706.04599, eq. 3); torchmetrics keeps every confidence."""
 
     full_state_update = False
-    count: Tensor
-    confidence: Tensor
-    correct: Tensor
+    sums: Tensor
+    """Rows as in BinSums."""
 
     def __init__(self) -> None:
         super().__init__()
-        for name in ("count", "confidence", "correct"):
-            self.add_state(name, default=torch.zeros(BINS), dist_reduce_fx="sum")
+        self.add_state("sums", default=torch.zeros(3, BINS), dist_reduce_fx="sum")
 
     def update(self, probabilities: Tensor, labels: Tensor) -> None:
         """`probabilities` b k, `labels` b."""
-        top, predicted = probabilities.to(self.count.dtype).max(-1)
-        self._sums.add(top, predicted == labels, equal_width(top, BINS))
+        top, predicted = probabilities.to(self.sums.dtype).max(-1)
+        BinSums(*self.sums).add(top, predicted == labels, equal_width(top, BINS))
 
     def compute(self) -> Tensor:
-        return self._sums.error()
-
-    @property
-    def _sums(self) -> BinSums:
-        return BinSums(self.count, self.confidence, self.correct)
+        return BinSums(*self.sums).error()
 
 
 class Accuracies(Metric):
@@ -59,39 +53,35 @@ class Accuracies(Metric):
     """
 
     full_state_update = False
-    hits: Tensor
-    near: Tensor
-    predicted: Tensor
-    images: Tensor
+    counts: Tensor
+    """Of each class: images that are right, nearly right, predicted to be of it, and of it."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        for name in ("hits", "near", "predicted", "images"):
-            zeros = torch.zeros(num_classes, dtype=torch.int64)
-            self.add_state(name, default=zeros, dist_reduce_fx="sum")
+        zeros = torch.zeros(4, num_classes, dtype=torch.int64)
+        self.add_state("counts", default=zeros, dist_reduce_fx="sum")
 
     def update(self, probabilities: Tensor, labels: Tensor) -> None:
         """`probabilities` b k, `labels` b."""
         predicted = probabilities.argmax(-1)
         ones = torch.ones_like(labels)
         _, classes = top_classes(probabilities, 5)
-        self.hits.index_add_(0, labels, (predicted == labels).to(ones.dtype))
-        self.near.index_add_(0, labels, (classes == labels[:, None]).any(1).to(ones.dtype))
-        self.predicted.index_add_(0, predicted, ones)
-        self.images.index_add_(0, labels, ones)
+        self.counts[0].index_add_(0, labels, (predicted == labels).to(ones.dtype))
+        self.counts[1].index_add_(0, labels, (classes == labels[:, None]).any(1).to(ones.dtype))
+        self.counts[2].index_add_(0, predicted, ones)
+        self.counts[3].index_add_(0, labels, ones)
 
     def compute(self) -> dict[str, Tensor]:
-        occurrences = self.predicted + self.images
-        f1 = 2 * self.hits / occurrences.clamp(min=1)
-        recall = self.hits / self.images.clamp(min=1)
-        total = self.images.sum().clamp(min=1)
-        top = {"acc5": self.near.sum() / total} if len(self.images) > 5 else {}
+        hits, near, predicted, images = self.counts
+        occurrences, total = predicted + images, images.sum().clamp(min=1)
+        f1 = 2 * hits / occurrences.clamp(min=1)
+        recall = hits / images.clamp(min=1)
         return {
-            "acc1": self.hits.sum() / total,
-            **top,
+            "acc1": hits.sum() / total,
+            **({"acc5": near.sum() / total} if len(images) > 5 else {}),
             "f1": f1.sum() / (occurrences > 0).sum().clamp(min=1),
-            "recall": recall.sum() / (self.images > 0).sum().clamp(min=1),
-            "constant_acc1": self.images.max() / total,
+            "recall": recall.sum() / (images > 0).sum().clamp(min=1),
+            "constant_acc1": images.max() / total,
         }
 
 
@@ -240,8 +230,6 @@ class EvaluationMetrics(SplitMetrics):
 
     def update(self, probabilities: Tensor, labels: Tensor, loss: Tensor) -> None:
         """`probabilities` b k, `labels` b (or b k of 0 and 1), `loss` their mean."""
-        if len(labels) == 0:
-            return
         self.loss.update(loss, weight=len(labels))
         self.images.update(len(labels))
         labels = labels.long()

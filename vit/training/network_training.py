@@ -7,20 +7,13 @@ from typing import Any, Generic, Self, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import (
-    BackboneFinetuning,
-    BatchSizeFinder,
-    Callback,
-    GradientAccumulationScheduler,
-    LearningRateFinder,
-    StochasticWeightAveraging,
-)
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from vit.checkpoints.pretrained import LoadReport, create_model
-from vit.errors import MESSAGE, UserError, shorten
+from vit.errors import MESSAGE, NOT_NEGATIVE, UserError, check_range, shorten
 from vit.models.units import sharded_units
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
@@ -38,7 +31,6 @@ from vit.training.schedules import Schedule
 from vit.training.sharding import ShardedStrategy, check_optimizer
 
 DEFAULT_MODEL = "vit_ti16"  # small enough for a CPU
-RGB = 3  # channels of images unless data.channels says otherwise
 DECIDED = {
     "num_classes": "data.root",
     "image_size": "data.image_size",
@@ -52,17 +44,6 @@ OF_DATA = frozenset(
     "num_classes classes counts multilabel tree image_size channels preprocess".split()
 )
 """Arguments of a module that follow from its data; on the command line they are no options."""
-REFUSED: dict[type[Callback], str] = {
-    GradientAccumulationScheduler: "a run with it cannot be resumed; set "
-    "trainer.accumulate_grad_batches",
-    StochasticWeightAveraging: "its average is not scored; use vit.training.callbacks.EMA",
-    BackboneFinetuning: "it adds parameters in a run; -c finetune fits the head first",
-    BatchSizeFinder: "use --data.batch_size auto",
-    LearningRateFinder: "`vit transfer` tries several learning rates",
-}
-"""Lightning's callbacks that a run cannot have, and why."""
-
-
 ADAMW = {"lr": 1e-3, "weight_decay": 0.05, "fused": True}
 """Arguments of the default optimizer."""
 
@@ -94,8 +75,6 @@ def build_network(
     recompute = changes.pop(RECOMPUTE, False)
     if not isinstance(recompute, bool):
         raise UserError(f"model.architecture.{RECOMPUTE}={recompute} must be true or false")
-    if changes.get("in_channels") == (channels or RGB):
-        del changes["in_channels"]  # repeats what the data says
     for field, option in DECIDED.items():
         if field in changes:
             raise UserError(
@@ -178,11 +157,9 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         return [ConsumedSamples(), FiniteLoss(), EveryImageOnce()]
 
     def configure_callbacks(self) -> list[Callback]:
-        """The guards that a Trainer of somebody's own does not list; UserError for REFUSED ones."""
+        """The guards that a Trainer of somebody's own does not list."""
         callbacks = self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
         listed = {type(callback) for callback in callbacks}
-        for kind in REFUSED.keys() & listed:
-            raise UserError(f"trainer.callbacks: {kind.__name__}: {REFUSED[kind]}")
         return [guard for guard in self.guards() if type(guard) not in listed]
 
     def configure_model(self) -> None:
@@ -263,6 +240,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
         optimizer._step_supports_amp_scaling = False
         for group in optimizer.param_groups:
+            check_range("model.optimizer.lr", group["lr"], NOT_NEGATIVE)
             group["lr"] = group["lr"] * group["lr_scale"]
         return optimizer
 

@@ -120,15 +120,6 @@ def check_optimizer(trainer: Trainer, optimizer: Optimizer) -> None:
         )
 
 
-def check_sharding(trainer: Trainer) -> None:
-    """UserError for one process."""
-    if isinstance(trainer.strategy, ShardedStrategy) and trainer.world_size == 1:
-        raise UserError(
-            "trainer.strategy=fsdp2 divides a model among processes, and this run has one: add "
-            "--trainer.devices N, or take --trainer.strategy auto"
-        )
-
-
 def local(tensor: Tensor) -> Tensor:
     """The rows of this process, possibly none; without gradients, a change is one of `tensor`."""
     return tensor.to_local() if is_sharded(tensor) else tensor  # pyright: ignore
