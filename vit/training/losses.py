@@ -94,7 +94,14 @@ class Loss:
         if self.function is not None:
             if isinstance(self.function, nn.Module):
                 self.function.to(logits.device)  # its constants
-            return self.function(logits, targets)
+            loss = self.function(logits, targets)
+            shape = getattr(loss, "shape", None)
+            if shape != ():
+                raise UserError(
+                    "model.loss.function must return a tensor of one number, such as the mean over "
+                    f"the batch; it returned a {type(loss).__name__} of shape {shape}"
+                )
+            return loss
         one_class = self.kind in ("auto", "softmax")
         if targets.dim() == 1:
             if one_class and weights is None:
