@@ -16,8 +16,7 @@ def check_names(classes: Sequence[str] | None, num_classes: int | None = None) -
     """UserError unless `classes` are distinct names, `num_classes` of them if that is given."""
     if classes is None:
         return
-    is_list = isinstance(classes, Sequence) and not isinstance(classes, str)
-    if not is_list or not all(isinstance(name, str) for name in classes):
+    if not isinstance(classes, list | tuple) or not all(isinstance(n, str) for n in classes):
         raise UserError(f"classes={shorten(classes)} is not a list of names")
     if num_classes not in (None, len(classes)):
         raise UserError(f"{len(classes)} class names for num_classes={num_classes}")

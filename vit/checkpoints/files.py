@@ -34,18 +34,7 @@ _DAMAGED = (
     ValueError,
     OSError,
 )
-_IN_DIRECTORY = ("model.safetensors", "pytorch_model.bin")
-
-
-class Shapes(dict[str, tuple[int, ...]]):
-    """Names and shapes of a file's tensors. UserError for a name that is not there."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
-        super().__init__(shapes)
-        self.path = path
-
-    def __missing__(self, key: str) -> tuple[int, ...]:
-        raise UserError(f"{self.path} is incomplete, or of a family that is not read: no {key}")
+IN_DIRECTORY = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +56,6 @@ class WeightFile:
     """The entry of a torch file with the tensors, such as "state_dict"."""
     hints: dict[str, Any] = field(default_factory=dict)
     """Facts from the user: image_size, and fields of the configuration."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shapes", Shapes(self.shapes, self.path))
 
     def renamed(self, rename: Callable[[str], str | None]) -> "WeightFile":
         """The same tensors under other names; those renamed to None are hidden."""
@@ -104,7 +90,7 @@ def find_weights(path: Path) -> Path:
         return path
     if (path / "model" / "config.json").is_file():
         path = path / "model"
-    for name in _IN_DIRECTORY:
+    for name in IN_DIRECTORY:
         if (path / name).is_file():
             return path / name
     if (path / "model.safetensors.index.json").is_file():

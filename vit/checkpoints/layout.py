@@ -7,7 +7,6 @@ loading runs them from left to right and exporting from right to left, so the tw
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -102,13 +101,9 @@ def bound(file: WeightFile, rules: Iterable[Rule]) -> tuple[LazyTensors, set[str
     used: set[str] = set()
     for rule in rules:
         if rule.ours not in tensors and all(key in file.shapes for key in rule.theirs):
-            tensors[rule.ours] = partial(_read, file, rule)
+            tensors[rule.ours] = lambda rule=rule: rule.op.read(*map(file.read, rule.theirs))
             used.update(rule.theirs)
     return tensors, used
-
-
-def _read(file: WeightFile, rule: Rule) -> Tensor:
-    return rule.op.read(*(file.read(key) for key in rule.theirs))
 
 
 def fill_qkv_biases(tensors: LazyTensors, config: ViTConfig) -> None:

@@ -158,11 +158,10 @@ def load_pretrained(
     model = filled(target, recognised, str(pretrained), lambda t: t.float().contiguous(), fresh)
     report.loaded = sum(name in recognised.tensors for name in model.state_dict())
     report.classes = _class_names(recognised, target)
-    report.multilabel = bool(recognised.extra.get("multilabel", False))
+    report.multilabel = recognised.extra.get("multilabel", False)
     report.tree = recognised.extra.get("tree", False)
-    if report.multilabel and not report.reinitialised:
-        report.thresholds = recognised.extra.get("thresholds")
     if not report.reinitialised:
+        report.thresholds = recognised.extra.get("thresholds") if report.multilabel else None
         report.temperature = recognised.extra.get("temperature")
     if report.classes is not None and recognised.classes is None and row is None:
         report.notes.append(
@@ -188,10 +187,9 @@ def inspect_pretrained(pretrained: str | Path, **facts: Any) -> Recognised:
     config = recognised.config
     if row is not None:
         config = replace(config, image_size=size or row.size)
-    if row is not None and not row.outputs:
-        config = replace(config, num_classes=0)
-        if isinstance(config, ViTConfig):
-            config = replace(config, representation_size=None)  # goes with the head
+        if not row.outputs:
+            tanh_layer = {"representation_size": None} if isinstance(config, ViTConfig) else {}
+            config = replace(config, num_classes=0, **tanh_layer)
     return replace(recognised, config=config, classes=_class_names(recognised, config))
 
 

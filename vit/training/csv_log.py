@@ -46,7 +46,7 @@ class MetricsCsv(Logger):
                         self._rows.append(row)
                         self._started, self._columns = time.monotonic() - used, list(row)
 
-    name = version = ""  # pyright: ignore[reportAssignmentType]
+    name = version = ""  # pyright: ignore
 
     @property
     def save_dir(self) -> str:

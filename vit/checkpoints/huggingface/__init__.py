@@ -14,12 +14,10 @@ from vit.models.config import ResNetConfig
 
 
 def matches(file: WeightFile) -> bool:
-    """True for the keys of a Hugging Face ViT or BiT, with or without a head."""
     return reading.matches(file) or bit.matches(file)
 
 
 def recognise(file: WeightFile) -> Recognised:
-    """A Hugging Face file as one of our models."""
     reading.check_family(file)
     return (reading if reading.matches(file) else bit).recognise(file)
 

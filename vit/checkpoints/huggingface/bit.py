@@ -30,7 +30,6 @@ _FIXED = {
 
 
 def matches(file: WeightFile) -> bool:
-    """True for the keys of a Hugging Face BiT, with or without a head."""
     return any(key.endswith(_ROOT) for key in file.shapes)
 
 

@@ -84,7 +84,6 @@ _OPS = {1: SAME, 2: HALVES, 3: JOINED}
 
 
 def matches(file: WeightFile) -> bool:
-    """True for the keys of a Hugging Face ViT, with or without a head."""
     return _is_dinov3(file) or any(key.endswith(_POSITIONS) for key in file.shapes)
 
 
@@ -140,7 +139,9 @@ def teacher_rules() -> list[Rule]:
 def recognise(file: WeightFile) -> Recognised:
     """A Hugging Face file as one of our models; config.json supplies what shapes cannot say."""
     keys, dinov3 = file.shapes, _is_dinov3(file)
-    prefix = "" if dinov3 else _prefix(file)
+    prefix = ""  # 'vit.', 'deit.', 'dinov2.' ... in models with a head
+    if not dinov3:
+        prefix = next(key for key in keys if key.endswith(_POSITIONS)).removesuffix(_POSITIONS)
     stem = _stem(file, prefix)
     depth = count_layers(keys, stem)
     keyless = dinov3 and f"{stem}0.attention.k_proj.bias" not in keys
@@ -184,11 +185,6 @@ def check_family(file: WeightFile) -> None:
         check_signs(file.path, file.shapes)
     elif name not in (*_EPSILON, "bit"):
         raise refused("Hugging Face", name)
-
-
-def _prefix(file: WeightFile) -> str:
-    """'vit.', 'deit.', 'dinov2.' ... in models with a head, '' in bare ones."""
-    return next(key for key in file.shapes if key.endswith(_POSITIONS)).removesuffix(_POSITIONS)
 
 
 def _stem(file: WeightFile, prefix: str) -> str:
