@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from vit.checkpoints.class_names import THRESHOLDS
 from vit.checkpoints.exporting import Export, NativeInfo, directory
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.huggingface import bit, reading, writing
-from vit.checkpoints.huggingface.labels import THRESHOLDS
 from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.preprocessing import rounding_note, to_huggingface
 from vit.models.config import ResNetConfig

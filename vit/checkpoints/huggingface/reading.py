@@ -9,8 +9,8 @@ dinov3_vit}/modeling_*.py and conversion_mapping.py.
 
 from collections.abc import Iterable, Mapping
 
+from vit.checkpoints.class_names import label_kind, names_in
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.huggingface.labels import class_names, label_kind
 from vit.checkpoints.layout import (
     HALVES,
     JOINED,
@@ -171,7 +171,7 @@ def recognise(file: WeightFile) -> Recognised:
             for name in unused
             if any(key.startswith(name) for key in keys)
         },
-        classes=class_names(file.config, config.num_classes),
+        classes=names_in(file.config, config.num_classes),
         **preparation(from_huggingface, file.preprocessor, config.size),
         extra=label_kind(file.config, config.num_classes),
         notes=[] if file.config else ["there is no config.json: exact GELU is assumed"],
