@@ -146,7 +146,7 @@ def optimizers(bench: Bench) -> Rows:
 
 def memory(bench: Bench) -> Rows:
     """Peak memory of training steps, and the prediction for the activations."""
-    from vit.compute.memory import activations
+    from vit.compute.candidate import from_config
 
     rows = []
     for name in ("vit_b16",) if bench.toy else ("vit_b16", "vit_l16", "vit_h14"):
@@ -157,7 +157,9 @@ def memory(bench: Bench) -> Rows:
             network.activation_checkpointing = checkpointing
             call = partial(training(network, bench.precision), bench.images(config, batch))
             times = bench.time({"step": call})["step"]
-            predicted = activations(config, bench.precision, checkpointing=checkpointing)
+            model = from_config(name, config)
+            predicted = model.activations(bench.precision, checkpointing=checkpointing)
+            assert predicted is not None
             row = {"model": name, "batch_size": batch, "checkpointing": checkpointing}
             row |= {"peak_bytes": peak(call, bench.device)}
             copies = 2 * work(config).params if bench.precision == "bf16" else 0

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,9 +25,18 @@ from typing import Any
 import torch
 from pages import RESULTS, spread
 
-from vit.compute.flops import work
-from vit.compute.steps import inference, training
-from vit.compute.timing import Call, Clock, Times, finisher, in_turns, num_turns
+from vit.checkpoints.building import build_empty
+from vit.compute.flops import Work, counted
+from vit.compute.timing import (
+    Call,
+    Clock,
+    Times,
+    finisher,
+    in_turns,
+    inference,
+    num_turns,
+    training,
+)
 from vit.console import Meter
 from vit.hardware import cpu_features, cpu_name, hardware, has_bfloat16, keep_memory, versions
 from vit.models.zoo import ModelConfig, build_model, model_config
@@ -57,6 +67,12 @@ HERE = Path(__file__).parent
 KEPT = ("train_seconds", "train_cpu_seconds", "images_seen", "steps", "parameters")
 FIT = (sys.executable, "-m", "vit", "fit")
 Rows = list[dict[str, Any]]
+
+
+@cache
+def work(config: ModelConfig) -> Work:
+    """Operations of a model of the package, for images of `config.size`."""
+    return counted(build_empty(config), config.size, config.in_channels)
 
 
 def arguments(doc: str | None, rounds: int | None = None) -> argparse.ArgumentParser:

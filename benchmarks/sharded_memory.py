@@ -22,9 +22,9 @@ from lightning.pytorch import Callback
 from PIL import Image
 
 from vit.checkpoints.building import build_empty
+from vit.compute.candidate import from_config
 from vit.compute.comparison import model_rows
 from vit.compute.devices import held
-from vit.compute.memory import activations
 from vit.compute.trainings import Comparison
 from vit.hardware import memory_field
 from vit.models.zoo import config_from_dict
@@ -91,7 +91,9 @@ def trained() -> dict[str, Any]:
         processes = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
     config = config_from_dict(processes[0]["model"])
     counted = held(build_empty(config), "fp32", "fsdp2", 2)
-    counted["activations"] = activations(config, "fp32").kept
+    activations = from_config("vit", config).activations("fp32")
+    assert activations is not None
+    counted["activations"] = activations.kept
     for process in processes:
         del process["model"]
     return {"command": portable(f"vit fit {RUN}"), "counted": counted, "processes": processes}

@@ -21,16 +21,16 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "variants": ({"models"}, 1_840),
     "data": (set(), 6_600),
     "reports": (set(), 1_670),
-    "checkpoints": ({"models"}, 5_010),
+    "checkpoints": ({"models"}, 4_870),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
-    "compute": ({"data", "models", "checkpoints"}, 1_460),
+    "compute": ({"data", "models", "checkpoints"}, 1_420),
     "inference": ({"data", "models", "checkpoints"}, 1_330),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
-    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_160),
+    "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_150),
     "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_540),
     "exports": ({"data", "models", "checkpoints", "inference"}, 700),
-    "training": ({"models", "checkpoints"}, 4_440),
+    "training": ({"models", "checkpoints"}, 4_290),
 }
 ROOMS["runs"] = (set(ROOMS), 3_770)
 ROOMS["cli"] = (set(ROOMS), 2_550)

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from tests.benchmarks.conftest import Load
-from vit.compute.flops import work
+from vit.compute.candidate import from_config
 from vit.models.zoo import model_config
 from vit.recipes import find_recipe
 from vit.yaml_reader import read_options
@@ -78,7 +78,8 @@ def training_flops(words: list[str]) -> int:
     typed = zip(words[2::2], words[3::2], strict=True)
     sizes = {name.rpartition(".")[2]: json.loads(value) for name, value in typed}
     fields = {**recipe["architecture"], **sizes, "image_size": 32, "num_classes": 6}
-    return work(model_config(recipe.get("name", "vit_b16"), **fields)).training_flops
+    name = recipe.get("name", "vit_b16")
+    return from_config(name, model_config(name, **fields)).work.training_flops
 
 
 def test_the_models_take_equal_compute(data_size: ModuleType) -> None:

@@ -28,17 +28,21 @@ def bare(path: Path, **options: Any) -> torch.nn.Module:
 @pytest.mark.parametrize(
     ("options", "asked", "typed"),
     [
-        (SMALL, "give --set num_heads=...", ["--set", "num_heads=2"]),
-        (SMALL, "give --set num_heads=...", ["--num-heads", "2"]),
-        (SIGLIP, "give --set activation='gelu_tanh' or 'gelu'", ["--set", "activation=gelu_tanh"]),
+        (SMALL, "give num_heads=..., by --set", ["--set", "num_heads=2"]),
+        (SMALL, "give num_heads=..., by --set", ["--num-heads", "2"]),
+        (
+            SIGLIP,
+            "or 'gelu', by --set",
+            ["--set", "activation=gelu_tanh"],
+        ),
         (
             {**SMALL, "width": 192, "num_heads": 3, "pos_embed": "none"},
-            "give --set pos_embed='none' if",
+            "give pos_embed='none' if",
             ["--set", "pos_embed=none"],
         ),
         (
             {**SMALL, "width": 192, "num_heads": 3, "image_size": (32, 80), "patch_size": 16},
-            "give --image-size HEIGHT WIDTH, the size",
+            "made for, by --set or --image-size",
             ["--image-size", "32", "80"],
         ),
     ],

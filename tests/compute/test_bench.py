@@ -8,8 +8,9 @@ import torch
 
 from tests.compute.conftest import shallow_candidate
 from vit.compute import bench as module
+from vit.compute import timing
 from vit.compute.bench import bench, suggestion
-from vit.compute.steps import inference, training
+from vit.compute.timing import inference, training
 from vit.errors import UserError
 
 QUICK: dict[str, Any] = {"device": "cpu", "batch_size": (1,), "precision": ("fp32",), "rounds": 2}
@@ -42,7 +43,7 @@ def test_too_little_memory_names_the_batch_and_other_errors_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for text, kind in {"out of memory": UserError, "shapes do not match": RuntimeError}.items():
-        monkeypatch.setattr(module, "in_turns", Mock(side_effect=RuntimeError(text)))
+        monkeypatch.setattr(timing, "in_turns", Mock(side_effect=RuntimeError(text)))
         with pytest.raises(kind, match="--batch-size 1" if kind is UserError else "shapes"):
             bench(["32"], **QUICK)
 

@@ -13,7 +13,7 @@ from tests.compute.two_devices import NETWORKS, PRECISIONS
 from tests.processes import together
 from vit.checkpoints.building import build_empty
 from vit.compute.devices import held
-from vit.compute.steps import training_loss
+from vit.compute.timing import training_loss
 
 
 @pytest.mark.parametrize("devices", [2, 3, 64])

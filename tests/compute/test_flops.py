@@ -8,8 +8,8 @@ import torchvision.models
 from tests.compute.conftest import shallow_candidate
 from tests.compute.formulas import multiply_adds
 from vit.compute.candidate import find_model
-from vit.compute.flops import Work, counted, work
-from vit.models.zoo import ZOO, ModelConfig, model_config
+from vit.compute.flops import Work, counted
+from vit.models.zoo import ZOO, ModelConfig
 
 VARIANTS = [
     {"pool": "gap", "class_token": False, "pos_embed": "sincos2d"},
@@ -51,7 +51,7 @@ def test_models_and_options_cost_what_the_formulas_say(name: str, changes: dict)
     ],
 )
 def test_multiply_adds_are_those_that_torchvision_publishes(name: str, weights) -> None:
-    assert work(model_config(name)).flops / 2e9 == pytest.approx(weights.meta["_ops"], abs=6e-4)
+    assert find_model(name).work.flops / 2e9 == pytest.approx(weights.meta["_ops"], abs=6e-4)
 
 
 def test_a_probe_trains_its_head_alone() -> None:

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from tests.compute.conftest import shallow_candidate
-from vit.compute.candidate import Candidate, find_model
+from vit.compute.candidate import Candidate, find_model, from_config
 from vit.compute.devices import held
-from vit.compute.memory import GIB, WORKSPACE, Activations, activations
-from vit.compute.steps import training_loss
+from vit.compute.memory import GIB, WORKSPACE, Activations
+from vit.compute.timing import training_loss
 from vit.models import attention
 from vit.models.zoo import model_config
 
@@ -89,8 +89,9 @@ def test_a_cpu_in_bfloat16_keeps_the_weights_of_attention_beside_them(
 
 
 def test_checkpointing_adds_the_largest_unit_to_the_saved_activations() -> None:
-    config = model_config("vit_b16", depth=2)
-    whole, frugal = (activations(config, "fp32", checkpointing=c) for c in (False, True))
+    model = from_config("vit_b16", model_config("vit_b16", depth=2))
+    whole, frugal = (model.activations("fp32", checkpointing=c) for c in (False, True))
+    assert whole is not None and frugal is not None
     layer = 197 * (8 * 768 + 2 * 3072 + 12 + 4) * 4  # inputs of norms, products, GELU; statistics
     assert frugal.recomputed == layer
     assert whole.kept - frugal.kept == 2 * (layer - 197 * 768 * 4)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch.distributed.device_mesh import init_device_mesh
 
-from vit.compute.steps import training_loss
+from vit.compute.timing import training_loss
 from vit.models.zoo import Model, ModelConfig, build_model, model_config
 from vit.training.sharding import ShardedStrategy
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.checkpoints import sealed
+from vit.checkpoints import writing
 from vit.data.decode import open_image
 from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
@@ -196,7 +196,7 @@ def test_a_full_disk_costs_the_file_and_nothing_else(
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sealed, "write_safetensors", half)
+    monkeypatch.setattr(writing, "write_safetensors", half)
     found = Extractor(make_model(), "pooled", cache=tmp_path / "c")(make_data(), "train")
     assert len(found.values) == 24
     assert "could not be cached (No space left on device" in capsys.readouterr().err

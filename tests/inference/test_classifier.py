@@ -184,7 +184,7 @@ def test_a_fact_that_is_missing_is_given_to_convert(tmp_path: Path) -> None:
     convert(ours, theirs, "huggingface")
     (theirs / "config.json").unlink()
     with pytest.raises(
-        UserError, match=r"give --set num_heads=\.\.\. .*vit convert .*, and load DIR"
+        UserError, match=r"give num_heads=\.\.\..*, by --set to `vit convert .*, and load DIR"
     ):
         vit.load(theirs)
     convert(theirs, tmp_path / "given", "native", num_heads=3, layer_norm_eps=1e-6)

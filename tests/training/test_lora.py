@@ -131,8 +131,6 @@ def test_a_rank_outside_the_width_is_refused(rank: int, weights: str) -> None:
 def test_lora_needs_weights_and_a_transformer(weights: str) -> None:
     with pytest.raises(UserError, match=r"give model\.pretrained"):
         image_classifier("vit_ti16", num_classes=3, lora=2)
-    with pytest.raises(UserError, match="exclude each other"):
-        tuned(weights, lora=2, freeze_backbone=True)
     with pytest.raises(UserError, match="a ResNet has no queries"):
         add_lora(create_model("bit_r50x1", num_classes=3, depths=[1]), 2)
 

@@ -66,7 +66,7 @@ def test_f1_and_exact_match_are_scikit_learns_at_the_thresholds() -> None:
     labels = (torch.rand(90, 5, generator=generator) < 0.3).float()
     chosen = torch.tensor([0.2, 0.9, 0.5, 0.35, 0.61])
     metrics = EvaluationMetrics(5, multilabel=True)
-    metrics.thresholds = chosen
+    metrics.thresholds = chosen.tolist()
     metrics.reset()
     metrics.update(scores, labels, torch.tensor(0.0))
     figures, answers, truth = metrics.compute(), (scores > chosen).numpy(), labels.numpy()

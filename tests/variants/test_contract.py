@@ -21,7 +21,7 @@ from tests.variants.mixer_entries import MIXERS
 from tests.variants.modification_entries import MODIFICATIONS
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import load_pretrained
-from vit.compute.flops import work
+from vit.compute.candidate import from_config
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import build_model
@@ -156,7 +156,7 @@ def test_operations_are_those_that_are_counted(
 ) -> None:
     config = built(kind, name, options, form).config
     more = ENTRIES[kind, name].macs(config, config.variant[kind])
-    assert work(config).flops == 2 * (multiply_adds(config)[0] + more)
+    assert from_config(name, config).work.flops == 2 * (multiply_adds(config)[0] + more)
 
 
 @each_case

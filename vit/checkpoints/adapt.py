@@ -64,25 +64,19 @@ def _adapt_head(
     if rows is not None:
         _move_rows(recognised, report, rows, classes)
         return
-    reason = f"zeros for {num_classes} classes, the file has {old}"
-    if old == num_classes:
-        reason = "zeros, as the file's classes are others"
-    elif not old:
-        reason = f"zeros for {num_classes} classes, the file has no head"
-    gone = [name for name in recognised.tensors if name.startswith((*HEAD, "pre_logits."))]
-    if isinstance(recognised.config, ViTConfig) and wanted.get("representation_size"):
-        gone = [name for name in gone if not name.startswith("pre_logits.")]
-    elif isinstance(recognised.config, ViTConfig):
-        wanted["representation_size"] = None
-        if any(name.startswith("pre_logits.") for name in gone):
-            report.left_out["pre_logits"] = "the tanh layer goes with the head (ViT, section 3.2)"
-    for name in gone:
+    gone = HEAD
+    has_tanh_layer = getattr(recognised.config, "representation_size", None) is not None
+    if has_tanh_layer and not wanted.get("representation_size"):
+        gone, wanted["representation_size"] = (*HEAD, "pre_logits."), None
+        report.left_out["pre_logits"] = "the tanh layer goes with the head (ViT, section 3.2)"
+    for name in [name for name in recognised.tensors if name.startswith(gone)]:
         del recognised.tensors[name]
     recognised.classes = list(classes) if classes is not None else None
     if num_classes:
         report.reinitialised = ["head"]
-        report.head = reason
-    elif any(name.startswith(HEAD) for name in gone):
+        has = "others" if old == num_classes else old or "no head"
+        report.head = f"zeros for {num_classes} classes, the file has {has}"
+    elif old:
         report.left_out["head"] = "num_classes=0 asks for features"
 
 

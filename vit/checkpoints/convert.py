@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from vit.checkpoints.exporting import NativeInfo
+from vit.checkpoints.files import IN_DIRECTORY
 from vit.checkpoints.formats import FORMATS, format_named
 from vit.checkpoints.hub import fetch, is_address
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
@@ -55,15 +56,16 @@ def convert(
     export = format_named(to).write(model.config, state, info)
     written, notes = export.save(target), export.notes
     if not suffix:
-        _remove_others(target, written)
+        for name in _IN_MODEL_DIRECTORY:
+            if target / name not in written:
+                (target / name).unlink(missing_ok=True)  # of the model before
     if extra.get("multilabel") and not export.multilabel:
         notes.append(f"{to} has no word for several labels per image: take sigmoids, not softmax")
     return Conversion(loaded=report, written=[str(path) for path in written], notes=notes)
 
 
 _IN_MODEL_DIRECTORY = (
-    "model.safetensors",
-    "pytorch_model.bin",
+    *IN_DIRECTORY,
     "model.safetensors.index.json",
     "config.json",
     "preprocessor_config.json",
@@ -74,19 +76,11 @@ def _check_free(target: Path, overwrite: bool) -> None:
     """UserError for a destination that holds something."""
     if (target / "config.yaml").exists() or (target / "model" / "config.json").exists():
         raise UserError(f"{target} is a run, which a model would hide in; name another directory")
-    names = [name for name in _IN_MODEL_DIRECTORY if (target / name).exists()]
-    if (names or target.is_file()) and not overwrite:
-        problem = f"holds a model ({', '.join(names)})" if names else "is there"
+    taken = target.is_file() or any((target / name).exists() for name in _IN_MODEL_DIRECTORY)
+    if taken and not overwrite:
         raise UserError(
-            f"{target} {problem}; add --overwrite to replace it, or name another destination"
+            f"{target} holds a model; add --overwrite to replace it, or name another destination"
         )
-
-
-def _remove_others(target: Path, written: list[Path]) -> None:
-    """Removes the other files of an overwritten model."""
-    for name in _IN_MODEL_DIRECTORY:
-        if target / name not in written:
-            (target / name).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +104,8 @@ def compare(first: str | Path, second: str | Path, **options: Any) -> Comparison
     one, _ = load_pretrained(first, published_size=False, **options)
     size = one.config.size
     other, _ = load_pretrained(second, **{**options, "image_size": size})
-    channels = one.config.in_channels
-    if other.config.in_channels != channels:
-        raise UserError(f"{first} takes {channels} channels, {second} {other.config.in_channels}")
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(2, channels, *size, generator=generator, dtype=torch.float64)
+    shape = (2, one.config.in_channels, *size)
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
         a, b = (model.double().eval()(images) for model in (one, other))
     if a.shape != b.shape:

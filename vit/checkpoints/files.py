@@ -4,7 +4,6 @@ The first bytes of a file decide its kind, never its name.
 """
 
 import json
-import os
 import pickle
 import re
 import tokenize
@@ -35,18 +34,7 @@ _DAMAGED = (
     ValueError,
     OSError,
 )
-_IN_DIRECTORY = ("model.safetensors", "pytorch_model.bin")
-
-
-class Shapes(dict[str, tuple[int, ...]]):
-    """Names and shapes of a file's tensors. UserError for a name that is not there."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
-        super().__init__(shapes)
-        self.path = path
-
-    def __missing__(self, key: str) -> tuple[int, ...]:
-        raise UserError(f"{self.path} is incomplete, or of a family that is not read: no {key}")
+IN_DIRECTORY = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +57,6 @@ class WeightFile:
     hints: dict[str, Any] = field(default_factory=dict)
     """Facts from the user: image_size, and fields of the configuration."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shapes", Shapes(self.shapes, self.path))
-
     def renamed(self, rename: Callable[[str], str | None]) -> "WeightFile":
         """The same tensors under other names; those renamed to None are hidden."""
         pairs = {new: old for old in self.shapes if (new := rename(old)) is not None}
@@ -84,19 +69,14 @@ def open_weights(path: str | Path) -> WeightFile:
 
     UserError for a file that is missing, damaged, no weights, or needs code to be executed.
     """
-    if not os.fspath(path):  # Path("") is the current directory
-        raise UserError("pretrained='' names no file; give a file, a directory or an address")
     openers = {"zip": _open_zip, "safetensors": _open_safetensors, "pickle": _open_torch}
     try:
         path = find_weights(Path(path))
         opener = _open_sharded if path.is_dir() else openers[kind_of(path)]
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    file = opener(path)
-    if not file.shapes:
-        raise UserError(f"{path} holds no tensors")
     return replace(
-        file,
+        opener(path),
         config=read_json(path.parent / "config.json"),
         preprocessor=read_json(path.parent / "preprocessor_config.json"),
     )
@@ -110,7 +90,7 @@ def find_weights(path: Path) -> Path:
         return path
     if (path / "model" / "config.json").is_file():
         path = path / "model"
-    for name in _IN_DIRECTORY:
+    for name in IN_DIRECTORY:
         if (path / name).is_file():
             return path / name
     if (path / "model.safetensors.index.json").is_file():

@@ -44,6 +44,9 @@ def recognise(file: "WeightFile") -> "Recognised":
         if type(error) is UserError and str(file.path.parent) not in str(error):
             raise UserError(f"{file.path}: {error}") from error
         raise
+    except KeyError as error:
+        missing = f"{file.path} is incomplete, or of a family that is not read: no {error.args[0]}"
+        raise UserError(missing) from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         if not file.config and not file.preprocessor:
             raise

@@ -55,7 +55,6 @@ def _canonical(key: str) -> str:
 
 
 def matches(file: WeightFile) -> bool:
-    """True for the keys of a Flax ViT or a BiT."""
     names = {_canonical(key) for key in file.shapes}
     return "embedding/kernel" in names or _BIT_ROOT in names
 

@@ -12,14 +12,13 @@ from urllib.parse import urlsplit
 from vit.cache import cache_directory
 from vit.checkpoints import published
 from vit.checkpoints.download import download, offline, say
-from vit.checkpoints.files import kind_of, reason
+from vit.checkpoints.files import IN_DIRECTORY, kind_of, reason
 from vit.checkpoints.published import Published
 from vit.errors import UserError, needed
 
 GOOGLE = "https://storage.googleapis.com"
 _ADDRESS = re.compile(r"^(hf|gs|https)://")
 _HF = re.compile(r"^hf://(?P<repo>[^/@]+/[^/@]+)(?:/(?P<file>[^@]+))?(?:@(?P<revision>.+))?$")
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _DESCRIPTIONS = ("config.json", "preprocessor_config.json", "trust.safetensors")
 HUB_SECONDS = 8
 """How long the hub may be silent before its cache is used."""
@@ -76,7 +75,7 @@ def _fetch_huggingface(address: str) -> Path:
     if parts is None:
         raise UserError(f"{address!r} is not hf://org/repo, hf://org/repo/file or ...@revision")
     hub = needed("huggingface_hub", "hub")
-    names = [parts["file"]] if parts["file"] else _WEIGHTS
+    names = [parts["file"]] if parts["file"] else IN_DIRECTORY
     silence = _silence(hub, parts["repo"], parts["revision"])
     try:
         for name in names:

@@ -7,7 +7,6 @@ loading runs them from left to right and exporting from right to left, so the tw
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,24 +19,7 @@ from vit.models.zoo import ModelConfig
 
 
 class MissingFact(UserError):
-    """A fact that the file does not record, and that an option can supply.
-
-    `problem` is the sentence before, `options` are fields of the configuration, such as
-    "num_heads=...", `when` is the condition under which they hold.
-    """
-
-    def __init__(self, problem: str, *options: str, when: str = "") -> None:
-        self.problem, self.options, self.when = problem, options, when
-        super().__init__(self._asking(options))
-
-    def _asking(self, options: Iterable[str]) -> str:
-        return f"{self.problem} give {' and '.join(options)}{self.when}"
-
-    def for_convert(self) -> str:
-        """The sentence with the options of `vit convert`."""
-        size = "--image-size HEIGHT WIDTH"
-        options = (f"--set {option}" for option in self.options)
-        return self._asking(size if "image_size=" in option else option for option in options)
+    """A fact that the file does not record, and that an option can supply, such as num_heads."""
 
 
 LazyTensors = dict[str, Callable[[], Tensor]]
@@ -119,13 +101,9 @@ def bound(file: WeightFile, rules: Iterable[Rule]) -> tuple[LazyTensors, set[str
     used: set[str] = set()
     for rule in rules:
         if rule.ours not in tensors and all(key in file.shapes for key in rule.theirs):
-            tensors[rule.ours] = partial(_read, file, rule)
+            tensors[rule.ours] = lambda rule=rule: rule.op.read(*map(file.read, rule.theirs))
             used.update(rule.theirs)
     return tensors, used
-
-
-def _read(file: WeightFile, rule: Rule) -> Tensor:
-    return rule.op.read(*(file.read(key) for key in rule.theirs))
 
 
 def fill_qkv_biases(tensors: LazyTensors, config: ViTConfig) -> None:
@@ -187,9 +165,8 @@ def grid_of(
         if side > 0 and side * side == entries - slots:
             return (side, side), slots
     raise MissingFact(
-        f"the position table has {entries} entries, which is no square grid;",
-        "image_size=(height, width)",
-        when=", the size that the file was made for",
+        f"the position table has {entries} entries, which is no square grid; give "
+        "image_size=(height, width), the size that the file was made for"
     )
 
 
@@ -226,8 +203,7 @@ def heads_of_width(file: WeightFile, width: int, notes: list[str], *, scaled: bo
     if number is None:
         raise MissingFact(
             f"{file.path} does not say how many attention heads its width of {width} is divided "
-            "into;",
-            "num_heads=...",
+            "into; give num_heads=..."
         )
     notes.append(
         f"the file does not record the number of heads: {number} is taken, as in the published "

@@ -8,10 +8,11 @@ renames cannot pair one model with another's description. Loading checks a SHA-2
 import hashlib
 import json
 import os
-import shlex
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from torch import Tensor, nn
 
@@ -19,8 +20,7 @@ from vit.checkpoints.class_names import check_labels, check_names
 from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile, parse_json
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound
-from vit.checkpoints.local_paths import without_local_paths
-from vit.checkpoints.writing import is_sharded, memory_of, on_cpu, write_safetensors
+from vit.checkpoints.writing import fingerprint, is_sharded, write_safetensors
 from vit.console import is_first_process
 from vit.errors import UserError, shorten
 from vit.models.zoo import config_from_dict
@@ -33,6 +33,12 @@ VERSION = 1
 WEIGHTS = "model.safetensors"
 _EDITABLE = ("classes", "preprocess")
 """Of config.json; all else is read from the header of the weights."""
+_PATH_OPTIONS = ("root", "pretrained", "run_dir", "resume", "source")
+"""Options and entries whose values are paths, also where they are relative."""
+_ABSOLUTE = re.compile(
+    r"(?:/|~([a-z_][\w.-]*)?([/\\]|$)|\.\.[/\\]|[a-z]:[/\\]|\\\\|file://)", re.IGNORECASE
+)
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def save_native(
@@ -79,12 +85,6 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         return [directory / WEIGHTS, directory / "config.json"]
 
     return Export(save=save, multilabel=True)
-
-
-def convert_command(path: str | Path) -> str:
-    """The command line that makes a model directory of other weights, for a message."""
-    target = f"{Path(path).absolute().stem}_vit"
-    return f"convert it: vit convert {shlex.quote(str(path))} {shlex.quote(target)} --to native"
 
 
 def matches(file: WeightFile) -> bool:
@@ -166,11 +166,37 @@ def _verify(file: WeightFile, expected: str) -> None:
         raise UserError(f"{file.path} is damaged: its tensors have changed since they were saved")
 
 
-def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes of tensors, in order of names."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = on_cpu(tensors[name])
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(memory_of(tensor))
-    return digest.hexdigest()
+def without_local_paths(value: Any, option: str = "") -> Any:
+    """A copy of plain JSON values in which every local path is only its last part.
+
+    Addresses stay, without user, password and query. `option`: the key of the value.
+    """
+    if isinstance(value, Mapping):
+        return {key: without_local_paths(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_local_paths(item, option) for item in value]
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if _ADDRESS.match(text) and not text.lower().startswith("file://"):
+        return _without_secrets(text)
+    if _ABSOLUTE.match(text) or (option in _PATH_OPTIONS and re.search(r"[/\\]", text)):
+        return _last_part(text)
+    return value
+
+
+def _last_part(path: str) -> str:
+    parts = [part for part in re.split(r"[/\\]+", path) if part not in ("", ".", "..", "~")]
+    of_user = len(parts) < 2 if path.startswith("~") else parts[-2:-1] in (["home"], ["Users"])
+    return "" if of_user or not parts else parts[-1]  # ~alice and /home/alice say who it was
+
+
+def _without_secrets(address: str) -> str:
+    """An address without user, password and query, which may hold a signature."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return address.partition("://")[0] + "://..."
+    host = parts.netloc.rpartition("@")[2]
+    fragment = parts.fragment if parts.fragment.startswith("sha256=") else ""
+    return urlunsplit((parts.scheme, host, parts.path, "", fragment))

@@ -5,7 +5,7 @@ in place; a file that does not fit changes nothing.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +28,6 @@ from vit.errors import UserError
 from vit.models.config import ViTConfig
 from vit.models.fields import as_size
 from vit.models.zoo import Model, build_model, model_config
-
-
-@dataclass(frozen=True, kw_only=True)
-class PretrainedInfo:
-    """The description of a file's model, read without its tensors."""
-
-    source: str
-    format: str
-    config: ModelConfig
-    classes: list[str] | None = None
-    """Class names in the order of the logits, where known."""
-    preprocess: dict[str, Any] | None = None
-    """`Preprocess.to_dict()`, where known."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Recipe, metrics and source of a model of ours."""
 
 
 def create_model(
@@ -173,11 +158,10 @@ def load_pretrained(
     model = filled(target, recognised, str(pretrained), lambda t: t.float().contiguous(), fresh)
     report.loaded = sum(name in recognised.tensors for name in model.state_dict())
     report.classes = _class_names(recognised, target)
-    report.multilabel = bool(recognised.extra.get("multilabel", False))
+    report.multilabel = recognised.extra.get("multilabel", False)
     report.tree = recognised.extra.get("tree", False)
-    if report.multilabel and not report.reinitialised:
-        report.thresholds = recognised.extra.get("thresholds")
     if not report.reinitialised:
+        report.thresholds = recognised.extra.get("thresholds") if report.multilabel else None
         report.temperature = recognised.extra.get("temperature")
     if report.classes is not None and recognised.classes is None and row is None:
         report.notes.append(
@@ -192,8 +176,8 @@ def load_pretrained(
     return model, report
 
 
-def inspect_pretrained(pretrained: str | Path, **facts: Any) -> PretrainedInfo:
-    """Architecture, classes and preprocessing of a file; no tensor is read.
+def inspect_pretrained(pretrained: str | Path, **facts: Any) -> Recognised:
+    """Architecture, classes, preprocessing and `extra` of a file; no tensor is read.
 
     `facts`: fields of the configuration that the file does not record, such as num_heads.
     """
@@ -203,18 +187,10 @@ def inspect_pretrained(pretrained: str | Path, **facts: Any) -> PretrainedInfo:
     config = recognised.config
     if row is not None:
         config = replace(config, image_size=size or row.size)
-    if row is not None and not row.outputs:
-        config = replace(config, num_classes=0)
-        if isinstance(config, ViTConfig):
-            config = replace(config, representation_size=None)  # goes with the head
-    return PretrainedInfo(
-        source=row.name if row is not None else str(pretrained),
-        format=recognised.format,
-        config=config,
-        classes=_class_names(recognised, config),
-        preprocess=recognised.preprocess,
-        extra=recognised.extra,
-    )
+        if not row.outputs:
+            tanh_layer = {"representation_size": None} if isinstance(config, ViTConfig) else {}
+            config = replace(config, num_classes=0, **tanh_layer)
+    return replace(recognised, config=config, classes=_class_names(recognised, config))
 
 
 def _open(

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from vit.checkpoints.files import read_json
-from vit.checkpoints.native import WEIGHTS, convert_command
+from vit.checkpoints.native import WEIGHTS
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.errors import UserError, needed, some_of
 from vit.writing import write_text
@@ -61,7 +61,8 @@ def _model_directory(directory: str | Path) -> Path:
         if read_json(folder / "config.json").get("format") == "vit":
             return folder
     raise UserError(
-        f"{directory} is no run or model directory of this package; {convert_command(directory)}"
+        f"{directory} is no run or model directory of this package; `vit convert {directory} DIR "
+        "--to native` makes one"
     )
 
 

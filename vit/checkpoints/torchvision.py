@@ -6,7 +6,6 @@ Source: torchvision 0.29, models/vision_transformer.py. Its files carry no descr
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from vit.checkpoints.exporting import ANY, Export, NativeInfo, arithmetic_notes, check_expressed
@@ -23,15 +22,14 @@ from vit.checkpoints.layout import (
     layer,
 )
 from vit.checkpoints.preprocessing import of_imagenet
+from vit.checkpoints.writing import write_torch
 from vit.errors import UserError
 from vit.models.config import ViTConfig
-from vit.writing import atomic
 
 _LAYER = "encoder.layers.encoder_layer_"
 
 
 def matches(file: WeightFile) -> bool:
-    """True for the keys of a torchvision ViT."""
     return "conv_proj.weight" in file.shapes and "encoder.pos_embedding" in file.shapes
 
 
@@ -61,7 +59,6 @@ def _rules(depth: int, mlp: tuple[str, str]) -> list[Rule]:
 
 
 def recognise(file: WeightFile) -> Recognised:
-    """A torchvision file as one of our models."""
     shapes = file.shapes
     # Files of before torchvision 0.13 name the two layers.
     old = f"{_LAYER}0.mlp.linear_1.weight" in shapes
@@ -119,8 +116,7 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
     tensors = exported(state, _rules(config.depth, ("mlp.0", "mlp.3")))
 
     def save(target: Path) -> list[Path]:
-        with atomic(target) as temporary:
-            torch.save(tensors, temporary)
+        write_torch(target, tensors)
         return [target]
 
     notes = arithmetic_notes("torchvision", config, activation="gelu", layer_norm_eps=1e-6)

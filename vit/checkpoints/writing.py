@@ -1,15 +1,18 @@
 """Writing safetensors without numpy and without a copy: a length, a JSON header and the bytes.
 
-Source: github.com/huggingface/safetensors, "Format".
+Source: github.com/huggingface/safetensors, "Format". A sealed file is one of our own: tensors, a
+text about them, and their SHA-256 in the header.
 """
 
 import ctypes
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vit.writing import atomic
@@ -85,3 +88,33 @@ def memory_of(tensor: Tensor) -> Any:
     if not tensor.numel():
         return b""
     return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes of tensors, in order of names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = on_cpu(tensors[name])
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(memory_of(tensor))
+    return digest.hexdigest()
+
+
+def write_sealed(file: Path, tensors: Mapping[str, Tensor], text: str) -> None:
+    """The file appears whole or not at all."""
+    metadata = {"format": "pt", "vit": text, "sha256": fingerprint(tensors)}
+    with atomic(file) as temporary:
+        write_safetensors(temporary, tensors, metadata)
+
+
+def read_sealed(file: Path) -> tuple[dict[str, Tensor], str]:
+    """Tensors, on the CPU, and the text. ValueError if the file is missing or damaged."""
+    try:
+        with safe_open(str(file), framework="pt") as content:
+            metadata = content.metadata() or {}
+            tensors = {name: content.get_tensor(name) for name in content.keys()}
+        if metadata["sha256"] == fingerprint(tensors):
+            return tensors, metadata["vit"]
+    except (SafetensorError, OSError, KeyError) as error:
+        raise ValueError(f"{file} cannot be read") from error
+    raise ValueError(f"{file} has other tensors than were saved")

@@ -54,7 +54,7 @@ def parser() -> OneLineParser:
     add("--epochs", type=number, metavar="N", help="instead of the recipe's")
     add("--processes", type=whole_number, metavar="N",
         help="that share the batch of a recipe whose length is in steps (default 1)")
-    add("--device", type=str.lower, metavar="NAME",
+    add("--device", type=str.lower, choices=DEVICES, metavar="NAME",
         help="an accelerator, for days, price and memory (list below)")
     add("--utilisation", type=share, metavar="SHARE",
         help=f"share of its peak that is reached (default {UTILISATION})")

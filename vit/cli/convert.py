@@ -65,7 +65,7 @@ def run(args: list[str]) -> int:
             raise UserError("--overwrite needs --to; --compare writes nothing")
         return _compare(given, options)
     except MissingFact as fact:
-        raise UserError(fact.for_convert()) from fact
+        raise UserError(f"{fact}, by --set or --image-size") from fact
 
 
 def _written() -> str:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vit.compute import timing
 from vit.compute.candidate import Candidate, find_model
-from vit.compute.steps import inference, training
-from vit.compute.timing import SHORTEST, Call, Times, finisher, in_turns, num_turns
+from vit.compute.timing import Call, Times
 from vit.console import Meter
 from vit.errors import UserError
 from vit.hardware import default_precision, hardware, versions
@@ -89,10 +89,15 @@ def bench(
                 calls[peak] = limits[peak].call
                 for mode in dict.fromkeys((None, compile)):
                     calls |= _calls(place, model, name, mode, batches, where, train)
-        with Meter("warming up", num_turns(len(calls), rounds), "turns") as meter:
-            shortest = GPU_SHORTEST if where.type == "cuda" else SHORTEST
-            wait = finisher(where)
-            times = in_turns(calls, rounds=rounds, shortest=shortest, finish=wait, meter=meter)
+        with Meter("warming up", timing.num_turns(len(calls), rounds), "turns") as meter:
+            shortest = GPU_SHORTEST if where.type == "cuda" else timing.SHORTEST
+            times = timing.in_turns(
+                calls,
+                rounds=rounds,
+                shortest=shortest,
+                finish=timing.finisher(where),
+                meter=meter,
+            )
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
@@ -136,13 +141,13 @@ def _calls(
     network = model.build().to(device, torch.float32 if train else DTYPES[precision])
     if mode is not None:
         network.compile(mode=mode, dynamic=False)
-    step = training(network, precision) if train else None
+    step = timing.training(network, precision) if train else None
     what = "training" if train else "inference"
     label = f"{model.name} at {'x'.join(map(str, model.image_size))} px, {what}"
     calls: dict[Way, Call] = {}
     for batch in batches:
         images = torch.randn(batch, model.channels, *model.image_size, device=device)
-        call = inference(network, images) if step is None else partial(step, images)
+        call = timing.inference(network, images) if step is None else partial(step, images)
         calls[Way(place, label, precision, mode, batch)] = call
     return calls
 

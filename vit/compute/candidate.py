@@ -1,6 +1,6 @@
 """A model to compare: ours or torchvision's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from torchvision import models
 from vit.checkpoints.building import build_empty
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.checkpoints.published import means_weights, named
-from vit.compute.flops import Work, counted, work
-from vit.compute.memory import Activations, activations, counted_activations
+from vit.compute.flops import Work, counted
+from vit.compute.memory import Activations, counted_activations
 from vit.errors import UserError, did_you_mean
 from vit.models.config import ResNetConfig
 from vit.models.zoo import (
@@ -54,9 +54,7 @@ class Candidate:
     @cached_property
     def work(self) -> Work:
         """Cost per image."""
-        if self.config is not None:
-            return work(self.config)
-        return counted(self.empty(), self.image_size)
+        return counted(self.empty(), self.image_size, self.channels)
 
     @cached_property
     def probe(self) -> Work:
@@ -67,12 +65,15 @@ class Candidate:
         return counted(network, self.image_size, self.channels)
 
     def activations(self, precision: str, *, checkpointing: bool = False) -> Activations | None:
-        """Memory of a training step. None if the model does not support checkpointing."""
-        if self.config is not None:
-            return activations(self.config, precision, checkpointing=checkpointing)
-        if checkpointing:
+        """Memory of a training step on a GPU. None if the model does not support checkpointing."""
+        if checkpointing and self.config is None:
             return None
-        return counted_activations(self.empty(), self.image_size, precision)
+        given = self.image_size, precision, self.channels
+        whole, model = counted_activations(self.empty(), *given), self.empty()
+        if not checkpointing:
+            return replace(whole, recomputed=0)
+        model.activation_checkpointing = True  # pyright: ignore[reportArgumentType]
+        return replace(counted_activations(model, *given), recomputed=whole.recomputed)
 
     def empty(self) -> nn.Module:
         """The model on the meta device."""

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from vit.compute.candidate import Candidate, find_model
-from vit.compute.cost import STRATEGIES, UTILISATION, Device, find_device
+from vit.compute.cost import DEVICES, STRATEGIES, UTILISATION, Device
 from vit.compute.devices import held
 from vit.compute.memory import GIB
 from vit.compute.table6 import ACCURACIES
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
     """One row per model and image size; with several devices, per their number and strategy."""
-    device = None if options.device is None else find_device(options.device)
+    device = None if options.device is None else DEVICES[options.device]
     memory = int(GIB * (options.memory or (device and device.memory) or 0))
     sizes = options.image_size or [None]
     models = [find_model(n, size, options.classes) for n in options.models for size in sizes]
@@ -65,7 +65,7 @@ def _memory(options: Comparison, model: Candidate, memory: int) -> Iterator[Row]
 
 def training_rows(options: Comparison) -> tuple[list[Row], list[str]]:
     """One row per training of the recipe, then one per run."""
-    device = None if options.device is None else find_device(options.device)
+    device = None if options.device is None else DEVICES[options.device]
     trainings: list[Training] = []
     notes: list[str] = []
     if options.recipe == "jft":

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from vit.errors import UserError, did_you_mean
-
 STRATEGIES = ("ddp", "fsdp2")  # of devices that train together
 UTILISATION = 0.4  # Assumed share of the peak: trainings of large Transformers reach 0.3 to 0.5.
 
@@ -32,10 +30,3 @@ DEVICES = {
     "mi300x": Device("AMD Instinct MI300X", 1307.4, 192, "MI300X data sheet"),
     "tpu-v3-core": Device("TPU v3, one core", 61.5, None, "Cloud TPU documentation, half a chip"),
 }
-
-
-def find_device(name: str) -> Device:
-    """A device by its key. UserError for an unknown one."""
-    if name not in DEVICES:
-        raise UserError(f"unknown device {name!r}{did_you_mean(name, DEVICES)}")
-    return DEVICES[name]

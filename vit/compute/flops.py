@@ -5,7 +5,6 @@ activations or weight standardisation. One multiply-add is two floating-point op
 """
 
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -13,9 +12,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit.checkpoints.building import build_empty
 from vit.errors import UserError
-from vit.models.zoo import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +26,6 @@ class Work:
     training_flops: int
     """Of forward and backward pass, without the gradient of the pixels, which autograd does not
     compute."""
-
-
-@cache
-def work(config: ModelConfig) -> Work:
-    """Operations of a model of this package, for images of `config.size`."""
-    return counted(build_empty(config), config.size, config.in_channels)
 
 
 def counted(model: nn.Module, image_size: tuple[int, int], channels: int = 3) -> Work:

@@ -5,7 +5,7 @@ All sizes are in bytes; GiB is 2^30.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
-from vit.checkpoints.building import build_empty
-from vit.compute.steps import training_loss
+from vit.compute.timing import training_loss
 from vit.models.encoder import Block
 from vit.models.resnet import HybridRoot, PostActBottleneck, PreActBottleneck
-from vit.models.zoo import ModelConfig
 
 GIB = 2**30
 WORKSPACE = 0.08
@@ -89,24 +87,10 @@ class OfCuda(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def activations(config: ModelConfig, precision: str, *, checkpointing: bool = False) -> Activations:
-    """Activations of a model of this package for images of `config.size`, on a GPU.
-
-    `precision` is fp32 or bf16 (mixed).
-    """
-    whole = counted_activations(build_empty(config), config.size, precision, config.in_channels)
-    if not checkpointing:
-        return replace(whole, recomputed=0)
-    model = build_empty(config)
-    model.activation_checkpointing = True
-    frugal = counted_activations(model, config.size, precision, config.in_channels)
-    return replace(frugal, recomputed=whole.recomputed)
-
-
 def counted_activations(
     model: nn.Module, image_size: tuple[int, int], precision: str, channels: int = 3
 ) -> Activations:
-    """What a training step of a model on the meta device keeps on a GPU.
+    """What a training step of a model on the meta device keeps on a GPU, in fp32 or bf16 (mixed).
 
     `recomputed`: of the largest of RECOMPUTED, as if it were.
     """

@@ -1,4 +1,4 @@
-"""Timing of alternating calls.
+"""Timing of alternating calls: forward passes, and training steps with AdamW, on random images.
 
 Machines change their speed within a minute, because of heat and other programs: only ratios of
 calls that alternate are meaningful.
@@ -11,6 +11,8 @@ from statistics import median
 from typing import Literal, TypeVar
 
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from vit.console import Meter
 
@@ -18,6 +20,8 @@ Clock = Literal["wall", "cpu"]
 """Wall-clock time, or CPU time of all threads of this process, which a busy machine does not change
 but which is meaningless for a GPU."""
 Call = Callable[[], object]
+Step = Callable[[Tensor], object]
+"""A call with a batch of images `b c h w`."""
 Key = TypeVar("Key", bound=Hashable)
 
 SHORTEST = 0.05
@@ -95,3 +99,41 @@ def in_turns(
 def finisher(device: torch.device) -> Call:
     """A function that waits for the device; a no-op on a CPU."""
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+
+def training_loss(model: nn.Module, images: Tensor, precision: str) -> Tensor:
+    """The loss on `images` (b c h w) with all labels 0, in fp32 or bf16 (mixed)."""
+    labels = torch.zeros(len(images), dtype=torch.long, device=images.device)
+    with torch.autocast(images.device.type, torch.bfloat16, precision == "bf16"):
+        return torch.nn.functional.cross_entropy(model(images), labels)
+
+
+def training(model: nn.Module, precision: str, optimizer: Optimizer | None = None) -> Step:
+    """A training step in fp32 or bf16 (mixed), by default with fused AdamW.
+
+    Batches of several sizes share its moments. Its small learning rate keeps weights finite.
+    """
+    chosen = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+
+    def step(images: Tensor) -> None:
+        if not model.training:
+            model.train()
+        try:
+            training_loss(model, images, precision).backward()
+            chosen.step()
+        finally:  # also after running out of memory
+            chosen.zero_grad(set_to_none=True)
+
+    return step
+
+
+def inference(model: nn.Module, images: Tensor) -> Call:
+    """A forward pass for the logits, in the dtype of the weights."""
+    model.eval()
+    images = images.to(next(model.parameters()).dtype)
+
+    def call() -> object:
+        with torch.inference_mode():
+            return model(images)
+
+    return call

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit.checkpoints.native import fingerprint
-from vit.checkpoints.sealed import read_sealed, write_sealed
+from vit.checkpoints.writing import fingerprint, read_sealed, write_sealed
 from vit.console import Meter, note
 from vit.data.sources import ImageSet, SplitName, images_digest
 from vit.errors import UserError

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints import published
-from vit.checkpoints.native import fingerprint
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
+from vit.checkpoints.writing import fingerprint
 from vit.console import note
 from vit.errors import UserError
 from vit.inference.classifier import Classifier, load

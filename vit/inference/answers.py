@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vit import signals
-from vit.checkpoints.native import fingerprint
+from vit.checkpoints.writing import fingerprint
 from vit.console import Meter
 from vit.data.decode import ImageError, open_input, reading_problem
 from vit.data.loaders import range_loader

@@ -289,7 +289,7 @@ def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
         model, report = load_pretrained(weights)
     except MissingFact as fact:
         command = f"vit convert {shlex.quote(str(path))} DIR --to native"
-        raise UserError(f"{fact.for_convert()} to `{command}`, and load DIR") from fact
+        raise UserError(f"{fact}, by --set to `{command}`, and load DIR") from fact
     values, names = report.preprocess, report.classes
     trust = None if row is not None else Trust.read(find_weights(Path(weights)).parent)
     config: ModelConfig = model.config  # pyright: ignore[reportAssignmentType]

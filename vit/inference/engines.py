@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from vit.checkpoints.native import fingerprint
+from vit.checkpoints.writing import fingerprint
 from vit.errors import UserError, needed
 from vit.hardware import cpu_features
 from vit.inference.graph import Graph

@@ -12,7 +12,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from vit.checkpoints.files import read_json
-from vit.checkpoints.sealed import read_sealed, write_sealed
+from vit.checkpoints.writing import read_sealed, write_sealed
 from vit.confidence import cut, set_scores
 from vit.errors import UserError
 

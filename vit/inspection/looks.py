@@ -1,8 +1,9 @@
-"""All that is shown of one photo: pictures over it, and maps between its patches.
+"""All that is shown of one photo, and the one picture of it for a report.
 
 Shapes: heads, n tokens, p prefix tokens, gh gw rows and columns of patches.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,13 @@ from vit.inspection import maps
 from vit.inspection.capture import has_attention
 from vit.inspection.figures import colours, overlay
 from vit.inspection.gradients import grad_cam, gradient_rollout
-from vit.inspection.subject import Photo, Subject
+from vit.inspection.subject import Photo, Subject, as_photo
+from vit.models.zoo import Model
+from vit.preprocessing import Preprocess
+from vit.reports import results
+
+SECONDS = 1.5
+"""A report takes about three seconds without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,3 +100,31 @@ def look(
         grid=(gh, gw),
         prefix=model.num_prefix_tokens,
     )
+
+
+def glances(
+    model: Model, preprocess: Preprocess, seconds: float = SECONDS
+) -> tuple[str, results.Look] | None:
+    """The name of the method, and a function that draws it until `seconds` have passed.
+
+    Attention rollout, or Grad-CAM for a ResNet. None for attention pooling, for channels other than
+    RGB, and for a compiled model, which each image would compile again.
+    """
+    compiled = getattr(model, "_compiled_call_impl", None) is not None
+    attends = has_attention(model)
+    if compiled or model.config.in_channels != 3 or (attends and model.config.pool == "map"):
+        return None
+    end: list[float] = []
+
+    def draw(image: Image.Image, label: int) -> Image.Image | None:
+        if not end:
+            end.append(time.perf_counter() + seconds)
+        elif time.perf_counter() > end[0]:
+            return None
+        with torch.inference_mode(False):
+            photo = as_photo(image, "", model, preprocess)
+            x = photo.pixels
+            values = maps.rollout(model, x) if attends else grad_cam(model, x, label)
+        return overlay(photo.picture, values[0])
+
+    return "attention rollout" if attends else "Grad-CAM", draw

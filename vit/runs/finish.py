@@ -17,7 +17,7 @@ from vit.console import is_first_process
 from vit.data.module import ImageData
 from vit.data.sources import PathList
 from vit.hardware import hardware, peak_memory, versions
-from vit.inspection.glance import glances
+from vit.inspection.looks import glances
 from vit.reports.closing import closing, headline
 from vit.reports.pretraining import Examples, write_pretraining
 from vit.reports.results import write_results

@@ -14,7 +14,7 @@ from lightning.pytorch import Trainer
 
 from vit.errors import MESSAGE, UserError, shorten
 from vit.hardware import limit_threads
-from vit.training.sharding import FSDP2, ShardedStrategy, check_sharding
+from vit.training.sharding import FSDP2, ShardedStrategy
 
 # Arguments that a run sets itself.
 SET_HERE = {
@@ -46,9 +46,7 @@ def build_trainer(**arguments: Any) -> Trainer:
     if arguments.get("strategy") == FSDP2:  # of a name Lightning does not check the precision
         arguments["strategy"] = ShardedStrategy()
     with in_one_line(MisconfigurationException, ValueError, TypeError, ImportError, RuntimeError):
-        trainer = Trainer(use_distributed_sampler=False, **arguments)
-    check_sharding(trainer)
-    return trainer
+        return Trainer(use_distributed_sampler=False, **arguments)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
-from vit.errors import UserError, check_range
+from vit.errors import ABOVE_ZERO, UserError, check_range
 from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
@@ -25,7 +25,6 @@ from vit.training.losses import Loss, balanced_weights, named_weights
 from vit.training.metrics import EvaluationMetrics
 from vit.training.mixing import Mixing, check_pairs
 from vit.training.network_training import NetworkTraining, build_network, default_optimizer
-from vit.training.optimizers.groups import LAYER_DECAY
 from vit.training.schedules import Schedule
 
 
@@ -40,7 +39,7 @@ class Learning:
     """Trains the head only (a linear probe); the rest stays in evaluation mode."""
 
     def __post_init__(self) -> None:
-        check_range("learning.layer_decay", self.layer_decay, LAYER_DECAY)
+        check_range("learning.layer_decay", self.layer_decay, ABOVE_ZERO)
 
 
 _LEARNING = Learning()
@@ -129,11 +128,10 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             num_classes, multilabel=multilabel, choose_thresholds=True
         )
         self.test_metrics = EvaluationMetrics(num_classes, multilabel=multilabel)
-        self.thresholds: list[float] | None = None
+        report = self.load_report
+        self.thresholds = report.thresholds if report is not None and multilabel else None
         """Of several labels per image, by class: a probability above it is a yes."""
-        if multilabel and self.load_report is not None and not self.load_report.reinitialised:
-            self.thresholds = self.load_report.thresholds
-        self.temperature = None if self.load_report is None else self.load_report.temperature
+        self.temperature = None if report is None else report.temperature
         """Of the probabilities of a test, where one was fitted to these weights."""
         self.train()  # Lightning trains in the modes that it finds
 
@@ -189,11 +187,6 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     def _add_lora(self, rank: int) -> None:
         if self.load_report is None:
             raise UserError(f"model.lora={rank} changes pre-trained weights: give model.pretrained")
-        if self.freeze_backbone:
-            raise UserError(
-                f"model.lora={rank} and learning.freeze_backbone exclude each other: one trains "
-                "factors and the head, the other the head alone"
-            )
         add_lora(self.model, rank)
 
     def _class_weights(self) -> Tensor | None:
@@ -257,16 +250,12 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         images, labels = batch[:2]
         if self.mixing:
             images, labels = self.mixing(images, labels, self.num_classes, self.draws)
-        if self.teacher is None:
+        if self.teacher is None or self.loss.distillation is None:
             return self.loss(self(images), labels, self.class_weights)
-        return self._distilled_loss(images, labels, self.teacher)
-
-    def _distilled_loss(self, images: Tensor, labels: Tensor, teacher: Teacher) -> Tensor:
-        assert self.loss.distillation is not None
         images = images.to(self.dtype)
         logits, distilled = self.forward_distilled(images)
         loss = self.loss(logits, labels, self.class_weights)
-        return self.loss.distillation(loss, distilled, teacher(images))
+        return self.loss.distillation(loss, distilled, self.teacher(images))
 
     def forward_distilled(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits `b k` of the class token and of the distillation token."""
@@ -278,30 +267,24 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         return self._probabilities(self(batch[0]).float() / (self.temperature or 1.0))
 
     def _probabilities(self, logits: Tensor) -> Tensor:
-        logits = logits.float()
         return logits.sigmoid() if self.multilabel else logits.softmax(-1)
 
     def _evaluate(self, batch: tuple[Tensor, ...], metrics: EvaluationMetrics) -> Tensor:
         """Adds a batch to the metrics and returns its probabilities `b k`, with a temperature of
         the metrics those of logits / temperature."""
         images, labels = batch[:2]
-        logits = self(images)
-        probabilities = self._probabilities(logits)
+        outputs = self(images)
+        logits = outputs.float()
         if len(images):
-            metrics.update(probabilities, labels, self.plain_loss(logits, labels))
-        if metrics.temperature is None:
-            return probabilities
-        if len(images):
-            metrics.update_scaled(logits.float(), labels)
-        return self._probabilities(logits.float() / metrics.temperature)
+            metrics.update(self._probabilities(logits), labels, self.plain_loss(outputs, labels))
+            if metrics.temperature is not None:
+                metrics.update_scaled(logits, labels)
+        return self._probabilities(logits / (metrics.temperature or 1.0))
 
     def on_test_epoch_start(self) -> None:
         super().on_test_epoch_start()
         self.test_metrics.temperature = self.temperature
-        if self.thresholds is None:
-            self.test_metrics.thresholds = None
-        else:
-            self.test_metrics.thresholds = torch.tensor(self.thresholds)
+        self.test_metrics.thresholds = self.thresholds
 
     def on_validation_epoch_end(self) -> None:
         super().on_validation_epoch_end()

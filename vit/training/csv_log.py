@@ -46,13 +46,7 @@ class MetricsCsv(Logger):
                         self._rows.append(row)
                         self._started, self._columns = time.monotonic() - used, list(row)
 
-    @property
-    def name(self) -> str:
-        return ""
-
-    @property
-    def version(self) -> str:
-        return ""
+    name = version = ""  # pyright: ignore
 
     @property
     def save_dir(self) -> str:

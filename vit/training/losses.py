@@ -92,7 +92,16 @@ class Loss:
         # In float32 at least: sums over many classes lose digits in half precision.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.function is not None:
-            return _by_function(self.function, logits, targets)
+            if isinstance(self.function, nn.Module):
+                self.function.to(logits.device)  # its constants
+            loss = self.function(logits, targets)
+            shape = getattr(loss, "shape", None)
+            if shape != ():
+                raise UserError(
+                    "model.loss.function must return a tensor of one number, such as the mean over "
+                    f"the batch; it returned a {type(loss).__name__} of shape {shape}"
+                )
+            return loss
         one_class = self.kind in ("auto", "softmax")
         if targets.dim() == 1:
             if one_class and weights is None:
@@ -114,22 +123,6 @@ def with_penalties(loss: Tensor, network: nn.Module) -> Tensor:
     """The loss plus what layers add to it: each `penalty` of the network's last forward pass."""
     modules = [module for module in network.modules() if "penalty" in vars(module)]
     return sum([vars(module).pop("penalty") for module in modules], loss)
-
-
-def _by_function(function: Callable[..., Any], logits: Tensor, targets: Tensor) -> Tensor:
-    """The loss by a user's function. UserError for a result that is no scalar."""
-    if isinstance(function, nn.Module):
-        function.to(logits.device)  # its constants
-    loss = function(logits, targets)
-    if not isinstance(loss, Tensor) or loss.dim():
-        what = f"a {type(loss).__name__}"
-        if isinstance(loss, Tensor):
-            what = f"a tensor of {' x '.join(str(size) for size in loss.shape)}"
-        raise UserError(
-            f"model.loss.function returned {what}; it must return a tensor of one number, such as "
-            "the mean over the batch"
-        )
-    return loss
 
 
 def balanced_weights(counts: list[int]) -> Float[Tensor, "k"]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torchmetrics import MeanMetric, Metric, MetricCollection, SumMetric
-from torchmetrics.classification import MulticlassAccuracy, MultilabelExactMatch, MultilabelF1Score
+from torchmetrics.classification import MultilabelExactMatch, MultilabelF1Score
 from torchmetrics.utilities import dim_zero_cat
 
 from vit.calibration import BINS, BinSums, equal_width
@@ -26,80 +26,63 @@ class CalibrationError(Metric):
     """Expected calibration error (arXiv:1706.04599, eq. 3); torchmetrics keeps every confidence."""
 
     full_state_update = False
-    count: Tensor
-    confidence: Tensor
-    correct: Tensor
+    sums: Tensor
+    """Rows as in BinSums."""
 
     def __init__(self) -> None:
         super().__init__()
-        for name in ("count", "confidence", "correct"):
-            self.add_state(name, default=torch.zeros(BINS), dist_reduce_fx="sum")
+        self.add_state("sums", default=torch.zeros(3, BINS), dist_reduce_fx="sum")
 
     def update(self, probabilities: Tensor, labels: Tensor) -> None:
         """`probabilities` b k, `labels` b."""
-        top, predicted = probabilities.to(self.count.dtype).max(-1)
-        self._sums.add(top, predicted == labels, equal_width(top, BINS))
+        top, predicted = probabilities.to(self.sums.dtype).max(-1)
+        BinSums(*self.sums).add(top, predicted == labels, equal_width(top, BINS))
 
     def compute(self) -> Tensor:
-        return self._sums.error()
-
-    @property
-    def _sums(self) -> BinSums:
-        return BinSums(self.count, self.confidence, self.correct)
+        return BinSums(*self.sums).error()
 
 
-class ClassMeans(Metric):
-    """Means over the classes, and the accuracy of one constant answer, from three counts per class.
+class Accuracies(Metric):
+    """Shares of images that are right, from four counts per class.
 
-    `f1`: over the classes that have images or are predicted. `recall`: over those that have images
-    (balanced accuracy). `constant_acc1`: the share of the most frequent class. torchmetrics counts
-    in a table of k x k, 3 GB for 20,000 classes.
+    `acc1`: right as a whole, and `acc5` with the label among the five most probable, of more than
+    five classes. Of equal scores, which are common in bfloat16, the first classes count, as in
+    argmax. `f1`: mean over the classes that have images or are predicted. `recall`: over those that
+    have images (balanced accuracy). `constant_acc1`: the share of the most frequent class.
+    torchmetrics counts in a table of k x k, 3 GB for 20,000 classes.
     """
 
     full_state_update = False
-    hits: Tensor
-    predicted: Tensor
-    images: Tensor
+    counts: Tensor
+    """Of each class: images that are right, nearly right, predicted to be of it, and of it."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        for name in ("hits", "predicted", "images"):
-            zeros = torch.zeros(num_classes, dtype=torch.int64)
-            self.add_state(name, default=zeros, dist_reduce_fx="sum")
+        zeros = torch.zeros(4, num_classes, dtype=torch.int64)
+        self.add_state("counts", default=zeros, dist_reduce_fx="sum")
 
     def update(self, probabilities: Tensor, labels: Tensor) -> None:
         """`probabilities` b k, `labels` b."""
         predicted = probabilities.argmax(-1)
         ones = torch.ones_like(labels)
-        self.hits.index_add_(0, labels, (predicted == labels).to(ones.dtype))
-        self.predicted.index_add_(0, predicted, ones)
-        self.images.index_add_(0, labels, ones)
+        _, classes = top_classes(probabilities, 5)
+        self.counts[0].index_add_(0, labels, (predicted == labels).to(ones.dtype))
+        self.counts[1].index_add_(0, labels, (classes == labels[:, None]).any(1).to(ones.dtype))
+        self.counts[2].index_add_(0, predicted, ones)
+        self.counts[3].index_add_(0, labels, ones)
 
     def compute(self) -> dict[str, Tensor]:
-        occurrences = self.predicted + self.images
-        f1 = 2 * self.hits / occurrences.clamp(min=1)
-        recall = self.hits / self.images.clamp(min=1)
+        hits, near, predicted, images = self.counts
+        occurrences, total = predicted + images, images.sum().clamp(min=1)
+        f1 = 2 * hits / occurrences.clamp(min=1)
+        recall = hits / images.clamp(min=1)
         return {
+            "acc1": hits.sum() / total,
+            **({"acc5": near.sum() / total} if len(images) > 5 else {}),
             "f1": f1.sum() / (occurrences > 0).sum().clamp(min=1),
-            "recall": recall.sum() / (self.images > 0).sum().clamp(min=1),
-            "constant_acc1": self.images.max() / self.images.sum().clamp(min=1),
+            "recall": recall.sum() / (images > 0).sum().clamp(min=1),
+            "constant_acc1": images.max() / total,
         }
-
-
-class TopAccuracy(MeanMetric):
-    """Share of images whose label is among the `top` most probable classes.
-
-    Of equal scores, which are common in bfloat16, the first classes count, as in argmax.
-    """
-
-    def __init__(self, top: int) -> None:
-        super().__init__()
-        self.top = top
-
-    def update(self, probabilities: Tensor, labels: Tensor) -> None:  # pyright: ignore
-        """`probabilities` b k, `labels` b."""
-        _, classes = top_classes(probabilities, self.top)
-        super().update((classes == labels[:, None]).any(1).float())
 
 
 class MeanAveragePrecision(Metric):
@@ -215,8 +198,8 @@ class SplitMetrics(torch.nn.Module):
 class EvaluationMetrics(SplitMetrics):
     """Scores of a classifier.
 
-    One label per image: top-1, top-5 (of more than 5 classes), ClassMeans, calibration error.
-    Several labels: mean average precision, macro F1, exact match; `choose_thresholds` by `compute`.
+    One label per image: Accuracies, calibration error. Several labels: mean average precision,
+    macro F1, exact match; `choose_thresholds` by `compute`.
     """
 
     def __init__(
@@ -225,7 +208,7 @@ class EvaluationMetrics(SplitMetrics):
         super().__init__()
         self.num_classes = num_classes
         self.multilabel = multilabel
-        self.thresholds: Tensor | None = None
+        self.thresholds: list[float] | None = None
         """`k` thresholds of F1 and exact match with several labels per image; None for 0.5."""
         self.temperature: float | None = None
         """Adds the scores of logits / temperature, and the likelihoods with and without it."""
@@ -238,13 +221,7 @@ class EvaluationMetrics(SplitMetrics):
                 "exact": MultilabelExactMatch(num_classes, **kwargs),
             }
         else:
-            scores = {
-                "acc1": MulticlassAccuracy(num_classes, average="micro", **kwargs),
-                "classes": ClassMeans(num_classes),
-                "ece": CalibrationError(),
-            }
-            if num_classes > 5:
-                scores["acc5"] = TopAccuracy(5)
+            scores = {"acc": Accuracies(num_classes), "ece": CalibrationError()}
         self.scores = MetricCollection(scores, compute_groups=False)
         scaled: dict[str, Any] = {"nll": MeanMetric(), "nll_scaled": MeanMetric()}
         if not multilabel:
@@ -253,15 +230,14 @@ class EvaluationMetrics(SplitMetrics):
 
     def update(self, probabilities: Tensor, labels: Tensor, loss: Tensor) -> None:
         """`probabilities` b k, `labels` b (or b k of 0 and 1), `loss` their mean."""
-        if len(labels) == 0:
-            return
         self.loss.update(loss, weight=len(labels))
         self.images.update(len(labels))
         labels = labels.long()
         if self.thresholds is None:
             self.scores.update(probabilities, labels)
             return
-        answers = (probabilities > self.thresholds.to(probabilities.device)).long()
+        thresholds = torch.tensor(self.thresholds, device=probabilities.device)
+        answers = (probabilities > thresholds).long()
         for name, metric in self.scores.items():
             metric.update(probabilities if name == "map" else answers, labels)
 

@@ -20,7 +20,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from vit.checkpoints.pretrained import LoadReport, create_model
-from vit.errors import MESSAGE, UserError, shorten
+from vit.errors import MESSAGE, NOT_NEGATIVE, UserError, check_range, shorten
 from vit.models.units import sharded_units
 from vit.models.zoo import Model
 from vit.preprocessing import Preprocess
@@ -38,7 +38,6 @@ from vit.training.schedules import Schedule
 from vit.training.sharding import ShardedStrategy, check_optimizer
 
 DEFAULT_MODEL = "vit_ti16"  # small enough for a CPU
-RGB = 3  # channels of images unless data.channels says otherwise
 DECIDED = {
     "num_classes": "data.root",
     "image_size": "data.image_size",
@@ -61,8 +60,6 @@ REFUSED: dict[type[Callback], str] = {
     LearningRateFinder: "`vit transfer` tries several learning rates",
 }
 """Lightning's callbacks that a run cannot have, and why."""
-
-
 ADAMW = {"lr": 1e-3, "weight_decay": 0.05, "fused": True}
 """Arguments of the default optimizer."""
 
@@ -94,8 +91,6 @@ def build_network(
     recompute = changes.pop(RECOMPUTE, False)
     if not isinstance(recompute, bool):
         raise UserError(f"model.architecture.{RECOMPUTE}={recompute} must be true or false")
-    if changes.get("in_channels") == (channels or RGB):
-        del changes["in_channels"]  # repeats what the data says
     for field, option in DECIDED.items():
         if field in changes:
             raise UserError(
@@ -190,8 +185,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         sharded = isinstance(strategy, ShardedStrategy)
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
-            if strategy.root_device.type == "cpu":  # Triton brings its compiler
-                _check_compiler()
             if sharded or self._computing() is not self.model:
                 for block in sharded_units(self._computing())[:-1]:
                     block.compile()
@@ -265,6 +258,7 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         # Else Lightning refuses to clip gradients for fused optimizers, even where none are scaled.
         optimizer._step_supports_amp_scaling = False
         for group in optimizer.param_groups:
+            check_range("model.optimizer.lr", group["lr"], NOT_NEGATIVE)
             group["lr"] = group["lr"] * group["lr_scale"]
         return optimizer
 
@@ -333,18 +327,3 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
                 "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
                 "new run with --model.pretrained"
             )
-
-
-def _check_compiler() -> None:
-    """UserError without a C++ compiler, which torch.compile needs for a CPU."""
-    from torch._inductor.cpp_builder import get_cpp_compiler  # heavy
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
-        raise UserError(
-            "model.compile=true needs a C++ compiler, and none was found: install g++ (Debian and "
-            "Ubuntu: apt install g++), name one in the environment variable CXX, or leave "
-            "model.compile out"
-        ) from error

@@ -49,8 +49,7 @@ class BestCheckpoint(ModelCheckpoint):
         try:
             check_archive(here)
         except (UserError, OSError) as error:
-            reason = f"{here} is not there" if isinstance(error, FileNotFoundError) else error
-            note(f"{reason}; the best score starts over from the next validation")
+            note(f"{error}; the best score starts over from the next validation")
             return
         moved = {
             "dirpath": self.dirpath,

@@ -1,5 +1,10 @@
-"""FSDP2 (fully_shard): each process holds a part of every weight, gradient and optimizer state."""
+"""FSDP2 (fully_shard): each process holds some rows of every weight, gradient and optimizer state.
 
+The functions take such tensors (DTensor) and ordinary ones, which are whole, and their only part.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +12,13 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy, StrategyRegistry
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Adafactor, Muon, Optimizer
 
 from vit.checkpoints.lora import A
+from vit.checkpoints.writing import full, is_sharded
 from vit.errors import UserError
 from vit.models.units import sharded_units
-from vit.training.shards import is_sharded
 
 FSDP2 = "fsdp2"
 """The name of the strategy."""
@@ -115,10 +120,35 @@ def check_optimizer(trainer: Trainer, optimizer: Optimizer) -> None:
         )
 
 
-def check_sharding(trainer: Trainer) -> None:
-    """UserError for one process."""
-    if isinstance(trainer.strategy, ShardedStrategy) and trainer.world_size == 1:
-        raise UserError(
-            "trainer.strategy=fsdp2 divides a model among processes, and this run has one: add "
-            "--trainer.devices N, or take --trainer.strategy auto"
-        )
+def local(tensor: Tensor) -> Tensor:
+    """The rows of this process, possibly none; without gradients, a change is one of `tensor`."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # pyright: ignore
+
+
+def gathered(module: nn.Module) -> nn.Module:
+    """A copy that is whole, or the module if it is; every process must call it."""
+    parameters = [*module.parameters()]
+    if not any(map(is_sharded, parameters)):
+        return module
+    return deepcopy(module, {id(p): nn.Parameter(full(p.detach())) for p in parameters})
+
+
+def part(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor divided as `like` is; nothing is sent."""
+    if not is_sharded(like) or is_sharded(tensor):
+        return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
+    mesh, placements = like.device_mesh, like.placements
+    return distribute_tensor(tensor.to(like.device), mesh, placements, src_data_rank=None)
+
+
+def norms(parts: Sequence[Tensor], like: Tensor) -> Tensor:
+    """Euclidean norms of tensors whose local rows are `parts`, divided as `like` is."""
+    found = torch.stack(torch._foreach_norm([*parts]))  # pyright: ignore[reportPrivateImportUsage]
+    if not is_sharded(like):
+        return found
+    squares = found.square()
+    dist.all_reduce(squares, group=like.device_mesh.get_group())  # pyright: ignore
+    return squares.sqrt()

@@ -105,12 +105,9 @@ def test_one_schedule_drives_both_also_after_loading() -> None:
     assert scheduler.get_last_lr() == [g["lr"] for g in optimizer.param_groups]
 
 
-def test_mistakes_are_named() -> None:
+def test_groups_without_names_are_refused() -> None:
     with pytest.raises(UserError, match="needs parameter groups with names"):
         MuonWithAdamW([{"params": list(vit().parameters())}])
-    for wrong in ({"lr": -1.0}, {"adamw_lr": float("nan")}, {"momentum": 1.0}, {"betas": (0.9, 2)}):
-        with pytest.raises(UserError, match=f"^{next(iter(wrong))}="):
-            MuonWithAdamW(groups_of(vit()), **wrong)
 
 
 def test_over_a_frozen_backbone_there_is_only_adamw() -> None:

@@ -4,22 +4,20 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from vit.checkpoints.class_names import THRESHOLDS
 from vit.checkpoints.exporting import Export, NativeInfo, directory
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.huggingface import bit, reading, writing
-from vit.checkpoints.huggingface.labels import THRESHOLDS
 from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.preprocessing import rounding_note, to_huggingface
 from vit.models.config import ResNetConfig
 
 
 def matches(file: WeightFile) -> bool:
-    """True for the keys of a Hugging Face ViT or BiT, with or without a head."""
     return reading.matches(file) or bit.matches(file)
 
 
 def recognise(file: WeightFile) -> Recognised:
-    """A Hugging Face file as one of our models."""
     reading.check_family(file)
     return (reading if reading.matches(file) else bit).recognise(file)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from vit.checkpoints.class_names import label_kind, labels, names_in
 from vit.checkpoints.exporting import arithmetic_notes
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.huggingface.labels import class_names, label_kind, labels
 from vit.checkpoints.layout import SAME, Op, Recognised, Rule, bound, count_layers, exported
 from vit.checkpoints.preprocessing import from_huggingface, preparation
 from vit.errors import UserError
@@ -30,7 +30,6 @@ _FIXED = {
 
 
 def matches(file: WeightFile) -> bool:
-    """True for the keys of a Hugging Face BiT, with or without a head."""
     return any(key.endswith(_ROOT) for key in file.shapes)
 
 
@@ -71,7 +70,7 @@ def recognise(file: WeightFile) -> Recognised:
         config=config,
         tensors=tensors,
         used=used,
-        classes=class_names(file.config, config.num_classes),
+        classes=names_in(file.config, config.num_classes),
         **preparation(from_huggingface, file.preprocessor, config.size),
         extra=label_kind(file.config, config.num_classes),
         notes=[] if file.config else [assumed],

@@ -9,8 +9,8 @@ dinov3_vit}/modeling_*.py and conversion_mapping.py.
 
 from collections.abc import Iterable, Mapping
 
+from vit.checkpoints.class_names import label_kind, names_in
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.huggingface.labels import class_names, label_kind
 from vit.checkpoints.layout import (
     HALVES,
     JOINED,
@@ -84,7 +84,6 @@ _OPS = {1: SAME, 2: HALVES, 3: JOINED}
 
 
 def matches(file: WeightFile) -> bool:
-    """True for the keys of a Hugging Face ViT, with or without a head."""
     return _is_dinov3(file) or any(key.endswith(_POSITIONS) for key in file.shapes)
 
 
@@ -140,7 +139,9 @@ def teacher_rules() -> list[Rule]:
 def recognise(file: WeightFile) -> Recognised:
     """A Hugging Face file as one of our models; config.json supplies what shapes cannot say."""
     keys, dinov3 = file.shapes, _is_dinov3(file)
-    prefix = "" if dinov3 else _prefix(file)
+    prefix = ""  # 'vit.', 'deit.', 'dinov2.' ... in models with a head
+    if not dinov3:
+        prefix = next(key for key in keys if key.endswith(_POSITIONS)).removesuffix(_POSITIONS)
     stem = _stem(file, prefix)
     depth = count_layers(keys, stem)
     keyless = dinov3 and f"{stem}0.attention.k_proj.bias" not in keys
@@ -170,7 +171,7 @@ def recognise(file: WeightFile) -> Recognised:
             for name in unused
             if any(key.startswith(name) for key in keys)
         },
-        classes=class_names(file.config, config.num_classes),
+        classes=names_in(file.config, config.num_classes),
         **preparation(from_huggingface, file.preprocessor, config.size),
         extra=label_kind(file.config, config.num_classes),
         notes=[] if file.config else ["there is no config.json: exact GELU is assumed"],
@@ -184,11 +185,6 @@ def check_family(file: WeightFile) -> None:
         check_signs(file.path, file.shapes)
     elif name not in (*_EPSILON, "bit"):
         raise refused("Hugging Face", name)
-
-
-def _prefix(file: WeightFile) -> str:
-    """'vit.', 'deit.', 'dinov2.' ... in models with a head, '' in bare ones."""
-    return next(key for key in file.shapes if key.endswith(_POSITIONS)).removesuffix(_POSITIONS)
 
 
 def _stem(file: WeightFile, prefix: str) -> str:
@@ -288,9 +284,8 @@ def _heads_and_epsilon(file: WeightFile, *, scaled: bool) -> tuple[int, float]:
     if heads is None or not stated:
         raise MissingFact(
             f"{file.path} needs the config.json that Hugging Face saves beside it: the number of "
-            f"attention heads and the {fact} are nowhere else; put it there, or",
-            *([] if heads else ["num_heads=..."]),
-            *([] if stated else [option]),
+            f"attention heads and the {fact} are nowhere else; put it there, or give "
+            + " and ".join([*([] if heads else ["num_heads=..."]), *([] if stated else [option])])
         )
     return heads, epsilon
 

@@ -291,17 +291,14 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
         raise MissingFact(
             f"{file.path} has no table of positions and no description of its model: rotary "
             "positions leave no tensors, so load one with the config.json that timm saves beside "
-            "it;",
-            "pos_embed='none'",
-            when=" if it has no positions at all",
+            "it; give pos_embed='none' if it has no positions at all"
         )
     spelled_gamma = "blocks.0.gamma_1" in file.shapes
     if config.rotary is None and spelled_gamma and not file.nested and "pos_embed" not in hints:
         raise MissingFact(
             f"{file.path} may be DeiT-III's or one of timm's ViTs with rotary positions: their "
-            "tensors are the same, so load those with the config.json that timm saves beside them;",
-            "pos_embed='learned'",
-            when=" if it is DeiT-III's",
+            "tensors are the same, so load those with the config.json that timm saves beside them; "
+            "give pos_embed='learned' if it is DeiT-III's"
         )
     if config.pool == "map" and config.num_registers and config.layer_scale is not None:
         raise UserError(
@@ -314,15 +311,13 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
     if shape in _SIGLIP_2 and side not in _SIGLIP_2[shape] and "activation" not in hints:
         raise MissingFact(
             f"{file.path} does not say which form of GELU it has: of SigLIP's models of width "
-            f"{config.width} with patches of {config.patch_size}, some have the tanh form;",
-            "activation='gelu_tanh'",
-            when=" or 'gelu'",
+            f"{config.width} with patches of {config.patch_size}, some have the tanh form; give "
+            "activation='gelu_tanh' or 'gelu'"
         )
     if config.pool == "gap" and shape == (768, 16) and side not in _TWELVE_HEADS:
         if "num_heads" not in {**hints, **arguments_of(file)}:
             raise MissingFact(
                 f"{file.path} does not say how many attention heads it has: of timm's models of "
                 "width 768 without a class token, SigLIP's have 12 and vit_base_patch16_gap_224 "
-                "has 16;",
-                "num_heads=...",
+                "has 16; give num_heads=..."
             )

@@ -59,7 +59,6 @@ def joined(ours: str, *, keyless: bool, split: bool) -> Rule | None:
 
 
 def matches(file: WeightFile) -> bool:
-    """True for the keys of a timm ViT or ResNet-v2."""
     return "blocks.0.attn.qkv.weight" in file.shapes or (
         "stem.conv.weight" in file.shapes and _PREACTIVATION in file.shapes
     )
@@ -154,7 +153,9 @@ def _config(
     width, _, side, other_side = shapes["patch_embed.proj.weight"]
     if side != other_side:
         raise UserError(f"{file.path} has patches of {side}x{other_side} pixels; only squares fit")
-    stem_depths = _stem_depths(shapes)
+    stem_depths = None
+    if any(key.startswith(_STEM) for key in shapes):
+        stem_depths = _depths(shapes, f"{_STEM}stages.")
     patch_size = patch_size_of(side, stem_depths)
     first = {None: "patch_embed.proj", (): f"{_STEM}conv"}.get(stem_depths, f"{_STEM}stem.conv")
     if f"{first}.weight" not in shapes:
@@ -238,11 +239,6 @@ def _pool(
     if word in ("avg", "token"):
         averaged = word == "avg"
     return "gap" if averaged else "cls"
-
-
-def _stem_depths(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
-    has_stem = any(key.startswith(_STEM) for key in shapes)
-    return _depths(shapes, f"{_STEM}stages.") if has_stem else None
 
 
 def _depths(shapes: dict[str, tuple[int, ...]], prefix: str) -> tuple[int, ...]:

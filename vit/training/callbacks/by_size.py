@@ -14,7 +14,7 @@ from vit.fine_tuning import ENOUGH_TO_CHOOSE, FIXED_SHARE, SHARES, steps_for
 from vit.training.budget import time_limit
 from vit.training.callbacks.ema import averages
 from vit.training.counted_data import counting_data, logits_of
-from vit.training.shards import part
+from vit.training.sharding import part
 
 MAX_VALIDATION = 2_000
 """At most this many validation images choose the share; each share takes a pass over them."""

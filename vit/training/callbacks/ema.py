@@ -10,8 +10,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from vit.errors import BELOW_ONE, check_range
-from vit.training.sharding import ShardedStrategy
-from vit.training.shards import local
+from vit.training.sharding import ShardedStrategy, local
 
 
 class EMA(WeightAveraging):

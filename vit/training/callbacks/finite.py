@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from vit.errors import UserError
-from vit.training.shards import local
+from vit.training.sharding import local
 
 
 class FiniteLoss(Callback):

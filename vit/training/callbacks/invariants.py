@@ -54,7 +54,10 @@ class ConsumedSamples(Callback):
         data = counting_data(trainer)
         if data is not None:
             seed = step_seed(data.seed, data.consumed_samples, trainer.global_rank)
-            _seed(seed, pl_module.device)
+            # torch.manual_seed takes 1.5 ms for kinds of devices that are not there.
+            torch.default_generator.manual_seed(seed)
+            if pl_module.device.type != "cpu":
+                torch.get_device_module(pl_module.device).manual_seed(seed)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -65,13 +68,6 @@ class ConsumedSamples(Callback):
             # On the CPU, so that the device is not waited for; float32 would round 16.8 million.
             count = torch.tensor(data.consumed_samples, dtype=torch.float64)
             pl_module.log("images", count, batch_size=1)
-
-
-def _seed(seed: int, device: torch.device) -> None:
-    """torch.manual_seed without its 1.5 ms for kinds of devices that are not there."""
-    torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(seed)
 
 
 class EveryImageOnce(Callback):

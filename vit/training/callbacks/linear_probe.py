@@ -15,7 +15,7 @@ from vit.errors import UserError
 from vit.logistic import FOLDS, STRENGTHS, FittedHead, fit_head, set_head
 from vit.training.counted_data import CountedData, counting_data, logits_of
 from vit.training.losses import balanced_weights
-from vit.training.shards import gathered, part
+from vit.training.sharding import gathered, part
 
 MAX_IMAGES = 10_000
 """Training images at most for a head that is fine-tuned next."""

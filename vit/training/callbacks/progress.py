@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 
 from vit.console import Meter
-from vit.training.budget import time_limit, time_used
+from vit.training.budget import step_budget, time_limit, time_used
 
 SHOWN = {"train/loss": "loss {:.3f}", "val/acc1": "val acc {:.1%}", "val/map": "val mAP {:.1%}"}
 """Logged figures, and their formats."""
@@ -62,18 +62,11 @@ class RunProgress(ProgressBar):
             self._images = 0
 
     def _fraction(self, trainer: Trainer) -> float:
-        """The used share of the run's budget: steps, epochs or time."""
-        shares, timer = [0.0], time_limit(trainer)
-        if trainer.max_steps > 0:
-            shares.append(trainer.global_step / trainer.max_steps)
-        if trainer.max_epochs is not None and trainer.max_epochs > 0:
-            batches = max(float(trainer.num_training_batches), 1.0)
-            done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-            epochs = trainer.current_epoch + min(done / batches, 1.0)
-            shares.append(epochs / trainer.max_epochs)
-        if timer is not None:
-            shares.append(time_used(timer))
-        return min(max(shares), 1.0)
+        """The used share of the run's budget, in steps or time."""
+        steps, timer = step_budget(trainer), time_limit(trainer)
+        by_steps = trainer.global_step / steps if steps else 0.0
+        by_time = 0.0 if timer is None else time_used(timer)
+        return min(max(by_steps, by_time), 1.0)
 
     def _text(self, trainer: Trainer, pl_module: LightningModule) -> str:
         metrics = self.get_metrics(trainer, pl_module)

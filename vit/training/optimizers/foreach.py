@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from vit.training.optimizers.groups import check_arguments
-from vit.training.shards import local, norms
+from vit.training.sharding import local, norms
 
 Closure = Callable[[], float]
 
@@ -29,7 +28,6 @@ class ForeachOptimizer(Optimizer, ABC):
     """Moves all parameters of a group that have gradients together."""
 
     def __init__(self, params: Any, **defaults: Any) -> None:
-        check_arguments(defaults)
         super().__init__(params, {**defaults, "step": 0})
 
     @torch.no_grad()

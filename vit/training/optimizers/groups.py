@@ -1,34 +1,15 @@
 """Parameter groups: which parameters decay, and how fast each layer learns."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
-
-from vit.errors import ABOVE_ZERO, BELOW_ONE, NOT_NEGATIVE, Range, check_range
 
 # Matrices in shape, but not in meaning: big_vision decays `.*/kernel$` only.
 TOKENS = ("pos_embed", "cls_token", "reg_token", "dist_token")
 NOT_KERNELS = (*TOKENS, "attn_pool.latent")
 TABLE = "_table"
 """Ends the name of a table of embeddings or biases in a variant."""
-
-ARGUMENT_RANGES: dict[str, Range] = {
-    "lr": NOT_NEGATIVE,
-    "adamw_lr": NOT_NEGATIVE,
-    "weight_decay": NOT_NEGATIVE,
-    "eps": NOT_NEGATIVE,
-    "momentum": BELOW_ONE,
-    "betas": BELOW_ONE,
-}
-"""Of our own optimizers."""
-
-
-def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """UserError for an argument of an optimizer outside its range."""
-    for name, value in arguments.items():
-        for number in value if isinstance(value, list | tuple) else (value,):
-            check_range(name, number, ARGUMENT_RANGES[name])
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
@@ -46,9 +27,6 @@ def layer_index(name: str, depth: int) -> int:
     return depth + 1
 
 
-LAYER_DECAY = ABOVE_ZERO
-
-
 def param_groups(
     parameters: Iterable[tuple[str, nn.Parameter]], *, depth: int, layer_decay: float = 1.0
 ) -> list[dict[str, Any]]:
@@ -57,7 +35,6 @@ def param_groups(
     The learning rate of layer i is multiplied by layer_decay ** (depth + 1 - i), so that the head
     learns at the full rate (BEiT, arXiv:2106.08254, appendix). Frozen parameters are left out.
     """
-    check_range("layer_decay", layer_decay, LAYER_DECAY)
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
     for name, parameter in parameters:
         if not parameter.requires_grad:

@@ -18,8 +18,8 @@ from vit.errors import UserError
 from vit.hardware import has_bfloat16
 from vit.shapes import Float
 from vit.training.optimizers.foreach import Closure, evaluate
-from vit.training.optimizers.groups import TABLE, check_arguments
-from vit.training.shards import full, part
+from vit.training.optimizers.groups import TABLE
+from vit.training.sharding import full, part
 
 # The quintic polynomial that the authors iterate: steep at zero, near one from 0.7 to 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -51,8 +51,6 @@ class MuonWithAdamW(AdamW):
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.95),
     ) -> None:
-        shared = {"weight_decay": weight_decay, "momentum": momentum, "betas": betas}
-        check_arguments({"lr": lr, "adamw_lr": adamw_lr, **shared})
         groups: list[dict[str, Any]] = []
         for group in params:
             if "names" not in group:

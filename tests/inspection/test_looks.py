@@ -12,7 +12,7 @@ from tests.models.small_models import small_bit, small_hybrid, small_vit
 from vit.data.options import InputFormat
 from vit.inspection import grad_cam, rollout
 from vit.inspection.figures import overlay
-from vit.inspection.glance import glances
+from vit.inspection.looks import glances
 
 
 def photo() -> Image.Image:
