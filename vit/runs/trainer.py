@@ -106,6 +106,8 @@ def quiet_lightning() -> None:
         warnings.filterwarnings("ignore", message=pattern)
     for name in ("pytorch", "fabric", "pytorch.utilities.rank_zero", "fabric.utilities.rank_zero"):
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
-    # These speak only where --trainer.enable_model_summary or --trainer.profiler asks for it.
-    for name in ("callbacks.model_summary", "profilers.profiler"):
-        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
+    # These speak only where --trainer.enable_model_summary or --trainer.profiler asks for it, and
+    # about a process that ends before it has joined.
+    launcher = "fabric.strategies.launchers.subprocess_script"
+    for name in ("pytorch.callbacks.model_summary", "pytorch.profilers.profiler", launcher):
+        logging.getLogger(f"lightning.{name}").setLevel(logging.INFO)
