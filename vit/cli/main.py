@@ -8,14 +8,13 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from typing import NoReturn
 
 import vit
 from vit import signals
-from vit.errors import LONGEST_NAME, UserError, of_worker, user_error_in
+from vit.errors import UserError, did_you_mean, of_worker, user_error_in
 from vit.hardware import keep_memory, sleep_when_waiting
 
 # name -> (module:function, its line in the help). The function returns the exit status.
@@ -32,18 +31,12 @@ COMMANDS = {
     "imagenet": ("vit.cli.imagenet:run", "evaluate a model on ImageNet val, ReaL, V2, A and R"),
     "robustness": ("vit.cli.robustness:run", "errors of a model on corrupted pictures"),
     "classify": ("vit.cli.classify:run", "classify images with a trained model"),
-    "inspect": (
-        "vit.cli.inspect:run",
-        "attention maps, rollout, Grad-CAM and filters of a model",
-    ),
+    "inspect": ("vit.cli.inspect:run", "attention, rollout, Grad-CAM and filters of a model"),
     "data": ("vit.cli.data:run", "check a data set: bad files, copies, leaks; index shards"),
     "runs": ("vit.cli.runs:run", "list runs with their scores"),
     "recipes": ("vit.cli.recipes:run", "list the shipped recipes"),
     "models": ("vit.cli.models:run", "list architectures and published weights"),
-    "compare": (
-        "vit.cli.compare:run",
-        "operations, memory and training cost of models",
-    ),
+    "compare": ("vit.cli.compare:run", "operations, memory and training cost of models"),
     "bench": ("vit.cli.bench:run", "images per second, and the share of this machine's peak"),
     "export": ("vit.cli.export:run", "write a model for ONNX Runtime, OpenVINO or torch.export"),
     "download": ("vit.cli.download:run", "fetch published weights"),
@@ -52,26 +45,6 @@ COMMANDS = {
 }
 
 ALIASES = {"train": "fit"}
-# Names of other packages' commands -> ours.
-SYNONYMS = {
-    "finetune": ("fit",),
-    "run": ("fit",),
-    "pretrain": ("fit",),
-    "resume": ("fit",),
-    "evaluate": ("test", "validate"),
-    "eval": ("test", "validate"),
-    "score": ("test",),
-    "val": ("validate",),
-    "infer": ("classify", "predict"),
-    "label": ("classify",),
-    "onnx": ("export",),
-    "save": ("convert",),
-    "benchmark": ("bench", "compare"),
-    "flops": ("compare",),
-    "configs": ("recipes",),
-    "list": ("models", "recipes"),
-    "checks": ("doctor",),
-}
 
 EXAMPLES = """\
 examples:
@@ -88,14 +61,6 @@ def usage() -> str:
     lines = ["usage: vit COMMAND [ARGUMENTS]", "", "commands:"]
     lines += [f"  {name:10} {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join([*lines, "", EXAMPLES])
-
-
-def suggestion(name: str) -> str:
-    """'; did you mean 'fit'?' for an unknown command, or an empty string."""
-    names = [*SYNONYMS, *ALIASES, *COMMANDS]
-    nearest = get_close_matches(name.lower()[:LONGEST_NAME], names, n=1)
-    meant = [m for n in nearest for m in SYNONYMS.get(n, (ALIASES.get(n, n),))]
-    return f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -123,7 +88,8 @@ def main(argv: list[str] | None = None) -> int:
 def _run(name: str, args: list[str]) -> int:
     name = ALIASES.get(name, name)
     if name not in COMMANDS:
-        hint = suggestion(name) or "; `vit --help` lists the commands"
+        names = [*ALIASES, *COMMANDS]
+        hint = did_you_mean(name.lower(), names) or "; `vit --help` lists the commands"
         raise UserError(f"unknown command {name!r}{hint}")
     keep_memory()
     sleep_when_waiting()  # before torch is imported

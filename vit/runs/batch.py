@@ -53,11 +53,13 @@ def settle_batch(config: Namespace, recipes: Sequence[Mapping[str, Any]], run: P
     return True
 
 
-def choose_batch(config: Namespace, trainer: Trainer, module: LightningModule, stage: str) -> None:
-    """A callback's `setup`, which chooses the largest batch that fits on all processes, by trial,
-    and writes it to `config`. The images per step stay the same.
+def choose_batch(
+    config: Namespace, asked: bool, trainer: Trainer, module: LightningModule, stage: str
+) -> None:
+    """A callback's `setup`, which if `asked` chooses the largest batch that fits on all processes,
+    by trial, and writes it to `config`. The images per step stay the same.
     """
-    if stage != "fit":
+    if not asked or stage != "fit":
         return
     if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
         raise UserError(
@@ -158,11 +160,10 @@ def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Iterator[None]:
         typed = isinstance(error, torch.OutOfMemoryError | MemoryError)
         if not typed and "DefaultCPUAllocator" not in str(error):
             raise
-        size = data.batch_size
-        remedy = "choose a smaller model or image"
+        size, remedy = data.batch_size, "choose a smaller model or image"
         if size > 1:
             remedy = f"try --data.batch_size {size // 2}"
+        if size > 1 and data.global_batch is None:
             twice = 2 * trainer.accumulate_grad_batches
-            if data.global_batch is None:
-                remedy += f" --trainer.accumulate_grad_batches {twice}"
+            remedy += f" --trainer.accumulate_grad_batches {twice}"
         raise UserError(f"out of memory with batches of {size:,} images; {remedy}") from error

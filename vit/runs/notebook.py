@@ -74,8 +74,7 @@ def fit(
     from vit.runs.fit import fit as fit_by  # heavy: imports lightning
 
     with signals.handled():
-        own = {"val": val, "test": test, "callbacks": callbacks, "augment": augment}
-        run = fit_by(_options(recipe, data, **own, **options))
+        run = fit_by(_options(recipe, data, val, test, callbacks, augment, **options))
     print(run.closing)
     return Run(run.folder)
 
@@ -89,15 +88,19 @@ def from_recipe(
 
 
 def _options(
-    recipe: str | Path | Sequence[str | Path] | None, data: Any, **options: Any
+    recipe: str | Path | Sequence[str | Path] | None,
+    data: Any,
+    val: Any = None,
+    test: Any = None,
+    callbacks: "Sequence[Callback]" = (),
+    augment: Callable[["Image"], Any] | None = None,
+    **options: Any,
 ) -> "Options":
-    """The options of a run, of all that a caller of `fit` gives."""
     from vit.runs.mistakes import flat  # heavy: imports lightning
     from vit.runs.objects import Objects, own_images
     from vit.runs.options import Options
 
-    images = own_images(data, options.pop("val", None), options.pop("test", None))
-    callbacks, augment = tuple(options.pop("callbacks", ())), options.pop("augment", None)
+    images = own_images(data, val, test)
     if images is None and data is not None:
         options = {"data": data, **options}
     recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
@@ -105,4 +108,4 @@ def _options(
     for name, value in flat(options):
         text = value if isinstance(value, str | Path) else json.dumps(value)  # JSON is YAML
         arguments.append(f"--{name}={text}")
-    return Options(arguments, Objects(images=images, callbacks=callbacks, augment=augment))
+    return Options(arguments, Objects(images=images, callbacks=tuple(callbacks), augment=augment))

@@ -7,7 +7,6 @@ of the task, and Lightning's Trainer.
 import argparse
 import json
 import os
-import re
 import sys
 from dataclasses import fields, replace
 from functools import cached_property
@@ -24,20 +23,24 @@ from torch import nn
 
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
-from vit.data.batches import asked_sizes
 from vit.data.find import check_source
 from vit.data.module import ImageData
 from vit.data.options import InputFormat
 from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
-from vit.models.zoo import model_config
 from vit.recipes import find_recipe
 from vit.runs.batch import settle_batch
-from vit.runs.loggers import logger_arguments, place_loggers
 from vit.runs.mistakes import explained
 from vit.runs.objects import Objects, check_given
 from vit.runs.short_names import written_out
-from vit.runs.trainer import SET_HERE, build_trainer, check_arguments, quiet_lightning
+from vit.runs.trainer import (
+    RUN_DIRECTORY,
+    SET_HERE,
+    build_trainer,
+    check_arguments,
+    logger_arguments,
+    quiet_lightning,
+)
 from vit.training.autoregressive import Autoregressive
 from vit.training.callbacks import Patience
 from vit.training.classifier import ImageClassifier
@@ -77,8 +80,6 @@ class Options:
         quiet_lightning()
         self.typed = args
         self.objects = objects or Objects()
-        self.by_default = False
-        """No recipe was named."""
         args = written_out(args)
         first, rest = _known_first(args)
         self.recipe = first.config[-1] if first.config else None
@@ -89,12 +90,11 @@ class Options:
         if not files:
             if first.resume not in (None, "auto", "never"):
                 raise UserError(f"--resume {first.resume} is neither a run nor a checkpoint of one")
-            self.by_default = True
+            say(f"recipe {DEFAULT_RECIPE} (-c names another, `vit recipes` lists them)")
             self.recipe, files = DEFAULT_RECIPE, [find_recipe(DEFAULT_RECIPE)]
         self.recipes = [read_options(path) for path in files]
         self.module_class = TASKS[_task(first.task, self.recipes)]
         _check_name(rest, self.recipes)
-        _check_steps(self.typed, self.recipes)
         self.args = [
             *(f"--config={path}" for path in files),
             *(f"--{k}={v}" for k, v in vars(first).items() if isinstance(v, str) and k != "logger"),
@@ -121,7 +121,7 @@ class Options:
             self._complete()
             self._built = self.parser.instantiate(self.config)
         except (ArgumentError, TypeError, KeyError, ValueError, ImportError) as error:
-            raise explained(self.parser, self.args, error, self.module_class) from error
+            raise explained(self.parser, error) from error
         if self.objects.augment is not None:
             augment = replace(self._built.data.augment, extra=self.objects.augment)
             self._built.data.augment = augment
@@ -130,16 +130,19 @@ class Options:
         """Checks what the parser cannot, before weights are fetched, and fills what is open."""
         config = self.config
         check_arguments(config.trainer)
-        data = config.data
-        self._check_source()
-        asked_sizes(None if data.batch_size == "auto" else data.batch_size, data.global_batch)
+        data, own = config.data, self.objects.images
+        named = {"--data.dataset", "--data.root"} & _names_of(self.args)
+        if not self.objects and not named:
+            check_given(config.own, "images", "callbacks", "augment")
+        if own is None:
+            check_source(data.dataset, data.root)
+        else:
+            data.dataset = data.root = None
         if data.pseudo and not data.pseudo.hard and config.model.get("loss.kind") == "bce":
             raise UserError(
                 "model.loss.kind=bce makes a 'yes' of any probability in a teacher's answers: add "
                 "--hard (data.pseudo.hard), or choose softmax or sigmoid"
             )
-        if config.model.name is not None and "." not in config.model.name:  # no published weights
-            model_config(config.model.name)
         if config.model.pretrained is not None:
             config.model.pretrained = os.path.expanduser(config.model.pretrained)
             self._check_values()
@@ -159,21 +162,6 @@ class Options:
         build_optimizer(built.model.optimizer, param_groups([("head.weight", weight)], depth=0))
         names = ("accelerator", "devices", "num_nodes", "strategy", "precision")
         build_trainer(**{name: built.trainer[name] for name in names}, logger=False)
-
-    def _check_source(self) -> None:
-        """UserError without images, with two sets, or without those that the run was made with."""
-        data, own, typed = self.config.data, self.objects.images, _names_of(self.args)
-        named = [name for name in ("dataset", "root") if f"--data.{name}" in typed]
-        if not self.objects and not named:
-            check_given(self.config.own, "images", "callbacks", "augment")
-        if own is None:
-            check_source(data.dataset, data.root)
-        sets = [f"data.{name}={data[name]}" for name in named if data[name] is not None]
-        sets += [] if own is None else ["data"]
-        if len(sets) > 1:
-            raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
-        if own is not None:
-            data.dataset = data.root = None
 
     @cached_property
     def data(self) -> ImageData:
@@ -200,7 +188,10 @@ class Options:
     def loggers(self, folder: Path) -> list[Any]:
         """Loggers of the recipe; those given by name write into the folder."""
         config = self.config.clone()
-        place_loggers(config, folder)
+        for entry in _as_list(config.trainer.logger):
+            arguments = entry.get("init_args") or {}
+            if arguments.get("save_dir") == RUN_DIRECTORY:
+                arguments["save_dir"] = str(folder)
         return _as_list(self.parser.instantiate(config).trainer.logger)
 
     def early_stopping(self, data: ImageData, monitor: str) -> list[Patience]:
@@ -232,7 +223,7 @@ class Options:
                 group[name] = place  # so that the run can be scored from any directory
         text = self.parser.dump(config, skip_unset=False)  # without a hidden option
         if self.objects:
-            text += f"own: {json.dumps(self.objects.described(self.data))}\n"  # JSON is YAML
+            text += f"own: {json.dumps(self.objects.given)}\n"  # JSON is YAML
         return text
 
     def recorded(self) -> dict[str, Any]:
@@ -263,7 +254,7 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     add("--final_split", type=Literal["test", "val", "none"], default="test", help=text)
     text = "Validations without a better score (val/acc1, val/map or val/loss) that end the run."
     add("--patience", type=PositiveInt | None, help=text)  # pyright: ignore
-    add("--own", type=dict[str, Any] | None, help=argparse.SUPPRESS)  # of config.yaml alone
+    add("--own", type=list[str] | None, help=argparse.SUPPRESS)  # of config.yaml alone
     parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
     return parser
 
@@ -317,22 +308,6 @@ def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:
 
 def _names_of(args: list[str]) -> set[str]:
     return {arg.partition("=")[0] for arg in args if arg.startswith("--")}
-
-
-def _check_steps(typed: list[str], recipes: list[dict[str, Any]]) -> None:
-    """UserError for a rate or a length beside a recipe that takes no step."""
-    callbacks = [(recipe.get("trainer") or {}).get("callbacks") or [] for recipe in recipes]
-    entries = [entry for each in callbacks for entry in each if isinstance(entry, dict)]
-    alone = any((entry.get("init_args") or {}).get("alone") for entry in entries)
-    of_steps = re.compile(
-        r"--(lr|epochs|steps|trainer\.max_(epochs|steps)|model\.(optimizer|schedule|mixing)\b.*|"
-        r"model\.loss\.(?!class_weights).*|data\.augment\b.*)"
-    )
-    if alone and (given := sorted(filter(of_steps.fullmatch, _names_of(typed)))):
-        raise UserError(
-            f"{given[0]} has no effect: the recipe fits a head in closed form and takes no step; "
-            "leave it out, or choose -c finetune"
-        )
 
 
 def _optimizer_of_lr(typed: list[str], recipes: list[dict[str, Any]]) -> list[str]:
