@@ -191,7 +191,7 @@ def _numbered(options: Options, held: ExitStack) -> Path:
     for other in reversed(earlier):
         unfinished = checkpoints(other) and read_summary(other).get("finished") is not True
         if unfinished and not differences(recorded_options(other), options.recorded()):
-            how = options.objects.continuing(other)
+            how = options.continuing(other)
             note(f"{other} is an unfinished run with these options; {how}")
             break
     return folder

@@ -22,8 +22,7 @@ from vit.errors import UserError
 from vit.inference.engines import open_engine
 from vit.reports.predictions import Predictions
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
-from vit.runs.mistakes import explained
-from vit.runs.objects import check_given
+from vit.runs.mistakes import check_given, explained
 from vit.runs.options import PARSER, TASKS, Module
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together
 from vit.runs.scoring import score
@@ -89,18 +88,25 @@ class Subject:
         self.weights = run / "model"
         if not (self.weights / "config.json").is_file():
             self.weights = find_checkpoint(run)  # an unfinished run
+        self.data = ImageData(**options.data)
+        self._read_as(other)
+        self.split: SplitName = split or self._default_split()
+        self.data.image_set(self.split)  # an error before anything runs
+        if not other and self.split != "train":
+            self._note_changes()
+
+    def _read_as(self, other: bool) -> None:
         info = inspect_pretrained(str(self.weights))
-        self.data = ImageData(**options.data).read_as(
+        self.data.read_as(
             labelled=self.module_class.labelled,
             # Other images are labelled by the run's classes, however many of them are there.
             classes=(info.classes or []) if other else None,
             multilabel=info.extra.get("multilabel", False),
         )
-        self.split: SplitName = split or self._default_split()
-        self.data.image_set(self.split)  # an error before anything runs
-        before = read_summary(run).get("splits", {}).get(self.split)
-        now = self.data.digests[self.split]
-        if not other and self.split != "train" and before not in (None, now):
+
+    def _note_changes(self) -> None:
+        before = read_summary(self.run).get("splits", {}).get(self.split)
+        if before not in (None, self.data.digests[self.split]):
             note(
                 f"the images of {self.split} are not those of when the run was made; images that "
                 "it was trained on may be among them"

@@ -80,7 +80,7 @@ def finish(
         longer=limit_option(trainer),
         labelled=data.labelled,
         root=data.root,
-        in_python=bool(options.objects),
+        in_python=bool(options.own),
         example=Path(items[0]) if isinstance(items, PathList) else None,
     )
 
@@ -133,7 +133,7 @@ def _summary(options: Options, trainer: Trainer, model: Module, data: ImageData)
     return {
         "finished": False,
         "command": shlex.join(["vit", "fit", *options.typed])
-        + (" # by vit.fit, with objects of Python" if options.objects else ""),
+        + (" # by vit.fit, with objects of Python" if options.own else ""),
         "metrics": finite(best.pop("metrics")),  # of these weights, not of the last ones
         "split": split,
         "images": {s: len(data.splits.get(s) or ()) for s in ("train", "val", "test")},

@@ -93,7 +93,7 @@ def _saying(run: RunDirectory, options: Options) -> Iterator[None]:
         stop.announced = True
         how = "the same command continues it"  # perhaps on several machines
         if not launched():
-            how = options.objects.continuing(run.folder)
+            how = options.continuing(run.folder)
         saved = checkpoints(run.folder)
         say(f"stopped; {how}" if saved else "stopped before the first step: nothing to save")
         raise

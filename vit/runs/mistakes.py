@@ -39,6 +39,16 @@ def listed(differing: Mapping[str, tuple[Any, Any]]) -> str:
     return some_of((f"{n} (was {was}, is {now})" for n, was, now in pairs), 8)
 
 
+def check_given(section: list[str] | None, *names: str) -> None:
+    """UserError if the section `own` of config.yaml has one of `names`, which are not given."""
+    missing = [name for name in names if name in (section or ())]
+    if missing:
+        raise UserError(
+            f"the run has {some_of(missing)} from Python, which its directory does not hold: "
+            "repeat the call of vit.fit with its run_dir, or give other images (--data FOLDER)"
+        )
+
+
 def explained(parser: LightningArgumentParser, error: BaseException) -> UserError:
     """The parser's words in one line, with the nearest name for an unknown option.
 

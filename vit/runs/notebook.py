@@ -1,7 +1,7 @@
 """`vit fit` as a function, for notebooks and scripts."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -96,16 +96,21 @@ def _options(
     augment: Callable[["Image"], Any] | None = None,
     **options: Any,
 ) -> "Options":
-    from vit.runs.mistakes import flat  # heavy: imports lightning
-    from vit.runs.objects import Objects, own_images
+    from vit.data.own import OwnImages  # heavy, as are these: they import torch and lightning
+    from vit.data.sources import SPLIT_NAMES
+    from vit.runs.mistakes import flat
     from vit.runs.options import Options
 
-    images = own_images(data, val, test)
-    if images is None and data is not None:
+    images, as_options = None, data is None or isinstance(data, str | Path)
+    if isinstance(data, Mapping):
+        as_options = not SPLIT_NAMES.keys() & data.keys()
+    if not as_options or val is not None or test is not None:
+        images = OwnImages(data, val, test)
+    elif data is not None:
         options = {"data": data, **options}
     recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
     arguments = [part for name in recipes for part in ("-c", str(name))]
     for name, value in flat(options):
         text = value if isinstance(value, str | Path) else json.dumps(value)  # JSON is YAML
         arguments.append(f"--{name}={text}")
-    return Options(arguments, Objects(images=images, callbacks=tuple(callbacks), augment=augment))
+    return Options(arguments, images=images, callbacks=callbacks, augment=augment)

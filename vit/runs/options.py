@@ -7,6 +7,7 @@ of the task, and Lightning's Trainer.
 import argparse
 import json
 import os
+import shlex
 import sys
 from dataclasses import fields, replace
 from functools import cached_property
@@ -30,8 +31,7 @@ from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
 from vit.recipes import find_recipe
 from vit.runs.batch import settle_batch
-from vit.runs.mistakes import explained
-from vit.runs.objects import Objects, check_given
+from vit.runs.mistakes import check_given, explained
 from vit.runs.short_names import written_out
 from vit.runs.trainer import (
     RUN_DIRECTORY,
@@ -74,12 +74,16 @@ Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
 
 
 class Options:
-    """Parsed options; `config` becomes config.yaml. UserError for a mistake."""
+    """Parsed options; `config` becomes config.yaml. UserError for a mistake.
 
-    def __init__(self, args: list[str], objects: Objects | None = None) -> None:
+    `own`: objects of a Python program by the names `images`, `callbacks` and `augment`, of which
+    config.yaml has only the names.
+    """
+
+    def __init__(self, args: list[str], **own: Any) -> None:
         quiet_lightning()
         self.typed = args
-        self.objects = objects or Objects()
+        self.own = {name: value for name, value in own.items() if value}
         args = written_out(args)
         first, rest = _known_first(args)
         self.recipe = first.config[-1] if first.config else None
@@ -122,22 +126,22 @@ class Options:
             self._built = self.parser.instantiate(self.config)
         except (ArgumentError, TypeError, KeyError, ValueError, ImportError) as error:
             raise explained(self.parser, error) from error
-        if self.objects.augment is not None:
-            augment = replace(self._built.data.augment, extra=self.objects.augment)
+        if "augment" in self.own:
+            augment = replace(self._built.data.augment, extra=self.own["augment"])
             self._built.data.augment = augment
 
     def _complete(self) -> None:
         """Checks what the parser cannot, before weights are fetched, and fills what is open."""
         config = self.config
         check_arguments(config.trainer)
-        data, own = config.data, self.objects.images
+        data = config.data
         named = {"--data.dataset", "--data.root"} & _names_of(self.args)
-        if not self.objects and not named:
+        if not self.own and not named:
             check_given(config.own, "images", "callbacks", "augment")
-        if own is None:
-            check_source(data.dataset, data.root)
-        else:
+        if "images" in self.own:
             data.dataset = data.root = None
+        else:
+            check_source(data.dataset, data.root)
         if data.pseudo and not data.pseudo.hard and config.model.get("loss.kind") == "bce":
             raise UserError(
                 "model.loss.kind=bce makes a 'yes' of any probability in a teacher's answers: add "
@@ -166,7 +170,7 @@ class Options:
     @cached_property
     def data(self) -> ImageData:
         """The data module; its images are found at first use."""
-        data = ImageData(**self._built.data, own=self.objects.images)
+        data = ImageData(**self._built.data, own=self.own.get("images"))
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
@@ -182,8 +186,7 @@ class Options:
 
     def listed(self, name: Literal["callbacks", "plugins"]) -> list[Any]:
         """The recipe's list under trainer.`name`."""
-        own = self.objects.callbacks if name == "callbacks" else ()
-        return [*_as_list(self._built.trainer.get(name)), *own]
+        return [*_as_list(self._built.trainer.get(name)), *self.own.get(name, ())]
 
     def loggers(self, folder: Path) -> list[Any]:
         """Loggers of the recipe; those given by name write into the folder."""
@@ -222,9 +225,15 @@ class Options:
             if place and os.path.exists(place):  # not a name or the address of a hub
                 group[name] = place  # so that the run can be scored from any directory
         text = self.parser.dump(config, skip_unset=False)  # without a hidden option
-        if self.objects:
-            text += f"own: {json.dumps(self.objects.given)}\n"  # JSON is YAML
+        if self.own:
+            text += f"own: {json.dumps([*self.own])}\n"  # JSON is YAML
         return text
+
+    def continuing(self, folder: Path) -> str:
+        """How the run in `folder` is continued."""
+        if self.own:
+            return f"the same call of vit.fit with run_dir={str(folder)!r} continues it"
+        return f"vit fit --run_dir {shlex.quote(str(folder))} continues it"
 
     def recorded(self) -> dict[str, Any]:
         """The content of config.yaml, in JSON types."""
