@@ -207,7 +207,6 @@ def test_the_papers_points_are_on_the_runs_own_dataset(tmp_path: Path) -> None:
         ("vit_b16 --figure x.png", "--figure needs --recipe jft or --runs"),
         ("vit_b16 --accuracy pets", "--accuracy needs --figure"),
         ("vit_b16 --strategy fsdp2", "--strategy needs --devices"),
-        ("vit_b16 --devices 1 8", "--devices 1: one device shares nothing"),
     ],
 )
 def test_a_mistake_is_one_line(vit: Vit, args: str, message: str) -> None:

@@ -196,7 +196,6 @@ MISTAKES = [
     (["--students=bit_r50x1"], ["student 1 bit_r50x1", "or name a recipe in --students"]),
     (["--students=seed.yaml"], ["--students seed.yaml changes the labelled images"]),
     (["--students=small.yaml,splits.yaml"], ["--students splits.yaml changes the labelled images"]),
-    (["--students=vit_ti16,vit_ti16,vit_ti16,vit_ti16"], ["--students has 4 names"]),
     (["--run_dir=x"], ["--run_dir", "sets it for each run"]),
     (["--data.pseudo.ratio=1"], ["--data.pseudo.ratio", "sets it for each run"]),
     (["--iteration=2"], ["unrecognized arguments: --iteration=2"]),

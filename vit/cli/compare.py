@@ -124,8 +124,6 @@ def _check(options: argparse.Namespace) -> None:
     for name, met, needed in dependent:
         if getattr(options, name) and not met:
             raise UserError(f"--{name.replace('_', '-')} needs {needed}")
-    if 1 in options.devices:
-        raise UserError("--devices 1: one device shares nothing; leave the option out")
     if options.recipe and len(options.image_size) > 1:
         raise UserError(f"--image-size: a recipe has one, not {len(options.image_size)}")
 

@@ -31,8 +31,6 @@ def run(args: list[str]) -> int:
     options = parser.parse_args(args)
     if options.weights:
         return _weights(options)
-    if options.licence is not None:
-        raise UserError("--licence needs --weights")
     models = {name: ZOO[name] for name in list_models(options.pattern)}
     if options.json:
         rows = [

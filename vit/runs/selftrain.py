@@ -11,7 +11,7 @@ import torch
 
 from vit.console import say
 from vit.data.module import ImageData
-from vit.data.options import Pseudo, Splitting
+from vit.data.options import Splitting
 from vit.data.pseudo import Answers, check_unseen
 from vit.data.sources import PathList, SplitName, images_digest
 from vit.errors import UserError, some_of
@@ -51,9 +51,6 @@ class SelfTraining:
     def __post_init__(self) -> None:
         taken = ("--run_dir", "--resume", "--data.pseudo")
         check_free("selftrain", written_out(self.arguments), taken)
-        if (named := len(self.students)) > self.iterations:
-            raise UserError(f"--students has {named} names, and --iterations is {self.iterations}")
-        Pseudo(answers="", root="", **self.pseudo)  # checks the values
 
     def of_student(self, number: int) -> list[str]:
         """Arguments of the `vit fit` of a student, from 1."""
