@@ -7,6 +7,8 @@ import atexit
 import os
 import sys
 import threading
+import time
+import traceback
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
@@ -14,7 +16,7 @@ from typing import NoReturn
 
 import vit
 from vit import signals
-from vit.errors import UserError, did_you_mean, of_worker, user_error_in
+from vit.errors import MESSAGE, UserError, did_you_mean, of_worker, shorten, user_error_in
 from vit.hardware import keep_memory, sleep_when_waiting
 
 # name -> (module:function, its line in the help). The function returns the exit status.
@@ -99,8 +101,6 @@ def _run(name: str, args: list[str]) -> int:
 
 def _status(error: BaseException) -> int:
     """Reports the error in one line; returns the exit status."""
-    from vit.cli.unexpected import report
-
     if isinstance(error, signals.Stopped):
         if not error.announced:
             print("vit: stopped", file=sys.stderr)
@@ -125,8 +125,28 @@ def _status(error: BaseException) -> int:
         # A full disk, a lost share, or a lost process of the run.
         print(f"vit: {error.strerror or text}{where}", file=sys.stderr)
         return 1
-    print(f"vit: {report(error)}", file=sys.stderr)
+    print(f"vit: {_unexpected(error)}", file=sys.stderr)
     return 1
+
+
+def _unexpected(error: BaseException) -> str:
+    """The line about an internal error, whose traceback is written to a file in the cache."""
+    from vit.cache import cache_directory
+
+    name = f"traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    path = cache_directory() / "errors" / name
+    where = f"is in {path}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(traceback.format_exception(error))
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        where = "could not be written"
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    modules = ["vit", *(str(frame.f_globals.get("__name__")) for frame in frames)]
+    ours = [module for module in modules if module == "vit" or module.startswith("vit.")]
+    what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return f"unexpected error in {ours[-1]}: {shorten(what, MESSAGE)}; the traceback {where}"
 
 
 def entry() -> NoReturn:
