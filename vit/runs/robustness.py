@@ -86,11 +86,7 @@ def _files(frozen: Frozen, root: Path) -> dict[str | None, list[Pictures]]:
                 for name in (f"{kind}.npy", "labels.npy")
             )
             pixels = pixels.reshape(5, -1, 32, 32, 3)
-            labels = labels.reshape(pixels.shape[:2])
-            if pixels.dtype != np.uint8 or labels.dtype.kind not in "iu":
-                raise ValueError(
-                    f"they hold {pixels.dtype} and {labels.dtype}, no bytes and labels"
-                )
+            labels = labels.reshape(pixels.shape[:2]).astype(np.int64)
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read {kind}.npy and labels.npy in {root}: {error}") from error
         names = output_names(frozen, ())
@@ -99,7 +95,5 @@ def _files(frozen: Frozen, root: Path) -> dict[str | None, list[Pictures]]:
             raise UserError(f"labels.npy in {root} has {found}, and the model {len(names)} classes")
         paths = PathList(f"{kind}/{number}" for number in range(pixels.shape[1]))
         both = zip(pixels, labels, strict=True)
-        sets[kind] = [
-            Pictures(ImageSet(np.asarray(p), of.astype(np.int64), paths), names) for p, of in both
-        ]
+        sets[kind] = [Pictures(ImageSet(np.asarray(p), of, paths), names) for p, of in both]
     return sets
