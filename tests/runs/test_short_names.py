@@ -62,7 +62,6 @@ def test_a_folder_named_like_a_data_set_is_the_folder(vit: Vit) -> None:
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("fit --epochs 2 --steps 3 --data digits", "--epochs 2 and --steps 3 are two limits"),
         ("fit --data photoz", "did you mean 'photos'"),
         ("fit --data cifar", "did you mean 'cifar10' or 'cifar100'"),
         ("fit --data digits --pretrained --seed 3", "--pretrained needs a value"),

@@ -24,7 +24,7 @@ SHORT = {
 }
 """Short name -> option. `data` may also be a data set's name, or a YAML file of options."""
 OTHER_LIMIT = {"epochs": "trainer.max_steps", "steps": "trainer.max_epochs"}
-"""The limit that a short one switches off."""
+"""The limit that a short one switches off; the last of two counts."""
 PART = "model.architecture.variant."
 """Begins the options of parts, which become one: the parser keeps the last of several."""
 OTHER_WORDS = {
@@ -47,14 +47,12 @@ OTHER_WORDS = {
 def written_out(args: list[str]) -> list[str]:
     """The arguments of a run with the long names of its options.
 
-    `-` in the name of an option becomes `_`. UserError for a recipe or data that do not exist, and
-    for limits in epochs and in steps together.
+    `-` in the name of an option becomes `_`. UserError for a recipe or data that do not exist.
     """
     if len([word for word in args if word.endswith(".tar")]) > 1:
         raise UserError("several shards: quote their pattern: --data 'DIR/train-{000..127}.tar'")
     long: list[str] = []
     parts: list[str] = []
-    typed: dict[str, str] = {}
     words = iter(args)
     for word in words:
         name, equals, value = word.partition("=")
@@ -69,14 +67,10 @@ def written_out(args: list[str]) -> list[str]:
         if option not in SHORT and option != "config":
             long.append(f"--{option}{equals}{value}")
             continue
-        typed[option] = value if equals else next(words, "")
-        if not typed[option] or typed[option].startswith("--"):
+        value = value if equals else next(words, "")
+        if not value or value.startswith("--"):
             raise UserError(f"{name} needs a value")
-        long += _long(option, typed[option])
-    if OTHER_LIMIT.keys() <= typed.keys():
-        raise UserError(
-            f"--epochs {typed['epochs']} and --steps {typed['steps']} are two limits; give one"
-        )
+        long += _long(option, value)
     return [*long, f"--{PART[:-1]}={{{', '.join(parts)}}}"] if parts else long
 
 
