@@ -158,19 +158,16 @@ def draw_pictures(runs: Path) -> None:
     from PIL import Image
 
     from vit.data.module import ImageData
-    from vit.runs.evaluate import opened
-    from vit.runs.options import TASKS
+    from vit.runs.evaluate import Subject
 
     columns: list[np.ndarray] = []
     for arm in (BEST_MAE, PREFIX):
         folder = runs / f"{list(ARMS).index(arm)}_0" / "pretrained"
-        subject = opened(folder, "val", [])
+        subject = Subject(folder, "val", [])
         data: ImageData = subject.data
         state = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
         options = (str(subject.weights), data.model_arguments, subject.recorded["model"])
-        model: Any = TASKS[subject.recorded["task"]].for_scoring(
-            *options, lambda state=state: state
-        )
+        model: Any = subject.module_class.for_scoring(*options, lambda state=state: state)
         places = torch.arange(SHOWN) * (len(data.image_set("val")) // SHOWN)
         shown = [data.preprocess(data.open_image("val", int(place))) for place in places]
         images = data.preprocess.normalize(torch.stack(shown))

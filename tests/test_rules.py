@@ -32,8 +32,8 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "exports": ({"data", "models", "checkpoints", "inference"}, 700),
     "training": ({"models", "checkpoints"}, 4_290),
 }
-ROOMS["runs"] = (set(ROOMS), 3_770)
-ROOMS["cli"] = (set(ROOMS), 2_550)
+ROOMS["runs"] = (set(ROOMS), 3_380)
+ROOMS["cli"] = (set(ROOMS), 2_460)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_680}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit

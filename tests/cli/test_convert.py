@@ -73,7 +73,6 @@ def test_a_refusal_names_the_option_that_resolves_it(
         (["--set", "num_heads"], "FIELD=VALUE"),
         (["--set", "num_heads=two"], "num_heads='two'"),
         (["--num-heads", "2", "--set", "activation=relu"], "activation='relu' is not one of"),
-        (["--set", "num_heads=2", "--num-heads", "4"], "num_heads is given twice"),
     ],
 )
 def test_a_field_or_value_that_cannot_be_is_refused_in_one_line(

@@ -28,12 +28,8 @@ def test_runs_are_listed_with_score_and_state(vit: Vit, photos: Path) -> None:
     assert second[-3:] == ["at", "step", "14"]
     rows = json.loads(vit("runs", "runs/group", "--json").out)
     assert [row["state"] for row in rows] == ["at step 14"]
-    (unfinished / "metrics.csv").unlink()
-    (unfinished / "checkpoints").mkdir()
-    (unfinished / "checkpoints" / "last.ckpt").write_bytes(b"")
-    assert "saved before its first log" in vit("runs", "runs/group").out
     assert "finished" not in (run / "report.html").read_text()
     again = vit("test", run, "--data", f"{photos}/", "--json")  # its own images, typed again
     assert json.loads(again.out)["test/acc1"] == accuracy and "held-out" in again.err
     assert vit("test").status == 2
-    assert "vit predict takes one run" in vit("predict", run, photos).err
+    assert f"unrecognized arguments: {photos}; see `vit predict" in vit("predict", run, photos).err

@@ -15,7 +15,7 @@ from tests.command import TINY, Vit
 from tests.runs.pair import pair
 from vit.data.batches import batch_sizes
 from vit.errors import UserError
-from vit.runs.batch import Trial, naming_a_smaller_batch, settle_batch
+from vit.runs.batch import largest_batch, naming_a_smaller_batch, settle_batch
 from vit.training.classifier import ImageClassifier
 from vit.training.masked_patches import MaskedPatchPrediction
 
@@ -205,9 +205,8 @@ def test_a_trial_leaves_weights_and_random_numbers_as_they_were(
     before = {name: value.clone() for name, value in module.state_dict().items()}
     state = torch.get_rng_state()
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, barebones=True)
-    trial = Trial(trainer, module)
-    assert trial.largest([1, 2, 3, 4, 6, 12]) == 4
-    assert trial.largest([6, 12]) == 0 and set(sizes) <= {3, 4, 6, 12}
+    assert largest_batch(trainer, module, [1, 2, 3, 4, 6, 12]) == 4
+    assert largest_batch(trainer, module, [6, 12]) == 0 and set(sizes) <= {3, 4, 6, 12}
     assert torch.equal(torch.get_rng_state(), state)
     after = module.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())

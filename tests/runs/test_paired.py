@@ -62,7 +62,6 @@ def test_other_images_and_other_classes_are_refused(vit: Vit, photos: Path) -> N
         (("seeded",), "the test images of a are not the test images of seeded; give images that"),
         (("two",), "a and two do not have the same classes: 'red'"),
         (("nowhere",), "nowhere is not a run directory"),
-        (("seeded", "--trainer.devices", "2"), "two runs are scored in one process"),
         (("seeded", "--with=x.onnx"), "--with is for one run"),
     ):
         done = vit("test", "a", *args)

@@ -84,15 +84,13 @@ def rare(photos: Path) -> Path:
     return Path("rare.csv")
 
 
-def test_rare_classes_are_noted_and_weights_reach_the_fitted_head(
+def test_weights_of_rare_classes_reach_the_fitted_head(
     vit: Vit, photos: Path, encoder: Path
 ) -> None:
     command = ("fit", "-c", "probe", "--data.root", rare(photos), "--model.pretrained", encoder)
     plain = vit(*command, *OPTIONS, "--run_dir=plain")
-    weighted = vit(*command, *OPTIONS, "--run_dir=w", "--model.loss.class_weights=balanced")
-    drawn = vit(*command, *OPTIONS, "--run_dir=drawn", "--data.sampling.balanced=true")
-    note = "--data.sampling.balanced true lets rare classes count as much"
-    assert note in plain.err and note not in weighted.err + drawn.err
+    vit(*command, *OPTIONS, "--run_dir=w", "--model.loss.class_weights=balanced")
+    vit(*command, *OPTIONS, "--run_dir=drawn", "--data.sampling.balanced=true")
     heads = [
         load_file(f"{run}/model/model.safetensors")["head.bias"] for run in ("plain", "w", "drawn")
     ]
@@ -150,12 +148,3 @@ def test_a_class_more_keeps_the_rows_of_the_others(vit: Vit, photos: Path, encod
     Path("several.csv").write_text("\n".join(["path,label", *rows]) + "\n")
     several = vit("fit", "-c", "probe", *data, "--data.root=several.csv", "--run_dir=several")
     assert several.status == 0 and "new: 'any', 'red'" in several.err, several.err
-
-
-@pytest.mark.parametrize(
-    "option",
-    ["--lr=1", "--steps=1", "--data.augment.flip=false", "--model.loss.function=math.fsum"],
-)
-def test_options_of_steps_are_refused(option: str, vit: Vit, photos: Path) -> None:
-    done = vit("fit", "-c", "probe", "--data.root", photos, option)
-    assert done.status == 2 and f"{option.partition('=')[0]} has no effect" in done.err

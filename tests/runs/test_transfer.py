@@ -331,8 +331,8 @@ MISTAKES = [
     (["--val-fraction=1"], ["val_fraction=1"]),
     (["--image-size=20"], ["image_size=20", "patch"]),
     (["--out=/dev/null/x"], ["--out /dev/null/x"]),
-    (["--", "--trainer.max_steps=3"], ["--trainer.max_steps after --"]),
-    (["--", "--model.loss.label_smothing=3"], ["'model.loss.label_smoothing'"]),
+    (["--", "--trainer.max_steps=3"], ["--trainer.max_steps: `vit transfer` sets it"]),
+    (["--", "--model.loss.label_smothing=3"], ["model.loss", "'label_smothing' is not accepted"]),
     (["--bogus"], ["--bogus", "`vit transfer --help`"]),
 ]
 

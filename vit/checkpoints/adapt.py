@@ -8,9 +8,10 @@ from torch import Tensor
 
 from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.report import LoadReport
-from vit.errors import some_of
+from vit.errors import shorten, some_of
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.embedding import resize_grid
+from vit.models.fields import changed
 from vit.models.zoo import config_from_dict
 
 HEAD = ("head.", "head_dist.")
@@ -21,6 +22,10 @@ _FIRST_CONVOLUTION = (
     "patch_embed.proj.weight",
 )
 IMAGENET_CLASSES = 1000
+_REPORTED = frozenset(
+    "num_classes image_size in_channels representation_size dropout drop_path".split()
+)
+"""Fields that have lines of their own, or no effect on an evaluation."""
 
 
 def adapt(
@@ -42,7 +47,8 @@ def adapt(
     if num_classes is not None:
         changes["num_classes"] = num_classes
         _adapt_head(recognised, report, num_classes, classes, changes)
-    target = config_from_dict({**config.to_dict(), **changes})
+    target = config_from_dict(changed(config.to_dict(), changes))
+    _note_changes(report, config, target)
     if isinstance(target, ViTConfig) and isinstance(config, ViTConfig):
         _resize_positions(recognised, report, config, target)
         if target.norm_after_pool and not config.norm_after_pool:
@@ -50,6 +56,15 @@ def adapt(
     if target.in_channels != config.in_channels:
         _adapt_channels(recognised, report, target.in_channels)
     return target
+
+
+def _note_changes(report: LoadReport, config: ModelConfig, target: ModelConfig) -> None:
+    """Notes fields by which the model computes other outputs than the file's own."""
+    before, now = config.to_dict(), target.to_dict()
+    names = [n for n in now if n not in _REPORTED and now[n] != before.get(n)]
+    if names:
+        pairs = (f"{n}={shorten(now[n])} (there {shorten(before.get(n))})" for n in names)
+        report.notes.append(f"the model differs from the file's: {', '.join(pairs)}")
 
 
 def _adapt_head(

@@ -73,8 +73,6 @@ def run(args: list[str]) -> int:
     """Prints one row per model and size, a training, or a run."""
     options = parser().parse_intermixed_args(args)
     _check(options)
-    if options.figure is not None:
-        _check_figure(options)
 
     from vit.compute.comparison import model_rows, training_rows
     from vit.compute.tables import model_table, training_table
@@ -113,6 +111,7 @@ def _check(options: argparse.Namespace) -> None:
         ("processes", options.recipe not in (None, "jft"), "a --recipe of `vit fit`"),
         ("utilisation", options.device and whole, "--device and a --recipe or --runs"),
         ("price_per_hour", options.device and whole, "--device and a --recipe or --runs"),
+        ("figure", options.recipe == "jft" or options.runs, "--recipe jft or --runs"),
         ("accuracy", options.figure, "--figure"),
         ("memory", not whole, "models, not a --recipe or --runs"),
         ("devices", not whole, "models, not a --recipe or --runs"),
@@ -125,18 +124,8 @@ def _check(options: argparse.Namespace) -> None:
     for name, met, needed in dependent:
         if getattr(options, name) and not met:
             raise UserError(f"--{name.replace('_', '-')} needs {needed}")
-    if 1 in options.devices:
-        raise UserError("--devices 1: one device shares nothing; leave the option out")
     if options.recipe and len(options.image_size) > 1:
         raise UserError(f"--image-size: a recipe has one, not {len(options.image_size)}")
-
-
-def _check_figure(options: argparse.Namespace) -> None:
-    """UserError for a figure that cannot be drawn or written."""
-    if options.recipe != "jft" and not options.runs:
-        raise UserError("--figure draws accuracy against compute, with --recipe jft or --runs")
-    if options.figure.suffix.lower() != ".png":
-        raise UserError(f"--figure {options.figure} must end in .png")
 
 
 def _draw(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:

@@ -52,18 +52,12 @@ def run(args: list[str]) -> int:
     add("--json", action="store_true", help="print the result as JSON")
     given = parser.parse_args(args)
     options = _fields(given.set)
-    if given.image_size and "image_size" in options:
-        raise UserError("image_size is given twice: by --set and by --image-size")
     if given.image_size:
         options["image_size"] = tuple(given.image_size)
     from vit.checkpoints.layout import MissingFact
 
     try:
-        if not given.compare:
-            return _convert(given, options)
-        if given.overwrite:
-            raise UserError("--overwrite needs --to; --compare writes nothing")
-        return _compare(given, options)
+        return _compare(given, options) if given.compare else _convert(given, options)
     except MissingFact as fact:
         raise UserError(f"{fact}, by --set or --image-size") from fact
 
@@ -89,8 +83,6 @@ def _fields(assignments: list[str]) -> dict[str, Any]:
             raise UserError(f"--set {assignment} is not FIELD=VALUE, such as --set num_heads=12")
         if name not in known:
             raise UserError(f"--set {assignment}: no such field{did_you_mean(name, sorted(known))}")
-        if name in values:
-            raise UserError(f"{name} is given twice: --set {name}={values[name]} and {assignment}")
         try:
             values[name] = json.loads(text)
         except ValueError:

@@ -32,14 +32,13 @@ VTAB = "The layout of SOURCE, the tasks that are written, and their draw: docs/v
 
 
 def run(args: list[str]) -> int:
-    """Prints a row per kind of finding; writes all findings, a page and the corrected manifest."""
+    """Runs one of the four."""
     options = _parser().parse_args(args)
-    if options.command == "index":
-        return _index(options.source)
-    if options.command == "pack":
-        return _pack(options)
-    if options.command == "vtab":
-        return _vtab(Path(options.source).expanduser(), Path(options.folder).expanduser())
+    return options.run(options)
+
+
+def _check(options: Namespace) -> int:
+    """Prints a row per kind of finding; writes all findings, a page and the corrected manifest."""
     out = writable(Path(options.out).expanduser(), "--out")
     fix = None if options.fix is None else Path(options.fix).expanduser()
     if fix is not None and fix.suffix != ".csv":
@@ -70,12 +69,12 @@ def run(args: list[str]) -> int:
     return 0
 
 
-def _index(sources: list[str]) -> int:
+def _index(options: Namespace) -> int:
     """Writes the indices of shards that lack them, and prints how many."""
     from vit.data.addresses import listed_shards
     from vit.data.shard_index import make_indices
 
-    shards = [shard for source in sources for shard in listed_shards(source)]
+    shards = [shard for source in options.source for shard in listed_shards(source)]
     print(f"shards: {len(shards):,}, indexed now: {make_indices(shards):,}")
     return 0
 
@@ -91,8 +90,9 @@ def _pack(options: Namespace) -> int:
     return 0
 
 
-def _vtab(source: Path, root: Path) -> int:
+def _vtab(options: Namespace) -> int:
     """Writes the tasks of which SOURCE has the files; prints which, and what to type next."""
+    source, root = (Path(each).expanduser() for each in (options.source, options.folder))
     from vit.data.vtab_originals import COVERED, draw, write_task
 
     if not source.is_dir():
@@ -130,16 +130,19 @@ def _parser() -> OneLineParser:
     add("--fix", metavar="OUT.csv", help="writes a manifest without unreadable images and copies")
     add("--relabel", type=share, metavar="P", help="and with doubtful labels of probability >= P")
     add_model_arguments(check, "--model")
-    check.set_defaults(on_error="error")
+    check.set_defaults(on_error="error", run=_check)
     pack = commands.add_parser("pack", help="write images as tar shards")
     pack.add_argument("source", metavar="FOLDER|CSV", help="as `vit fit --data` takes it")
     pack.add_argument("folder", metavar="DIR", help="a new folder, or that of an interrupted pack")
+    pack.set_defaults(run=_pack)
     text = "makes the shorter side of larger images so many pixels, such as 512"
     pack.add_argument("--resize", type=whole_number, metavar="N", help=text)
     vtab = commands.add_parser("vtab", help="write tasks of VTAB-1k from local files", epilog=VTAB)
     vtab.add_argument("source", metavar="SOURCE", help="a folder of data sets as torchvision's")
     vtab.add_argument("folder", metavar="ROOT", help="a new folder, or that of an interrupted call")
+    vtab.set_defaults(run=_vtab)
     index = commands.add_parser("index", help="write what is where in tar shards, once")
+    index.set_defaults(run=_index)
     index.add_argument("source", nargs="+", metavar="SHARDS", help="a quoted pattern, or a folder")
     return parser
 

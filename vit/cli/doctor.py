@@ -1,7 +1,6 @@
 """`vit doctor`: whether everything works on this machine, as text to paste into a report."""
 
 import json
-from dataclasses import asdict
 
 from vit.cli.arguments import OneLineParser
 from vit.hardware import versions
@@ -23,13 +22,13 @@ def run(args: list[str]) -> int:
 
     from vit.runs.doctor import examine  # heavy: imports lightning
 
-    verdicts = []
-    for verdict in examine():
-        verdicts.append(verdict)
+    checks = []
+    for check in examine():
+        checks.append(check)
         if not as_json:
-            state = "ok" if verdict.ok else "FAILED"
-            print(f"{verdict.check:10} {state}: {verdict.text}", flush=True)
+            state = "ok" if check["ok"] else "FAILED"
+            print(f"{check['check']:10} {state}: {check['text']}", flush=True)
     if as_json:
-        report = {"versions": versions(), "checks": [asdict(verdict) for verdict in verdicts]}
+        report = {"versions": versions(), "checks": checks}
         print(json.dumps(report, indent=2, ensure_ascii=False))
-    return int(not all(verdict.ok for verdict in verdicts))
+    return int(not all(check["ok"] for check in checks))

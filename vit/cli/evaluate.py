@@ -75,38 +75,27 @@ def _parser(command: str, what: str, split: str | None, printed: str = "figures"
 
 
 def _run(parser: OneLineParser, args: list[str]) -> int:
-    words = written_out(args)
-    for word in words:
-        if word.startswith("--resume="):  # Lightning's --ckpt_path
-            run = Path(word.partition("=")[2]).parent.parent
-            raise UserError(f"the best weights of a run are scored: vit {parser.prog[4:]} {run}")
-    # Apart, as argparse takes their values for RUN or OTHER.
+    # Those of `vit fit` apart, as argparse takes their values for RUN or OTHER.
     own: list[str] = []
     dotted: list[str] = []
-    for word in (remaining := iter(words)):
+    for word in (remaining := iter(written_out(args))):
         if re.fullmatch(r"--\w+(\.\w+)+", word):
             word = f"{word}={next(remaining, '')}"
-        (dotted if re.match(r"--[\w.]+\.\w+=", word) else own).append(word)
-    options, rest = parser.parse_known_args(own)
-    rest += dotted
+        (dotted if re.match(r"--(data|trainer)[.=]", word) else own).append(word)
+    options = parser.parse_args(own)
     folder = Path(options.run).expanduser()
     if options.other is not None:
-        return _compare(options, folder, rest)
+        return _compare(options, folder, dotted)
     predicting = options.command == "predict"
-    if predicting and rest and not rest[0].startswith("-"):
-        raise UserError(
-            f"vit predict takes one run, and not {rest[0]}: give --data.root for other images, or, "
-            f"without labels: vit classify {options.run} {rest[0]}"
-        )
     out = None if options.out is None else Path(options.out).expanduser()
     if out is not None:
         writable(out.parent, "--out")
 
-    from vit.runs.evaluate import evaluate, opened  # heavy: imports lightning
+    from vit.runs.evaluate import Subject  # heavy: imports lightning
 
     exported = None if options.exported is None else Path(options.exported).expanduser()
-    subject = opened(folder, options.split, rest, predicting=predicting, exported=exported)
-    result = evaluate(subject)
+    subject = Subject(folder, options.split, dotted, predicting=predicting, exported=exported)
+    result = subject.evaluate()
     if predicting and out is None:
         out = folder / f"predictions_{subject.split}.csv"
     if is_first_process():

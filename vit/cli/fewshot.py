@@ -2,8 +2,8 @@
 
 import json
 
+from vit.cli.arguments import whole_number
 from vit.cli.frozen import bench_parser, open_bench, usual
-from vit.errors import UserError
 
 DESCRIPTION = """\
 Draws a few training images of each class, fits a ridge regression to their features and scores it
@@ -15,11 +15,10 @@ def run(args: list[str]) -> int:
     parser = bench_parser("fewshot", DESCRIPTION)
     add = parser.add_argument
     add("--shots", type=int, nargs="+", metavar="N", help="images per class (default 1 5 10 25)")
-    add("--seeds", type=int, default=3, metavar="N", help="draws, by seeds 0 to N-1 (default 3)")
+    text = "draws, by seeds 0 to N-1 (default 3)"
+    add("--seeds", type=whole_number, default=3, metavar="N", help=text)
     add("--l2", type=float, metavar="X", help="strength of regularisation (default 1024)")
     options = parser.parse_args(args)
-    if options.seeds < 1:
-        raise UserError(f"--seeds {options.seeds} must be at least 1")
 
     import numpy as np
 

@@ -2,7 +2,7 @@
 
 import json
 from argparse import Namespace
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from vit.cli.arguments import OneLineParser
@@ -70,17 +70,6 @@ def _check(options: Namespace) -> None:
             raise UserError(f"--{name} needs --val, whose images it is for")
 
 
-@dataclass(frozen=True)
-class _Set:
-    """One folder of images; labels are places among the logits."""
-
-    name: str
-    data: "ImageData"
-    among: "np.ndarray | None" = None
-    real: list[list[int]] | None = None
-    """Labels of ReaL for each image."""
-
-
 def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
     """Description of the measurement, and the rows of the table."""
     import torch
@@ -98,23 +87,24 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
         )
     scores: list[Score] = []
     temperature = None
-    for images in _sets(options, frozen, real):  # checks all folders first
-        features = frozen.extractor(images.data, "test")
+    for name, data, among, of_real in _sets(options, frozen, real):  # checks all folders first
+        features = frozen.extractor(data, "test")
         logits, labels = features.values, features.labels
-        say(f"{images.name}: {len(labels):,} images")
-        scores.append(
-            variants.score(
-                images.name, logits, labels, among=images.among, temperature=temperature or 1.0
-            )
-        )
-        if images.real is not None:
-            scores.append(variants.score_real(logits, [images.real[i] for i in features.indices]))
-        if images.name == "val" and options.temperature:
+        say(f"{name}: {len(labels):,} images")
+        scale = temperature or 1.0
+        scores.append(variants.score(name, logits, labels, among=among, temperature=scale))
+        if of_real is not None:
+            scores.append(variants.score_real(logits, [of_real[i] for i in features.indices]))
+        if name == "val" and options.temperature:
             temperature = fit_temperature(torch.from_numpy(logits), torch.from_numpy(labels))
     return {"model": options.model, **frozen.about(), "temperature": temperature}, scores
 
 
-def _sets(options: Namespace, frozen: "Frozen", real: list[list[int]] | None) -> list[_Set]:
+def _sets(
+    options: Namespace, frozen: "Frozen", real: list[list[int]] | None
+) -> "list[tuple[str, ImageData, np.ndarray | None, list[list[int]] | None]]":
+    """Name and images of each set; the places of its classes among the logits, if it has not all;
+    the labels of ReaL for each image, if there are any."""
     from vit.evaluation import imagenet_variants as variants
 
     ids = _logit_order(options, frozen)
@@ -137,15 +127,15 @@ def _sets(options: Namespace, frozen: "Frozen", real: list[list[int]] | None) ->
             real_of_image = variants.real_labels(real, data.image_set("test").names, options.real)
             logit_of = {number: at for at, number in enumerate(numbers)}
             labels = [[logit_of[k] for k in several] for several in real_of_image]
-        sets.append(_Set("val", data, real=labels))
+        sets.append(("val", data, None, labels))
     if options.v2 is not None:
-        sets.append(_Set("V2", images("V2", options.v2, names)))
+        sets.append(("V2", images("V2", options.v2, names), None, None))
     for name, folder in (("A", options.a), ("R", options.r)):
         if folder is not None:
             assert ids is not None
             data = images(name, folder, ids)
             among = variants.shifted_classes(data.image_set("test").labels, folder)
-            sets.append(_Set(name, data, among))
+            sets.append((name, data, among, None))
     return sets
 
 

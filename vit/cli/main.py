@@ -7,15 +7,16 @@ import atexit
 import os
 import sys
 import threading
+import time
+import traceback
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from typing import NoReturn
 
 import vit
 from vit import signals
-from vit.errors import UserError, of_worker, user_error_in
+from vit.errors import MESSAGE, UserError, did_you_mean, of_worker, shorten, user_error_in
 from vit.hardware import keep_memory, sleep_when_waiting
 
 # name -> (module:function, its line in the help). The function returns the exit status.
@@ -32,18 +33,12 @@ COMMANDS = {
     "imagenet": ("vit.cli.imagenet:run", "evaluate a model on ImageNet val, ReaL, V2, A and R"),
     "robustness": ("vit.cli.robustness:run", "errors of a model on corrupted pictures"),
     "classify": ("vit.cli.classify:run", "classify images with a trained model"),
-    "inspect": (
-        "vit.cli.inspect:run",
-        "attention maps, rollout, Grad-CAM and filters of a model",
-    ),
+    "inspect": ("vit.cli.inspect:run", "attention, rollout, Grad-CAM and filters of a model"),
     "data": ("vit.cli.data:run", "check a data set: bad files, copies, leaks; index shards"),
     "runs": ("vit.cli.runs:run", "list runs with their scores"),
     "recipes": ("vit.cli.recipes:run", "list the shipped recipes"),
     "models": ("vit.cli.models:run", "list architectures and published weights"),
-    "compare": (
-        "vit.cli.compare:run",
-        "operations, memory and training cost of models",
-    ),
+    "compare": ("vit.cli.compare:run", "operations, memory and training cost of models"),
     "bench": ("vit.cli.bench:run", "images per second, and the share of this machine's peak"),
     "export": ("vit.cli.export:run", "write a model for ONNX Runtime, OpenVINO or torch.export"),
     "download": ("vit.cli.download:run", "fetch published weights"),
@@ -52,26 +47,6 @@ COMMANDS = {
 }
 
 ALIASES = {"train": "fit"}
-# Names of other packages' commands -> ours.
-SYNONYMS = {
-    "finetune": ("fit",),
-    "run": ("fit",),
-    "pretrain": ("fit",),
-    "resume": ("fit",),
-    "evaluate": ("test", "validate"),
-    "eval": ("test", "validate"),
-    "score": ("test",),
-    "val": ("validate",),
-    "infer": ("classify", "predict"),
-    "label": ("classify",),
-    "onnx": ("export",),
-    "save": ("convert",),
-    "benchmark": ("bench", "compare"),
-    "flops": ("compare",),
-    "configs": ("recipes",),
-    "list": ("models", "recipes"),
-    "checks": ("doctor",),
-}
 
 EXAMPLES = """\
 examples:
@@ -88,14 +63,6 @@ def usage() -> str:
     lines = ["usage: vit COMMAND [ARGUMENTS]", "", "commands:"]
     lines += [f"  {name:10} {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join([*lines, "", EXAMPLES])
-
-
-def suggestion(name: str) -> str:
-    """'; did you mean 'fit'?' for an unknown command, or an empty string."""
-    names = [*SYNONYMS, *ALIASES, *COMMANDS]
-    nearest = get_close_matches(name.lower(), names, n=1)
-    meant = [m for n in nearest for m in SYNONYMS.get(n, (ALIASES.get(n, n),))]
-    return f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -123,7 +90,8 @@ def main(argv: list[str] | None = None) -> int:
 def _run(name: str, args: list[str]) -> int:
     name = ALIASES.get(name, name)
     if name not in COMMANDS:
-        hint = suggestion(name) or "; `vit --help` lists the commands"
+        names = [*ALIASES, *COMMANDS]
+        hint = did_you_mean(name.lower(), names) or "; `vit --help` lists the commands"
         raise UserError(f"unknown command {name!r}{hint}")
     keep_memory()
     sleep_when_waiting()  # before torch is imported
@@ -133,8 +101,6 @@ def _run(name: str, args: list[str]) -> int:
 
 def _status(error: BaseException) -> int:
     """Reports the error in one line; returns the exit status."""
-    from vit.cli.unexpected import report
-
     if isinstance(error, signals.Stopped):
         if not error.announced:
             print("vit: stopped", file=sys.stderr)
@@ -159,8 +125,28 @@ def _status(error: BaseException) -> int:
         # A full disk, a lost share, or a lost process of the run.
         print(f"vit: {error.strerror or text}{where}", file=sys.stderr)
         return 1
-    print(f"vit: {report(error)}", file=sys.stderr)
+    print(f"vit: {_unexpected(error)}", file=sys.stderr)
     return 1
+
+
+def _unexpected(error: BaseException) -> str:
+    """The line about an internal error, whose traceback is written to a file in the cache."""
+    from vit.cache import cache_directory
+
+    name = f"traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    path = cache_directory() / "errors" / name
+    where = f"is in {path}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(traceback.format_exception(error))
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        where = "could not be written"
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    modules = ["vit", *(str(frame.f_globals.get("__name__")) for frame in frames)]
+    ours = [module for module in modules if module == "vit" or module.startswith("vit.")]
+    what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return f"unexpected error in {ours[-1]}: {shorten(what, MESSAGE)}; the traceback {where}"
 
 
 def entry() -> NoReturn:

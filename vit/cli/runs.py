@@ -21,14 +21,10 @@ def run(args: list[str]) -> int:
         raise UserError(f"no folder {folder}; `vit fit` writes its runs to runs/")
     entries = list_runs(folder)
     if options.json:
-        rows = [
-            {"run": str(e.path), "score": e.score, "date": e.date.isoformat(), "state": e.state}
-            for e in entries
-        ]
-        print(json.dumps(rows, indent=2))
+        print(json.dumps(entries, indent=2))
         return 0
-    width = max([len(str(entry.path)) for entry in entries] or [0])
+    width = max([len(entry["run"]) for entry in entries] or [0])
     for entry in entries:
-        date = entry.date.strftime("%Y-%m-%d %H:%M")
-        print(f"{entry.path!s:{width}}  {entry.score:18}  {date}  {entry.state}")
+        date = entry["date"][:16].replace("T", " ")
+        print(f"{entry['run']:{width}}  {entry['score']:18}  {date}  {entry['state']}")
     return 0

@@ -1,6 +1,6 @@
 """Checks of configurations: every field has a value of its type and in its range."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -31,6 +31,15 @@ def known_fields(kind: type, values: dict[str, Any]) -> dict[str, Any]:
         if name not in names:
             raise UserError(f"unknown model option {name!r}{did_you_mean(name, names)}")
     return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+
+
+def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a configuration with changes; of `variant`, by kind."""
+    result = {**values, **changes}
+    old, new = values.get("variant"), changes.get("variant")
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        result["variant"] = {**old, **new}
+    return result
 
 
 def check_sizes(config: Any, positive: Sequence[str], not_negative: Sequence[str]) -> None:

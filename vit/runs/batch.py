@@ -53,11 +53,13 @@ def settle_batch(config: Namespace, recipes: Sequence[Mapping[str, Any]], run: P
     return True
 
 
-def choose_batch(config: Namespace, trainer: Trainer, module: LightningModule, stage: str) -> None:
-    """A callback's `setup`, which chooses the largest batch that fits on all processes, by trial,
-    and writes it to `config`. The images per step stay the same.
+def choose_batch(
+    config: Namespace, asked: bool, trainer: Trainer, module: LightningModule, stage: str
+) -> None:
+    """A callback's `setup`, which if `asked` chooses the largest batch that fits on all processes,
+    by trial, and writes it to `config`. The images per step stay the same.
     """
-    if stage != "fit":
+    if not asked or stage != "fit":
         return
     if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
         raise UserError(
@@ -69,7 +71,7 @@ def choose_batch(config: Namespace, trainer: Trainer, module: LightningModule, s
     images = data.batch_size * before
     paired = bool(getattr(module, "mixing", None))
     sizes = batch_sizes(images * processes, processes, paired=paired) or [images]
-    largest = Trial(trainer, module).largest(sizes)
+    largest = largest_batch(trainer, module, sizes)
     gc.collect()  # the trial's copy, before the run takes its memory
     torch.cuda.empty_cache()
     device = trainer.strategy.root_device
@@ -94,59 +96,55 @@ def choose_batch(config: Namespace, trainer: Trainer, module: LightningModule, s
     )
 
 
-class Trial:
-    """Two training steps on random images with a copy of a run's module; gradients accumulate.
+def largest_batch(trainer: Trainer, module: Any, sizes: Sequence[int]) -> int:
+    """The largest of ascending batch sizes that fits, if all smaller ones do; 0 if none.
 
-    Weights and random numbers of the run stay as they were.
+    Tried by two training steps on random images with a copy of a run's module; gradients
+    accumulate. Weights and random numbers of the run stay as they were.
     """
+    device, precision = trainer.strategy.root_device, trainer.precision_plugin
+    copy: Any = deepcopy(module)
+    copy.trainer = trainer
+    copy.setup("fit")  # which loads a teacher
+    copy = precision.convert_module(copy).to(device).train()
+    teacher = getattr(copy, "teacher", None)
+    if teacher is not None:
+        teacher.to(device, next(copy.parameters()).dtype)
+    # For the buckets of ddp or the first weights of an average, and for fragmentation.
+    reserve = 4 * sum(p.numel() for p in copy.parameters() if p.requires_grad)
+    if device.type == "cuda":
+        reserve += round(RESERVE * torch.cuda.get_device_properties(device).total_memory)
+    _held = torch.empty(reserve, dtype=torch.uint8, device=device)
+    optimizer = copy.make_optimizer()
 
-    def __init__(self, trainer: Trainer, module: Any) -> None:
-        self._device, self._precision = trainer.strategy.root_device, trainer.precision_plugin
-        copy: Any = deepcopy(module)
-        copy.trainer = trainer
-        copy.setup("fit")  # which loads a teacher
-        copy = self._precision.convert_module(copy).to(self._device).train()
-        teacher = getattr(copy, "teacher", None)
-        if teacher is not None:
-            teacher.to(self._device, next(copy.parameters()).dtype)
-        # For the buckets of ddp or the first weights of an average, and for fragmentation.
-        held = 4 * sum(p.numel() for p in copy.parameters() if p.requires_grad)
-        if self._device.type == "cuda":
-            held += round(RESERVE * torch.cuda.get_device_properties(self._device).total_memory)
-        self._held = torch.empty(held, dtype=torch.uint8, device=self._device)
-        self._copy, self._optimizer = copy, copy.make_optimizer()
-
-    def largest(self, sizes: Sequence[int]) -> int:
-        """The largest of ascending batch sizes that fits, if all smaller ones do; 0 if none."""
-        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-            fitting = bisect_left(sizes, True, key=lambda size: not self.fits(size))
-        return sizes[fitting - 1] if fitting else 0
-
-    def fits(self, size: int) -> bool:
-        """`size` images fit."""
-        fitted = True
+    def fails(size: int) -> bool:
+        failed = False
         try:
-            self._step_twice(size)
+            _step_twice(copy, optimizer, precision, size)
         except torch.OutOfMemoryError:
-            fitted = False
+            failed = True
         # Here the error, which holds the tensors of its frames, is gone.
-        self._optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
-        return fitted
+        return failed
 
-    def _step_twice(self, size: int) -> None:
-        config, labels = self._copy.model.config, getattr(self._copy, "labels", None)
-        several = labels is not None and labels.multilabel
-        targets = torch.zeros(size, dtype=torch.long, device=self._device)
-        if several:
-            targets = torch.zeros(size, self._copy.num_classes, device=self._device)
-        for _ in range(2):
-            images = torch.randn(size, config.in_channels, *config.size, device=self._device)
-            indices = torch.arange(size, device=self._device)
-            with self._precision.forward_context():
-                loss = self._copy.training_loss((images, targets, indices))
-            loss.backward()
-            self._optimizer.step()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        fitting = bisect_left(sizes, True, key=fails)
+    return sizes[fitting - 1] if fitting else 0
+
+
+def _step_twice(module: Any, optimizer: Any, precision: Any, size: int) -> None:
+    config, labels, device = module.model.config, getattr(module, "labels", None), module.device
+    targets = torch.zeros(size, dtype=torch.long, device=device)
+    if labels is not None and labels.multilabel:
+        targets = torch.zeros(size, module.num_classes, device=device)
+    for _ in range(2):
+        images = torch.randn(size, config.in_channels, *config.size, device=device)
+        indices = torch.arange(size, device=device)
+        with precision.forward_context():
+            loss = module.training_loss((images, targets, indices))
+        loss.backward()
+        optimizer.step()
 
 
 @contextmanager
@@ -158,11 +156,10 @@ def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Iterator[None]:
         typed = isinstance(error, torch.OutOfMemoryError | MemoryError)
         if not typed and "DefaultCPUAllocator" not in str(error):
             raise
-        size = data.batch_size
-        remedy = "choose a smaller model or image"
+        size, remedy = data.batch_size, "choose a smaller model or image"
         if size > 1:
             remedy = f"try --data.batch_size {size // 2}"
+        if size > 1 and data.global_batch is None:
             twice = 2 * trainer.accumulate_grad_batches
-            if data.global_batch is None:
-                remedy += f" --trainer.accumulate_grad_batches {twice}"
+            remedy += f" --trainer.accumulate_grad_batches {twice}"
         raise UserError(f"out of memory with batches of {size:,} images; {remedy}") from error

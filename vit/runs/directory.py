@@ -2,24 +2,25 @@
 
 import json
 import os
-import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from filelock import FileLock, Timeout
+from lightning.pytorch import Trainer
 
 from vit.checkpoints.archives import BEST, DIGESTS, LAST, read_checkpoint
 from vit.console import is_first_process, note
 from vit.data.addresses import root_name
+from vit.data.module import ImageData
 from vit.errors import UserError, some_of
 from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
 from vit.runs.mistakes import differences, listed
-from vit.runs.options import Options
+from vit.runs.options import Module, Options
 from vit.runs.processes import HANDED_DOWN, decided_by_first
 from vit.writing import is_temporary, recover, remove_orphans, write_json, write_text
 from vit.yaml_reader import read_options
@@ -28,6 +29,8 @@ LIMITS = {"final_split", "patience"} | {
     f"trainer.{name}" for name in ("max_epochs", "max_steps", "max_time", "min_epochs", "min_steps")
 }
 """Options that continue a finished run."""
+# Fields of an architecture on which neither weights nor outputs in evaluation depend.
+FREE = {"dropout", "drop_path", "drop_path_uniform", "num_classes"}
 
 
 @dataclass
@@ -42,8 +45,8 @@ class RunDirectory:
     finished: bool = False
     """The run has ended, and the command asks at most for more training; without a checkpoint, for
     nothing."""
-    saved: dict[str, Any] | None = None
-    """Content of the checkpoint without the values of tensors, in the first process."""
+    saved: dict[str, Any] = field(default_factory=dict)
+    """Content of the checkpoint without the values of tensors, in the first process; else empty."""
     closing: str = ""
     """Text to print at the end."""
     begun: bool = False
@@ -56,17 +59,13 @@ class RunDirectory:
         UserError if another process writes to it, if it holds something else, or if options differ
         that cannot change.
         """
-        first = _First()
-        try:
-            decision = decided_by_first(lambda: first.decide(options))
+        with ExitStack() as held:
+            saved: dict[str, Any] = {}
+            decision = decided_by_first(lambda: _decide(options, held, saved))
             os.environ[HANDED_DOWN] = json.dumps(decision)
-            for name, value in decision.pop("unchanged", {}).items():
-                options.config[name] = value  # so that config.yaml says what is used
-            places = {k: decision[k] and Path(decision[k]) for k in ("folder", "checkpoint")}
-            yield cls(**{**decision, **places}, saved=first.saved)
-        finally:
-            os.environ.pop(HANDED_DOWN, None)
-            first.leave()
+            held.callback(os.environ.pop, HANDED_DOWN, None)
+            places = {k: Path(decision.pop(k)) for k in ("folder", "checkpoint") if k in decision}
+            yield cls(**places, **decision, saved=saved)
 
     def begin(self, options: Options) -> None:
         """Writes config.yaml, and marks an earlier summary as unfinished; once."""
@@ -79,6 +78,34 @@ class RunDirectory:
             summary = {**read_summary(self.folder), "finished": False}
             write_json(self.folder / SUMMARY, summary)
         write_text(self.folder / CONFIG, HEADER + options.recorded_text())
+
+    def check_continues(self, model: Module, data: ImageData, trainer: Trainer) -> None:
+        """UserError for other classes, architecture, images per step, images, labels or splits
+        than the checkpoint's."""
+        saved = self.saved
+        if not saved:  # a new run, or not the first process
+            return
+        about = saved["vit"]
+        per_step = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
+        then, now = (
+            {name: tuple(value.shape) for name, value in state.items()}
+            for state in (saved["state_dict"], model.state_dict())
+        )
+        before = {
+            "classes": about["classes"],
+            "images per step": saved["run"].get("global_batch", per_step),
+            "digest of the images and labels": saved[type(data).__qualname__]["splits"],
+            "model.architecture": about["config"],
+            "shape": {name: then.get(name) for name in now},
+        }
+        values = (model.classes, per_step, data.digests, model.model.config.to_dict(), now)
+        found = differences(before, dict(zip(before, values, strict=True)))
+        if differing := {n: v for n, v in found.items() if n.rpartition(".")[2] not in FREE}:
+            raise UserError(
+                f"cannot resume {self.checkpoint}: {listed(differing)}. Give the options and the "
+                f"images of that run, or start a new one from its weights: --model.pretrained "
+                f"{self.checkpoint}"
+            )
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -110,117 +137,98 @@ def run_name(options: Options) -> str:
     return f"{data.dataset if data.root is None else root_name(data.root)}-{recipe}"
 
 
-@dataclass
-class _First:
-    """The first process of a run, which holds the lock."""
+def _decide(options: Options, held: ExitStack, saved: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of RunDirectory in JSON types, as far as they differ from its defaults.
 
-    lock: FileLock | None = None
-    made: list[Path] = field(default_factory=list)
-    """Folders that did not exist before, the innermost first."""
-    saved: dict[str, Any] | None = None
-    scratch: Path | None = None
-    """Directory of a fast_dev_run, which keeps nothing."""
-
-    def decide(self, options: Options) -> dict[str, Any]:
-        """Arguments of RunDirectory, in JSON types."""
-        run_dir, resume = options.config.run_dir, options.config.resume
-        if options.config.trainer.fast_dev_run:
-            self.scratch = Path(mkdtemp(prefix="vit_"))
-            return {"folder": str(self.scratch), "checkpoint": None}
-        if resume in ("auto", "never") and run_dir is None:
-            return {"folder": str(self._numbered(options)), "checkpoint": None}
-        source, file = _source(resume, run_dir)
-        folder = source if run_dir is None else Path(run_dir).expanduser()
-        if folder.resolve() == source.resolve():
-            source = folder
-        _check_free(folder)
-        self._take(folder)
-        if source != folder and _contents(folder):
-            raise UserError(f"{folder} already holds a run; choose an empty --run_dir")
-        finished = read_summary(source).get("finished") is True
-        files = [file] if file is not None else checkpoints(source)
-        if resume == "never" and (files or finished):
-            raise UserError(f"{folder} already holds a run; choose another --run_dir")
-        decision: dict[str, Any] = {"folder": str(folder), "checkpoint": None}
-        if resume == "never" or not (files or finished):
+    The folder is locked until `held` is closed; the content of the checkpoint goes to `saved`.
+    """
+    run_dir, resume = options.config.run_dir, options.config.resume
+    if options.config.trainer.fast_dev_run:  # which keeps nothing
+        return {"folder": held.enter_context(TemporaryDirectory(prefix="vit_"))}
+    if resume in ("auto", "never") and run_dir is None:
+        return {"folder": str(_numbered(options, held))}
+    source, file = _source(resume, run_dir)
+    folder = source if run_dir is None else Path(run_dir).expanduser()
+    if folder.resolve() == source.resolve():
+        source = folder
+    _check_free(folder)
+    held.enter_context(_locked(folder))
+    finished = read_summary(source).get("finished") is True
+    files = [file] if file is not None else checkpoints(source)
+    if (source != folder and _contents(folder)) or (resume == "never" and (files or finished)):
+        raise UserError(f"{folder} already holds a run; choose an empty --run_dir")
+    decision: dict[str, Any] = {"folder": str(folder)}
+    if not (files or finished):
+        return decision
+    before = recorded_options(source)
+    differing = differences(before, options.recorded()) if before else {}
+    if finished and source == folder:
+        decision["finished"] = "final_split" not in differing
+        if not differing:
             return decision
-        before = recorded_options(source)
-        differing = differences(before, options.recorded()) if before else {}
-        if finished and source == folder:
-            decision["finished"] = "final_split" not in differing
-            if not differing:
-                return decision
-            if not (files and differing.keys() <= LIMITS):
-                raise UserError(
-                    f"{folder} holds a finished run with other options: {listed(differing)}; "
-                    f"give the options of that run, or choose another --run_dir"
-                )
-        checkpoint, self.saved = _whole(files)
-        step = self.saved["global_step"]
-        unchanged = _check_options(source, differing)
-        note(f"resuming {folder} at step {step:,} from {checkpoint}")
-        return {**decision, "checkpoint": str(checkpoint), "step": step, "unchanged": unchanged}
+        if not (files and differing.keys() <= LIMITS):
+            raise UserError(
+                f"{folder} holds a finished run with other options: {listed(differing)}; "
+                f"give the options of that run, or choose another --run_dir"
+            )
+    checkpoint = _whole(files, saved)
+    _check_options(source, differing)
+    note(f"resuming {folder} at step {saved['global_step']:,} from {checkpoint}")
+    return {**decision, "checkpoint": str(checkpoint), "step": saved["global_step"]}
 
-    def _numbered(self, options: Options) -> Path:
-        """The first free one of runs/NAME, NAME-2, ...; notes an unfinished run before it."""
-        earlier: list[Path] = []
-        name = run_name(options)
-        while True:
-            number = len(earlier) + 1
-            folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
-            if not folder.is_file() and not _contents(folder):
-                with suppress(_Locked):
-                    self._take(folder)
-                    if not _contents(folder):  # no other run has come and gone
-                        break
-                    self.leave()
-            earlier.append(folder)
-        for other in reversed(earlier):
-            unfinished = checkpoints(other) and read_summary(other).get("finished") is not True
-            if unfinished and not differences(recorded_options(other), options.recorded()):
-                how = options.objects.continuing(other)
-                note(f"{other} is an unfinished run with these options; {how}")
+
+def _numbered(options: Options, held: ExitStack) -> Path:
+    """The first free one of runs/NAME, NAME-2, ..., locked; notes an unfinished run before it."""
+    name, earlier = run_name(options), list[Path]()
+    folder = Path("runs", name)
+    while True:
+        with suppress(_Locked):
+            if not _contents(folder):
+                held.enter_context(_locked(folder))
                 break
-        return folder
+        earlier.append(folder)
+        folder = Path("runs", f"{name}-{len(earlier) + 1}")
+    for other in reversed(earlier):
+        unfinished = checkpoints(other) and read_summary(other).get("finished") is not True
+        if unfinished and not differences(recorded_options(other), options.recorded()):
+            how = options.continuing(other)
+            note(f"{other} is an unfinished run with these options; {how}")
+            break
+    return folder
 
-    def _take(self, folder: Path) -> None:
-        """Makes and locks the folder. UserError if that is impossible."""
-        self.made = [place for place in (folder, *folder.parents) if not place.exists()]
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(folder / LOCK, timeout=0)
-            lock.acquire()
-        except Timeout as error:
-            owner = " on ".join((folder / LOCK).read_text(errors="replace").split()[:2])
-            raise _Locked(
-                f"run directory {folder} is being written to by process {owner}; choose another "
-                "--run_dir, or wait until it has ended"
-            ) from error
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise UserError(f"--run_dir {folder} cannot be written to: {reason}") from error
-        self.lock = lock
-        owner = f"{os.getpid()}\n{socket.gethostname()}\n"
-        if not (folder / LOCK).read_text(errors="replace").startswith(owner):  # a soft lock's does
-            (folder / LOCK).write_text(owner)
-        recover(folder / "checkpoints", DIGESTS)
-        for place in (folder, folder / "checkpoints", folder / "model"):
-            remove_orphans(place)
 
-    def leave(self) -> None:
-        """Releases the lock, and removes the folders of a start that wrote nothing."""
-        if self.scratch is not None:
-            shutil.rmtree(self.scratch, ignore_errors=True)
-        if self.lock is None:
-            return
-        folder = Path(self.lock.lock_file).parent
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The folder, made and locked. UserError if that is impossible.
+
+    What was made is removed again if nothing was written.
+    """
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        owner = " on ".join((folder / LOCK).read_text(errors="replace").split()[:2])
+        raise _Locked(
+            f"run directory {folder} is being written to by process {owner}; choose another "
+            "--run_dir, or wait until it has ended"
+        ) from error
+    except OSError as error:
+        raise UserError(f"--run_dir {folder} cannot be written to: {error.strerror}") from error
+    (folder / LOCK).write_text(f"{os.getpid()}\n{socket.gethostname()}\n")
+    recover(folder / "checkpoints", DIGESTS)
+    for place in (folder, folder / "checkpoints", folder / "model"):
+        remove_orphans(place)
+    try:
+        yield
+    finally:
         if not _contents(folder):
             (folder / LOCK).unlink(missing_ok=True)
             with suppress(OSError):  # somebody else has put something there
-                for place in self.made:
+                for place in made:
                     place.rmdir()
-        self.lock.release()
-        self.lock = None
+        lock.release()
 
 
 class _Locked(UserError):
@@ -235,8 +243,6 @@ def _contents(folder: Path) -> list[str]:
 
 def _check_free(folder: Path) -> None:
     """UserError for a place that is neither empty nor a run of ours."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"run_dir={folder} is a file; choose another --run_dir")
     if (names := _contents(folder)) and not is_run(folder):
         raise UserError(
             f"run_dir={folder} is not empty and holds no run ({some_of(names, 3)}); choose another "
@@ -261,40 +267,37 @@ def _source(resume: str, run_dir: str | None) -> tuple[Path, Path | None]:
     )
 
 
-def _check_options(source: Path, differing: dict[str, tuple[Any, Any]]) -> dict[str, Any]:
-    """Options whose value the checkpoint keeps. Notes other changes; UserError for fixed ones."""
-    names = ("task", "seed_everything", "model.optimizer", "model.optimizer.class_path")
-    fixed = {
-        name: values
-        for name, values in differing.items()
-        if name in names or name.startswith("model.learning.")
-    }
+OBJECTIVES = tuple(
+    f"model.{name}"
+    for name in ("mask_ratio", "mask_in_encoder", "norm_pix", "prefix", "fraction", "target")
+)
+"""Options of tasks without labels by which their losses are measured: with others, the best score
+so far would be of another kind."""
+
+
+def _check_options(source: Path, differing: dict[str, tuple[Any, Any]]) -> None:
+    """Notes options that differ from the run's. UserError for those that a checkpoint fixes."""
+    names = ("task", "seed_everything", "model.optimizer", "model.learning.", *OBJECTIVES)
+    fixed = {name: values for name, values in differing.items() if name.startswith(names)}
     if fixed:
         raise UserError(
             f"{source} cannot be resumed with other values of {listed(fixed)}; give those of the "
             f"run, or start a new one from its weights: --model.pretrained {source}"
         )
-    optimizer = {n: v for n, v in differing.items() if n.startswith("model.optimizer.")}
-    others = {n: v for n, v in differing.items() if n not in optimizer}
-    if others:
-        note(f"options that differ from {source / CONFIG}: {listed(others)}")
-    for name, (before, now) in optimizer.items():
-        note(f"{name}={now} has no effect: the checkpoint keeps {before}")
-    return {name: before for name, (before, _) in optimizer.items()}
+    if differing:
+        note(f"options that differ from {source / CONFIG}: {listed(differing)}")
 
 
-def _whole(files: list[Path]) -> tuple[Path, dict[str, Any]]:
-    """The first undamaged checkpoint, and its content without tensor values."""
-    faults: list[str] = []
+def _whole(files: list[Path], saved: dict[str, Any]) -> Path:
+    """The first undamaged checkpoint; its content without tensor values goes to `saved`."""
     for path in files:
         try:
-            saved = read_checkpoint(path, "meta")
+            saved |= read_checkpoint(path, "meta")
         except UserError as error:
-            faults.append(str(error))
+            note(str(error))
         else:
-            for fault in faults:
-                note(fault)
-            return path, saved
-    siblings = [p for p in files[0].parent.glob("*.ckpt") if p not in files]
-    others = f"resume from {some_of(map(str, siblings), 3)}" if siblings else "start a new run"
-    raise UserError(f"{'; '.join(faults)}; {others}")
+            return path
+    raise UserError(
+        f"{some_of(map(str, files))}: nothing whole to resume from; name another checkpoint of the "
+        "run, such as best.ckpt, or start a new run"
+    )

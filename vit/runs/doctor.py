@@ -5,10 +5,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from shutil import disk_usage
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -35,29 +35,24 @@ OPTIONS = (
 ).split()
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The result of a check."""
+def examine() -> Iterator[dict[str, Any]]:
+    """Makes the CHECKS one by one, in a temporary directory with pictures; silent.
 
-    check: str
-    ok: bool
-    text: str
-    """Figures, or the reason of a failure; the home directory is written as ~."""
-
-
-def examine() -> Iterator[Verdict]:
-    """Makes the CHECKS one by one, in a temporary directory with pictures; silent."""
+    `check`, its name; `ok`; `text`, figures or the reason of a failure, with the home directory
+    written as ~.
+    """
     home = os.path.join(os.path.expanduser("~"), "")
     with tempfile.TemporaryDirectory(prefix="vit_") as folder:
         _draw_photos(Path(folder) / "photos")
         for name, check in CHECKS.items():
+            ok = True
             with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
                 try:
-                    ok, text = True, check(Path(folder))
+                    text = check(Path(folder))
                 except Exception as error:  # whatever it is, the report has to name it
                     kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
                     ok, text = False, shorten(kind + " ".join(str(error).split()), MESSAGE)
-            yield Verdict(name, ok, text.replace(home, f"~{os.sep}"))
+            yield {"check": name, "ok": ok, "text": text.replace(home, f"~{os.sep}")}
 
 
 def _draw_photos(root: Path) -> None:
@@ -69,31 +64,21 @@ def _draw_photos(root: Path) -> None:
             picture.save(root / name / f"{i}.jpg")
 
 
-def _machine(folder: Path) -> str:
+def _machine(_: Path) -> str:
     cpu = f"{cpu_name()} ({torch.backends.cpu.get_cpu_capability()}{cpu_features()})"
-    here, temporary = (_gb(disk_usage(place).free) for place in (".", folder))
     return (
         f"{cpu}, {available_cores()} of {os.cpu_count()} cores; free: {_gb(available_memory())} of "
-        f"memory, {here} of disk here, {temporary} for temporary files"
+        f"memory, {_gb(disk_usage('.').free)} of disk"
     )
 
 
 def _device(_: Path) -> str:
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     device = "cpu" if accelerator is None else accelerator.type
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    if device == "cpu" and not hidden and os.path.exists("/proc/driver/nvidia/version"):
-        raise UserError(
-            "there is an NVIDIA driver, but torch finds no GPU; it is built for CUDA "
-            f"{torch.version.cuda}"
-        )
     torch.ones(1, device=device).item()
-    texts = [] if device == "cuda" else [device]
-    for i in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(i)
-        texts.append(f"{torch.cuda.get_device_name(i)}, {_gb(free)} of {_gb(total)} free")
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     precision, reason = default_precision("auto")
-    return "; ".join([*texts, f"precision {precision}, as {reason}"])
+    return "; ".join([device, *names, f"precision {precision}, as {reason}"])
 
 
 def _workers(folder: Path) -> str:
@@ -102,10 +87,8 @@ def _workers(folder: Path) -> str:
     loader, began = data.evaluation_loader("train"), time.monotonic()
     loader.timeout = 60  # seconds
     [(images, *_)] = loader
-    text = f"{loader.num_workers} read {len(images)} pictures in {time.monotonic() - began:.1f} s"
-    with suppress(OSError):  # Linux has it; that of a container may be small
-        text += f"; {_gb(disk_usage('/dev/shm').free)} free in /dev/shm"
-    return text
+    seconds = time.monotonic() - began
+    return f"{loader.num_workers} read {len(images)} pictures in {seconds:.1f} s"
 
 
 def _fit(folder: Path) -> str:

@@ -1,7 +1,6 @@
 """The files of a run directory that need no training library to be read."""
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,36 +32,27 @@ def read_summary(run: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A line of `vit runs`."""
+def list_runs(folder: Path) -> list[dict[str, str]]:
+    """The runs at and below `folder`, the last changed one first.
 
-    path: Path
-    score: str
-    """Such as "test acc1 0.9231"; the last of metrics.csv for an unfinished run."""
-    date: datetime
-    """Of the last change."""
-    state: str
-
-
-def list_runs(folder: Path) -> list[Entry]:
-    """The runs at and below `folder`, the last changed one first."""
+    `run`, its directory; `score`, such as "test acc1 0.9231", the last of metrics.csv for an
+    unfinished run; `date` of the last change; `state`.
+    """
     runs = {path.parent for path in folder.rglob(CONFIG) if is_run(path.parent)}
-    return sorted(map(_entry, runs), key=lambda entry: entry.date, reverse=True)
+    return sorted(map(_entry, runs), key=lambda entry: entry["date"], reverse=True)
 
 
-def _entry(run: Path) -> Entry:
+def _entry(run: Path) -> dict[str, str]:
     summary, state, splits = read_summary(run), "finished", ("test", "val")
     metrics: dict[str, float] = summary.get("metrics") or {}
     if summary.get("finished") is not True:
         splits, rows = ("val",), read_history(run / "metrics.csv")
         metrics = {name: value for row in rows for name, value in row.items()}
         state = f"at step {metrics['step'] + 1:,.0f}" if "step" in metrics else "no step yet"
-        if "step" not in metrics and any((run / "checkpoints").glob("*.ckpt")):
-            state = "saved before its first log"
     wanted = [f"{split}/{score}" for split in splits for score in SCORES]
     names = [name for name in wanted if name in metrics]
     score = f"{names[0].replace('/', ' ')} {metrics[names[0]]:.4f}" if names else "-"
     files = [path for path in (run / CONFIG, run / SUMMARY, run / "metrics.csv") if path.is_file()]
     changed = max(path.stat().st_mtime for path in files)
-    return Entry(run, score, datetime.fromtimestamp(changed), state)
+    date = datetime.fromtimestamp(changed).isoformat()
+    return {"run": str(run), "score": score, "date": date, "state": state}

@@ -19,6 +19,7 @@ from vit.data.sources import PathList
 from vit.hardware import hardware, peak_memory, versions
 from vit.inspection.looks import glances
 from vit.reports.closing import closing, headline
+from vit.reports.predictions import Predictions
 from vit.reports.pretraining import Examples, write_pretraining
 from vit.reports.results import write_results
 from vit.runs.directory import RunDirectory, find_checkpoint
@@ -52,8 +53,8 @@ def finish(
     unreadable image loses nothing.
     """
     seconds, cpu = (round(now - then, 2) for now, then in zip(clocks(), began, strict=True))
-    times = {"train_seconds": seconds, "train_cpu_seconds": cpu, "resumed_at": run.step}
-    summary = _summary(options, trainer, model, data) | times
+    summary = _summary(options, trainer, model, data)
+    summary |= {"train_seconds": seconds, "train_cpu_seconds": cpu, "resumed_at": run.step}
     merge_lora(model.model)  # what is scored is what is written
     _write_model(run, options, model, data, summary)
     trust = measure(trainer, model, data, summary) if data.labelled else None
@@ -64,16 +65,13 @@ def finish(
     if split != "none":
         metrics, predictions = score(trainer, model, data, split, trust)
     summary["metrics"] |= metrics
-    if trust is not None:
-        names = ("temperature", "images", "measured_on")
-        summary["confidence"] = {name: getattr(trust, name) for name in names}
-        summary["confidence"]["sets"] = [] if predictions is None else predictions.sets
+    if trust is not None and predictions is not None:
+        summary["confidence"]["sets"] = predictions.sets
     _write_model(run, options, model, data, summary)
     if not is_first_process():
         return
     write_json(run.folder / SUMMARY, summary)
-    drawn = _whole(run, options, model, data)
-    _report(run, drawn, data, split, metrics, predictions, thresholds_of(model))
+    _report(run, options, model, data, summary, predictions)
     write_json(run.folder / SUMMARY, {**summary, "finished": True})
     items = data.splits.train.items
     run.closing = closing(
@@ -82,41 +80,52 @@ def finish(
         longer=limit_option(trainer),
         labelled=data.labelled,
         root=data.root,
-        in_python=bool(options.objects),
+        in_python=bool(options.own),
         example=Path(items[0]) if isinstance(items, PathList) else None,
     )
 
 
 def _report(
     run: RunDirectory,
+    options: Options,
     model: Module,
     data: ImageData,
-    split: Any,
-    metrics: Any,
-    predictions: Any,
-    thresholds: Any,
+    summary: dict[str, Any],
+    predictions: Predictions | None,
 ) -> None:
-    """Writes what the run directory shows of the final score."""
+    """Writes what the run directory shows of the final score, in the first process."""
+    split, whole = summary["split"], model
+    if _is_sharded(model):  # one process cannot compute with it
+        whole = (
+            type(model)
+            .for_scoring(
+                str(run.folder / "model"),
+                data.model_arguments,
+                options.recorded()["model"],
+                lambda: read_checkpoint(find_checkpoint(run.folder))["state_dict"],
+            )
+            .eval()
+        )
+        whole.trainer = model.trainer
     if predictions is not None:
         write_results(
             run.folder,
             split=split,
             classes=data.classes,
             predictions=predictions,
-            thresholds=thresholds,
+            thresholds=thresholds_of(model),
             open_image=partial(data.open_image, split),
-            look=glances(model.model, data.preprocess),
+            look=glances(whole.model, data.preprocess),
         )
     if not model.labelled:
-        examples = model.examples(data, split) if metrics else None
-        pictures = None if examples is None else Examples(**examples)
-        write_pretraining(run.folder, split, pictures)
+        examples = whole.examples(data, split) if f"{split}/loss" in summary["metrics"] else None
+        write_pretraining(run.folder, split, None if examples is None else Examples(**examples))
 
 
 def _summary(options: Options, trainer: Trainer, model: Module, data: ImageData) -> dict[str, Any]:
     """Content of summary.json before the final score; loads the best weights."""
     peak = peak_memory(trainer.strategy.root_device)
-    trained = sum(p.numel() for p in model.model.parameters() if p.requires_grad)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     best = load_best(trainer, model)
     splits = {"test": ["test", "val"], "val": ["val"], "none": []}[options.config.final_split]
     split = next((name for name in splits if name in data.digests), "none")
@@ -124,7 +133,7 @@ def _summary(options: Options, trainer: Trainer, model: Module, data: ImageData)
     return {
         "finished": False,
         "command": shlex.join(["vit", "fit", *options.typed])
-        + (" # by vit.fit, with objects of Python" if options.objects else ""),
+        + (" # by vit.fit, with objects of Python" if options.own else ""),
         "metrics": finite(best.pop("metrics")),  # of these weights, not of the last ones
         "split": split,
         "images": {s: len(data.splits.get(s) or ()) for s in ("train", "val", "test")},
@@ -172,21 +181,6 @@ def load_best(trainer: Trainer, model: LightningModule) -> dict[str, Any]:
         "step": file["global_step"],
         "metrics": file["vit"]["metrics"],
     }
-
-
-def _whole(run: RunDirectory, options: Options, model: Module, data: ImageData) -> Module:
-    """The trained model for pictures, which the first process draws alone: a sharded one is read
-    from model/."""
-    if not _is_sharded(model):
-        return model
-    whole = type(model).for_scoring(
-        str(run.folder / "model"),
-        data.model_arguments,
-        options.recorded()["model"],
-        lambda: read_checkpoint(find_checkpoint(run.folder))["state_dict"],
-    )
-    whole.trainer = model.trainer
-    return whole.eval()
 
 
 def _is_sharded(model: Module) -> bool:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from vit.console import is_first_process
@@ -17,32 +16,28 @@ MOST, _MOST_LABELS = 25, 4
 """Images shown, and labels per image."""
 
 
-class FirstBatch(Callback):
-    """Draws the first batch of the first process: augmented, mixed and labelled."""
+def draw_first_batch(
+    run_dir: Path, trainer: Trainer, module: Any, batch: Any, batch_idx: int
+) -> None:
+    """A callback's `on_train_batch_start`, which draws the first batch of the first process:
+    augmented, mixed and labelled."""
+    data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+    later = trainer.global_step or batch_idx
+    if later or not data.labelled or not is_first_process():
+        return
+    from vit.data.raster import model_input
+    from vit.reports.figures import labelled_images
 
-    def __init__(self, run_dir: Path) -> None:
-        super().__init__()
-        self._run_dir = run_dir
-
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if not is_first_process() or trainer.global_step or batch_idx:
-            return
-        from vit.data.raster import model_input
-        from vit.reports.figures import labelled_images
-
-        data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        images, targets = batch[0], batch[1]
-        if pl_module.mixing:
-            draws = pl_module.next_draws(len(images))
-            images, targets = pl_module.mixing(images, targets, data.num_classes, draws)
-        shown = [model_input(i, data.preprocess) for i in images[:MOST].detach().float().cpu()]
-        captions = [_caption(t, data.classes, data.multilabel) for t in targets[:MOST].cpu()]
-        title = f"The first training batch: {len(shown)} of {len(images)} images"
-        png = BytesIO()
-        labelled_images(shown, captions, title).save(png, "PNG", compress_level=3)
-        write_bytes(self._run_dir / FILE, png.getvalue())
+    images, targets = batch[0], batch[1]
+    if module.mixing:
+        draws = module.next_draws(len(images))
+        images, targets = module.mixing(images, targets, data.num_classes, draws)
+    shown = [model_input(i, data.preprocess) for i in images[:MOST].detach().float().cpu()]
+    captions = [_caption(t, data.classes, data.multilabel) for t in targets[:MOST].cpu()]
+    title = f"The first training batch: {len(shown)} of {len(images)} images"
+    png = BytesIO()
+    labelled_images(shown, captions, title).save(png, "PNG", compress_level=3)
+    write_bytes(run_dir / FILE, png.getvalue())
 
 
 def _caption(target: Tensor, classes: list[str], multilabel: bool) -> str:

@@ -11,10 +11,9 @@ from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
 from vit.console import note, say
 from vit.data.module import ImageData
 from vit.runs.batch import choose_batch, naming_a_smaller_batch
-from vit.runs.continuing import check_continues
 from vit.runs.directory import RunDirectory, checkpoints
 from vit.runs.finish import clocks, finish, limit_option
-from vit.runs.first_batch import FirstBatch
+from vit.runs.first_batch import draw_first_batch
 from vit.runs.options import Module, Options
 from vit.runs.processes import ChildrenAlive, check_launched, check_same, ending_together, launched
 from vit.runs.trainer import build_trainer, in_one_line, limit_threads_of
@@ -22,11 +21,6 @@ from vit.signals import Stopped
 from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether
 from vit.training.csv_log import MetricsCsv
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
-
-IMBALANCE = 5
-"""Images of the largest over those of the smallest class from which on a remedy is named."""
-FEW_IMAGES = 20_000
-"""Below this, training from random weights deserves a word of warning."""
 
 
 def fit(options: Options) -> RunDirectory:
@@ -46,7 +40,6 @@ def fit(options: Options) -> RunDirectory:
         by_size = any(isinstance(c, FineTuneBySize) for c in recipe)
         best = data.splits.val is not None and not by_size
         folder, save_every = run.folder / "checkpoints", options.config.save_every
-        chooses = partial(choose_batch, options.config)
         trainer = build_trainer(
             **options.trainer,
             default_root_dir=str(run.folder),
@@ -55,13 +48,13 @@ def fit(options: Options) -> RunDirectory:
             callbacks=[  # in the order in which they act
                 alive,
                 LambdaCallback(setup=partial(check_same, options, data)),
-                *([LambdaCallback(setup=chooses)] if options.chooses_batch else []),
+                LambdaCallback(setup=partial(choose_batch, options.config, options.chooses_batch)),
                 *recipe,
                 *options.early_stopping(data, model.monitor),
                 *([RunProgress()] if bar else []),
                 *model.guards(),  # count samples, stop at NaN, count every image once
                 LambdaCallback(on_train_batch_start=lambda *_: run.begin(options)),
-                *([FirstBatch(run.folder)] if data.labelled else []),
+                LambdaCallback(on_train_batch_start=partial(draw_first_batch, run.folder)),
                 StopTogether(),
                 *([BestCheckpoint(folder, model.monitor)] if best else []),
                 LastCheckpoint(folder, save_every),
@@ -70,27 +63,24 @@ def fit(options: Options) -> RunDirectory:
         check_launched(trainer)
         data.share_batch(trainer)
         limit_threads_of(trainer, model, data)
-        check_continues(run, model, data, trainer)
-        if options.by_default:
-            say(f"recipe {options.recipe} (-c names another, `vit recipes` lists them)")
+        run.check_continues(model, data, trainer)
         _announce(run, model, data)
         began = clocks()
         with (
             ending_together(trainer, alive),
             naming_a_smaller_batch(trainer, data),
+            in_one_line(MisconfigurationException),  # such as an epoch of less than a batch
             _saying(run, options),
         ):
-            with in_one_line(MisconfigurationException):  # such as fewer epochs than are trained
-                trainer.fit(model, data, ckpt_path=run.checkpoint and str(run.checkpoint))
+            trainer.fit(model, data, ckpt_path=run.checkpoint and str(run.checkpoint))
             _say_why_it_ended(run, trainer)
             if options.config.trainer.fast_dev_run:
                 run.closing = "training and validation went through; nothing was kept"
-                return run
-            if run.finished and not run.begun:
+            elif run.finished and not run.begun:
                 run.closing = f"{run.folder} is finished and stays as it is"
-                return run
-            run.begin(options)  # also where nothing was left to train
-            finish(run, options, trainer, model, data, began)
+            else:
+                run.begin(options)  # also where nothing was left to train
+                finish(run, options, trainer, model, data, began)
     return run
 
 
@@ -101,12 +91,11 @@ def _saying(run: RunDirectory, options: Options) -> Iterator[None]:
         yield
     except Stopped as stop:
         stop.announced = True
-        text = "stopped before the first step: there was nothing to save"
-        if checkpoints(run.folder) and launched():  # perhaps on several machines
-            text = "stopped; the same command continues it"
-        elif checkpoints(run.folder):
-            text = f"stopped; {options.objects.continuing(run.folder)}"
-        say(text)
+        how = "the same command continues it"  # perhaps on several machines
+        if not launched():
+            how = options.continuing(run.folder)
+        saved = checkpoints(run.folder)
+        say(f"stopped; {how}" if saved else "stopped before the first step: nothing to save")
         raise
 
 
@@ -118,34 +107,17 @@ def _say_why_it_ended(run: RunDirectory, trainer: Trainer) -> None:
         note(f"nothing is left to train at step {run.step}; raise {limit_option(trainer)}")
 
 
-def _note_imbalance(model: Module, data: ImageData) -> None:
-    """Names the option for classes of very different sizes, unless one is chosen."""
-    counts = sorted(data.counts)
-    corrected = data.sampling.balanced or getattr(model, "class_weights", None) is not None
-    if data.multilabel or corrected or counts[-1] < IMBALANCE * max(counts[0], 1):
-        return
-    note(
-        f"the largest class has {counts[-1]:,} training images, the smallest {counts[0]:,}; "
-        "--data.sampling.balanced true lets rare classes count as much"
-    )
-
-
 def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
     for text in data.splits.notes:
         note(text)
     say(data.summary())
     if data.labelled:
         say(data.splits.per_class())
-        _note_imbalance(model, data)
-    new, theirs = run.checkpoint is None, (data.root or data.own) is not None
-    if new and model.load_report is not None:
+    if run.checkpoint is None and model.load_report is not None:
         say("\n".join(model.load_report.lines()))
-    elif new and data.labelled and theirs and len(data.splits.train) < FEW_IMAGES:
-        note(
-            "random initial weights; on so few images pretrained ones (--model.pretrained NAME; "
-            "`vit models --weights` lists them) score far higher"
-        )
     total = sum(p.numel() for p in model.model.parameters())
     trained = sum(p.numel() for p in model.model.parameters() if p.requires_grad)
     share = "" if trained == total else f", {trained:,} of them trained"
+    objective = sum(p.numel() for p in model.parameters() if p.requires_grad) - trained
+    share += f", and {objective:,} of the objective" if objective else ""
     say(f"{total / 1e6:.1f} million parameters{share}; run directory {run.folder}")

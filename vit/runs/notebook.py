@@ -1,7 +1,7 @@
 """`vit fit` as a function, for notebooks and scripts."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -74,8 +74,7 @@ def fit(
     from vit.runs.fit import fit as fit_by  # heavy: imports lightning
 
     with signals.handled():
-        own = {"val": val, "test": test, "callbacks": callbacks, "augment": augment}
-        run = fit_by(_options(recipe, data, **own, **options))
+        run = fit_by(_options(recipe, data, val, test, callbacks, augment, **options))
     print(run.closing)
     return Run(run.folder)
 
@@ -89,20 +88,29 @@ def from_recipe(
 
 
 def _options(
-    recipe: str | Path | Sequence[str | Path] | None, data: Any, **options: Any
+    recipe: str | Path | Sequence[str | Path] | None,
+    data: Any,
+    val: Any = None,
+    test: Any = None,
+    callbacks: "Sequence[Callback]" = (),
+    augment: Callable[["Image"], Any] | None = None,
+    **options: Any,
 ) -> "Options":
-    """The options of a run, of all that a caller of `fit` gives."""
-    from vit.runs.mistakes import flat  # heavy: imports lightning
-    from vit.runs.objects import Objects, own_images
+    from vit.data.own import OwnImages  # heavy, as are these: they import torch and lightning
+    from vit.data.sources import SPLIT_NAMES
+    from vit.runs.mistakes import flat
     from vit.runs.options import Options
 
-    images = own_images(data, options.pop("val", None), options.pop("test", None))
-    callbacks, augment = tuple(options.pop("callbacks", ())), options.pop("augment", None)
-    if images is None and data is not None:
+    images, as_options = None, data is None or isinstance(data, str | Path)
+    if isinstance(data, Mapping):
+        as_options = not SPLIT_NAMES.keys() & data.keys()
+    if not as_options or val is not None or test is not None:
+        images = OwnImages(data, val, test)
+    elif data is not None:
         options = {"data": data, **options}
     recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
     arguments = [part for name in recipes for part in ("-c", str(name))]
     for name, value in flat(options):
         text = value if isinstance(value, str | Path) else json.dumps(value)  # JSON is YAML
         arguments.append(f"--{name}={text}")
-    return Options(arguments, Objects(images=images, callbacks=callbacks, augment=augment))
+    return Options(arguments, images=images, callbacks=callbacks, augment=augment)

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import sys
 from dataclasses import fields, replace
 from functools import cached_property
@@ -24,20 +25,24 @@ from torch import nn
 
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
-from vit.data.batches import asked_sizes
 from vit.data.find import check_source
 from vit.data.module import ImageData
 from vit.data.options import InputFormat
 from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
-from vit.models.zoo import model_config
+from vit.models.fields import changed
 from vit.recipes import find_recipe
 from vit.runs.batch import settle_batch
-from vit.runs.loggers import logger_arguments, place_loggers
-from vit.runs.mistakes import explained
-from vit.runs.objects import Objects, check_given
+from vit.runs.mistakes import check_given, explained
 from vit.runs.short_names import written_out
-from vit.runs.trainer import SET_HERE, build_trainer, check_arguments, quiet_lightning
+from vit.runs.trainer import (
+    RUN_DIRECTORY,
+    SET_HERE,
+    build_trainer,
+    check_arguments,
+    logger_arguments,
+    quiet_lightning,
+)
 from vit.training.autoregressive import Autoregressive
 from vit.training.callbacks import Patience
 from vit.training.classifier import ImageClassifier
@@ -71,14 +76,16 @@ Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
 
 
 class Options:
-    """Parsed options; `config` becomes config.yaml. UserError for a mistake."""
+    """Parsed options; `config` becomes config.yaml. UserError for a mistake.
 
-    def __init__(self, args: list[str], objects: Objects | None = None) -> None:
+    `own`: objects of a Python program by the names `images`, `callbacks` and `augment`, of which
+    config.yaml has only the names.
+    """
+
+    def __init__(self, args: list[str], **own: Any) -> None:
         quiet_lightning()
         self.typed = args
-        self.objects = objects or Objects()
-        self.by_default = False
-        """No recipe was named."""
+        self.own = {name: value for name, value in own.items() if value}
         args = written_out(args)
         first, rest = _known_first(args)
         self.recipe = first.config[-1] if first.config else None
@@ -87,9 +94,14 @@ class Options:
         if not files and self._run_config is not None:
             files = [self._run_config]
         if not files:
+            if first.task is not None and not TASKS[_task(first.task, [])].labelled:
+                raise UserError(
+                    f"--task {first.task} needs a recipe: -c pretrain/..., or your own (`vit "
+                    "recipes` lists them)"
+                )
             if first.resume not in (None, "auto", "never"):
                 raise UserError(f"--resume {first.resume} is neither a run nor a checkpoint of one")
-            self.by_default = True
+            say(f"recipe {DEFAULT_RECIPE} (-c names another, `vit recipes` lists them)")
             self.recipe, files = DEFAULT_RECIPE, [find_recipe(DEFAULT_RECIPE)]
         self.recipes = [read_options(path) for path in files]
         self.module_class = TASKS[_task(first.task, self.recipes)]
@@ -97,6 +109,7 @@ class Options:
         _check_steps(self.typed, self.recipes)
         self.args = [
             *(f"--config={path}" for path in files),
+            *_architecture(self.recipes),
             *(f"--{k}={v}" for k, v in vars(first).items() if isinstance(v, str) and k != "logger"),
             *(logger_arguments(first.logger) if first.logger else ()),
             *_optimizer_of_lr(rest, self.recipes),
@@ -121,9 +134,9 @@ class Options:
             self._complete()
             self._built = self.parser.instantiate(self.config)
         except (ArgumentError, TypeError, KeyError, ValueError, ImportError) as error:
-            raise explained(self.parser, self.args, error, self.module_class) from error
-        if self.objects.augment is not None:
-            augment = replace(self._built.data.augment, extra=self.objects.augment)
+            raise explained(self.parser, error) from error
+        if "augment" in self.own:
+            augment = replace(self._built.data.augment, extra=self.own["augment"])
             self._built.data.augment = augment
 
     def _complete(self) -> None:
@@ -131,15 +144,23 @@ class Options:
         config = self.config
         check_arguments(config.trainer)
         data = config.data
-        self._check_source()
-        asked_sizes(None if data.batch_size == "auto" else data.batch_size, data.global_batch)
+        named = {"--data.dataset", "--data.root"} & _names_of(self.args)
+        if len([name for name in named if data[name.removeprefix("--data.")] is not None]) > 1:
+            raise UserError(
+                f"data.dataset={data.dataset} and data.root={data.root} are two sets of images; "
+                "give one"
+            )
+        if not self.own and not named:
+            check_given(config.own, "images", "callbacks", "augment")
+        if "images" in self.own:
+            data.dataset = data.root = None
+        else:
+            check_source(data.dataset, data.root)
         if data.pseudo and not data.pseudo.hard and config.model.get("loss.kind") == "bce":
             raise UserError(
                 "model.loss.kind=bce makes a 'yes' of any probability in a teacher's answers: add "
                 "--hard (data.pseudo.hard), or choose softmax or sigmoid"
             )
-        if config.model.name is not None and "." not in config.model.name:  # no published weights
-            model_config(config.model.name)
         if config.model.pretrained is not None:
             config.model.pretrained = os.path.expanduser(config.model.pretrained)
             self._check_values()
@@ -160,25 +181,10 @@ class Options:
         names = ("accelerator", "devices", "num_nodes", "strategy", "precision")
         build_trainer(**{name: built.trainer[name] for name in names}, logger=False)
 
-    def _check_source(self) -> None:
-        """UserError without images, with two sets, or without those that the run was made with."""
-        data, own, typed = self.config.data, self.objects.images, _names_of(self.args)
-        named = [name for name in ("dataset", "root") if f"--data.{name}" in typed]
-        if not self.objects and not named:
-            check_given(self.config.own, "images", "callbacks", "augment")
-        if own is None:
-            check_source(data.dataset, data.root)
-        sets = [f"data.{name}={data[name]}" for name in named if data[name] is not None]
-        sets += [] if own is None else ["data"]
-        if len(sets) > 1:
-            raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
-        if own is not None:
-            data.dataset = data.root = None
-
     @cached_property
     def data(self) -> ImageData:
         """The data module; its images are found at first use."""
-        data = ImageData(**self._built.data, own=self.objects.images)
+        data = ImageData(**self._built.data, own=self.own.get("images"))
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
@@ -194,13 +200,15 @@ class Options:
 
     def listed(self, name: Literal["callbacks", "plugins"]) -> list[Any]:
         """The recipe's list under trainer.`name`."""
-        own = self.objects.callbacks if name == "callbacks" else ()
-        return [*_as_list(self._built.trainer.get(name)), *own]
+        return [*_as_list(self._built.trainer.get(name)), *self.own.get(name, ())]
 
     def loggers(self, folder: Path) -> list[Any]:
         """Loggers of the recipe; those given by name write into the folder."""
         config = self.config.clone()
-        place_loggers(config, folder)
+        for entry in _as_list(config.trainer.logger):
+            arguments = entry.get("init_args") or {}
+            if arguments.get("save_dir") == RUN_DIRECTORY:
+                arguments["save_dir"] = str(folder)
         return _as_list(self.parser.instantiate(config).trainer.logger)
 
     def early_stopping(self, data: ImageData, monitor: str) -> list[Patience]:
@@ -231,9 +239,15 @@ class Options:
             if place and os.path.exists(place):  # not a name or the address of a hub
                 group[name] = place  # so that the run can be scored from any directory
         text = self.parser.dump(config, skip_unset=False)  # without a hidden option
-        if self.objects:
-            text += f"own: {json.dumps(self.objects.described(self.data))}\n"  # JSON is YAML
+        if self.own:
+            text += f"own: {json.dumps([*self.own])}\n"  # JSON is YAML
         return text
+
+    def continuing(self, folder: Path) -> str:
+        """How the run in `folder` is continued."""
+        if self.own:
+            return f"the same call of vit.fit with run_dir={str(folder)!r} continues it"
+        return f"vit fit --run_dir {shlex.quote(str(folder))} continues it"
 
     def recorded(self) -> dict[str, Any]:
         """The content of config.yaml, in JSON types."""
@@ -263,7 +277,7 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     add("--final_split", type=Literal["test", "val", "none"], default="test", help=text)
     text = "Validations without a better score (val/acc1, val/map or val/loss) that end the run."
     add("--patience", type=PositiveInt | None, help=text)  # pyright: ignore
-    add("--own", type=dict[str, Any] | None, help=argparse.SUPPRESS)  # of config.yaml alone
+    add("--own", type=list[str] | None, help=argparse.SUPPRESS)  # of config.yaml alone
     parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
     return parser
 
@@ -315,10 +329,6 @@ def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:
         )
 
 
-def _names_of(args: list[str]) -> set[str]:
-    return {arg.partition("=")[0] for arg in args if arg.startswith("--")}
-
-
 def _check_steps(typed: list[str], recipes: list[dict[str, Any]]) -> None:
     """UserError for a rate or a length beside a recipe that takes no step."""
     callbacks = [(recipe.get("trainer") or {}).get("callbacks") or [] for recipe in recipes]
@@ -333,6 +343,22 @@ def _check_steps(typed: list[str], recipes: list[dict[str, Any]]) -> None:
             f"{given[0]} has no effect: the recipe fits a head in closed form and takes no step; "
             "leave it out, or choose -c finetune"
         )
+
+
+def _architecture(recipes: list[dict[str, Any]]) -> list[str]:
+    """The fields of all recipes, in order; the parser would take those of the last one alone."""
+    models = [recipe.get("model") or {} for recipe in recipes]
+    given = [model["architecture"] for model in models if "architecture" in model]
+    if len(given) < 2:
+        return []
+    fields: dict[str, Any] | None = {}
+    for changes in given:
+        fields = None if changes is None else changed(fields or {}, changes)
+    return [f"--model.architecture={json.dumps(fields)}"]
+
+
+def _names_of(args: list[str]) -> set[str]:
+    return {arg.partition("=")[0] for arg in args if arg.startswith("--")}
 
 
 def _optimizer_of_lr(typed: list[str], recipes: list[dict[str, Any]]) -> list[str]:

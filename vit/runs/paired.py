@@ -11,7 +11,7 @@ from vit.data.sources import SplitName
 from vit.errors import UserError, some_of
 from vit.intervals import Paired
 from vit.reports.predictions import Predictions
-from vit.runs.evaluate import Subject, evaluate, opened
+from vit.runs.evaluate import Subject
 from vit.training.metrics import average_precision
 
 SIGNIFICANT = 0.05
@@ -21,7 +21,7 @@ ONE_PROCESS = ["--trainer.devices=1", "--trainer.num_nodes=1"]
 
 
 def compare(first: Path, second: Path, split: SplitName | None, args: list[str]) -> dict[str, Any]:
-    """The scores of two runs in JSON types; `split` and `args` as of `opened`.
+    """The scores of two runs in JSON types, on one process; `split` and `args` as of `Subject`.
 
     `difference` and its 95 % `interval` are the points by which the second run is higher. `differ`:
     chance alone is no likely reason, by McNemar's exact test of the accuracies, or by the interval
@@ -29,12 +29,11 @@ def compare(first: Path, second: Path, split: SplitName | None, args: list[str])
 
     UserError for other classes or other images, before anything is scored.
     """
-    if any(arg.startswith(("--trainer.devices", "--trainer.num_nodes")) for arg in args):
-        raise UserError("two runs are scored in one process; leave --trainer.devices out")
-    subjects = [opened(run, split, ONE_PROCESS + args, predicting=True) for run in (first, second)]
+    args = [*args, *ONE_PROCESS]
+    subjects = [Subject(run, split, args, predicting=True) for run in (first, second)]
     _check_comparable(*subjects)
     split = subjects[0].split
-    _, metrics, found = zip(*map(evaluate, subjects), strict=True)
+    _, metrics, found = zip(*(subject.evaluate() for subject in subjects), strict=True)
     answers = [predictions for predictions in found if predictions is not None]
     if len(answers) < len(found):
         raise UserError(f"no image of {split} could be read")

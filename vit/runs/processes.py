@@ -7,8 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,8 +21,8 @@ from lightning.pytorch.callbacks import Callback
 
 from vit.console import is_first_process
 from vit.data.module import ImageData
-from vit.errors import UserError, some_of
-from vit.runs.mistakes import differences
+from vit.errors import UserError
+from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
 from vit.signals import deferred
 from vit.training.callbacks.linear_probe import from_all_processes
@@ -121,53 +119,30 @@ def check_same(
     given = {**options.recorded(), "images": data.digests}
     for rank, others in enumerate(from_all_processes(given)):
         if differing := differences(others, given):
-            name, (theirs, ours) = next(iter(differing.items()))
             raise UserError(
-                f"rank {rank} and rank {trainer.global_rank} differ in {some_of(differing, 5)} "
-                f"({name} is {theirs} and {ours}); give all processes the same command and the "
-                "same images"
+                f"rank {rank} and rank {trainer.global_rank} differ: {listed(differing)}; give all "
+                "processes the same command and the same images"
             )
 
 
 class ChildrenAlive(Callback):
-    """Ends the run when a process that Lightning has started from this one has ended."""
+    """Ends the run when a process that Lightning has started from this one has ended.
+
+    Until all have joined Lightning itself looks at them, and kills this process.
+    """
 
     def __init__(self) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
-        self._joined = threading.Event()
-
-    @contextmanager
-    def watching(self, trainer: Trainer) -> Iterator[None]:
-        """Watches in a thread until all have joined: this process waits outside Python for that."""
-        thread = threading.Thread(target=self._watch, args=(trainer,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._joined.set()
-            thread.join()
-
-    def _watch(self, trainer: Trainer) -> None:
-        while not self._joined.wait(0.1):
-            self.children += take_children(trainer)
-            for child in self._ended():
-                print(f"vit: {_lost(child)}", file=sys.stderr, flush=True)
-                for other in self.children:
-                    other.kill()
-                os._exit(max(child.returncode, 1))  # 130 after Ctrl-C, which all processes get
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._joined.set()
         self.children += take_children(trainer)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        for child in self._ended():
-            raise _lost(child)
-
-    def _ended(self) -> list[subprocess.Popen[bytes]]:
-        return [child for child in self.children if child.poll() is not None]
+        for child in self.children:
+            if child.poll() is not None:
+                raise _lost(child)
 
 
 @contextmanager
@@ -175,16 +150,14 @@ def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Iterator[None]:
     """Work of all processes; none is left behind. ProcessLost if another process has ended."""
     with deferred(several=True) if trainer.world_size > 1 else nullcontext():
         try:
-            with alive.watching(trainer):
-                yield
+            yield
         except BaseException as error:
             alive.children += take_children(trainer)
             ended = [child for child in alive.children if child.poll() not in (None, 0)]
             _end(alive.children)
             kind = isinstance(error, RuntimeError | ConnectionError)
-            lost = kind and not isinstance(error, ProcessLost)
-            if trainer.world_size > 1 and lost and _LOST_CONNECTION.search(str(error)):
-                why = f": process {ended[0].pid} ended ({_status(ended[0])})" if ended else ""
+            if trainer.world_size > 1 and kind and _LOST_CONNECTION.search(str(error)):
+                why = f": {_lost(ended[0])}" if ended else ""
                 raise ProcessLost(
                     f"rank {trainer.global_rank} has lost another process of the run at step "
                     f"{trainer.global_step}{why}"
@@ -197,12 +170,9 @@ def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Iterator[None]:
 
 
 def _lost(child: subprocess.Popen[bytes]) -> ProcessLost:
-    return ProcessLost(f"process {child.pid} of the run ended ({_status(child)})")
-
-
-def _status(child: subprocess.Popen[bytes]) -> str:
     code = child.returncode
-    return f"signal {-code}" if code < 0 else f"exit status {code}"
+    how = f"signal {-code}" if code < 0 else f"exit status {code}"
+    return ProcessLost(f"process {child.pid} of the run ended ({how})")
 
 
 def _end(children: list[subprocess.Popen[bytes]]) -> None:

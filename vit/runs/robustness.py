@@ -12,7 +12,7 @@ from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
 from vit.evaluation.frozen import Frozen
 from vit.evaluation.robustness import Pictures, output_names
-from vit.runs.evaluate import opened
+from vit.runs.evaluate import Subject
 from vit.runs.files import is_run
 
 
@@ -36,7 +36,7 @@ def find_pictures(
     elif official := _files(frozen, Path(root)):
         return "CIFAR-C", _alike(official)
     elif is_run(run := Path(model).expanduser()):
-        subject = opened(run, None, [f"--data.root={root}"])
+        subject = Subject(run, None, [f"--data.root={root}"])
         images = Pictures(subject.data.image_set(subject.split), subject.data.classes)
     else:
         images = _folder(frozen, root)
@@ -50,10 +50,9 @@ def _alike(sets: dict[str | None, list[Pictures]]) -> dict[str | None, list[Pict
         for kind, several in sets.items()
         for strength, pictures in enumerate(several, start=1)
     }
-    [(first, most), *_] = counts.items()
-    for name, count in counts.items():
-        if count != most:
-            raise UserError(f"{name} has {count:,} images, {first} has {most:,}: some are missing")
+    least, most = min(counts, key=lambda name: counts[name]), max(counts.values())
+    if counts[least] != most:
+        raise UserError(f"{least} has {counts[least]:,} images, others have {most:,}")
     return sets
 
 
@@ -87,11 +86,7 @@ def _files(frozen: Frozen, root: Path) -> dict[str | None, list[Pictures]]:
                 for name in (f"{kind}.npy", "labels.npy")
             )
             pixels = pixels.reshape(5, -1, 32, 32, 3)
-            labels = labels.reshape(pixels.shape[:2])
-            if pixels.dtype != np.uint8 or labels.dtype.kind not in "iu":
-                raise ValueError(
-                    f"they hold {pixels.dtype} and {labels.dtype}, no bytes and labels"
-                )
+            labels = labels.reshape(pixels.shape[:2]).astype(np.int64)
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read {kind}.npy and labels.npy in {root}: {error}") from error
         names = output_names(frozen, ())
@@ -100,7 +95,5 @@ def _files(frozen: Frozen, root: Path) -> dict[str | None, list[Pictures]]:
             raise UserError(f"labels.npy in {root} has {found}, and the model {len(names)} classes")
         paths = PathList(f"{kind}/{number}" for number in range(pixels.shape[1]))
         both = zip(pixels, labels, strict=True)
-        sets[kind] = [
-            Pictures(ImageSet(np.asarray(p), of.astype(np.int64), paths), names) for p, of in both
-        ]
+        sets[kind] = [Pictures(ImageSet(np.asarray(p), of, paths), names) for p, of in both]
     return sets

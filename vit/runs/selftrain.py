@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from vit.console import note, say
+from vit.console import say
 from vit.data.module import ImageData
-from vit.data.options import Pseudo, Splitting
+from vit.data.options import Splitting
 from vit.data.pseudo import Answers, check_unseen
 from vit.data.sources import PathList, SplitName, images_digest
 from vit.errors import UserError, some_of
@@ -24,7 +24,7 @@ from vit.runs.directory import read_summary, recorded_options
 from vit.runs.evaluate import same_place
 from vit.runs.options import Options
 from vit.runs.short_names import written_out
-from vit.runs.transfer import check_plan, train
+from vit.runs.transfer import check_free, check_plan, train
 from vit.writing import writable, write_json
 
 Row = dict[str, Any]
@@ -49,12 +49,10 @@ class SelfTraining:
     out: Path
 
     def __post_init__(self) -> None:
-        for option in (word.split("=", 1)[0] for word in written_out(self.arguments)):
-            if option.startswith(("--run_dir", "--resume", "--data.pseudo")):
-                raise UserError(f"{option}: `vit selftrain` sets it for each run; remove it")
+        taken = ("--run_dir", "--resume", "--data.pseudo")
+        check_free("selftrain", written_out(self.arguments), taken)
         if (named := len(self.students)) > self.iterations:
             raise UserError(f"--students has {named} names, and --iterations is {self.iterations}")
-        Pseudo(answers="", root="", **self.pseudo)  # checks the values
 
     def of_student(self, number: int) -> list[str]:
         """Arguments of the `vit fit` of a student, from 1."""
@@ -171,11 +169,8 @@ class SelfTraining:
         answers = self._answers(self._opened(teacher), self.answers_of(number))
         rows = answers.chosen(self.pseudo["confidence"], self.pseudo["per_class"])
         confidence = float(answers.values[rows].max(1).mean(dtype="f8"))
-        answered = {*answers.values[rows].argmax(1)}
-        if lacking := [name for k, name in enumerate(answers.classes) if k not in answered]:
-            note(f"student {number}: no unlabelled image is answered as {some_of(lacking)}")
-        learns = self.pseudo["ratio"] > 0
-        facts = {"images": len(rows) if learns else 0, "confidence": confidence}
+        learned = len(rows) if self.pseudo["ratio"] > 0 else 0
+        facts = {"images": learned, "confidence": confidence}
         return {**_trained(self.of_student(number), self.out / f"student_{number}"), **facts}
 
     def _answers(self, teacher: Classifier, file: Path) -> Answers:

@@ -1,13 +1,13 @@
 """Short names of the options of a run, written out before anything reads them.
 
 `--lr 1e-3 --epochs 5` is `--model.optimizer.lr 1e-3 --trainer.max_epochs 5 --trainer.max_steps -1`.
-Imports nothing heavy: a mistake in a name, a recipe or a folder is reported at once.
+Imports nothing heavy: a mistake in a recipe or in --data is reported at once.
 """
 
 import re
-from pathlib import Path
+from typing import Any
 
-from vit.errors import UserError, did_you_mean
+from vit.errors import UserError
 from vit.recipes import find_recipe
 
 SHORT = {
@@ -25,15 +25,9 @@ SHORT = {
 }
 """Short name -> option. `data` may also be a data set's name, or a YAML file of options."""
 OTHER_LIMIT = {"epochs": "trainer.max_steps", "steps": "trainer.max_epochs"}
-"""The limit that a short one switches off."""
+"""The limit that a short one switches off; the last of two counts."""
 PART = "model.architecture.variant."
 """Begins the options of parts, which become one: the parser keeps the last of several."""
-WITHOUT_DOT = (
-    *("config", "final_split", "help", "help_all", "json", "model", "out", "patience"),
-    *("print_config", "resume", "run_dir", "save_every", "seed_everything", "split"),
-    *("spreadsheet", "task", "trainer", "with"),
-)
-"""Other options without a dot."""
 OTHER_WORDS = {
     "batch": "batch_size",
     "data_dir": "data",
@@ -54,14 +48,12 @@ OTHER_WORDS = {
 def written_out(args: list[str]) -> list[str]:
     """The arguments of a run with the long names of its options.
 
-    `-` in the name of an option becomes `_`. UserError for an unknown name without a dot, for a
-    recipe or folder that does not exist, and for limits in epochs and in steps together.
+    `-` in the name of an option becomes `_`. UserError for a recipe or data that do not exist.
     """
     if len([word for word in args if word.endswith(".tar")]) > 1:
         raise UserError("several shards: quote their pattern: --data 'DIR/train-{000..127}.tar'")
     long: list[str] = []
-    parts: list[str] = []
-    typed: dict[str, str] = {}
+    parts: dict[str, Any] = {}
     words = iter(args)
     for word in words:
         name, equals, value = word.partition("=")
@@ -71,21 +63,25 @@ def written_out(args: list[str]) -> list[str]:
         option = "config" if name == "-c" else _underscored(name[2:])
         option = OTHER_WORDS.get(option, option)
         if option.startswith(PART):
-            parts.append(f"{option.removeprefix(PART)}: {value if equals else next(words, '')}")
+            kind, dot, name = option.removeprefix(PART).partition(".")
+            value = value if equals else next(words, "")
+            fields = parts.get(kind) if isinstance(parts.get(kind), dict) else {}
+            parts[kind] = {**(fields or {}), name: value} if dot else value
             continue
-        if option not in SHORT and option not in ("config", "data.root", "model"):
-            _check_known(option)
+        if option not in SHORT and option != "config":
             long.append(f"--{option}{equals}{value}")
             continue
-        typed[option] = value if equals else next(words, "")
-        if (not typed[option] and option != "data.root") or typed[option].startswith("--"):
+        value = value if equals else next(words, "")
+        if not value or value.startswith("--"):
             raise UserError(f"{name} needs a value")
-        long += _long(option, typed[option])
-    if OTHER_LIMIT.keys() <= typed.keys():
-        raise UserError(
-            f"--epochs {typed['epochs']} and --steps {typed['steps']} are two limits; give one"
-        )
-    return [*long, f"--{PART[:-1]}={{{', '.join(parts)}}}"] if parts else long
+        long += _long(option, value)
+    return [*long, f"--{PART[:-1]}={_mapping(parts)}"] if parts else long
+
+
+def _mapping(values: dict[str, Any]) -> str:
+    """YAML of values that are YAML themselves."""
+    pairs = (f"{k}: {_mapping(v) if isinstance(v, dict) else v}" for k, v in values.items())
+    return f"{{{', '.join(pairs)}}}"
 
 
 def _underscored(option: str) -> str:
@@ -99,41 +95,14 @@ def _long(option: str, value: str) -> list[str]:
         find_recipe(value)
         return ["-c", value]
     if option == "data" and value.endswith((".yaml", ".yml")):
-        from vit.yaml_reader import read_options  # PyYAML takes longer than all else here
-
-        if {"data", "model", "trainer"} & read_options(Path(value)).keys():
-            raise UserError(f"--data {value} is a recipe; give it by -c {value}")
         return [f"--data={value}"]
-    if option == "model":
-        if not value.endswith((".yaml", ".yml", ".json", "}")):
-            raise UserError(
-                f"--model {value}: type --pretrained {value} to start from these weights, or "
-                "--arch and a name of `vit models` for random ones"
-            )
-        return [f"--model={value}"]
     if option == "image_size" and re.fullmatch(r"\d+x\d+", value):
         value = f"[{value.replace('x', ',')}]"
     if option == "data":
         from vit.data.catalog import data_set  # heavy: imports numpy
 
         name, root = data_set(value)
-        return [f"--data.dataset={name}", "--data.root=null"] if root is None else [_root(root)]
-    if option == "data.root":
-        return [_root(value)]
+        given = [f"--data.dataset={name}", "--data.root=null"]
+        return given if root is None else [f"--data.root={root}"]
     other = [f"--{OTHER_LIMIT[option]}=-1"] if option in OTHER_LIMIT else []
     return [f"--{SHORT[option]}={value}", *other]
-
-
-def _root(value: str) -> str:
-    if value not in ("", "null") and not Path(value).expanduser().exists():
-        from vit.data.addresses import check_root  # heavy: imports numpy
-
-        check_root(value)
-    return f"--data.root={value}"
-
-
-def _check_known(option: str) -> None:
-    """UserError for an option without a dot that does not exist."""
-    if "." not in option and option not in WITHOUT_DOT:
-        near = did_you_mean(option, [*SHORT, *OTHER_WORDS, *WITHOUT_DOT])
-        raise UserError(f"there is no option --{option}{near or '; see `vit fit --help`'}")

@@ -1,10 +1,11 @@
-"""Lightning's Trainer: which of its arguments a run takes, and its errors in one line."""
+"""Lightning's Trainer: which of its arguments a run takes, its loggers by name, its errors in one
+line."""
 
 import logging
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from jsonargparse import Namespace
@@ -39,6 +40,15 @@ LEAST = {
 }
 # These copy a started process; the command is started once for each process instead.
 COPYING = ("ddp_spawn", "ddp_fork", "ddp_notebook", "xla")
+RUN_DIRECTORY = "RUN_DIRECTORY"
+"""Stands for the run directory until it is known."""
+
+# Name, which is also that of the package and of the extra -> (class in Lightning, arguments).
+LOGGERS: dict[str, tuple[str, dict[str, str]]] = {
+    "tensorboard": ("TensorBoardLogger", {"name": "tensorboard", "version": "events"}),
+    "wandb": ("WandbLogger", {"project": "vit"}),
+    "mlflow": ("MLFlowLogger", {"experiment_name": "vit"}),
+}
 
 
 def build_trainer(**arguments: Any) -> Trainer:
@@ -81,13 +91,29 @@ def check_arguments(trainer: Namespace) -> None:
             f"trainer.val_check_interval={trainer.val_check_interval} is a time, after which a run "
             "cannot be resumed exactly; give a number of batches, or a share of an epoch"
         )
-    if trainer.max_time is not None and not re.search("[1-9]", str(trainer.max_time)):
-        raise UserError(f"trainer.max_time={trainer.max_time} must be above 0")
     if str(trainer.strategy).startswith(COPYING):
         raise UserError(
             f"trainer.strategy={trainer.strategy} copies the started process, which is not "
             "supported; choose ddp"
         )
+
+
+def logger_arguments(value: str) -> list[str]:
+    """Arguments for --trainer.logger VALUE: a name of `LOGGERS` becomes its class and its place.
+
+    UserError if its package is not installed.
+    """
+    option = "--trainer.logger"
+    if value not in LOGGERS:
+        return [f"{option}={value}"]
+    if find_spec(value) is None:
+        raise UserError(f"{option} {value} is not installed: pip install 'vitkit[{value}]'")
+    kind, arguments = LOGGERS[value]
+    given = {"save_dir": RUN_DIRECTORY, **arguments}
+    return [
+        f"{option}=lightning.pytorch.loggers.{kind}",
+        *(f"{option}.{key}={value}" for key, value in given.items()),
+    ]
 
 
 def quiet_lightning() -> None:
@@ -104,6 +130,8 @@ def quiet_lightning() -> None:
         warnings.filterwarnings("ignore", message=pattern)
     for name in ("pytorch", "fabric", "pytorch.utilities.rank_zero", "fabric.utilities.rank_zero"):
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
-    # These speak only where --trainer.enable_model_summary or --trainer.profiler asks for it.
-    for name in ("callbacks.model_summary", "profilers.profiler"):
-        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
+    # These speak only where --trainer.enable_model_summary or --trainer.profiler asks for it, and
+    # about a process that ends before it has joined.
+    launcher = "fabric.strategies.launchers.subprocess_script"
+    for name in ("pytorch.callbacks.model_summary", "pytorch.profilers.profiler", launcher):
+        logging.getLogger(f"lightning.{name}").setLevel(logging.INFO)

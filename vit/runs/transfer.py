@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,7 @@ class Plan:
     """Further options of `vit fit`."""
 
     def __post_init__(self) -> None:
-        for option in (arg.split("=", 1)[0] for arg in self.rest):
-            if option in SET_BY_PLAN:
-                raise UserError(
-                    f"{option} after --: `vit transfer` sets it for each run; remove it"
-                )
+        check_free("transfer", self.rest, SET_BY_PLAN)
 
     def protocol(self, name: str, images: int) -> Protocol:
         """The paper's protocol, changed by the user.
@@ -102,18 +99,56 @@ class Plan:
         ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
-    """One data set: its row of the table, and its options of `vit fit`."""
+    """One data set: its row of the table, and its runs of `vit fit`."""
 
+    plan: Plan
     row: Row
     protocol: Protocol
+    folder: Path
     search: list[str]
+    """Options of the runs that the slice scores."""
     final: list[str]
+    """Options of those that are tested."""
     lists: dict[str, str]
     """Name -> text of the lists of images that the runs read."""
     recorded: dict[str, Any]
     """Options and digests of images by which a later call is known to be the same."""
+
+    def fill(self) -> None:
+        """Runs the grid, then the seeds at the best rate."""
+        row, grid = self.row, list(self.protocol.lr_grid)
+        if len(grid) > 1:
+            row.search = [self._trial(f"lr-{lr}", "slice", lr, 0) for lr in grid]
+        best = row.lr if row.search else grid[0]
+        if best is not None:  # None: all diverged
+            seeds = range(self.plan.seeds)
+            row.final = [self._trial(f"seed-{seed}", "test", best, seed) for seed in seeds]
+
+    def _trial(self, name: str, part: str, lr: float, seed: int) -> Trial:
+        """One run, scored on the slice or on test."""
+        row, folder, searching = self.row, self.folder / name, part == "slice"
+        say(f"{row.data} {name}, lr {lr}, {row.steps:,} steps:")
+        of_data = self.search if searching else self.final
+        arguments = self.plan.arguments(row.data, self.protocol, of_data, lr, seed)
+        reason = _run([*arguments, f"--run_dir={folder}"], folder)
+        if reason is not None:
+            say(f"{row.data} {name} failed: {reason}")
+            return Trial(lr=lr, seed=seed, score=None, reason=reason)
+        summary = read_summary(folder)
+        score = summary["metrics"][f"{'val' if searching else 'test'}/{row.metric}"]
+        say(f"{row.data} {name}: {100 * score:.2f} % of {row.images[part]:,} {part} images")
+        if searching:  # only its score is needed; the optimizer's state is larger than the model
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        return Trial(
+            lr=lr,
+            seed=seed,
+            score=score,
+            seconds=summary["train_seconds"],
+            cpu_seconds=summary["train_cpu_seconds"],
+            continued=summary.get("resumed_at") is not None,
+        )
 
 
 def transfer(plan: Plan, out: Path) -> tuple[list[Row], dict[str, Any]]:
@@ -128,18 +163,18 @@ def transfer(plan: Plan, out: Path) -> tuple[list[Row], dict[str, Any]]:
         sources |= {f"{VTAB}{task}": place for task, place in tasks_of.items()} or {name: root}
     tasks = [_prepare(plan, name, root, out / name) for name, root in sources.items()]
     check_plan(writable(out, "--out") / "plan.json", {t.row.data: t.recorded for t in tasks})
-    for task in tasks:
-        row = task.row
-        for name, text in task.lists.items():
-            write_text(out / row.data / name, text, errors="surrogateescape")
-        say(f"{row.data}: {', '.join(f'{part} {count:,}' for part, count in row.images.items())}")
-        for text in row.notes:
-            note(text)
     about = {"model": plan.model, "recipe": plan.recipe, "options": plan.rest}
     about |= {"versions": versions(), "hardware": hardware()}
     rows: list[Row] = []
     for task in tasks:
-        rows.append(_fill(plan, task, out))
+        for name, text in task.lists.items():
+            write_text(task.folder / name, text, errors="surrogateescape")
+        images = task.row.images.items()
+        say(f"{task.row.data}: {', '.join(f'{part} {count:,}' for part, count in images)}")
+        for text in task.row.notes:
+            note(text)
+        task.fill()
+        rows.append(task.row)
         write_text(out / "results.md", to_markdown(rows))
         write_text(out / "results.json", to_json(rows, about))
     return rows, about
@@ -170,13 +205,11 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
         common += [f"--data.columns.{role}={role}" for role in ("path", "label", "split")]
         common += [f"--data.label_separator={SEPARATOR}"] if splits.multilabel else []
         search, final = ([f"--data.root={folder / file}", *common] for file in lists)
-    if splits.val_origin == "given" and searching:
-        notes.append(f"{name}: its val is the slice, and final runs also train on it")
     held = len(splits.val or ())
     protocol = plan.protocol(name, len(splits.train) + held)
-    images = {"train": len(splits.train) + held, "slice": held * searching}
-    if 0 < images["slice"] < SMALL_SLICE:
+    if searching and 0 < held < SMALL_SLICE:
         notes.append(f"{name}: one image of the slice is {100 / held:.1f} %")
+    images = {"train": len(splits.train) + held, "slice": held * searching}
     row = Row(
         data=name,
         metric="map" if splits.multilabel else "acc1",
@@ -185,12 +218,14 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
         notes=notes,
     )
     return Task(
-        row,
-        protocol,
-        [*search, "--trainer.limit_val_batches=0", "--final_split=val"],
-        [*final, "--final_split=test"],
-        lists,
-        {**options.recorded(), "images": data.digests, "plan": asdict(protocol)},
+        plan=plan,
+        row=row,
+        protocol=protocol,
+        folder=folder,
+        search=[*search, "--trainer.limit_val_batches=0", "--final_split=val"],
+        final=[*final, "--final_split=test"],
+        lists=lists,
+        recorded={**options.recorded(), "images": data.digests, "plan": asdict(protocol)},
     )
 
 
@@ -213,6 +248,13 @@ def _listed(splits: Splits, val: str) -> str:
     return file.getvalue()
 
 
+def check_free(command: str, args: list[str], taken: Iterable[str]) -> None:
+    """UserError if an option begins with one that the command sets itself."""
+    for option in (arg.partition("=")[0] for arg in args):
+        if option.startswith(tuple(taken)):
+            raise UserError(f"{option}: `vit {command}` sets it for each run; remove it")
+
+
 def check_plan(path: Path, plan: dict[str, dict[str, Any]]) -> None:
     """Writes the plan, or compares it: UserError if `path` was written for other runs."""
     if not path.is_file():
@@ -223,45 +265,6 @@ def check_plan(path: Path, plan: dict[str, dict[str, Any]]) -> None:
             f"{path.parent} was started with other options or images: {listed(changed)}; "
             "choose another --out, or the same options"
         )
-
-
-def _fill(plan: Plan, task: Task, out: Path) -> Row:
-    """Runs the grid, then the seeds at the best rate."""
-    row, grid = task.row, list(task.protocol.lr_grid)
-    if len(grid) > 1:
-        row.search = [_trial(plan, task, out, lr=lr) for lr in grid]
-    best = row.lr if row.search else grid[0]
-    if best is not None:  # None: all diverged
-        row.final = [_trial(plan, task, out, lr=best, seed=seed) for seed in range(plan.seeds)]
-    return row
-
-
-def _trial(plan: Plan, task: Task, out: Path, *, lr: float, seed: int | None = None) -> Trial:
-    """One run: of the search without a seed, of the final ones with a seed."""
-    searching, row = seed is None, task.row
-    folder = out / row.data / (f"lr-{lr}" if searching else f"seed-{seed}")
-    of_data, seed = (task.search, 0) if seed is None else (task.final, seed)
-    title = f"{row.data} lr {lr}" if searching else f"{row.data} seed {seed}, lr {lr}"
-    say(f"{title}, {row.steps:,} steps:")
-    arguments = plan.arguments(row.data, task.protocol, of_data, lr, seed)
-    reason = _run([*arguments, f"--run_dir={folder}"], folder)
-    if reason is not None:
-        say(f"{title} failed: {reason}")
-        return Trial(lr=lr, seed=seed, score=None, reason=reason)
-    summary = read_summary(folder)
-    score = summary["metrics"][f"{'val' if searching else 'test'}/{row.metric}"]
-    part = "slice" if searching else "test"
-    say(f"{title}: {100 * score:.2f} % of {row.images[part]:,} {part} images")
-    if searching:  # only its score is needed; the optimizer's state is larger than the model
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return Trial(
-        lr=lr,
-        seed=seed,
-        score=score,
-        seconds=summary["train_seconds"],
-        cpu_seconds=summary["train_cpu_seconds"],
-        continued=summary.get("resumed_at") is not None,
-    )
 
 
 def _run(arguments: list[str], folder: Path) -> str | None:

@@ -96,8 +96,8 @@ def measure(trainer: Trainer, model: Any, data: ImageData, summary: dict[str, An
     """Sets the model's temperature, and returns what else says how far its answers are to be
     trusted; None without images that the weights were not trained on.
 
-    `summary`: of the run, with the description of the weights; "unknown" is added to it. Every
-    process must call it.
+    `summary`: of the run, with the description of the weights; "confidence" and "unknown" are added
+    to it. Every process must call it.
     """
     checkpoint, outputs, start = summary["checkpoint"], None, model.load_report
     if data.splits.val is not None and trainer.limit_val_batches != 0:
@@ -123,13 +123,13 @@ def measure(trainer: Trainer, model: Any, data: ImageData, summary: dict[str, An
     temperature = fit_temperature(logits, labels)
     model.temperature = None if temperature == 1 else temperature
     say(f"temperature {temperature:.3g}, fitted to {len(labels):,} {where}")
+    facts = {"temperature": temperature, "images": len(labels), "measured_on": where}
+    summary["confidence"] = {**facts, "sets": []}
     scores = None
     if not data.multilabel:
         of_classes = set_scores((logits.double() / temperature).softmax(1))
         scores = of_classes.gather(1, labels[:, None])[:, 0].sort().values
-    return Trust(
-        measured_on=where, images=len(labels), temperature=temperature, scores=scores, **unknown
-    )
+    return Trust(**facts, scores=scores, **unknown)
 
 
 def _measure_unknown(
