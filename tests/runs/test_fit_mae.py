@@ -55,6 +55,36 @@ def test_a_stopped_run_continues(vit: Vit, photos: Path) -> None:
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
+def test_a_stopped_run_keeps_its_objective(vit: Vit, photos: Path) -> None:
+    options = (*SMALL, "--data.root", photos, "--run_dir=run")
+    assert vit(*FIT, *options, "--trainer.max_steps=2", "--final_split=none").status == 0
+    Path("run/summary.json").unlink()  # as if it had been stopped
+    done = vit(*FIT, *options, "--trainer.max_steps=4", "--model.norm_pix=false")
+    assert done.status == 2, done.err
+    assert "other values of model.norm_pix (was True, is False)" in done.err
+
+
+def test_parameters_of_the_decoder_are_counted(vit: Vit, photos: Path) -> None:
+    done = vit(*FIT, *SMALL, "--data.root", photos, "--trainer.max_steps=1", "--run_dir=run")
+    decoder = {
+        name: tensor.numel()
+        for name, tensor in torch.load("run/checkpoints/last.ckpt", weights_only=True)[
+            "state_dict"
+        ].items()
+        if not name.startswith("model.")
+    }
+    summary = json.loads(Path("run/summary.json").read_text())
+    fixed = load_file("run/model/model.safetensors")["pos_embed"].numel()
+    total = summary["parameters"] - fixed + sum(decoder.values())
+    assert summary["trained_parameters"] == total
+    assert f"and {sum(decoder.values()):,} of the objective" in done.err
+
+
+def test_a_task_without_labels_needs_a_recipe(vit: Vit, photos: Path) -> None:
+    done = vit("fit", "--task", "mae", "--data.root", photos)
+    assert done.status == 2 and "--task mae needs a recipe: -c pretrain/" in done.err
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -64,6 +94,7 @@ def test_a_stopped_run_continues(vit: Vit, photos: Path) -> None:
             ("--model.decoder_width=six",),
             "\"model.decoder_width\": Expected a <class 'int'>. Got value: six",
         ),
+        (("--model.variant.mixer=window",), "did you mean 'model.architecture'"),
         (("--model.mask_rate=0.5",), "--model.mask_rate=0.5; did you mean 'model.mask_ratio'"),
         (("--model.schedule.warmup_step=5",), "Option 'warmup_step' is not accepted"),
         (("--model.name=bit_r50x1", "--model.architecture=null"), "nor a ResNet, which has none"),

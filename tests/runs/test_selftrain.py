@@ -193,6 +193,7 @@ MISTAKES = [
     (["--students=vit_ti61", "--model.architecture=null"], ["vit_ti61", "did you mean"]),
     (["--students=vit_ti61"], ["vit_ti61", "did you mean"]),
     (["--students=nosuch"], ["unknown model 'nosuch'", "`vit models` lists them"]),
+    (["--students=vit_ti16,vit_ti16,vit_ti16,vit_ti16"], ["--students has 4 names"]),
     (["--students=bit_r50x1"], ["student 1 bit_r50x1", "or name a recipe in --students"]),
     (["--students=seed.yaml"], ["--students seed.yaml changes the labelled images"]),
     (["--students=small.yaml,splits.yaml"], ["--students splits.yaml changes the labelled images"]),

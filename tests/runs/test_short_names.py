@@ -33,6 +33,9 @@ print(status, 'torch' in sys.modules)
         ("--data digits", ["--data.dataset=digits", "--data.root=null"]),
         ("--data . --json", ["--data.root=.", "--json"]),
         ("-c quickstart --ckpt_path never", ["-c", "quickstart", "--resume=never"]),
+        ("--model.architecture.variant.mixer.name window --model.architecture.variant.mlp geglu "
+         "--model.architecture.variant.mixer.size=2",
+         ["--model.architecture.variant={mixer: {name: window, size: 2}, mlp: geglu}"]),
         ("--trainer.callbacks+=a-b", ["--trainer.callbacks+=a-b"]),
         ("--image-size 32x48", ["--data.image_size=[32,48]"]),
         ("--lr 1 --lr=2 --model.optimizer.lr=2", [f"--model.optimizer.lr={n}" for n in (1, 2, 2)]),
@@ -45,6 +48,25 @@ print(status, 'torch' in sys.modules)
 def test_short_names_are_written_out(typed: str, long: list[str]) -> None:
     assert written_out(typed.split()) == long
     assert written_out(long) == long
+
+
+def test_recipes_add_up_to_one_architecture(tmp_path: Path) -> None:
+    (tmp_path / "more.yaml").write_text(
+        "model:\n  architecture:\n    depth: 3\n    variant:\n      mlp: geglu\n"
+    )
+    (tmp_path / "most.yaml").write_text(
+        "model: {architecture: {variant: {mixer: {name: window, size: 2}}}}\n"
+    )
+    words = ["-c", "quickstart", "-c", str(tmp_path / "more.yaml")]
+    words += ["-c", str(tmp_path / "most.yaml"), "--trainer.precision=32-true"]
+    ours = Options(["-c", "quickstart", "--trainer.precision=32-true"]).config.model.architecture
+    both = Options(words).config.model.architecture
+    variant = {"mlp": "geglu", "mixer": {"name": "window", "size": 2}}
+    assert both == {**ours, "depth": 3, "variant": variant}
+    assert Options([*words, "--model.architecture.depth=4"]).config.model.architecture == {
+        **both,
+        "depth": 4,
+    }
 
 
 def test_every_short_name_is_an_option() -> None:

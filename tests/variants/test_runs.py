@@ -5,6 +5,8 @@ from pathlib import Path
 
 import vit as package
 from tests.command import TINY, Vit
+from vit.checkpoints.native import save_native
+from vit.checkpoints.pretrained import load_pretrained
 
 OPTION = "--model.architecture.variant.positions"
 MLP, STACK = "--model.architecture.variant.mlp", "--model.architecture.variant.stack"
@@ -47,6 +49,34 @@ def test_a_run_with_experts_and_accumulated_batches_in_bfloat16_learns(
         "mlp": {"name": "experts", "experts": 2, "chosen": 1, "capacity": 1.25, "expert": "plain"},
         "norm": {"name": "rms"},
     }
+
+
+def test_parts_from_python_are_mappings() -> None:
+    parts = {"mlp": "swiglu", "mixer": {"name": "window", "size": 2}}
+    for options in (
+        {"model": {"architecture": {"variant": parts}}},
+        {f"model.architecture.variant.{kind}": part for kind, part in parts.items()},
+    ):
+        module, _ = package.from_recipe("quickstart", **options)
+        found = module.model.config.variant  # pyright: ignore
+        assert found["mlp"] == {"name": "swiglu"} and found["mixer"]["size"] == [2, 2]
+
+
+def test_weights_keep_their_other_parts_and_say_what_is_changed(tmp_path: Path) -> None:
+    fields = {"num_classes": 3, "image_size": 32, "width": 16, "depth": 1, "num_heads": 2}
+    parts = {"mlp": "relu", "residual": "post"}
+    model = package.create_model("vit_ti16", **fields, variant=parts)
+    save_native(tmp_path, model, classes=None, preprocess=None, extra={})
+    same, report = load_pretrained(tmp_path, variant={"residual": {"name": "post"}})
+    assert same.config == model.config and report.notes == []
+    other, report = load_pretrained(tmp_path, variant={"residual": {"name": "none"}}, drop_path=0)
+    assert other.config.variant == {"mlp": {"name": "relu"}, "residual": {"name": "none"}}
+    [line] = report.notes
+    assert line.startswith("the model differs from the file's: variant={'mlp': {'name': 'relu'}")
+    _, report = load_pretrained(tmp_path, num_heads=4, pool="gap", dropout=0.1, num_classes=2)
+    assert report.notes == [
+        "the model differs from the file's: num_heads=4 (there 2), pool=gap (there cls)"
+    ]
 
 
 def test_a_mistake_is_one_line_before_training(vit: Vit, photos: Path) -> None:

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentError
 from lightning.pytorch.cli import LightningArgumentParser
 
 from vit.errors import MESSAGE, UserError, did_you_mean, shorten, some_of, user_error_in
-from vit.runs.short_names import OTHER_WORDS, PART, SHORT
+from vit.runs.short_names import OTHER_WORDS, SHORT
 
 # The parser's words around the reason that one of several types does not take a value.
 _AROUND = re.compile(
@@ -61,6 +61,6 @@ def explained(parser: LightningArgumentParser, error: BaseException) -> UserErro
         raise error
     text = shorten(_AROUND.sub("", " ".join(str(error).split())), MESSAGE)
     if unknown := _UNKNOWN.search(text):
-        names = {*SHORT, *OTHER_WORDS, PART[:-1], *parser.get_defaults().keys()} - {unknown[1]}
+        names = {*SHORT, *OTHER_WORDS, *parser.get_defaults().keys()} - {unknown[1]}
         text += did_you_mean(unknown[1], names)
     return UserError(text)

@@ -144,12 +144,11 @@ class Options:
         config = self.config
         check_arguments(config.trainer)
         data = config.data
-        named = {"--data.dataset", "--data.root"} & _names_of(self.args)
-        if len([name for name in named if data[name.removeprefix("--data.")] is not None]) > 1:
-            raise UserError(
-                f"data.dataset={data.dataset} and data.root={data.root} are two sets of images; "
-                "give one"
-            )
+        named = [n for n in ("dataset", "root") if f"--data.{n}" in _names_of(self.args)]
+        sets = [f"data.{name}={data[name]}" for name in named if data[name] is not None]
+        sets += ["data"] if "images" in self.own else []
+        if len(sets) > 1:
+            raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
         if not self.own and not named:
             check_given(config.own, "images", "callbacks", "augment")
         if "images" in self.own:
@@ -346,14 +345,16 @@ def _check_steps(typed: list[str], recipes: list[dict[str, Any]]) -> None:
 
 
 def _architecture(recipes: list[dict[str, Any]]) -> list[str]:
-    """The fields of all recipes, in order; the parser would take those of the last one alone."""
+    """The fields of all recipes, in order, since the last one that names a model; the parser would
+    take those of the last one alone."""
     models = [recipe.get("model") or {} for recipe in recipes]
-    given = [model["architecture"] for model in models if "architecture" in model]
+    given = [model for model in models if "architecture" in model]
     if len(given) < 2:
         return []
     fields: dict[str, Any] | None = {}
-    for changes in given:
-        fields = None if changes is None else changed(fields or {}, changes)
+    for model in given:
+        changes, before = model["architecture"], {} if "name" in model else fields or {}
+        fields = None if changes is None else changed(before, changes)
     return [f"--model.architecture={json.dumps(fields)}"]
 
 
