@@ -95,7 +95,7 @@ def test_properties_need_no_trainer(photos):
     assert module.image_size == (8, 16) and module.preprocess.image_size == (8, 16)
     assert module.samples_per_epoch(1) == 48 and module.samples_per_epoch(5) == 40
     assert [module.expected_images(s) for s in ("train", "val", "test")] == [48, 6, 6]
-    assert module.summary() == (
+    assert module.splits.summary(module.seed) == (
         "60 images of 2 classes: train 48, val 6, test 6 (val and test cut from train, seed 0)"
     )
 
@@ -191,7 +191,7 @@ def test_num_workers_are_taken_or_chosen(photos):
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"num_workers": -1}, r"num_workers=-1 must be at least 0"),
         ({"image_size": 0}, "image_size"),
-        ({"cache": "ramm"}, "cache='ramm' is unknown; did you mean 'ram'"),
+        ({"cache": "ram"}, "cache='ram' is unknown; choose auto | none"),
         (
             {"image_size": 32, "augment": TrainTransform(crop="resize_random", resize_size=24)},
             "resize_size=24 is smaller than image_size",

@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.data.conftest import png
 from vit.data.decode import ImageError, open_image
 from vit.data.module import ImageData
-from vit.data.options import InputFormat, Loading
+from vit.data.options import InputFormat
 from vit.data.raster import open_raster, picture
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -197,8 +197,6 @@ def test_changes_of_colours_are_refused(name: str) -> None:
     augment = TrainTransform(**{name: value})
     with pytest.raises(UserError, match=f"--data.augment.{name}"):
         ImageData(root="x", channels=5, augment=augment)
-    with pytest.raises(UserError, match=r"cache=ram"):
-        ImageData(root="x", channels=5, loading=Loading(cache="ram"))
 
 
 def test_a_picture_to_look_at_is_rgb_from_black_to_white() -> None:

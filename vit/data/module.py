@@ -12,7 +12,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from vit.console import say
 from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_epoch, divided
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
@@ -106,7 +105,6 @@ class ImageData(LightningDataModule):
         self.allow_zero_length_dataloader_with_multiple_devices = True
         self.dataset, self.root, self.data_dir, self.channels = dataset, root, data_dir, channels
         if channels is not None:
-            loading.check_channels(channels)
             augment.check_channels()
         sides = 224 if image_size is None else image_size
         self.image_size: Size = (sides, sides) if isinstance(sides, int) else sides
@@ -231,7 +229,7 @@ class ImageData(LightningDataModule):
 
     def samples_per_epoch(self, world_size: int) -> int:
         """Training samples in an epoch of `world_size` processes together."""
-        batch = self.batch_size * world_size * self._accumulated
+        batch = self.batch_size * world_size * self._of_trainer("accumulate_grad_batches", 1)
         ratio = self.pseudo.ratio if self.pseudo else 0.0
         return batches_per_epoch(len(self.splits.train), batch, ratio) * batch
 
@@ -266,10 +264,6 @@ class ImageData(LightningDataModule):
         """Those of the splits, and of what is learned of a teacher's answers."""
         return self.splits.digests | ({"pseudo": self.mixture.digest} if self.mixture else {})
 
-    def summary(self) -> str:
-        """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
-        return self.splits.summary(self.seed)
-
     def prepare_data(self) -> None:
         """Downloads; Lightning calls it on one process of each machine."""
         _ = self.splits
@@ -285,11 +279,11 @@ class ImageData(LightningDataModule):
             len(self.splits.train),
             self.batch_size,
             seed=self.seed,
-            rank=self._rank,
-            world_size=self._world_size,
+            rank=self._of_trainer("global_rank", 0),
+            world_size=self._of_trainer("world_size", 1),
             repeats=self.sampling.repeats,
             progress=self,
-            accumulated=self._accumulated,
+            accumulated=self._of_trainer("accumulate_grad_batches", 1),
             weights=balancing(self.splits.train.labels) if self.sampling.balanced else None,
             blocks=self.splits.train.in_blocks() if self.shuffle == "blocks" else None,
             others=self.mixture and self.mixture.others,
@@ -318,7 +312,8 @@ class ImageData(LightningDataModule):
         """
         dataset = self._image_dataset(split, training=False)
         shown = evaluated(len(dataset), limit, self.seed)
-        share = share_of(shown, self._rank, self._world_size, self.batch_size)
+        rank, world_size = self._of_trainer("global_rank", 0), self._of_trainer("world_size", 1)
+        share = share_of(shown, rank, world_size, self.batch_size)
         return self._loader(dataset, persistent=persistent, **share)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
@@ -333,22 +328,9 @@ class ImageData(LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.consumed_samples = int(state_dict["consumed_samples"])
 
-    @property
-    def _accumulated(self) -> int:
-        """Batches of a process in a step."""
-        return 1 if self.trainer is None else self.trainer.accumulate_grad_batches
-
-    @property
-    def _rank(self) -> int:
-        return 0 if self.trainer is None else self.trainer.global_rank
-
-    @property
-    def _world_size(self) -> int:
-        return 1 if self.trainer is None else self.trainer.world_size
-
-    @property
-    def _local_processes(self) -> int:
-        return 1 if self.trainer is None else self.trainer.num_devices
+    def _of_trainer(self, name: str, alone: int) -> int:
+        """A number of the Trainer; `alone` without one."""
+        return getattr(self.trainer, name, alone)
 
     def _is_fitting(self) -> bool:
         return self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
@@ -369,23 +351,21 @@ class ImageData(LightningDataModule):
         return self._datasets[key]
 
     def _in_memory(self, split: SplitName, images: ImageSet, fits: Fits) -> Decoded | None:
-        # Other loops than a fit go through the images once. A Dataset may change them each time.
-        cache = self.loading.cache
-        if cache == "auto" and not (self._is_fitting() and self.own is None):
-            cache = "none"
         for _, other in sorted(self._datasets.items()):
             if other.images is images and other.decoded is not None:
                 return other.decoded
-        decoded = in_memory(images, fits, cache=cache, processes=self._local_processes)
-        if decoded is not None and hasattr(images.items, "select"):
-            say(decoded.note(split))
-        return decoded
+        # Other loops than a fit go through the images once. A Dataset may change them each time.
+        cache = self.loading.cache if self._is_fitting() and self.own is None else "none"
+        processes = self._of_trainer("num_devices", 1)
+        return in_memory(images, fits, name=split, cache=cache, processes=processes)
 
     def _loader(self, dataset: ImageDataset, **options: Any) -> DataLoader[Any]:
-        asked, chosen = self.loading.num_workers, choose_num_workers(dataset, self._local_processes)
+        workers = self.loading.num_workers
+        if workers is None:
+            workers = choose_num_workers(dataset, self._of_trainer("num_devices", 1))
         return make_loader(
             dataset,
-            num_workers=chosen if asked is None else asked,
+            num_workers=workers,
             image_size=self.image_size,
             channels=self.channels,
             pin_memory=self.trainer is not None

@@ -8,7 +8,6 @@ from vit.data.memory import Cache
 from vit.errors import BELOW_ONE, NOT_NEGATIVE, Range, UserError, check_range
 from vit.preprocessing import (
     HALF,
-    MAX_CHANNELS,
     CropRounding,
     Interpolation,
     Preprocess,
@@ -138,7 +137,7 @@ class Loading:
     cache: Cache = "auto"
     """Keeps images of one size decoded in memory; batches are the same. auto: in a fit, if they are
     small (64 x 64 pixels), take at most 1 GiB, and augmentation is windows and flips alone; then
-    batches are cut 20 times as fast. ram: always. none: never."""
+    batches are cut 20 times as fast. none: never."""
 
     on_error: Literal["error", "skip"] = "error"
     """On an unreadable image: error stops and names it; skip names it, counts it and goes on
@@ -148,12 +147,6 @@ class Loading:
         if self.num_workers is not None:
             check_range("loading.num_workers", self.num_workers, NOT_NEGATIVE)
         check_choice("loading.cache", self.cache, get_args(Cache))
-
-    def check_channels(self, channels: int) -> None:
-        """Raises UserError if images of so many channels, which are not RGB, cannot be read so."""
-        check_range("channels", channels, Range(low=1, high=MAX_CHANNELS))
-        if self.cache == "ram":
-            raise UserError("loading.cache=ram keeps RGB images; leave it out with data.channels")
 
 
 @dataclass(frozen=True, kw_only=True)
