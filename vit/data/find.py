@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vit.cache import cache_directory
 from vit.data.addresses import check_root, find_shards, is_tar
-from vit.data.catalog import CATALOG, list_datasets
+from vit.data.catalog import CATALOG
 from vit.data.folder import load_folder
 from vit.data.manifest import SUFFIXES, load_manifest
 from vit.data.options import Reading
@@ -40,8 +40,6 @@ def find_splits(
     if own is not None:
         return own.splits(reading)
     is_manifest = root is not None and root.lower().endswith(SUFFIXES) and not os.path.isdir(root)
-    if reading.separator == "":
-        raise UserError("data.label_separator='' separates nothing; give text such as ';'")
     trained_on = reading.labelled and reading.model is None
     if reading.separator is not None and trained_on and not is_manifest:
         raise UserError(
@@ -66,7 +64,7 @@ def check_source(dataset: str | None, root: str | None) -> None:
             "such as digits"
         )
     if dataset is not None and dataset not in CATALOG:
-        near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(list_datasets())}"
+        near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(sorted(CATALOG))}"
         raise UserError(f"unknown dataset {dataset!r} (a folder is given by --data.root){near}")
     if root is not None:
         check_root(root)
@@ -75,7 +73,7 @@ def check_source(dataset: str | None, root: str | None) -> None:
 def load_dataset(
     name: str, reading: Reading, *, data_dir: str | os.PathLike[str] | None = None
 ) -> Splits:
-    """The splits of a data set of `list_datasets()`, downloaded to `data_dir` if need be.
+    """The splits of a data set of CATALOG, downloaded to `data_dir` if need be.
 
     Its test set does not depend on `reading`. `data_dir`: `data` in VIT_CACHE or ~/.cache/vit by
     default. Of several processes one downloads, and the others wait at a file lock.
@@ -93,7 +91,7 @@ def load_dataset(
         count -= len(missing_files(part.items)) if isinstance(part.items, PathList) else 0
     if count != expected:
         raise UserError(
-            f"{dataset.title} has {count:,} images on disk, not {expected:,}; "
+            f"{name} has {count:,} images on disk, not {expected:,}; "
             f"delete its files in {folder} and run again"
         )
     reading = replace(reading, cut=replace(reading.cut, test_fraction=0.0))

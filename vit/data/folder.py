@@ -30,7 +30,7 @@ from vit.data.sources import (
     complete,
     look_alikes,
 )
-from vit.errors import UserError, did_you_mean, some_of
+from vit.errors import UserError, some_of
 
 if TYPE_CHECKING:
     from vit.data.shards import ShardImages
@@ -66,13 +66,6 @@ def load_folder(
     train = parts["train"]
     classes = train.classes() if reading.labelled else []
     notes += look_alikes(classes, train.where)
-    above = {folder.path: train.place(folder)[0] + "/" for folder in train.folders if folder.images}
-    deep = all(path.startswith(top) for path, top in above.items())
-    if reading.labelled and not reading.tree and deep:
-        notes.append(
-            f"{train.where}: all images lie two or more folders deep, and the upper ones are the "
-            "classes; --data.labels tree makes classes of the inner ones"
-        )
     sets: dict[SplitName, ImageSet] = {}
     for name, part in parts.items():
         notes += part.notes(reading.labelled)
@@ -165,12 +158,10 @@ class Part:
         Raises UserError if there are none, or for another class, which, say, "the model lacks".
         """
         classes = model.names
-        unknown = [name for name in class_order(self.by_class) if self.count(name)]
-        unknown = [name for name in unknown if name not in classes] if classes else []
-        if unknown:
-            near = did_you_mean(unknown[0], classes)
+        used = (name for name in class_order(self.by_class) if self.count(name))
+        if classes and (unknown := [name for name in used if name not in classes]):
             raise UserError(
-                f"{self.where} has classes that {lacking}: {some_of(map(repr, unknown))}{near}"
+                f"{self.where} has classes that {lacking}: {some_of(map(repr, unknown))}"
             )
         folders = self.chosen(classes)
         places = [f"{self.above}{folder.path}".rstrip("/") for folder in folders]
@@ -194,36 +185,24 @@ class Part:
             return list(self.names)
         classes = class_order(self.by_class)
         if not classes and self.loose:
-            more = "" if self.shards is None else ", or give .cls files"
             raise UserError(
-                f"{self.where} has {self.loose:,} images but no class folders; put the images of "
-                f"each class into a folder with the class's name{more}"
+                f"{self.where} has {self.loose:,} images but no class folders (nor, in shards, "
+                ".cls files); put those of each class into a folder with its name"
             )
         if self.shards is not None and classes and {*map(str.lower, classes)} <= {*SPLIT_NAMES}:
             raise UserError(
                 f"{self.where} has the folders {some_of(classes)}; pack each of them into shards "
                 "of its own, such as train-000.tar and val-000.tar"
             )
-        if not any(map(self.count, classes)):
-            raise UserError(
-                f"no images in {self.where}; expected class folders, such as cat/1.jpg"
-                f"{_instead(self.folders)}"
-            )
         for name in classes:
             if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are no UTF-8
-                raise UserError(
-                    f"class folder {name!r} in {self.where} has no readable name; rename it"
-                )
+                raise UserError(f"class folder {name!r} in {self.where} is no text; rename it")
             if not self.count(name):
                 raise UserError(
                     f"class folder {os.path.join(self.where, name)} has no images; "
                     f"add some or remove it{_instead(self.by_class[name])}"
                 )
-        hint = ""
-        if len(classes) == 1 and len(self.by_class[classes[0]]) > 1 and self.shards is None:
-            inner = os.path.join(self.where, self.by_class[classes[0]][0].path)
-            hint = f"; if its subfolders are the classes, use --data.root {inner}"
-        check_classes(classes, self.where, hint)
+        check_classes(classes, self.where)
         return classes
 
     def notes(self, labelled: bool) -> list[str]:

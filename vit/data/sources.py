@@ -347,10 +347,10 @@ def _check_tree(classes: list[str], train: ImageSet) -> None:
         )
 
 
-def check_classes(classes: list[str], where: str, hint: str = "") -> None:
+def check_classes(classes: list[str], where: str) -> None:
     """Raises UserError for a single class."""
     if len(classes) == 1:
-        raise UserError(f"{where} has one class only, {classes[0]!r}; two are needed{hint}")
+        raise UserError(f"{where} has one class only, {classes[0]!r}; two are needed")
 
 
 def missing_files(paths: PathList) -> list[int]:
