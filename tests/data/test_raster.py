@@ -195,7 +195,7 @@ def test_training_crops_have_the_size_and_are_a_function_of_the_seed(crop: str) 
 def test_changes_of_colours_are_refused(name: str) -> None:
     value = {"randaugment": (2, 9), "three_augment": True, "color_jitter": 0.3}[name]
     augment = TrainTransform(**{name: value})
-    with pytest.raises(UserError, match=f"--data.augment.{name}"):
+    with pytest.raises(UserError, match=f"data.augment.{name} changes RGB"):
         ImageData(root="x", channels=5, augment=augment)
 
 

@@ -39,4 +39,4 @@ def test_a_constant_channel_is_named_and_given_statistics_are_taken(
     assert with_statistics(given, images, 2, skip=False) is given
     for wrong in (InputFormat(mean=(0.5,) * 3, std=(0.5,) * 3), InputFormat(mean=(0.5, 0.5))):
         with pytest.raises(UserError, match="mean"):
-            with_statistics(wrong, images, 2, skip=False)
+            with_statistics(wrong, images, 2, skip=False).preprocess((6, 6), 2)

@@ -112,10 +112,8 @@ class ImageData(LightningDataModule):
         self._own_batch = asked_sizes(batch_size, global_batch)
         self.batch_size: int = self._own_batch or global_batch or DEFAULT_BATCH
         self.inputs = inputs
-        # Mean and std of other channels may depend on train; the rest is checked at once.
-        fixed = inputs if channels is None else replace(inputs, mean=None, std=None)
-        preprocess = fixed.preprocess(self.image_size, channels)
-        self._preprocess = preprocess if channels is None else None
+        if channels is None:
+            self.preprocess = inputs.preprocess(self.image_size)
         augment.check_size(self.image_size)
         if augment.extra is not None:
             check_change(augment.extra, self.image_size)
@@ -187,19 +185,13 @@ class ImageData(LightningDataModule):
         self.sampling.check_labels(multilabel=splits.multilabel)
         return splits
 
-    @property
+    @cached_property
     def preprocess(self) -> Preprocess:
         """The preprocessing, with `channels` and no mean and std by those of train."""
-        if self._preprocess is None:
-            assert self.channels is not None
-            skip = self.loading.on_error == "skip"
-            inputs = with_statistics(self.inputs, self.splits.train, self.channels, skip=skip)
-            self._preprocess = inputs.preprocess(self.image_size, self.channels)
-        return self._preprocess
-
-    @preprocess.setter
-    def preprocess(self, given: Preprocess) -> None:
-        self._preprocess = given
+        assert self.channels is not None
+        skip = self.loading.on_error == "skip"
+        inputs = with_statistics(self.inputs, self.splits.train, self.channels, skip=skip)
+        return inputs.preprocess(self.image_size, self.channels)
 
     @property
     def model_arguments(self) -> dict[str, Any]:

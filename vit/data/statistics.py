@@ -20,15 +20,8 @@ def with_statistics(
     Values are those of `vit.data.raster.open_raster`. A constant channel gets a std of 1. `skip`
     leaves unreadable images out.
 
-    Raises:
-        UserError: An image cannot be read, or has other channels, and `skip` is off.
+    Raises UserError if an image cannot be read, or has other channels, and `skip` is off.
     """
-    for name, given in (("mean", inputs.mean), ("std", inputs.std)):
-        if given is not None and len(given) != channels:
-            raise UserError(
-                f"data.inputs.{name} has {len(given)} numbers, and data.channels={channels}; give "
-                f"one per channel, or null for mean and std, and they are computed from train"
-            )
     if inputs.mean is not None and inputs.std is not None:
         return inputs
     if inputs.mean is not None or inputs.std is not None:
