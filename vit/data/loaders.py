@@ -8,13 +8,14 @@ from functools import partial
 from multiprocessing import active_children
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.dataset import ImageDataset, collate
 from vit.data.decode import open_input
-from vit.data.memory import Decoded, Fits
+from vit.data.memory import Fits
 from vit.data.photo import Photo
 from vit.data.sources import ImageSet
 from vit.data.transforms import TrainTransform
@@ -30,7 +31,7 @@ def choose_num_workers(dataset: ImageDataset, processes: int) -> int:
 
     0 if batches are cut from memory: that is faster than to send them between processes.
     """
-    return 0 if dataset.in_batches else min(available_cores() // processes, MAX_WORKERS)
+    return 0 if dataset.planes is not None else min(available_cores() // processes, MAX_WORKERS)
 
 
 def make_dataset(
@@ -40,11 +41,11 @@ def make_dataset(
     *,
     seed: int,
     on_error: Literal["error", "skip"],
-    in_memory: Callable[[Fits], Decoded | None],
+    in_memory: Callable[[Fits], np.ndarray | None],
 ) -> ImageDataset:
     """The images as they are evaluated, or with `augment` as they are trained on.
 
-    `in_memory` returns the opened images if they stay in memory.
+    `in_memory` returns the images as `vit.data.memory.in_memory`.
     """
     rgb, image_size = preprocess.channels is None, preprocess.image_size
     reader = partial(open_input, channels=preprocess.channels)
@@ -59,15 +60,13 @@ def make_dataset(
             return preprocess.fit(image) is image
         return augment.takes_batches and augment.fit(image, image_size) is image
 
-    decoded = in_memory(fits) if rgb else None
     return ImageDataset(
         images,
         transform,
         seed=seed,
         on_error=on_error,
         opener=reader if augment is None or augment.takes_batches or not rgb else Photo,
-        decoded=decoded,
-        in_batches=decoded is not None and fits(decoded.size),
+        planes=in_memory(fits) if rgb else None,
         reader=reader,
     )
 

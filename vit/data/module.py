@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Self, get_args
 
+import numpy as np
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
@@ -18,7 +19,7 @@ from vit.data.dataset import Batch, ImageDataset
 from vit.data.extra import check_change
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_dataset, make_loader, share_of
-from vit.data.memory import Decoded, Fits, in_memory
+from vit.data.memory import Fits, in_memory
 from vit.data.options import (
     Columns,
     InputFormat,
@@ -182,7 +183,9 @@ class ImageData(LightningDataModule):
         """Classes and images, found at the first use."""
         given = (self.dataset, self.root, self._reading)
         splits = find_splits(*given, data_dir=self.data_dir, own=self.own)
-        self.sampling.check_labels(multilabel=splits.multilabel)
+        if self.sampling.balanced and splits.multilabel:
+            weights = "use model.loss.class_weights=balanced"
+            raise UserError(f"sampling.balanced needs one label per image, not several; {weights}")
         return splits
 
     @cached_property
@@ -342,10 +345,10 @@ class ImageData(LightningDataModule):
             )
         return self._datasets[key]
 
-    def _in_memory(self, split: SplitName, images: ImageSet, fits: Fits) -> Decoded | None:
-        for _, other in sorted(self._datasets.items()):
-            if other.images is images and other.decoded is not None:
-                return other.decoded
+    def _in_memory(self, split: SplitName, images: ImageSet, fits: Fits) -> np.ndarray | None:
+        for other in self._datasets.values():
+            if other.images is images and other.planes is not None and fits(other.planes.shape[2:]):
+                return other.planes
         # Other loops than a fit go through the images once. A Dataset may change them each time.
         cache = self.loading.cache if self._is_fitting() and self.own is None else "none"
         processes = self._of_trainer("num_devices", 1)

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Literal, get_args
 
 from vit.data.memory import Cache
-from vit.errors import BELOW_ONE, NOT_NEGATIVE, Range, UserError, check_range
+from vit.errors import BELOW_ONE, NOT_NEGATIVE, Range, check_range
 from vit.preprocessing import (
     HALF,
     CropRounding,
@@ -71,14 +71,6 @@ class Sampling:
     def __post_init__(self) -> None:
         check_range("sampling.repeats", self.repeats, Range(low=1))
 
-    def check_labels(self, *, multilabel: bool) -> None:
-        """Raises UserError for images that cannot be balanced."""
-        if self.balanced and multilabel:
-            raise UserError(
-                "sampling.balanced needs one label per image; this set has several: use "
-                "model.loss.class_weights=balanced"
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
@@ -96,6 +88,8 @@ class Splitting:
     def __post_init__(self) -> None:
         check_range("splits.val_fraction", self.val_fraction, BELOW_ONE)
         check_range("splits.test_fraction", self.test_fraction, BELOW_ONE)
+        together = self.val_fraction + self.test_fraction
+        check_range("splits.val_fraction + splits.test_fraction", together, BELOW_ONE)
         check_range("splits.seed", self.seed, NOT_NEGATIVE)
 
 
@@ -111,11 +105,6 @@ class Columns:
 
     split: str = "split"
     """train, val or test; the column may be absent."""
-
-    def __post_init__(self) -> None:
-        names = [name.lower() for name in (self.path, self.label, self.split)]
-        if len(set(names)) < 3 or "" in names:
-            raise UserError(f"data.columns={names} must be three different names")
 
     def roles(self, header: Sequence[str]) -> list[str]:
         """path, label or split for each name of a header; for another its lower case, or "" where

@@ -23,6 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.data.decode import PNG, ImageError, Stream, check_size, name_of, read, upright
+from vit.errors import needed
 from vit.preprocessing import Preprocess
 
 _NUMPY = b"\x93NUMPY"
@@ -54,12 +55,8 @@ def open_raster(source: Any, channels: int) -> Tensor:
     check_size(planes.shape[1], planes.shape[2], name)
     with np.errstate(over="ignore"):  # infinity is refused below
         floats = np.array(planes, dtype=np.float32, order="C")
-    finite = np.isfinite(floats)
-    if not finite.all():
-        raise ImageError(
-            f"{name}: {floats.size - finite.sum():,} of its {floats.size:,} values are NaN or "
-            "infinite (as float32); replace them by numbers"
-        )
+    if not np.isfinite(floats).all():
+        raise ImageError(f"{name}: it has values that are NaN or infinite (as float32)")
     return torch.from_numpy(floats).div_(_WHITE.get(values.dtype.name, 1.0))
 
 
@@ -125,12 +122,7 @@ def _tiff(stream: Stream, name: str) -> np.ndarray:
         alone = len(bits) == 1 and image.mode in ("I;16", "I;16B", "I", "F")
         if getattr(image, "n_frames", 1) == 1 and (whole or alone):
             return _pillow_values(image, name)
-    try:
-        import tifffile
-    except ImportError as error:
-        raise ImageError(
-            f"{name}: TIFF files with these channels need tifffile: pip install 'vitkit[tiff]'"
-        ) from error
+    tifffile = needed("tifffile", "tiff")
     stream.seek(0)
     with tifffile.TiffFile(stream) as file:
         series = file.series[0]
@@ -168,7 +160,6 @@ def _planes(values: np.ndarray, channels: int, name: str) -> np.ndarray:
         return values
     count = 1 if len(shape) == 2 else min(shape[0], shape[2])
     raise ImageError(
-        f"{name}: it has {count} channel{'s' if count != 1 else ''} (shape {shape}), and "
-        f"data.channels={channels} are wanted of every image; choose --data.channels {count}, or "
-        "leave the file out"
+        f"{name}: its shape is {shape}, and data.channels={channels} are wanted of every image; "
+        f"choose --data.channels {count}, or leave the file out"
     )

@@ -267,18 +267,11 @@ def complete(
     Images with one label are cut class by class, those with several as a whole. `keys` name the
     images of train, `where` the source in errors.
 
-    Raises:
-        UserError: The fractions leave nothing for train, no class has an image to spare, or, of a
-            `tree`, a class is no leaf.
+    Raises UserError if no class has an image to spare, or, of a `tree`, a class is no leaf.
     """
     cut = reading.cut
     if reading.tree:
         _check_tree(classes, sets["train"])
-    if cut.val_fraction + cut.test_fraction >= 1:
-        raise UserError(
-            f"val_fraction={cut.val_fraction} and test_fraction={cut.test_fraction} leave nothing "
-            "for train"
-        )
     if "test" in sets or "val" in sets:
         cut = replace(cut, test_fraction=0.0)
     if "val" in sets:
@@ -315,9 +308,8 @@ def _cut(
     strata = [classes[label] for label in whole.labels] if one_label else [""] * len(keys)
     train, val, test = held_out(keys, strata, **asdict(cut))
     if cut.val_fraction and not len(val):
-        few = f"no class of {where} has two images" if classes else f"{where} has one image"
         raise UserError(
-            f"{few}, so that no val can be cut from train; "
+            f"no class of {where} has two images, so that no val can be cut from train; "
             "add images, give a val folder, or set --data.splits.val_fraction 0"
         )
     notes = []
@@ -392,7 +384,6 @@ def same_spelling(classes: Sequence[str]) -> list[list[str]]:
 def look_alikes(classes: Sequence[str], where: str) -> list[str]:
     """A note if classes have the `same_spelling`."""
     # With character codes, as some forms look the same.
-    alike = [" and ".join(map(ascii, names[:4])) for names in same_spelling(classes)]
-    shown = some_of(alike, 3, "; ")
-    text = f"{where}: classes whose names differ in spelling only are kept apart: {shown}"
-    return [text] if alike else []
+    alike = [" and ".join(map(ascii, names)) for names in same_spelling(classes)]
+    text = f"{where}: classes whose names differ in spelling only are kept apart: "
+    return [text + some_of(alike, separator="; ")] if alike else []

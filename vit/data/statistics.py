@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vit.console import Meter, note, say
+from vit.console import Meter, say
 from vit.data.decode import ImageError
 from vit.data.options import InputFormat
 from vit.data.raster import open_raster
@@ -29,9 +29,6 @@ def with_statistics(
     mean, std = channel_statistics(images, channels, skip=skip)
     means, stds = (some_of(f"{value:.4g}" for value in values) for values in (mean, std))
     say(f"channels: {channels}, mean {means}, std {stds} (of {len(images):,} train images)")
-    constant = [str(at) for at, value in enumerate(std) if value == 0]
-    if constant:
-        note(f"channel {', '.join(constant)} is the same in every train image, and says nothing")
     return replace(inputs, mean=tuple(mean), std=tuple(value or 1.0 for value in std))
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vit.data.addresses import reaching
-from vit.errors import UserError
+from vit.errors import UserError, needed
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -84,12 +84,9 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
 @contextmanager
 def open_parquet(path: str) -> "Iterator[ParquetFile]":
     """The open file at a path or address; UserError if it cannot be read."""
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UserError(
-            f"{path} needs pyarrow: pip install 'vitkit[parquet]', or save it as CSV"
-        ) from error
+    needed("pyarrow", "parquet")
+    from pyarrow import parquet
+
     try:
         # Not read_table, which makes columns of folder names such as split=val.
         with (
