@@ -111,9 +111,7 @@ def test_too_few_images_for_test_is_noted_and_too_few_for_val_an_error():
 
 
 def test_fractions_that_leave_no_train_are_refused():
-    with pytest.raises(
-        UserError, match=r"val_fraction \+ splits.test_fraction=1.0 must"
-    ):
+    with pytest.raises(UserError, match=r"val_fraction \+ splits.test_fraction=1.0 must"):
         _complete([0, 1], 0.5, 0.5)
 
 

@@ -28,10 +28,9 @@ from vit.data.addresses import (
     retried,
 )
 from vit.data.decode import ImageError, NamedBytes
-from vit.data.folder import Part
+from vit.data.folder import Part, class_of
 from vit.data.opened import Opened, distinct
 from vit.data.options import Reading
-from vit.data.scan import Folder
 from vit.data.shard_index import Index, load_indices
 from vit.data.sources import SPLIT_NAMES, PathList, SplitName
 from vit.errors import UserError
@@ -116,18 +115,22 @@ def _part(where: str, shards: list[str], names: list[str], above: str, reading: 
     labels = [label for index in indices for label in index["label"].tolist()]
     # As in a folder: by folder, and then by name.
     paths = [b"\0".join(name.rpartition(b"/")[::2]) for name in images.names.encoded()]
-    folders: dict[tuple[bytes, bytes], Folder] = {}
-    for row in sorted(range(len(paths)), key=paths.__getitem__):
-        path, _, name = paths[row].partition(b"\0")
-        key = (path, labels[row] if reading.has_classes else b"")
-        if key not in folders:
-            label = _named(key[1].decode(), names, where)
-            folders[key] = Folder(os.fsdecode(path), label=label)
-        folders[key].images.append(os.fsdecode(name))
-        folders[key].rows.append(row)
-    others = Counter(kind.decode() for index in indices for kind in index["left_out"].tolist())
-    listed = [Folder("", left_out=others), *folders.values()]
-    return Part(where, listed, above=above, tree=reading.tree, shards=images, names=names)
+    order = sorted(range(len(paths)), key=paths.__getitem__)
+    places: dict[tuple[bytes, bytes], tuple[str, bytes]] = {}
+    groups, keys = [], []
+    for row in order:
+        folder, _, name = paths[row].partition(b"\0")
+        place = (folder, labels[row] if reading.has_classes else b"")
+        if place not in places:
+            label = _named(place[1].decode(), names, where)
+            of_class, below = class_of(os.fsdecode(folder), reading, label)
+            places[place] = of_class, os.fsencode(f"{below}/" if below else "")
+        groups.append((places[place][0], 1))
+        keys.append(places[place][1] + name)
+    rows = np.array(order, dtype=np.int64)
+    shown = PathList(os.fsencode(above) + name for name in images.names.select(rows).encoded())
+    left_out = Counter(kind.decode() for index in indices for kind in index["left_out"].tolist())
+    return Part(where, images.select(rows), shown, PathList(keys), groups, left_out, names)
 
 
 def _named(label: str, names: list[str], where: str) -> str:
