@@ -74,7 +74,7 @@ def test_pixels_without_an_agreed_white_are_refused(tmp_path, dtype, kind):
     path.write_bytes(encode(Image.fromarray(np.ones((2, 2), dtype=dtype)), "TIFF"))
     line = error_line(path)
     assert str(path) in line
-    assert f"{kind} pixels have no agreed white; convert them to 8 or 16 bits" in line
+    assert f"{kind} pixels have no agreed white; save them in 8 or 16 bits" in line
 
 
 def test_one_bit_png_is_black_and_white():

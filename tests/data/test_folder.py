@@ -246,5 +246,5 @@ def test_a_folder_without_any_image_is_one_line(tmp_path, make_tree):
     with pytest.raises(UserError, match=r"no images in .*photos; there: .*1 .txt"):
         load_folder(root, labelled=False)
     one = make_tree(tmp_path / "one", {".": 1})
-    with pytest.raises(UserError, match="one has two images, so that no val can be cut"):
+    with pytest.raises(UserError, match="one has two images to cut a val from train"):
         load_folder(one, labelled=False)

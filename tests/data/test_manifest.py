@@ -125,7 +125,7 @@ def test_several_labels_become_rows_of_zeros_and_ones(text, separator, labels, p
 def test_a_given_separator_takes_the_place_of_the_usual_one(photos):
     listed = write(photos, rows(["cat;sky", "a|b"] * 6))
     assert uncut(listed, separator=";").classes == ["a|b", "cat", "sky"]
-    with pytest.raises(UserError, match="label_separator='/' occurs in none of the labels"):
+    with pytest.raises(UserError, match="label_separator='/' occurs in no label of"):
         uncut(listed, separator="/")
     # Images of a model that exists need not have it.
     plain = write(photos, rows(["cat", "dog"] * 6))
@@ -191,7 +191,7 @@ HEAD = "path,label,split\npictures/0.jpg,cat,train\npictures/1.jpg,dog,train\n"
     [
         ("", "has no column 'path'"),
         ("path,label\n", "has a header but no rows"),
-        ("path,lable\na,b\n", "no column 'label', but path, lable; did you mean 'lable'"),
+        ("path,lable\na,b\n", "no column 'label', but path, lable"),
         ("file,label\na,b\n", "no column 'path', but file, label"),
         (HEAD + "pictures/2.jpg,cat\n", "row 4 has 2 of 3 columns"),
         (HEAD + ",cat,train\n", "row 4 has no path"),
@@ -201,7 +201,7 @@ HEAD = "path,label,split\npictures/0.jpg,cat,train\npictures/1.jpg,dog,train\n"
         (HEAD + "pictures/0.jpg,cat,val\n", "row 4 lists pictures/0.jpg again"),
         (HEAD + "./pictures/0.jpg,cat,val\n", "row 4 lists ./pictures/0.jpg again"),
         (HEAD + "../{folder}/pictures/0.jpg,cat,val\n", "row 4 lists .*0.jpg again"),
-        (HEAD + "gone.jpg,cat,val\n", "row 4 names 'gone.jpg', which is no file; .* start at"),
+        (HEAD + "gone.jpg,cat,val\n", "row 4 names 'gone.jpg', which is no file below .*photos0 "),
         (HEAD + "pictures,cat,val\n", "row 4 names 'pictures', which is no file"),
         (HEAD + "pic\0tures/1.jpg,cat,val\n", r"row 4 names 'pic\\x00tures/1.jpg'"),
         (
@@ -282,12 +282,15 @@ def test_in_a_tree_labels_are_paths_or_below_their_parent(header, labels, photos
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["cat,pet", "cat,wild", "dog,pet"], "label 'cat' with the parents 'pet' and 'wild'"),
+        (["cat,pet", "cat,wild", "dog,pet"], "label 'cat' with parents 'pet' and 'wild'"),
         (["a,b", "b,a"], "has '[ab]' as a label and as the parent of '[ab]'"),
         (["a,a", "c,"], "has 'a' as a label and as the parent of 'a'"),
         (["lynx,wild/cat", "cat,pet"], "has 'cat' as a label and as the parent of 'lynx'"),
         (["cat|pet,", "dog,"], "data.labels=tree needs one label per image; this set has several"),
-        (["pet,", "pet/cat,", "dog,"], "pictures/0.jpg has the label 'pet', which is no leaf"),
+        (
+            ["pet,", "pet/cat,", "dog,"],
+            "0.jpg has the label 'pet', .* 'pet/cat' is below it",
+        ),
     ],
 )
 def test_a_manifest_that_is_no_tree_is_one_line(labels, message, photos):

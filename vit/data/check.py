@@ -13,11 +13,11 @@ from hashlib import blake2b
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import ConcatDataset
 
 from vit.console import Meter
 from vit.data.addresses import names_shards
@@ -111,9 +111,8 @@ class Pictures:
         self.classes, self.multilabel = self.splits.classes, self.splits.multilabel
         given = self.splits.present()
         sets = given.values()
-        self.items: ConcatDataset[Any] = ConcatDataset(
-            [cast(Dataset[Any], images.items) for images in sets]
-        )
+        items: Any = [images.items for images in sets]
+        self.items = ConcatDataset(items)
         self.names = PathList(chain.from_iterable(images.names.encoded() for images in sets))
         self.labels = np.concatenate([images.labels for images in sets])
         self.split = np.repeat([SPLITS.index(name) for name in given], [*map(len, sets)])

@@ -184,9 +184,7 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
         image = _high_byte(image.convert("I;16"))  # 16 bits in a 32-bit mode
     elif image.mode in ("I", "F"):
         kind = "32-bit integer" if image.mode == "I" else "floating-point"
-        raise ImageError(
-            f"{name}: {kind} pixels have no agreed white; convert them to 8 or 16 bits"
-        )
+        raise ImageError(f"{name}: {kind} pixels have no agreed white; save them in 8 or 16 bits")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         image = Image.new("RGB", rgba.size, "white")
@@ -208,9 +206,7 @@ def _from_array(array: Any) -> Image.Image:
     shape, kind = interface["shape"], interface["typestr"]
     usual = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4))
     if kind != "|u1" or not usual or 0 in shape:
-        raise ImageError(
-            f"array of shape {shape} and type {kind}: pass uint8 of shape (h, w) or (h, w, 3)"
-        )
+        raise ImageError(f"array of {kind}, shape {shape}: pass uint8 of shape (h, w) or (h, w, 3)")
     return _upright_rgb(Image.fromarray(array), f"array of shape {shape}")
 
 

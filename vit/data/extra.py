@@ -52,9 +52,8 @@ def check_change(extra: Change, size: Size) -> None:
         first, second = (changed(extra, Image.fromarray(noise), seed) for _ in range(2))
         if not torch.equal(first, second):
             raise UserError(
-                "data.augment.extra makes two images of one by the same seeds, so that no run "
-                "could be repeated: it must draw from the global generators of torch, NumPy or "
-                "random, or seed its own from one of them in each call"
+                "data.augment.extra makes two images of one by the same seeds: it must draw from "
+                "the global generators of torch, NumPy or random, or seed its own from them"
             )
 
 

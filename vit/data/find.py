@@ -42,10 +42,8 @@ def find_splits(
     is_manifest = root is not None and root.lower().endswith(SUFFIXES) and not os.path.isdir(root)
     trained_on = reading.labelled and reading.model is None
     if reading.separator is not None and trained_on and not is_manifest:
-        raise UserError(
-            f"data.label_separator={reading.separator!r} is for the labels of a CSV or Parquet "
-            f"file, and {root or dataset} is none; leave it out"
-        )
+        separator = f"data.label_separator={reading.separator!r}"
+        raise UserError(f"{root or dataset} is no CSV or Parquet file: leave out {separator}")
     if root is None:
         assert dataset is not None
         splits = load_dataset(dataset, reading, data_dir=data_dir)
@@ -59,10 +57,7 @@ def check_source(dataset: str | None, root: str | None) -> None:
     """UserError without data, for an unknown name, for what does not exist, and for an address that
     cannot be read here."""
     if root == "" or (root is None and dataset is None):  # "" is an unset shell variable
-        raise UserError(
-            f"no data (root={root!r}): give --data with a folder, a CSV, or the name of a data set "
-            "such as digits"
-        )
+        raise UserError("no data: give --data with a folder, a CSV, or the name of a data set")
     if dataset is not None and dataset not in CATALOG:
         near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(sorted(CATALOG))}"
         raise UserError(f"unknown dataset {dataset!r} (a folder is given by --data.root){near}")
@@ -90,9 +85,7 @@ def load_dataset(
     for part in parts.values():
         count -= len(missing_files(part.items)) if isinstance(part.items, PathList) else 0
     if count != expected:
-        raise UserError(
-            f"{name} has {count:,} images on disk, not {expected:,}; "
-            f"delete its files in {folder} and run again"
-        )
+        has = f"{name} has {count:,} images on disk, not {expected:,}"
+        raise UserError(f"{has}; delete its files in {folder} and run again")
     reading = replace(reading, cut=replace(reading.cut, test_fraction=0.0))
     return complete(classes, parts, parts["train"].names, reading, where=name)

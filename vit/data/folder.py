@@ -177,15 +177,11 @@ class Part:
             return list(self.listed)
         classes = class_order(self.counts)
         if not classes and self.loose:
-            raise UserError(
-                f"{self.where} has {self.loose:,} images but no class folders (nor, in shards, "
-                ".cls files); put those of each class into a folder with its name"
-            )
+            found = f"{self.where} has {self.loose:,} images but no class folders or .cls files"
+            raise UserError(f"{found}; put those of each class into a folder with its name")
         if classes and {*map(str.lower, classes)} <= {*SPLIT_NAMES}:
-            raise UserError(
-                f"{self.where} has the folders {some_of(classes)}; pack each of them into shards "
-                "of its own, such as train-000.tar and val-000.tar"
-            )
+            found = f"{self.where} has the folders {some_of(classes)}"
+            raise UserError(f"{found}; pack each into shards of its own, such as val-000.tar")
         for name in classes:
             if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are no UTF-8
                 raise UserError(f"class folder {name!r} in {self.where} is no text; rename it")

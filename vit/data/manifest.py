@@ -32,7 +32,7 @@ from vit.data.sources import (
     missing_files,
 )
 from vit.data.table import Cell, Table
-from vit.errors import UserError, did_you_mean, shorten, some_of
+from vit.errors import UserError, shorten, some_of
 from vit.label_tree import node_path
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
@@ -65,10 +65,8 @@ def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
     if "train" not in listing.present:
         raise UserError(f"{listing.path} has no rows of split train")
     if reading.labelled and reading.separator is not None and not listing.separated:
-        raise UserError(
-            f"data.label_separator={reading.separator!r} occurs in none of the labels of "
-            f"{listing.path}; leave it out, or give what separates them"
-        )
+        separator = f"data.label_separator={reading.separator!r}"
+        raise UserError(f"{separator} occurs in no label of {listing.path}; leave it out")
     classes = listing.classes() if reading.labelled else []
     notes = listing.notes + look_alikes(classes, listing.path)
     if reading.separator is None and not reading.tree:
@@ -88,10 +86,7 @@ def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
         if joined and len(joined) >= share * len(classes):
             return [
                 f"{path}: {len(joined):,} of {len(classes):,} classes contain {mark!r}, such as "
-                f"{shorten(joined[0])!r}; if that is several labels, add "
-                f"--data.label_separator '{mark}'"
-                + "; if it is a tree, --data.labels tree"
-                * (mark == "/")
+                f"{shorten(joined[0])!r}; for several labels add --data.label_separator '{mark}'"
             ]
     return []
 
@@ -159,10 +154,8 @@ class Listing:
     def _lacks(self, role: str, hint: str = "") -> UserError:
         header, column = self.table.header, getattr(self.reading.columns, role)
         names = some_of(map(shorten, header), 20) or "no columns"
-        near = did_you_mean(column, header) or hint
-        return UserError(
-            f"{self.path} has no column {column!r}, but {names}{near} (--data.columns.{role} NAME)"
-        )
+        found = f"{self.path} has no column {column!r}, but {names}{hint}"
+        return UserError(f"{found} (--data.columns.{role} NAME)")
 
     def _read(
         self, header: list[str], cells_at: list[int], numbers: array, splits: array, cells: array
@@ -184,9 +177,7 @@ class Listing:
                 names = ", ".join(SPLIT_NAMES)
                 raise self._mistake(number, f"has split {shorten(row[1])!r}; known are {names}")
             if file in files:
-                raise self._mistake(
-                    number, f"lists {name} again; list it once, with all its labels"
-                )
+                raise self._mistake(number, f"lists {name} again; list it with all its labels")
             if key not in numbers_of:
                 numbers_of[key] = len(numbers_of)
                 self.labels.append(self._labels(key))
@@ -217,20 +208,16 @@ class Listing:
         """The path of a label; UserError if its parent was another before."""
         before = self._parents.setdefault(label, parent)
         if before != parent:
-            raise UserError(
-                f"{self.path} has the label {shorten(label)!r} with the parents "
-                f"{shorten(before)!r} and {shorten(parent)!r}; give one, or paths as labels"
-            )
+            parents = f"{shorten(before)!r} and {shorten(parent)!r}; give one, or paths as labels"
+            raise UserError(f"{self.path} has the label {shorten(label)!r} with parents {parents}")
         return node_path(f"{parent}/{label}")
 
     def _check_parents(self) -> None:
         """UserError for a parent that is a label too, as each one in a loop."""
         for label, parent in self._parents.items():
             for name in self._parents.keys() & set(node_path(parent).split("/")):
-                raise UserError(
-                    f"{self.path} has {shorten(name)!r} as a label and as the parent of "
-                    f"{shorten(label)!r}; a label must be a class without others below it"
-                )
+                below = f"the parent of {shorten(label)!r}; a label has no others below it"
+                raise UserError(f"{self.path} has {shorten(name)!r} as a label and as {below}")
 
     def _mistake(self, number: int, what: str) -> UserError:
         return UserError(f"{self.table.place(number)} {what}")
@@ -247,10 +234,8 @@ class Listing:
             raise UserError(f"{self.path} has no labels in its train rows")
         for name in self.columns:
             if name not in classes:
-                raise UserError(
-                    f"{self.path}: the column of class {name!r} has a 1 in no train row, so that "
-                    "it cannot be learned; remove the column, or add images of the class"
-                )
+                remedy = "remove the column, or add images of the class"
+                raise UserError(f"{self.path}: column {name!r} has a 1 in no train row; {remedy}")
         check_classes(classes, self.path)
         return classes
 
@@ -258,12 +243,10 @@ class Listing:
         """The images of a split, and their labels if `model` has classes."""
         rows = self.rows_of(split)
         paths = self.names.select(rows, root=self.folder)
-        missing = missing_files(paths)
-        if missing:
+        if missing := missing_files(paths):
             name, number = paths.name(missing[0]), int(self.numbers[rows[missing[0]]])
-            more = f"; {len(missing) - 1:,} more are missing" if len(missing) > 1 else ""
-            where = f"; relative paths start at {self.folder}"
-            raise self._mistake(number, f"names {name!r}, which is no file{more}{where}")
+            what = f"names {name!r}, which is no file below {self.folder}"
+            raise self._mistake(number, f"{what} ({len(missing):,} are missing)")
         labels = self.class_numbers(rows, model)
         return ImageSet(items=paths, labels=labels, names=paths.printable())
 
@@ -286,10 +269,8 @@ class Listing:
                 else:
                     labels[at] = index[names[0]]
             except (KeyError, IndexError):
-                unknown = [name for name in names if name not in index]
                 what = "has no label"
-                if unknown:
-                    what = f"has label {shorten(unknown[0])!r}, which is no class of train or of "
-                    what += f"the model{did_you_mean(unknown[0], classes)}"
+                if unknown := [shorten(name) for name in names if name not in index]:
+                    what = f"has label {unknown[0]!r}, which is no class of train or of the model"
                 raise self._mistake(int(self.numbers[rows[at]]), what) from None
         return labels

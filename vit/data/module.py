@@ -266,10 +266,7 @@ class ImageData(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         """Batches of keys from `consumed_samples` on; all ranks get equally many."""
         if self.trainer is not None and getattr(self.trainer, "overfit_batches", 0):
-            raise UserError(
-                "overfit_batches would draw other images in every epoch; "
-                "use --trainer.limit_train_batches, or --data.root with a few images"
-            )
+            raise UserError("overfit_batches draws other images each epoch; give fewer images")
         sampler = TrainBatchSampler(
             len(self.splits.train),
             self.batch_size,

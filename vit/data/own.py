@@ -52,9 +52,9 @@ class OwnImages:
             if _is_path(images):
                 check_source(None, os.fspath(images))
             elif not indexed or isinstance(images, IterableDataset):
+                found = f"{name} is of type {type(images).__name__}"
                 raise UserError(
-                    f"{name} is of type {type(images).__name__}; give a folder, a list of (path, "
-                    "label), or a map-style Dataset, which has a length and is indexed by numbers"
+                    f"{found}; give a folder, a list of (path, label), or a map-style Dataset"
                 )
             elif not len(images):
                 raise UserError(f"{name} has no images")
@@ -153,10 +153,8 @@ class _Rows(Table):
         self.several = True
         texts = tuple(self._text(each, number) for each in label)
         if len(set(texts)) < len(texts):
-            raise UserError(
-                f"{self.place(number)} has a label twice in {shorten(label)}; give the numbers or "
-                "names of its classes, not a row of zeros and ones"
-            )
+            found = f"{self.place(number)} has a label twice in {shorten(label)}"
+            raise UserError(f"{found}; give numbers or names, not a row of zeros and ones")
         return texts
 
     def _text(self, label: Any, number: int) -> str:
@@ -165,10 +163,8 @@ class _Rows(Table):
             return value
         if not isinstance(value, int) or (known and not 0 <= value < known):
             rule = f"a number below {known:,}" if known else "a whole number"
-            raise UserError(
-                f"{self.place(number)} has the label {shorten(repr(value))}; a label is text, "
-                f"{rule}, or a list of those"
-            )
+            found = f"{self.place(number)} has the label {shorten(repr(value))}"
+            raise UserError(f"{found}; a label is text, {rule}, or a list of those")
         return self.names[value] if known else str(int(value))
 
     def classes(self) -> list[str]:

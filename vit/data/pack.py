@@ -96,10 +96,8 @@ def _begin(folder: Path, splits: Splits, plan: dict[str, Any]) -> None:
             plan[name] += f" {images_digest(images)}"
     file = folder / "pack.json"
     if file.exists() and json.loads(file.read_text()) != plan:
-        raise UserError(
-            f"{folder} was begun with other images or another --resize (a file that was added, "
-            "changed or deleted since makes others of them); give a new folder"
-        )
+        more = "perhaps one was added, changed or deleted since; give a new folder"
+        raise UserError(f"{folder} was begun with other images or another --resize: {more}")
     if not file.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; give a new folder")
     remove_orphans(folder)

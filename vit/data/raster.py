@@ -159,7 +159,5 @@ def _planes(values: np.ndarray, channels: int, name: str) -> np.ndarray:
     if len(values) == channels:
         return values
     count = 1 if len(shape) == 2 else min(shape[0], shape[2])
-    raise ImageError(
-        f"{name}: its shape is {shape}, and data.channels={channels} are wanted of every image; "
-        f"choose --data.channels {count}, or leave the file out"
-    )
+    remedy = f"choose --data.channels {count}, or leave the file out"
+    raise ImageError(f"{name}: its shape is {shape}, and data.channels={channels}; {remedy}")

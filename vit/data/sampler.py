@@ -5,7 +5,7 @@ So one integer in a checkpoint resumes a run exactly.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -21,13 +21,6 @@ Shuffle = Literal["images", "blocks"]
 """What is permuted: all images, or blocks of images that lie together."""
 
 
-class Progress(Protocol):
-    """The position of a training."""
-
-    consumed_samples: int
-    """In all epochs so far, on all ranks together."""
-
-
 def balancing(labels: np.ndarray) -> Tensor:
     """Weights `n` of samples, one over the images of their class, for balanced draws.
 
@@ -41,10 +34,7 @@ def check_shuffle(shuffle: Shuffle, *, balanced: bool) -> None:
     """Raises UserError for an unknown order, and for blocks of balanced draws."""
     check_choice("shuffle", shuffle, get_args(Shuffle))
     if shuffle == "blocks" and balanced:
-        raise UserError(
-            "data.shuffle=blocks shows each image once, and data.sampling.balanced draws with "
-            "replacement; leave out one of them"
-        )
+        raise UserError("data.shuffle=blocks and data.sampling.balanced exclude each other")
 
 
 def evaluated(num_samples: int, limit: int | list[int] | None, seed: int) -> Sequence[int]:
@@ -105,7 +95,8 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         others: Indices of other images, and how many of them there are for each image of the set in
             a global batch, which begins with those of the set. An epoch is one of the set; the
             others go on from one to the next, and none comes again before all have come.
-        progress: Read at the start of each pass.
+        progress: It has `consumed_samples`, the number in all epochs so far, on all ranks together,
+            which is read at the start of each pass.
     """
 
     num_samples: int
@@ -114,7 +105,7 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
     seed: int
     rank: int
     world_size: int
-    progress: Progress
+    progress: Any
     accumulated: int = 1
     repeats: int = 1
     weights: Tensor | None = None

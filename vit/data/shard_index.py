@@ -45,10 +45,8 @@ def load_indices(shards: list[str]) -> list[Index]:
     indices = [found[shard] or read_index(shard) or index_of(shard) for shard in shards]
     for shard, index in zip(shards, indices, strict=True):
         if not is_address(shard) and not _is_current(shard, index):
-            raise UserError(
-                f"{shard} has not the {int(index['bytes']):,} bytes of its index; copy it again, "
-                f"or if it is the right one: vit data index {shard}"
-            )
+            wrong = f"{shard} has not the {int(index['bytes']):,} bytes of its index"
+            raise UserError(f"{wrong}; copy it again, or index it again: vit data index {shard}")
     return indices
 
 

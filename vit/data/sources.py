@@ -180,15 +180,12 @@ class Splits:
         return np.bincount(labels, minlength=len(self.classes)).tolist()
 
     def per_class(self) -> str:
-        """'train images per class: cat 120, dog 30'; of many classes both ends and the median."""
+        """'train images per class: cat 120, dog 30'; of many classes both ends."""
         counts = self.class_counts
         pairs = [f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True)]
         if len(pairs) > 12:
             ordered = [pairs[at] for at in np.argsort(counts, kind="stable")]
-            middle = f"median {float(np.median(counts)):,.10g}"
-            pairs = [
-                f"fewest {', '.join(ordered[:3])}; {middle}; most {', '.join(ordered[:-4:-1])}"
-            ]
+            pairs = [f"fewest {', '.join(ordered[:3])}; most {', '.join(ordered[:-4:-1])}"]
         return f"train images per class: {', '.join(pairs)}"
 
 
@@ -308,10 +305,8 @@ def _cut(
     strata = [classes[label] for label in whole.labels] if one_label else [""] * len(keys)
     train, val, test = held_out(keys, strata, **asdict(cut))
     if cut.val_fraction and not len(val):
-        raise UserError(
-            f"no class of {where} has two images, so that no val can be cut from train; "
-            "add images, give a val folder, or set --data.splits.val_fraction 0"
-        )
+        remedy = "add images, give a val folder, or set --data.splits.val_fraction 0"
+        raise UserError(f"no class of {where} has two images to cut a val from train; {remedy}")
     notes = []
     if cut.test_fraction and not len(test):
         notes.append(f"{where}: no class has enough images to cut a test split from train")
@@ -333,10 +328,8 @@ def _check_tree(classes: list[str], train: ImageSet) -> None:
         raise UserError("data.labels=tree needs one label per image; this set has several")
     if (pair := inner_class(classes)) is not None:
         first = int(np.argmax(train.labels == classes.index(pair[0])))
-        raise UserError(
-            f"{train.names.name(first)} has the label {pair[0]!r}, which is no leaf, as the class "
-            f"{pair[1]!r} is below it; put it into a class below {pair[0]!r}"
-        )
+        found = f"{train.names.name(first)} has the label {pair[0]!r}, and the class {pair[1]!r}"
+        raise UserError(f"{found} is below it; put it into a class below {pair[0]!r}")
 
 
 def check_classes(classes: list[str], where: str) -> None:

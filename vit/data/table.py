@@ -75,10 +75,8 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(
-            f"{path} is not CSV in UTF-8 in the row that begins in line {line + 1}: {error}; "
-            "check its quotes and encoding"
-        ) from error
+        where = f"{path} is not CSV in UTF-8 in the row that begins in line {line + 1}"
+        raise UserError(f"{where}: {error}; check its quotes and encoding") from error
 
 
 @contextmanager

@@ -151,10 +151,7 @@ class TrainTransform:
         """Raises UserError for a change that is defined for RGB images of 8 bits only."""
         for name in ("randaugment", "three_augment", "color_jitter", "extra"):
             if getattr(self, name):
-                raise UserError(
-                    f"data.augment.{name} changes RGB images, and data.channels reads others; "
-                    "leave out one of them"
-                )
+                raise UserError(f"data.augment.{name} changes RGB images alone, not data.channels")
 
     def __call__(
         self,
