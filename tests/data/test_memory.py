@@ -175,13 +175,6 @@ def test_a_set_with_unreadable_images_stays_on_disk_where_they_are_skipped(tmp_p
 # As an option
 
 
-def test_a_split_is_decoded_once_for_training_and_evaluation(make_tree, tmp_path, capfd):
-    augment = TrainTransform(crop="pad")
-    data = module(make_tree(tmp_path / "photos", {"cat": 20, "dog": 40}), augment=augment)
-    _ = data.train_dataloader(), data.evaluation_loader("train"), data.val_dataloader()
-    assert capfd.readouterr().err.count("stay in memory") == 2
-
-
 def module(root, **options):
     inputs = InputFormat(crop_fraction=1.0)
     return image_data(

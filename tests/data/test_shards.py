@@ -27,8 +27,7 @@ from vit.data.find import find_splits
 from vit.data.loaders import range_loader
 from vit.data.module import ImageData
 from vit.data.options import ModelClasses, Reading, Splitting
-from vit.data.shard_index import SUFFIX, make_indices
-from vit.data.shards import ShardImages
+from vit.data.shards import SUFFIX, ShardImages, make_indices
 from vit.data.sources import Splits
 from vit.errors import UserError
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from vit.data.options import InputFormat
+from vit.data.raster import channel_statistics, with_statistics
 from vit.data.sources import ImageSet, PathList
-from vit.data.statistics import channel_statistics, with_statistics
 from vit.errors import UserError
 
 

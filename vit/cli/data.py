@@ -73,7 +73,7 @@ def run(args: list[str]) -> int:
 def _index(sources: list[str]) -> int:
     """Writes the indices of shards that lack them, and prints how many."""
     from vit.data.addresses import listed_shards
-    from vit.data.shard_index import make_indices
+    from vit.data.shards import make_indices
 
     shards = [shard for source in sources for shard in listed_shards(source)]
     print(f"shards: {len(shards):,}, indexed now: {make_indices(shards):,}")

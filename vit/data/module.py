@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Self, get_args
 
-import numpy as np
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
@@ -19,7 +18,7 @@ from vit.data.dataset import Batch, ImageDataset
 from vit.data.extra import check_change
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_dataset, make_loader, share_of
-from vit.data.memory import Fits, in_memory
+from vit.data.memory import in_memory
 from vit.data.options import (
     Columns,
     InputFormat,
@@ -33,10 +32,9 @@ from vit.data.options import (
 )
 from vit.data.own import OwnImages
 from vit.data.pseudo import Mixture
-from vit.data.raster import rgb
+from vit.data.raster import rgb, with_statistics
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
 from vit.data.sources import ImageSet, SplitName, Splits
-from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.preprocessing import Preprocess, Size, check_choice
@@ -332,24 +330,18 @@ class ImageData(LightningDataModule):
         if key not in self._datasets:
             mixed = training and self.mixture
             images = mixed.images if mixed else self.image_set(split)
+            # Other loops than a fit show them once. A Dataset may change them each time.
+            cache = self.loading.cache if self._is_fitting() and self.own is None else "none"
+            processes = self._of_trainer("num_devices", 1)
             self._datasets[key] = make_dataset(
                 images,
                 self.preprocess,
                 self.augment if training else None,
                 seed=self.seed,
                 on_error=self.loading.on_error,
-                in_memory=partial(self._in_memory, split, images),
+                in_memory=partial(in_memory, images, name=split, cache=cache, processes=processes),
             )
         return self._datasets[key]
-
-    def _in_memory(self, split: SplitName, images: ImageSet, fits: Fits) -> np.ndarray | None:
-        for other in self._datasets.values():
-            if other.images is images and other.planes is not None and fits(other.planes.shape[2:]):
-                return other.planes
-        # Other loops than a fit go through the images once. A Dataset may change them each time.
-        cache = self.loading.cache if self._is_fitting() and self.own is None else "none"
-        processes = self._of_trainer("num_devices", 1)
-        return in_memory(images, fits, name=split, cache=cache, processes=processes)
 
     def _loader(self, dataset: ImageDataset, **options: Any) -> DataLoader[Any]:
         workers = self.loading.num_workers

@@ -35,8 +35,7 @@ from vit.data.options import Reading, Splitting
 from vit.data.photo import Photo
 from vit.data.sampler import block_order
 from vit.data.scan import image_extensions
-from vit.data.shard_index import SUFFIX, index_of, write_index
-from vit.data.shards import CLASSES
+from vit.data.shards import CLASSES, SUFFIX, index_of, write_index
 from vit.data.sources import SPLIT_NAMES, ImageSet, PathList, Splits, images_digest
 from vit.errors import UserError
 from vit.writing import atomic, remove_orphans, write_json, write_text

@@ -15,6 +15,7 @@ Shapes: c channels, h w pixels.
 import os
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vit.console import Meter, say
 from vit.data.decode import PNG, ImageError, Stream, check_size, name_of, read, upright
-from vit.errors import needed
+from vit.data.options import InputFormat
+from vit.data.sources import ImageSet
+from vit.errors import UserError, needed, some_of
 from vit.preprocessing import Preprocess
 
 _NUMPY = b"\x93NUMPY"
@@ -58,6 +62,57 @@ def open_raster(source: Any, channels: int) -> Tensor:
     if not np.isfinite(floats).all():
         raise ImageError(f"{name}: it has values that are NaN or infinite (as float32)")
     return torch.from_numpy(floats).div_(_WHITE.get(values.dtype.name, 1.0))
+
+
+def with_statistics(
+    inputs: InputFormat, images: ImageSet, channels: int, *, skip: bool
+) -> InputFormat:
+    """`inputs`; with mean and std of `images` if it has none, which are printed to stderr.
+
+    Values are those of `open_raster`. A constant channel gets a std of 1. `skip`
+    leaves unreadable images out.
+
+    Raises UserError if an image cannot be read, or has other channels, and `skip` is off.
+    """
+    if inputs.mean is not None and inputs.std is not None:
+        return inputs
+    if inputs.mean is not None or inputs.std is not None:
+        raise UserError("give data.inputs.mean and data.inputs.std together, or null for both")
+    mean, std = channel_statistics(images, channels, skip=skip)
+    means, stds = (some_of(f"{value:.4g}" for value in values) for values in (mean, std))
+    say(f"channels: {channels}, mean {means}, std {stds} (of {len(images):,} train images)")
+    return replace(inputs, mean=tuple(mean), std=tuple(value or 1.0 for value in std))
+
+
+def channel_statistics(
+    images: ImageSet, channels: int, *, skip: bool
+) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation (of all values, not of a sample) per channel, in float64.
+
+    Images are merged one by one with their counts (Chan, Golub and LeVeque, 1983), which loses no
+    digits if the mean is large.
+    """
+    count, mean, squares = 0, np.zeros(channels), np.zeros(channels)
+    with Meter("mean and std of train", len(images), "img") as meter:
+        for item in images.items:
+            meter.advance(1)
+            try:
+                values = open_raster(item, channels).numpy().reshape(channels, -1)
+            except ImageError:
+                if not skip:
+                    raise
+                continue
+            image_mean = values.mean(1, dtype=np.float64)
+            spread = np.square(values - image_mean[:, None], dtype=np.float64).sum(1)
+            size = values.shape[1]
+            total = count + size
+            apart = image_mean - mean
+            squares += spread + apart**2 * (count * size / total)
+            mean += apart * (size / total)
+            count = total
+    if not count:
+        raise UserError("no train image can be read, so there is no mean and std")
+    return mean.tolist(), np.sqrt(squares / count).tolist()
 
 
 def picture(raster: Tensor, *, stretch: bool = True) -> Image.Image:
