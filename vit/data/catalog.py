@@ -18,10 +18,6 @@ from vit.data.addresses import names_shards, root_name
 from vit.data.sources import ImageSet, PathList, SplitName, held_out
 from vit.errors import UserError, did_you_mean
 
-# The test split of sets without an official one: the same whatever the user's seed.
-_TEST_FRACTION = 0.2
-_TEST_SEED = 0
-
 Parts = dict[SplitName, ImageSet]
 Loader = Callable[[Path], tuple[list[str], Parts]]
 Channels = tuple[float, float, float]
@@ -90,13 +86,9 @@ def _numbered(name: str, pixels: np.ndarray, labels: Any) -> ImageSet:
 
 
 def _hold_out_test(whole: ImageSet, classes: list[str]) -> Parts:
-    train, _, test = held_out(
-        whole.names,
-        [classes[label] for label in whole.labels],
-        seed=_TEST_SEED,
-        val_fraction=0.0,
-        test_fraction=_TEST_FRACTION,
-    )
+    """The same, whatever the user's seed, of sets without an official test split."""
+    strata = [classes[label] for label in whole.labels]
+    train, _, test = held_out(whole.names, strata, seed=0, val_fraction=0.0, test_fraction=0.2)
     return {"train": whole.select(train), "test": whole.select(test)}
 
 
@@ -115,13 +107,12 @@ def _download(name: str, folder: Path, **options: Any) -> Any:
     import torchvision.datasets
     from filelock import FileLock
 
-    kind = getattr(torchvision.datasets, name)
     if name != "ImageNet":
         options["download"] = True
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{name}.lock"):
-            return kind(str(folder), **options)
+            return getattr(torchvision.datasets, name)(str(folder), **options)
     # A refused connection is an OSError, a damaged or missing archive a RuntimeError.
     except (OSError, RuntimeError, HTTPException) as error:
         reason = " ".join(str(error).split())

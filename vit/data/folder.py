@@ -29,7 +29,6 @@ from vit.data.sources import (
     check_classes,
     class_order,
     complete,
-    look_alikes,
 )
 from vit.errors import UserError, some_of
 
@@ -60,7 +59,6 @@ def load_folder(
     parts: dict[SplitName, Part] = {name: part() for name, part in found.items()}
     train = parts["train"]
     classes = train.classes() if reading.labelled else []
-    notes += look_alikes(classes, train.where)
     sets: dict[SplitName, ImageSet] = {}
     for name, part in parts.items():
         notes += part.notes(reading.labelled)

@@ -11,7 +11,7 @@ a/1.jpg,pet/cat         a/1.jpg,cat,pet
 
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +28,6 @@ from vit.data.sources import (
     check_classes,
     class_order,
     complete,
-    look_alikes,
     missing_files,
 )
 from vit.data.table import Cell, Table
@@ -68,27 +67,12 @@ def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
         separator = f"data.label_separator={reading.separator!r}"
         raise UserError(f"{separator} occurs in no label of {listing.path}; leave it out")
     classes = listing.classes() if reading.labelled else []
-    notes = listing.notes + look_alikes(classes, listing.path)
-    if reading.separator is None and not reading.tree:
-        notes += _joined_labels(classes, listing.path)
     model = ModelClasses(names=classes, multilabel=listing.multilabel)
     sets: dict[SplitName, ImageSet] = {
         name: listing.images(name, model) for name in listing.present
     }
     keys = listing.names.select(listing.rows_of("train"))
-    return complete(classes, sets, keys, reading, where=listing.path, notes=notes)
-
-
-def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
-    """A note if the classes look like several labels that are not separated."""
-    for mark, share in ((";", 0.5), (",", 0.9), ("/", 0.9)):  # ImageNet's names have commas
-        joined = [name for name in classes if mark in name]
-        if joined and len(joined) >= share * len(classes):
-            return [
-                f"{path}: {len(joined):,} of {len(classes):,} classes contain {mark!r}, such as "
-                f"{shorten(joined[0])!r}; for several labels add --data.label_separator '{mark}'"
-            ]
-    return []
+    return complete(classes, sets, keys, reading, where=listing.path, notes=listing.notes)
 
 
 class Listing:

@@ -19,11 +19,8 @@ Cache = Literal["auto", "none"]
 Fits = Callable[[Size], bool]
 """True if batches can be cut from images of this height and width, without resizing."""
 
-MAX_BYTES = 2**30
-"""Largest set that is kept in memory by default."""
-
-SMALL_PIXELS = 64 * 64
-"""Pixels of the largest image that is kept in memory by default."""
+MAX_BYTES, SMALL_PIXELS = 2**30, 64 * 64
+"""Largest set that is kept in memory, and pixels of the largest image."""
 
 
 def in_memory(

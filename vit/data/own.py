@@ -22,7 +22,6 @@ from vit.data.sources import (
     Splits,
     all_as_test,
     complete,
-    look_alikes,
 )
 from vit.data.table import Table
 from vit.errors import UserError, shorten, some_of
@@ -86,7 +85,6 @@ class OwnImages:
             names, classes = rows.names, rows.classes() if reading.labelled else []
             model = ModelClasses(names=classes, multilabel=rows.several)
             sets = {"train": rows.images(model)}
-            notes += look_alikes(classes, "train")
         for name in self.given:
             if name != "train":
                 sets[name] = self._held_out(name, replace(reading, model=model), names)

@@ -191,14 +191,8 @@ class Splits:
 
 def all_as_test(images: ImageSet, model: "ModelClasses", notes: Sequence[str] = ()) -> Splits:
     """All of `images` as the test set of a model that exists; train is empty."""
-    return Splits(
-        classes=model.names,
-        train=images.select(np.arange(0)),
-        test=images,
-        test_origin="given",
-        multilabel=images.labels.ndim == 2,
-        notes=[*notes],
-    )
+    none, several = images.select(np.arange(0)), images.labels.ndim == 2
+    return Splits(model.names, none, None, images, several, test_origin="given", notes=[*notes])
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -282,10 +276,8 @@ def complete(
         return "none" if name not in parts else "given" if name in sets else "cut from train"
 
     return Splits(
-        classes=classes,
-        train=parts["train"],
-        val=parts.get("val"),
-        test=parts.get("test"),
+        classes,
+        **parts,
         multilabel=parts["train"].labels.ndim == 2,
         val_origin=origin("val"),
         test_origin=origin("test"),
@@ -356,12 +348,8 @@ def images_digest(images: ImageSet) -> str:
             digest.update(np.ascontiguousarray(pixels).data)
         return digest.hexdigest()
     for path in images.items:
-        try:
-            status = os.stat(path)
-            state = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError:  # opening the file will report it
-            state = "absent"
-        digest.update(os.fsencode(path) + f"\0{state}\n".encode())
+        status = os.stat(path)
+        digest.update(os.fsencode(path) + f"\0{status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
@@ -372,11 +360,3 @@ def same_spelling(classes: Sequence[str]) -> list[list[str]]:
         form = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
         groups.setdefault(form.removesuffix("s"), []).append(name)
     return [names for names in groups.values() if len(names) > 1]
-
-
-def look_alikes(classes: Sequence[str], where: str) -> list[str]:
-    """A note if classes have the `same_spelling`."""
-    # With character codes, as some forms look the same.
-    alike = [" and ".join(map(ascii, names)) for names in same_spelling(classes)]
-    text = f"{where}: classes whose names differ in spelling only are kept apart: "
-    return [text + some_of(alike, separator="; ")] if alike else []

@@ -30,8 +30,6 @@ class Table:
         if self._is_parquet:
             with open_parquet(path) as file:
                 names: list[str] = file.schema_arrow.names
-            if len(set(names)) < len(names):
-                raise UserError(f"{path} has several columns of one name; rename them")
         else:
             names = next(_csv_rows(path), (0, []))[1]
         self._names = names

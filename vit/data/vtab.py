@@ -25,7 +25,7 @@ from vit.data.manifest import Listing
 from vit.data.options import ModelClasses, Reading
 from vit.data.sources import Splits
 from vit.data.table import Table
-from vit.errors import UserError, did_you_mean, some_of
+from vit.errors import UserError, some_of
 
 TASKS: dict[str, Any] = json.loads(Path(__file__).with_name("vtab.json").read_text())
 PROTOCOL = Protocol(2_500, (0.01,), 0.2)
@@ -64,8 +64,8 @@ def task_folders(root: str) -> dict[str, str]:
 
 def _task_name(folder: Path) -> str:
     if (name := _NAMES.get(_stem(folder.name))) is None:
-        near = did_you_mean(folder.name, TASKS) or f"; known are {', '.join(TASKS)}"
-        raise UserError(f"{folder} is the folder of no task of VTAB-1k{near}")
+        known = ", ".join(TASKS)
+        raise UserError(f"{folder} is the folder of no task of VTAB-1k; known are {known}")
     return name
 
 
