@@ -14,9 +14,9 @@ from tests.grouped import image_data
 from vit.data import memory
 from vit.data.dataset import collate
 from vit.data.decode import open_image
-from vit.data.loaders import make_dataset
-from vit.data.memory import Cache, in_memory
+from vit.data.memory import in_memory, make_dataset
 from vit.data.module import InputFormat
+from vit.data.options import Cache
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -35,8 +35,8 @@ def on_disk(folder: Path, sizes: list[tuple[int, int]], broken: tuple[int, ...] 
     return ImageSet(names, np.arange(len(sizes)) % 3, names.printable())
 
 
-def keep(images, *, cache: Cache = "auto", processes=1, fits=True):
-    return in_memory(images, lambda size: fits, name="train", cache=cache, processes=processes)
+def keep(images, *, processes=1, fits=True):
+    return in_memory(images, lambda size: fits, name="train", processes=processes)
 
 
 def test_small_images_of_one_size_are_decoded_as_open_image_does(tmp_path, capfd):
@@ -52,7 +52,7 @@ def test_small_images_of_one_size_are_decoded_as_open_image_does(tmp_path, capfd
 
 def test_images_stay_on_disk_where_memory_would_not_help(tmp_path, monkeypatch):
     images = on_disk(tmp_path / "p", [(8, 8)] * 12)
-    assert keep(images, cache="none") is None
+    assert dataset(images, None, keeps=False).planes is None
     assert keep(images, fits=False) is None  # changed one by one anyway
     monkeypatch.setattr(memory, "SMALL_PIXELS", 63)
     assert keep(images) is None
@@ -77,7 +77,7 @@ def test_images_of_several_sizes_stay_on_disk(tmp_path, odd):
 
 def test_arrays_are_in_memory_already():
     pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
-    decoded = keep(ImageSet(pixels, np.arange(3), PathList("abc")), cache="none")
+    decoded = dataset(ImageSet(pixels, np.arange(3), PathList("abc")), None, keeps=False).planes
     assert decoded is not None and np.array_equal(decoded[1].transpose(1, 2, 0), pixels[1])
     assert keep(ImageSet(pixels, np.arange(3), PathList("abc")), fits=False) is None
     gray = keep(ImageSet(pixels[..., 0], np.arange(3), PathList("abc")))
@@ -91,19 +91,18 @@ EIGHT = Preprocess(image_size=(8, 8), crop_fraction=1.0)
 PAD = TrainTransform(crop="pad", crop_padding=2)
 
 
-def dataset(images, augment, *, preprocess=EIGHT, cache: Cache = "auto", **options):
+def dataset(images, augment, *, preprocess=EIGHT, **options):
     return make_dataset(
         images,
         preprocess,
         augment,
-        **{"seed": 0, "on_error": "error", **options},
-        in_memory=lambda fits: in_memory(images, fits, name="x", cache=cache, processes=1),
+        **{"seed": 0, "on_error": "error", "name": "x", "keeps": True, "processes": 1, **options},
     )
 
 
 def datasets(images, augment: TrainTransform | None = PAD, **options):
     """From memory, and from disk."""
-    return [dataset(images, augment, cache=cache, **options) for cache in ("auto", "none")]
+    return [dataset(images, augment, keeps=keeps, **options) for keeps in (True, False)]
 
 
 @pytest.mark.parametrize(

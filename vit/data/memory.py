@@ -1,32 +1,75 @@
-"""Images that stay in memory as uint8, so that an epoch neither reads nor decodes them."""
+"""A set of images as training or evaluation takes it, from memory where it is small."""
 
 import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from vit.console import say
-from vit.data.decode import ImageError, open_image
+from vit.data.dataset import ImageDataset
+from vit.data.decode import ImageError, open_image, open_input
 from vit.data.photo import Photo
 from vit.data.sources import ImageSet
+from vit.data.transforms import TrainTransform
 from vit.hardware import machine_memory, memory_field
-from vit.preprocessing import Size
-
-Cache = Literal["auto", "none"]
-Fits = Callable[[Size], bool]
-"""True if batches can be cut from images of this height and width, without resizing."""
+from vit.preprocessing import Preprocess, Size
 
 MAX_BYTES, SMALL_PIXELS = 2**30, 64 * 64
 """Largest set that is kept in memory, and pixels of the largest image."""
 
 
+def make_dataset(
+    images: ImageSet,
+    preprocess: Preprocess,
+    augment: TrainTransform | None,
+    *,
+    seed: int,
+    on_error: Literal["error", "skip"],
+    name: str,
+    keeps: bool,
+    processes: int,
+) -> ImageDataset:
+    """The images as they are evaluated, or with `augment` as they are trained on.
+
+    `keeps`: small files stay in memory, as of `in_memory`.
+    """
+    rgb, image_size = preprocess.channels is None, preprocess.image_size
+    reader = partial(open_input, channels=preprocess.channels)
+    transform: Callable[..., Tensor] = preprocess
+    if augment is not None:
+        mean, std = preprocess.mean, preprocess.std
+        transform = partial(augment, image_size=image_size, mean=mean, std=std)
+
+    def fits(size: Size) -> bool:
+        image = torch.empty(3, *size)  # returned itself where nothing is to be resized
+        if augment is None:
+            return preprocess.fit(image) is image
+        return augment.takes_batches and augment.fit(image, image_size) is image
+
+    planes = None
+    if rgb and (keeps or isinstance(images.items, np.ndarray)):
+        planes = in_memory(images, fits, name=name, processes=processes)
+    return ImageDataset(
+        images,
+        transform,
+        seed=seed,
+        on_error=on_error,
+        opener=reader if augment is None or augment.takes_batches or not rgb else Photo,
+        planes=planes,
+        reader=reader,
+    )
+
+
 def in_memory(
-    images: ImageSet, fits: Fits, *, name: str, cache: Cache, processes: int
+    images: ImageSet, fits: Callable[[Size], bool], *, name: str, processes: int
 ) -> np.ndarray | None:
-    """uint8 `n 3 h w`: the images of a set, if `fits` lets batches be cut from them.
+    """uint8 `n 3 h w`: the images of a set, if they are of a height and width that `fits`.
 
     Of files None, unless they are small, readable, of one size, and take little of the memory in
     each of `processes` on this machine; then a line on stderr with their `name`.
@@ -38,7 +81,7 @@ def in_memory(
             return np.broadcast_to(pixels[:, None], (len(pixels), 3, *pixels.shape[1:]))
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))  # rows lie together
     planes = None
-    if cache == "auto" and len(images):
+    if len(images):
         with suppress(ImageError):  # named when it is asked for
             planes = _opened(images, fits, min(MAX_BYTES, available_memory() // 8) // processes)
     if planes is not None:
@@ -50,7 +93,7 @@ def in_memory(
     return planes
 
 
-def _opened(images: ImageSet, fits: Fits, most: int) -> np.ndarray | None:
+def _opened(images: ImageSet, fits: Callable[[Size], bool], most: int) -> np.ndarray | None:
     """The images of files, if they are small, of one size, and at most `most` bytes."""
     first = Photo(images.items[0])  # of a JPEG only the header is read
     size = first.height, first.width

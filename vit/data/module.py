@@ -4,7 +4,7 @@ Shapes: b batch, c channels, h w pixels, k classes.
 """
 
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Self, get_args
 
 from lightning.pytorch import LightningDataModule, Trainer
@@ -17,8 +17,8 @@ from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.extra import check_change
 from vit.data.find import check_source, find_splits
-from vit.data.loaders import choose_num_workers, make_dataset, make_loader, share_of
-from vit.data.memory import in_memory
+from vit.data.loaders import choose_num_workers, make_loader, share_of
+from vit.data.memory import make_dataset
 from vit.data.options import (
     Columns,
     InputFormat,
@@ -331,15 +331,16 @@ class ImageData(LightningDataModule):
             mixed = training and self.mixture
             images = mixed.images if mixed else self.image_set(split)
             # Other loops than a fit show them once. A Dataset may change them each time.
-            cache = self.loading.cache if self._is_fitting() and self.own is None else "none"
-            processes = self._of_trainer("num_devices", 1)
+            keeps = self.loading.cache == "auto" and self._is_fitting() and self.own is None
             self._datasets[key] = make_dataset(
                 images,
                 self.preprocess,
                 self.augment if training else None,
                 seed=self.seed,
                 on_error=self.loading.on_error,
-                in_memory=partial(in_memory, images, name=split, cache=cache, processes=processes),
+                name=split,
+                keeps=keeps,
+                processes=self._of_trainer("num_devices", 1),
             )
         return self._datasets[key]
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Literal, get_args
 
-from vit.data.memory import Cache
 from vit.errors import BELOW_ONE, NOT_NEGATIVE, Range, check_range
 from vit.preprocessing import (
     HALF,
@@ -15,6 +14,7 @@ from vit.preprocessing import (
     check_choice,
 )
 
+Cache = Literal["auto", "none"]
 Labels = Literal["plain", "tree"]
 """What the names of classes are: names, or paths in a tree."""
 
