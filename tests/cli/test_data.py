@@ -58,8 +58,7 @@ def test_a_folder_is_checked_and_corrected_for_a_fit(
     answer = json.loads(again.out)
     assert {row["kind"]: row["count"] for row in answer["findings"]}["unreadable"] == 1
     assert not answer["files"][-1].endswith(" 0 labels changed")
-    summary = ImageData(root="changed.csv").splits.summary(seed=0)
-    assert summary.startswith("38 images of 3 classes: train 3")
+    assert ImageData(root="changed.csv").summary().startswith("38 images of 3 classes: train 3")
     edited = Path("changed.csv").read_text().replace("blue,train", "blue,test", 3)
     Path("changed.csv").write_text(edited.replace("blue,test", "bleu,test", 1))
     refused = vit("fit", "-c", "finetune", "--data", "changed.csv", "--model.pretrained=null")

@@ -95,7 +95,7 @@ def test_properties_need_no_trainer(photos):
     assert module.image_size == (8, 16) and module.preprocess.image_size == (8, 16)
     assert module.samples_per_epoch(1) == 48 and module.samples_per_epoch(5) == 40
     assert [module.expected_images(s) for s in ("train", "val", "test")] == [48, 6, 6]
-    assert module.splits.summary(module.seed) == (
+    assert module.summary() == (
         "60 images of 2 classes: train 48, val 6, test 6 (val and test cut from train, seed 0)"
     )
 

@@ -186,8 +186,7 @@ def test_a_mistake_is_one_line(train: Any, message: str) -> None:
 def test_images_without_labels_need_none(folder: Path) -> None:
     for train in ([*folder.rglob("*.jpg")], [DARK] * 36, FakeData(36, (3, 9, 9))):
         data = ImageData.of(train, test=folder, **SMALL).read_as(labelled=False)
-        summary = data.splits.summary(data.seed)
-        assert summary.startswith("72 images without labels: train 32, val 4, test 36")
+        assert data.summary().startswith("72 images without labels: train 32, val 4, test 36")
         assert len(next(iter(data.train_dataloader()))[0]) == 4 and data.classes == []
 
 

@@ -93,7 +93,7 @@ def _pack(options: Namespace) -> int:
 
 def _vtab(source: Path, root: Path) -> int:
     """Writes the tasks of which SOURCE has the files; prints which, and what to type next."""
-    from vit.data.vtab_originals import COVERED, draw, write_task
+    from vit.data.vtab import COVERED, draw, write_task
 
     if not source.is_dir():
         raise UserError(f"{source} is not a folder")

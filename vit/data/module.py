@@ -257,6 +257,10 @@ class ImageData(LightningDataModule):
         """Those of the splits, and of what is learned of a teacher's answers."""
         return self.splits.digests | ({"pseudo": self.mixture.digest} if self.mixture else {})
 
+    def summary(self) -> str:
+        """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
+        return self.splits.summary(self.seed)
+
     def prepare_data(self) -> None:
         """Downloads; Lightning calls it on one process of each machine."""
         _ = self.splits

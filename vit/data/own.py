@@ -12,7 +12,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from vit.data.find import check_source, find_splits
-from vit.data.manifest import Listing
+from vit.data.manifest import Listing, Table
 from vit.data.opened import OpenedImages, plain
 from vit.data.options import ModelClasses, Reading, Splitting
 from vit.data.sources import (
@@ -23,7 +23,6 @@ from vit.data.sources import (
     all_as_test,
     complete,
 )
-from vit.data.table import Table
 from vit.errors import UserError, shorten, some_of
 
 

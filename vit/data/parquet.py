@@ -14,9 +14,9 @@ import numpy as np
 from vit.console import note
 from vit.data.addresses import by_split, cache_limit, local_copy, reaching
 from vit.data.decode import ImageError, NamedBytes
+from vit.data.manifest import open_parquet
 from vit.data.options import Reading
 from vit.data.sources import SplitName
-from vit.data.table import open_parquet
 from vit.errors import UserError, did_you_mean, some_of
 
 if TYPE_CHECKING:

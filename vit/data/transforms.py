@@ -113,13 +113,16 @@ class TrainTransform:
         low, high = self.crop_area
         if not 0 < low <= high <= 1:
             raise UserError(f"crop_area={self.crop_area} must be 0 < smallest <= largest <= 1")
-        self._check_resize_random()
-        self._check_randaugment()
+        variant = self.randaugment_variant
+        check_choice("randaugment_variant", variant, get_args(Variant))
+        most = MAX_MAGNITUDE[variant]
+        operations, magnitude = self.randaugment or (1, 0)
+        if operations < 1 or not 0 <= magnitude <= most:
+            rule = f"1 operation or more and a magnitude from 0 to {most} ({variant})"
+            raise UserError(f"randaugment={self.randaugment} must be {rule}")
         check_range("crop_padding", self.crop_padding, NOT_NEGATIVE)
         check_range("color_jitter", self.color_jitter, NOT_NEGATIVE)
         check_range("erasing", self.erasing, SHARE)
-
-    def _check_resize_random(self) -> None:
         if self.crop == "resize_random":
             if self.resize_size is None or self.resize_size < 1:
                 rule = "crop='resize_random' needs resize_size, the pixels of the shorter side"
@@ -128,16 +131,6 @@ class TrainTransform:
             raise UserError(f"resize_size belongs to crop='resize_random', not to {self.crop!r}")
         elif self.resize_squash and self.crop != "none":
             raise UserError(f"resize_squash belongs to crop='resize_random', not to {self.crop!r}")
-
-    def _check_randaugment(self) -> None:
-        variant = self.randaugment_variant
-        check_choice("randaugment_variant", variant, get_args(Variant))
-        if self.randaugment is None:
-            return
-        operations, magnitude = self.randaugment
-        if operations < 1 or not 0 <= magnitude <= MAX_MAGNITUDE[variant]:
-            rule = f"1 operation or more and a magnitude from 0 to {MAX_MAGNITUDE[variant]}"
-            raise UserError(f"randaugment={self.randaugment} must be {rule} ({variant})")
 
     def check_size(self, image_size: tuple[int, int]) -> None:
         """Raises UserError if windows of `image_size` (height, width) cannot be cut."""

@@ -142,7 +142,7 @@ class Bench:
                 "images or a test folder"
             )
         split: SplitName = "val" if splits.test is None else "test"
-        say(f"{name}: {splits.summary(data.seed)}; measured on {split}")
+        say(f"{name}: {data.summary()}; measured on {split}")
         return cls(frozen, data, name, split)
 
     def features(self, split: SplitName) -> Features:

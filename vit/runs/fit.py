@@ -133,7 +133,7 @@ def _note_imbalance(model: Module, data: ImageData) -> None:
 def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
     for text in data.splits.notes:
         note(text)
-    say(data.splits.summary(data.seed))
+    say(data.summary())
     if data.labelled:
         say(data.splits.per_class())
         _note_imbalance(model, data)
