@@ -81,9 +81,8 @@ def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Im
     Arrays are `h w`, `h w 3` or `h w 4` (alpha last). A PIL image is not modified; if it needs no
     change it is returned itself. Opening the result again changes nothing.
 
-    Raises:
-        ImageError: The file cannot be read or decoded, has more than `MAX_PIXELS`, or pixels
-            without an agreed range. Of a PIL image that is damaged, Pillow's own.
+    Raises ImageError if the file cannot be read or decoded, has more than `MAX_PIXELS`, or pixels
+    without an agreed range. Of a PIL image that is damaged, Pillow's own.
     """
     if isinstance(source, str | os.PathLike | bytes):
         return read(source, decode)

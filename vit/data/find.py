@@ -73,8 +73,7 @@ def load_dataset(
     Its test set does not depend on `reading`. `data_dir`: `data` in VIT_CACHE or ~/.cache/vit by
     default. Of several processes one downloads, and the others wait at a file lock.
 
-    Raises:
-        UserError: The name is unknown, or the files are neither there nor can be downloaded.
+    Raises UserError for an unknown name, and for files that are neither there nor downloaded.
     """
     check_source(name, None)
     dataset = CATALOG[name]

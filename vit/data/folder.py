@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vit.data.addresses import by_split, is_address
+from vit.data.opened import Opened
 from vit.data.options import ModelClasses, Reading
 from vit.data.scan import LITTER, entries, left_out_note, scan
 from vit.data.sources import (
@@ -31,9 +31,6 @@ from vit.data.sources import (
     complete,
 )
 from vit.errors import UserError, some_of
-
-if TYPE_CHECKING:
-    from vit.data.shards import ShardImages
 
 
 def load_folder(
@@ -122,7 +119,7 @@ class Part:
 
     where: str
     """Their folder, or a pattern of shards."""
-    items: "PathList | ShardImages"
+    items: PathList | Opened
     names: PathList
     keys: PathList
     """By which val and test are cut."""

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +37,6 @@ from vit.data.sources import (
 from vit.errors import UserError, needed, shorten, some_of
 from vit.label_tree import node_path
 
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
-
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 SEPARATOR = "|"
 """Stands between the labels of one image, unless label_separator is given."""
@@ -59,10 +56,9 @@ def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
     order; splits are cut as in `load_folder`. In a tree labels are paths, below the name or path
     in a column `parent`, if there is one.
 
-    Raises:
-        UserError: The file cannot be read, a column is missing, a row is incomplete or doubled, a
-            file does not exist, a split is unknown, val or test has a label that train lacks, a
-            column of a class has no 1 in train, no label has the separator, or a parent is a label.
+    Raises UserError if the file cannot be read, a column is missing, a row is incomplete or
+    doubled, a file does not exist, a split is unknown, val or test has a label that train lacks, a
+    column of a class has no 1 in train, no label has the separator, or a parent is a label.
     """
     listing, model = Listing(Table(path), reading), reading.model
     if model is not None:
@@ -145,7 +141,7 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 @contextmanager
-def open_parquet(path: str) -> "Iterator[ParquetFile]":
+def open_parquet(path: str) -> Iterator[Any]:
     """The open file at a path or address; UserError if it cannot be read."""
     needed("pyarrow", "parquet")
     from pyarrow import parquet

@@ -63,9 +63,8 @@ class OwnImages:
         The classes are those that a Dataset of train names, in its order, or else the labels in
         natural order.
 
-        Raises:
-            UserError: There is no train, an image or its label is none, a file does not exist,
-                there is one class only, or a split has a label that train, or the model, lacks.
+        Raises UserError if there is no train, an image or its label is none, a file does not exist,
+        there is one class only, or a split has a label that train, or the model, lacks.
         """
         if reading.model is not None:
             name = max(self.given, key=SPLITS.index)

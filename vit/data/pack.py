@@ -66,9 +66,8 @@ def pack(source: str, folder: Path, *, resize: int | None = None) -> list[Shard]
         resize: The most pixels of the shorter side; larger images are resized. The others, and all
             without this, are copied byte for byte.
 
-    Raises:
-        UserError: `folder` holds something else, an image cannot be opened, or is read back
-            otherwise than it was written.
+    Raises UserError if `folder` holds something else, an image cannot be opened, or is read back
+    otherwise than it was written.
     """
     name, root = data_set(source)
     dataset, whole = name if root is None else None, Splitting(val_fraction=0, test_fraction=0)

@@ -42,8 +42,7 @@ _WHITE = {"uint8": 255.0, "uint16": 65535.0}
 def open_raster(source: Any, channels: int) -> Tensor:
     """float32 `c h w` from a path, a file's bytes, a PIL image or an array; such a tensor itself.
 
-    Raises:
-        ImageError: The file cannot be read, has another number of channels, or NaN or infinity.
+    Raises ImageError if it cannot be read, has another number of channels, or NaN or infinity.
     """
     if isinstance(source, Tensor) and source.dtype == torch.float32 and source.ndim == 3:
         return source
