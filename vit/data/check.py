@@ -118,7 +118,7 @@ class Pictures:
         given = self.splits.present()
         sets = given.values()
         items: Any = [images.items for images in sets]
-        self.items = ConcatDataset(items)
+        self.items: ConcatDataset[Any] = ConcatDataset(items)
         self.names = PathList(chain.from_iterable(images.names.encoded() for images in sets))
         self.labels = np.concatenate([images.labels for images in sets])
         self.split = np.repeat([SPLITS.index(name) for name in given], [*map(len, sets)])

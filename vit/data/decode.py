@@ -235,7 +235,8 @@ def reading_problem(source: str | NamedBytes, error: ImageError | MemoryError) -
     """What an error of opening a file says of it, without its name."""
     if isinstance(error, MemoryError):
         return "not enough memory to open it"
-    return str(error).removeprefix(f"{printable(getattr(source, 'name', source))}: ")
+    name: Any = getattr(source, "name", source)
+    return str(error).removeprefix(f"{printable(name)}: ")
 
 
 def name_of(image: Image.Image) -> str:

@@ -17,7 +17,7 @@ from vit.data.decode import ImageError, NamedBytes
 from vit.data.manifest import open_parquet
 from vit.data.options import Reading
 from vit.data.sources import SplitName
-from vit.errors import UserError, did_you_mean, some_of
+from vit.errors import UserError, some_of
 
 MAX_KEPT = 256 * 2**20
 """Bytes of row groups that stay in the memory of a process."""
@@ -45,7 +45,7 @@ class ParquetImages:
             if self._leaf is None:
                 raise UserError(f"{files[0]} has no column of pictures, {listed}")
             if column is not None and column not in names:
-                listed += f"{did_you_mean(column, names)} (--data.columns.label NAME)"
+                listed += " (--data.columns.label NAME)"
                 raise UserError(f"{files[0]} has no column {column!r}, {listed}")
             self.targets = [0] * data.count_rows()
             if column is not None:

@@ -68,8 +68,7 @@ def task_folders(root: str) -> dict[str, str]:
                 raise UserError(f"{found[name]} and {place} are both {name}; remove one")
             found[name] = str(place)
     if not found:
-        layout = "such as a folder cifar with train800.txt and other lists (docs/vtab.md)"
-        raise UserError(f"{root} has no task of VTAB-1k, {layout}")
+        raise UserError(f"{root} has no task of VTAB-1k, such as cifar/train800.txt (docs/vtab.md)")
     return {name: found[name] for name in TASKS if name in found}
 
 
