@@ -120,7 +120,7 @@ def test_images_of_test_are_not_learned(vtab_root: Path, tmp_path: Path) -> None
 
 def test_unknown_tasks_and_folders_without_tasks_are_refused(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()  # left alone
-    with pytest.raises(UserError, match="no task of VTAB-1k, such as cifar/train800.txt"):
+    with pytest.raises(UserError, match=r"no task of VTAB-1k, such as cifar/train800\.txt"):
         task_folders(str(tmp_path))
     for name in ("cifar", "cifar_100"):
         (tmp_path / name).mkdir()
