@@ -57,7 +57,8 @@ def check_source(dataset: str | None, root: str | None) -> None:
     """UserError without data, for an unknown name, for what does not exist, and for an address that
     cannot be read here."""
     if root == "" or (root is None and dataset is None):  # "" is an unset shell variable
-        raise UserError("no data: give --data with a folder, a CSV, or the name of a data set")
+        given = f"no data (root={root!r})"
+        raise UserError(f"{given}: give --data with a folder, a CSV, or the name of a data set")
     if dataset is not None and dataset not in CATALOG:
         near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(sorted(CATALOG))}"
         raise UserError(f"unknown dataset {dataset!r} (a folder is given by --data.root){near}")

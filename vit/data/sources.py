@@ -10,14 +10,16 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b, sha256
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from vit.data.opened import Opened
-from vit.data.options import ModelClasses, Reading, Splitting
 from vit.errors import UserError, printable, some_of
 from vit.label_tree import inner_class
+
+if TYPE_CHECKING:  # torch, which names of data sets do not need
+    from vit.data.opened import Opened
+    from vit.data.options import ModelClasses, Reading, Splitting
 
 SplitName = Literal["train", "val", "test"]
 Origin = Literal["given", "cut from train", "of the task", "none"]
@@ -94,7 +96,7 @@ RUN, RUNS = 64, 128
 class ImageSet:
     """Images that are not decoded, and their labels."""
 
-    items: PathList | np.ndarray | Opened
+    items: "PathList | np.ndarray | Opened"
     """Paths, uint8 pixels `n h w` (gray) or `n h w 3` (RGB), what a Dataset opens, or files in
     shards."""
     labels: np.ndarray
@@ -187,7 +189,7 @@ class Splits:
         return f"train images per class: {', '.join(pairs)}"
 
 
-def all_as_test(images: ImageSet, model: ModelClasses, notes: Sequence[str] = ()) -> Splits:
+def all_as_test(images: ImageSet, model: "ModelClasses", notes: Sequence[str] = ()) -> Splits:
     """All of `images` as the test set of a model that exists; train is empty."""
     none, several = images.select(np.arange(0)), images.labels.ndim == 2
     return Splits(model.names, none, None, images, several, test_origin="given", notes=[*notes])
@@ -246,7 +248,7 @@ def complete(
     classes: list[str],
     sets: Mapping[SplitName, ImageSet],
     keys: Sequence[str] | PathList,
-    reading: Reading,
+    reading: "Reading",
     *,
     where: str,
     notes: Sequence[str] = (),
@@ -288,7 +290,7 @@ def _cut(
     classes: list[str],
     keys: Sequence[str] | PathList,
     where: str,
-    cut: Splitting,
+    cut: "Splitting",
 ) -> tuple[dict[SplitName, ImageSet], list[str]]:
     """The rest of train and the splits cut from it; notes on classes with too few images."""
     one_label = bool(classes) and whole.labels.ndim == 1
