@@ -92,8 +92,8 @@ def test_other_channels_and_nan_in_one_file_end_before_training(vit: Vit, arrays
     keep = np.load(arrays / "forest" / "03.npy")
     for number, (values, message) in enumerate(
         [
-            (keep[..., :4], "03.npy: it has 4 channels"),
-            (np.where(keep == keep.max(), np.nan, keep), "03.npy: 1 of its 1,800 values are NaN"),
+            (keep[..., :4], "03.npy: its shape is (20, 18, 4), and data.channels=5"),
+            (np.where(keep == keep.max(), np.nan, keep), "03.npy: it has values that are NaN"),
         ]
     ):
         np.save(arrays / "forest" / "03.npy", values)
