@@ -267,7 +267,7 @@ def cifar_results(folder: str, args: argparse.Namespace) -> dict[str, Any]:
     files = ImageFolder(folder, transforms.Compose(classic_steps(padded)))
     chosen = torch.randperm(len(files))[: 16 * args.images].tolist()
     options = {"data.augment.crop": "pad", "data.augment.crop_padding": 4}
-    options |= {"data.inputs.crop_fraction": 1.0, "data.loading.cache": "ram"}
+    options |= {"data.inputs.crop_fraction": 1.0}
     batch = min(CIFAR_BATCH, len(files))
     data = image_data(folder, side, batch, **options, **{"model.architecture.patch_size": side})
     loader, evaluation = data.train_dataloader(), data.evaluation_loader("train")  # decoded here

@@ -29,8 +29,7 @@ import numpy as np
 from harness import RESULTS, document, installed, save, write_manifest
 from PIL import Image
 
-from vit.data.check import Pictures
-from vit.data.hashes import BITS_APART, hashes
+from vit.data.check import BITS_APART, Pictures, hashes
 from vit.evaluation.copies import kept_copies, ranked
 from vit.evaluation.doubt import features_of
 from vit.evaluation.frozen import Frozen, Reading

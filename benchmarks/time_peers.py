@@ -197,7 +197,7 @@ def from_recipe(job: Job, options: dict[str, Any]) -> tuple[Any, Any, dict[str, 
     """
     keep_memory()
     options = {"trainer.accelerator": job.device, "data.splits.val_fraction": 0, **options}
-    options = {"seed_everything": job.seed, "data.loading.cache": "ram", **options}
+    options = {"seed_everything": job.seed, **options}
     recipe, data = vit.from_recipe(RECIPE, data=job.root, **options)
     images = {split: data.expected_images(split) for split in ("train", "test")}
     began, cpu = time.monotonic(), time.process_time()

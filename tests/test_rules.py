@@ -17,11 +17,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Room -> (rooms that it may import, in addition to itself and the one-page modules; most lines).
 ROOMS: dict[str, tuple[set[str], int]] = {
-    "models": ({"variants"}, 1_980),  # by zoo alone, and only when one is named
-    "variants": ({"models"}, 1_840),
-    "data": (set(), 6_600),
+    "models": ({"variants"}, 1_990),  # by zoo alone, and only when one is named
+    "variants": ({"models"}, 1_900),
+    "data": (set(), 6_110),
     "reports": (set(), 1_670),
-    "checkpoints": ({"models"}, 4_870),
+    "checkpoints": ({"models"}, 4_890),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": ({"data", "models", "checkpoints"}, 1_420),
@@ -30,10 +30,10 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_150),
     "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_540),
     "exports": ({"data", "models", "checkpoints", "inference"}, 700),
-    "training": ({"models", "checkpoints"}, 4_290),
+    "training": ({"models", "checkpoints"}, 4_340),
 }
-ROOMS["runs"] = (set(ROOMS), 3_380)
-ROOMS["cli"] = (set(ROOMS), 2_460)
+ROOMS["runs"] = (set(ROOMS), 3_450)
+ROOMS["cli"] = (set(ROOMS), 2_450)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_680}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit

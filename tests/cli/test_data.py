@@ -148,4 +148,4 @@ def test_photos_are_packed_and_the_last_line_says_what_is_next(vit: Vit, photos:
     assert vit("data", "pack", photos, "shards", "--resize", "0").status == 2
     options = ("--data.shuffle=blocks", "--data.sampling.balanced=true")
     mixed = vit("fit", "-c", "quickstart", "--data", "shards", *options)
-    assert mixed.status == 2 and "data.shuffle=blocks shows each image once" in mixed.err
+    assert mixed.status == 2 and "data.sampling.balanced exclude each other" in mixed.err

@@ -80,11 +80,11 @@ def test_images_tensors_and_arrays_are_the_same(form: Any) -> None:
 
 
 WRONG = [
-    (lambda image: image.resize((4, 3)), "PIL RGB of 4 x 3"),
-    (lambda image: image.convert("CMYK"), "PIL CMYK of 10 x 12"),
-    (v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32)]), "float32 of 3 x 12 x 10"),
-    (np.asarray, "uint8 of 12 x 10 x 3"),
-    (lambda image: None, "a NoneType"),
+    (lambda image: image.resize((4, 3)), "uint8 of shape (3, 3, 4)"),
+    (lambda image: image.convert("CMYK"), "Image of shape ()"),
+    (v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32)]), "float32 of shape (3, 12, 10)"),
+    (np.asarray, "uint8 of shape (12, 10, 3)"),
+    (lambda image: None, "NoneType of shape ()"),
 ]
 
 
@@ -93,8 +93,8 @@ def test_another_result_is_named(extra: Any, returned: str) -> None:
     with pytest.raises(UserError) as caught:
         ImageData("digits", image_size=SIZE, augment=TrainTransform(extra=extra))
     assert str(caught.value) == (
-        f"data.augment.extra returned {returned}; it must return an RGB PIL image of 10 x 12 "
-        "pixels, or uint8 of 3 x 12 x 10"
+        f"data.augment.extra returned {returned}; it must return an RGB PIL image of the size that "
+        "it gets, or uint8 of shape (3, 12, 10)"
     )
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_result_in_a_worker_is_one_line() -> None:
             dataset, num_workers=1, image_size=(6, 6), pin_memory=False, batch_sampler=[[(0, 0, 0)]]
         )
     )
-    with pytest.raises(UserError, match=r"^data.augment.extra returned PIL .* 3 x 6 x 6$"):
+    with pytest.raises(UserError, match=r"^data.augment.extra returned uint8 .* \(3, 6, 6\)$"):
         next(batches)
     batches._shutdown_workers()  # the garbage collector would take five seconds for it
 
@@ -117,5 +117,5 @@ def test_a_generator_of_its_own_and_other_channels_are_refused() -> None:
     half = TrainTransform(extra=lambda i: ImageOps.mirror(i) if own.random() < 0.5 else i)
     with pytest.raises(UserError, match="makes two images of one by the same seeds"):
         ImageData("digits", augment=half)
-    with pytest.raises(UserError, match=r"--data.augment.extra null$"):
+    with pytest.raises(UserError, match=r"data.augment.extra changes RGB images"):
         ImageData("digits", augment=TrainTransform(extra=drawn), channels=1)

@@ -6,8 +6,8 @@ from PIL import Image
 from scipy.fft import dctn
 
 from tests.pictures import small, soft
-from vit.data import hashes as module
-from vit.data.hashes import BITS_APART, hashes, near_pairs
+from vit.data import check as module
+from vit.data.check import BITS_APART, hashes, near_pairs
 
 
 def phash(picture: np.ndarray) -> int:

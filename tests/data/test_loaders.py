@@ -33,7 +33,7 @@ def test_workers_share_the_cores(cores, processes, expected, monkeypatch):
 
 
 def test_batches_cut_from_memory_need_no_workers():
-    dataset = ImageDataset(images(32), plain, in_batches=True)
+    dataset = ImageDataset(images(32), plain, planes=np.zeros((4, 3, 32, 32), np.uint8))
     assert choose_num_workers(dataset, 1) == 0
 
 

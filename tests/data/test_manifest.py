@@ -125,7 +125,7 @@ def test_several_labels_become_rows_of_zeros_and_ones(text, separator, labels, p
 def test_a_given_separator_takes_the_place_of_the_usual_one(photos):
     listed = write(photos, rows(["cat;sky", "a|b"] * 6))
     assert uncut(listed, separator=";").classes == ["a|b", "cat", "sky"]
-    with pytest.raises(UserError, match="label_separator='/' occurs in none of the labels"):
+    with pytest.raises(UserError, match="label_separator='/' occurs in no label of"):
         uncut(listed, separator="/")
     # Images of a model that exists need not have it.
     plain = write(photos, rows(["cat", "dog"] * 6))
@@ -167,7 +167,9 @@ def test_missing_numbers_of_parquet_are_empty(photos):
 def test_parquet_without_pyarrow_is_one_line(photos, monkeypatch):
     path = write_parquet(photos, label=["a", "b"])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"needs pyarrow: pip install 'vitkit\[parquet\]'"):
+    with pytest.raises(
+        UserError, match=r"pyarrow is not installed: pip install 'vitkit\[parquet\]'"
+    ):
         load_manifest(path)
 
 
@@ -189,7 +191,7 @@ HEAD = "path,label,split\npictures/0.jpg,cat,train\npictures/1.jpg,dog,train\n"
     [
         ("", "has no column 'path'"),
         ("path,label\n", "has a header but no rows"),
-        ("path,lable\na,b\n", "no column 'label', but path, lable; did you mean 'lable'"),
+        ("path,lable\na,b\n", "no column 'label', but path, lable"),
         ("file,label\na,b\n", "no column 'path', but file, label"),
         (HEAD + "pictures/2.jpg,cat\n", "row 4 has 2 of 3 columns"),
         (HEAD + ",cat,train\n", "row 4 has no path"),
@@ -199,7 +201,7 @@ HEAD = "path,label,split\npictures/0.jpg,cat,train\npictures/1.jpg,dog,train\n"
         (HEAD + "pictures/0.jpg,cat,val\n", "row 4 lists pictures/0.jpg again"),
         (HEAD + "./pictures/0.jpg,cat,val\n", "row 4 lists ./pictures/0.jpg again"),
         (HEAD + "../{folder}/pictures/0.jpg,cat,val\n", "row 4 lists .*0.jpg again"),
-        (HEAD + "gone.jpg,cat,val\n", "row 4 names 'gone.jpg', which is no file; .* start at"),
+        (HEAD + "gone.jpg,cat,val\n", "row 4 names 'gone.jpg', which is no file below .*photos0 "),
         (HEAD + "pictures,cat,val\n", "row 4 names 'pictures', which is no file"),
         (HEAD + "pic\0tures/1.jpg,cat,val\n", r"row 4 names 'pic\\x00tures/1.jpg'"),
         (
@@ -249,14 +251,11 @@ def test_labels_that_are_not_wanted_are_not_read(photos):
 
 
 @pytest.mark.parametrize("separator", [";", ",", "/"])
-def test_labels_with_another_separator_in_every_row_get_a_note(separator, photos):
+def test_labels_with_another_separator_are_names_unless_it_is_given(separator, photos):
     labels = [separator.join(["plane", "sky"]), separator.join(["car", "road"])] * 6
     text = rows([f'"{label}"' for label in labels])
     splits = load_manifest(write(photos, text))
     assert splits.classes == sorted(set(labels)) and not splits.multilabel
-    [note] = splits.notes
-    assert f"add --data.label_separator '{separator}'" in note
-    # What the note recommends works.
     again = load_manifest(photos / "list.csv", separator=separator)
     assert again.classes == ["car", "plane", "road", "sky"] and again.notes == []
 
@@ -280,12 +279,15 @@ def test_in_a_tree_labels_are_paths_or_below_their_parent(header, labels, photos
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["cat,pet", "cat,wild", "dog,pet"], "label 'cat' with the parents 'pet' and 'wild'"),
+        (["cat,pet", "cat,wild", "dog,pet"], "label 'cat' with parents 'pet' and 'wild'"),
         (["a,b", "b,a"], "has '[ab]' as a label and as the parent of '[ab]'"),
         (["a,a", "c,"], "has 'a' as a label and as the parent of 'a'"),
         (["lynx,wild/cat", "cat,pet"], "has 'cat' as a label and as the parent of 'lynx'"),
         (["cat|pet,", "dog,"], "data.labels=tree needs one label per image; this set has several"),
-        (["pet,", "pet/cat,", "dog,"], "pictures/0.jpg has the label 'pet', which is no leaf"),
+        (
+            ["pet,", "pet/cat,", "dog,"],
+            "0.jpg has the label 'pet', .* 'pet/cat' is below it",
+        ),
     ],
 )
 def test_a_manifest_that_is_no_tree_is_one_line(labels, message, photos):
@@ -293,17 +295,9 @@ def test_a_manifest_that_is_no_tree_is_one_line(labels, message, photos):
         load_manifest(write(photos, rows(labels, "path,label,parent")), tree=True)
 
 
-def test_a_name_with_a_comma_among_others_gets_no_note(photos):
-    labels = ['"tench, Tinca tinca"', "goldfish", "hen", "cock"] * 3
-    assert load_manifest(write(photos, rows(labels))).notes == []
-
-
-def test_class_names_that_differ_in_spelling_only_get_a_note(photos):
+def test_class_names_that_differ_in_spelling_only_are_kept_apart(photos):
     splits = uncut(write(photos, rows(["2", "Cat", "cat", "e\u0301", "\u00e9"])))
-    assert len(splits.classes) == 5
-    [note] = splits.notes
-    for group in ("'Cat' and 'cat'", r"'e\u0301' and '\xe9'"):
-        assert group in note
+    assert len(splits.classes) == 5 and splits.notes == []
 
 
 def test_a_million_rows_are_no_objects(photos, monkeypatch):
@@ -372,5 +366,3 @@ def test_columns_have_the_names_that_are_given(photos):
     assert splits.classes == ["cat", "dog"] and sizes(splits) == [2, None, 1]
     with pytest.raises(UserError, match=r"no column 'path', but Filename.*--data.columns.path"):
         load_manifest(write(photos, text))
-    with pytest.raises(UserError, match="three different names"):
-        Columns(path="label")

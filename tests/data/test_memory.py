@@ -1,6 +1,5 @@
 """Sets that stay in memory: which do, what they hold, and that batches do not change by it."""
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -15,9 +14,9 @@ from tests.grouped import image_data
 from vit.data import memory
 from vit.data.dataset import collate
 from vit.data.decode import open_image
-from vit.data.loaders import make_dataset
-from vit.data.memory import Cache, in_memory
+from vit.data.memory import in_memory, make_dataset
 from vit.data.module import InputFormat
+from vit.data.options import Cache
 from vit.data.sources import ImageSet, PathList
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -36,23 +35,24 @@ def on_disk(folder: Path, sizes: list[tuple[int, int]], broken: tuple[int, ...] 
     return ImageSet(names, np.arange(len(sizes)) % 3, names.printable())
 
 
-def keep(images, *, cache: Cache = "auto", processes=1, fits=True):
-    return in_memory(images, lambda size: fits, cache=cache, processes=processes)
+def keep(images, *, processes=1, fits=True):
+    return in_memory(images, lambda size: fits, name="train", processes=processes)
 
 
-def test_small_images_of_one_size_are_decoded_as_open_image_does(tmp_path):
+def test_small_images_of_one_size_are_decoded_as_open_image_does(tmp_path, capfd):
     images = on_disk(tmp_path / "p", [(8, 8)] * 12)
     decoded = keep(images)
-    assert decoded is not None and decoded.readable.all()
-    assert decoded.planes.shape == (12, 3, 8, 8) and decoded.planes.flags.c_contiguous
-    for index, path in enumerate(images.items):
-        assert np.array_equal(decoded[index], np.asarray(open_image(path)))
-    assert decoded.note("train").startswith("train: 12 images of 8 x 8 pixels stay in memory (0 M")
+    assert decoded is not None
+    assert decoded.shape == (12, 3, 8, 8) and decoded.flags.c_contiguous
+    for planes, path in zip(decoded, images.items, strict=True):
+        assert np.array_equal(planes.transpose(1, 2, 0), np.asarray(open_image(path)))
+    noted = capfd.readouterr().err
+    assert noted.startswith("train: 12 images of 8 x 8 pixels stay in memory (0 M")
 
 
 def test_images_stay_on_disk_where_memory_would_not_help(tmp_path, monkeypatch):
     images = on_disk(tmp_path / "p", [(8, 8)] * 12)
-    assert keep(images, cache="none") is None
+    assert dataset(images, None, keeps=False).planes is None
     assert keep(images, fits=False) is None  # changed one by one anyway
     monkeypatch.setattr(memory, "SMALL_PIXELS", 63)
     assert keep(images) is None
@@ -73,30 +73,16 @@ def test_images_of_several_sizes_stay_on_disk(tmp_path, odd):
     sizes[odd] = (8, 9)
     images = on_disk(tmp_path / "p", sizes)
     assert keep(images) is None
-    with pytest.raises(UserError, match="cache=ram needs images of one size"):
-        keep(images, cache="ram")
-
-
-def test_ram_takes_any_augmentation_and_size_up_to_half_of_the_memory(tmp_path, monkeypatch):
-    images = on_disk(tmp_path / "p", [(70, 80)] * 4)
-    decoded = keep(images, fits=False, cache="ram")
-    assert decoded is not None and decoded.planes.shape == (4, 3, 70, 80)
-    needed = 4 * 3 * 70 * 80
-    monkeypatch.setattr(memory, "available_memory", lambda: 2 * needed - 1)
-    with pytest.raises(UserError, match=r"cache=ram would take .* for 4 images of 70 x 80 pixels"):
-        keep(images, cache="ram")
-    monkeypatch.setattr(memory, "available_memory", lambda: 2 * needed)
-    assert keep(images, cache="ram") is not None
 
 
 def test_arrays_are_in_memory_already():
     pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
-    decoded = keep(ImageSet(pixels, np.arange(3), PathList("abc")), cache="none")
-    assert decoded is not None and np.array_equal(decoded[1], pixels[1])
+    decoded = dataset(ImageSet(pixels, np.arange(3), PathList("abc")), None, keeps=False).planes
+    assert decoded is not None and np.array_equal(decoded[1].transpose(1, 2, 0), pixels[1])
     assert keep(ImageSet(pixels, np.arange(3), PathList("abc")), fits=False) is None
     gray = keep(ImageSet(pixels[..., 0], np.arange(3), PathList("abc")))
-    assert gray is not None and np.shares_memory(gray.planes, pixels)
-    assert np.array_equal(gray[2], np.repeat(pixels[2, :, :, :1], 3, axis=-1))
+    assert gray is not None and np.shares_memory(gray, pixels)
+    assert np.array_equal(gray[2], np.repeat(pixels[2:, :, :, 0], 3, axis=0))
 
 
 # Batches
@@ -105,19 +91,18 @@ EIGHT = Preprocess(image_size=(8, 8), crop_fraction=1.0)
 PAD = TrainTransform(crop="pad", crop_padding=2)
 
 
-def dataset(images, augment, *, preprocess=EIGHT, cache: Cache = "auto", **options):
+def dataset(images, augment, *, preprocess=EIGHT, **options):
     return make_dataset(
         images,
         preprocess,
         augment,
-        **{"seed": 0, "on_error": "error", **options},
-        in_memory=lambda fits: in_memory(images, fits, cache=cache, processes=1),
+        **{"seed": 0, "on_error": "error", "name": "x", "keeps": True, "processes": 1, **options},
     )
 
 
 def datasets(images, augment: TrainTransform | None = PAD, **options):
     """From memory, and from disk."""
-    return [dataset(images, augment, cache=cache, **options) for cache in ("auto", "none")]
+    return [dataset(images, augment, keeps=keeps, **options) for keeps in (True, False)]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +124,7 @@ def test_evaluation_in_batches_is_the_preprocessing(resize, fraction, size, fits
     images = dataset(
         ImageSet(pixels, np.arange(6), PathList("abcdef")), None, preprocess=preprocess
     )
-    assert images.in_batches == fits
+    assert (images.planes is not None) == fits
     batch = collate(images.__getitems__([5, 0, 3]))[0]
     for index, window in zip((5, 0, 3), batch, strict=True):
         assert torch.equal(preprocess(Image.fromarray(pixels[index])), window)
@@ -166,7 +151,7 @@ def test_batches_are_the_same_from_memory_and_from_disk(tmp_path, keys):
         assert not torch.equal(collate(reseeded.__getitems__(keys))[0], batch[0])
 
 
-def test_unreadable_images_are_skipped_and_named_as_from_disk(tmp_path, capfd):
+def test_a_set_with_unreadable_images_stays_on_disk_where_they_are_skipped(tmp_path, capfd):
     images = on_disk(tmp_path / "p", [(8, 8)] * 12, broken=(2, 9))
     results = []
     both = zip(
@@ -178,19 +163,15 @@ def test_unreadable_images_are_skipped_and_named_as_from_disk(tmp_path, capfd):
         assert 2 not in trained[2] and 3 in trained[2]
         assert evaluated[2].tolist() == [0, 1, 3, 4, 5, 6, 7, 8, 10, 11]
         assert training.num_skipped == evaluation.num_skipped == 2
+        assert training.planes is None and evaluation.planes is None
         results.append((*trained, *evaluated))
-        names = [line.split(": ")[1] for line in capfd.readouterr().err.splitlines()]
+        lines = capfd.readouterr().err.splitlines()
+        names = [line.split(": ")[1] for line in lines if line.startswith("skipped")]
         assert sorted(set(names)) == [f"{tmp_path}/p/2.jpg", f"{tmp_path}/p/9.jpg"]
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 # As an option
-
-
-def test_a_split_is_decoded_once_for_training_and_evaluation(make_tree, tmp_path, capfd):
-    data = module(make_tree(tmp_path / "photos", {"cat": 20, "dog": 40}), cache="ram")
-    _ = data.train_dataloader(), data.evaluation_loader("train"), data.val_dataloader()
-    assert capfd.readouterr().err.count("stay in memory") == 2
 
 
 def module(root, **options):
@@ -208,16 +189,14 @@ def test_cache_keeps_small_images_and_changes_no_batch(make_tree, tmp_path, capf
     batches = {
         cache: [*data.train_dataloader(), *data.val_dataloader()] for cache, data in modules.items()
     }
-    for cache in ("auto", "ram"):
-        for ours, theirs in zip(batches[cache], batches["none"], strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    for ours, theirs in zip(batches["auto"], batches["none"], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     noted = capfd.readouterr().err
     in_batches = crop != "inception"
-    assert noted.count("train: 48 images of 8 x 10 pixels stay in memory") == 1 + in_batches
-    assert noted.count("val: 6 images of 8 x 10 pixels stay in memory") == 2
+    assert noted.count("train: 48 images of 8 x 10 pixels stay in memory") == in_batches
+    assert noted.count("val: 6 images of 8 x 10 pixels stay in memory") == 1
     for path in root.rglob("*.jpg"):
         path.unlink()
-    assert len(list(modules["ram"].train_dataloader())) == 6
     assert not in_batches or len(list(modules["auto"].train_dataloader())) == 6
     with pytest.raises(UserError):
         list(modules["none"].train_dataloader())
@@ -236,16 +215,3 @@ def test_an_evaluation_alone_keeps_nothing(make_tree, tmp_path, capfd, stage, ke
     )
     list(data.val_dataloader())
     assert ("stay in memory" in capfd.readouterr().err) == kept
-
-
-def test_a_container_leaves_what_it_does_not_use(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(memory, "Path", lambda _: tmp_path)
-    free = memory.available_memory()
-    assert 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for limit, expected in (("max", free), ("3000000", 3_000_000 - 1_000_000 + 200_000), ("9", 0)):
-        (tmp_path / "memory.max").write_text(f"{limit}\n")
-        (tmp_path / "memory.current").write_text("1000000\n")
-        (tmp_path / "memory.stat").write_text("file 300000\ninactive_file 200000\n")
-        assert memory.available_memory() == pytest.approx(expected, rel=0.1)

@@ -17,7 +17,7 @@ from tests.data.test_parquet import epoch, stored
 from vit.data import pack
 from vit.data.loaders import range_loader
 from vit.data.module import ImageData
-from vit.data.shard_index import SUFFIX
+from vit.data.shards import SUFFIX
 from vit.errors import UserError
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.data.conftest import png
 from vit.data.decode import ImageError, open_image
 from vit.data.module import ImageData
-from vit.data.options import InputFormat, Loading
+from vit.data.options import InputFormat
 from vit.data.raster import open_raster, picture
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -95,7 +95,7 @@ def test_a_file_that_tifffile_is_needed_for_says_so(monkeypatch: pytest.MonkeyPa
     stream = io.BytesIO()
     tifffile.imwrite(stream, some("uint16", 20, 18, 5), photometric="minisblack")
     monkeypatch.setitem(__import__("sys").modules, "tifffile", None)
-    with pytest.raises(ImageError, match=r"pip install 'vitkit\[tiff\]'"):
+    with pytest.raises(UserError, match=r"tifffile is not installed: pip install 'vitkit\[tiff\]'"):
         open_raster(stream.getvalue(), 5)
 
 
@@ -106,10 +106,10 @@ NAN[1, 2, 3] = np.nan
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (npy(NAN), "1 of its 80 values are NaN or infinite"),
-        (npy(np.full((4, 4, 5), 1e300)), "80 of its 80 values are NaN or infinite"),
-        (npy(np.ones((4, 4, 3))), r"it has 3 channels .* choose --data.channels 3"),
-        (npy(np.ones((4, 4))), r"it has 1 channel \(shape \(4, 4\)\)"),
+        (npy(NAN), "has values that are NaN or infinite"),
+        (npy(np.full((4, 4, 5), 1e300)), "has values that are NaN or infinite"),
+        (npy(np.ones((4, 4, 3))), r"its shape is \(4, 4, 3\), .* choose --data.channels 3"),
+        (npy(np.ones((4, 4))), r"its shape is \(4, 4\), .* choose --data.channels 1"),
         (npy(np.ones(4)), r"an array of shape \(4,\) is no image"),
         (npy(np.array(["a"])), "an array of <U1"),
         (npy(np.ones((4, 4, 5)))[:200], "cannot be decoded"),
@@ -195,10 +195,8 @@ def test_training_crops_have_the_size_and_are_a_function_of_the_seed(crop: str) 
 def test_changes_of_colours_are_refused(name: str) -> None:
     value = {"randaugment": (2, 9), "three_augment": True, "color_jitter": 0.3}[name]
     augment = TrainTransform(**{name: value})
-    with pytest.raises(UserError, match=f"--data.augment.{name}"):
+    with pytest.raises(UserError, match=f"data.augment.{name} changes RGB"):
         ImageData(root="x", channels=5, augment=augment)
-    with pytest.raises(UserError, match=r"cache=ram"):
-        ImageData(root="x", channels=5, loading=Loading(cache="ram"))
 
 
 def test_a_picture_to_look_at_is_rgb_from_black_to_white() -> None:

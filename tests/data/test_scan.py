@@ -5,13 +5,12 @@ from vit.data.scan import image_extensions, left_out_note, scan
 
 
 def files(top: Path) -> list[str]:
-    return [
-        f"{folder.path}/{name}".lstrip("/") for folder in scan(str(top)) for name in folder.images
-    ]
+    folders, _ = scan(str(top))
+    return [f"{path}/{name}".lstrip("/") for path, names in folders.items() for name in names]
 
 
 def left_out(top: Path) -> dict[str, int]:
-    [note] = left_out_note("x", scan(str(top)))
+    [note] = left_out_note("x", scan(str(top))[1])
     counts = (part.split(" ", 1) for part in note.removeprefix("x: left out: ").split(", "))
     return {kind: int(count) for count, kind in counts}
 

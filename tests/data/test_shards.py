@@ -27,8 +27,7 @@ from vit.data.find import find_splits
 from vit.data.loaders import range_loader
 from vit.data.module import ImageData
 from vit.data.options import ModelClasses, Reading, Splitting
-from vit.data.shard_index import SUFFIX, make_indices
-from vit.data.shards import ShardImages
+from vit.data.shards import SUFFIX, ShardImages, make_indices
 from vit.data.sources import Splits
 from vit.errors import UserError
 
@@ -207,7 +206,7 @@ def test_labels_are_those_of_the_samples(tmp_path: Path) -> None:
         ({"1.cls": "3", "1.jpg": PIXELS, "1.mask.png": PIXELS}, "1 has a label and 2 images"),
         ({"1.cls": " ", "1.jpg": PIXELS}, "1.cls holds no label in UTF-8; pack it again"),
         ({"1.cls": b"\xff", "1.jpg": PIXELS}, "1.cls holds no label in UTF-8"),
-        ({"1.jpg": PIXELS}, "has 1 images but no class folders; .* or give .cls files"),
+        ({"1.jpg": PIXELS}, "has 1 images but no class folders .*.cls files"),
         ({"a/1.txt": ""}, "no images in .*; there: left out: 1 txt"),
         ({f"top/{c}/{c}.jpg": PIXELS for c in "ab"}, "one class only, 'top'; two are needed"),
         (

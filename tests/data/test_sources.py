@@ -111,7 +111,7 @@ def test_too_few_images_for_test_is_noted_and_too_few_for_val_an_error():
 
 
 def test_fractions_that_leave_no_train_are_refused():
-    with pytest.raises(UserError, match="leave nothing for train"):
+    with pytest.raises(UserError, match=r"val_fraction \+ splits.test_fraction=1.0 must"):
         _complete([0, 1], 0.5, 0.5)
 
 
@@ -122,4 +122,4 @@ def test_counts_of_many_classes_show_both_ends():
     labels = np.repeat(np.arange(20), np.arange(1, 21))
     images = ImageSet(np.zeros((210, 1, 1), np.uint8), labels, PathList(_keys(210)))
     line = Splits(classes=[f"c{i}" for i in range(20)], train=images).per_class()
-    assert "fewest c0 1, c1 2, c2 3; median 10.5; most c19 20, c18 19" in line
+    assert "fewest c0 1, c1 2, c2 3; most c19 20, c18 19" in line

@@ -16,8 +16,7 @@ from scipy.io import savemat
 from torchvision.datasets import CIFAR100, cifar, flowers102, svhn
 
 from tests.command import Vit, vit
-from vit.data.vtab import TASKS, load_task
-from vit.data.vtab_originals import COVERED, LABELS, draw
+from vit.data.vtab import COVERED, LABELS, TASKS, draw, load_task
 
 __all__ = ["vit"]
 

@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.pictures import copied, small, soft
-from vit.data.check import Pictures
-from vit.data.hashes import SIDE
+from vit.data.check import SIDE, Pictures
 from vit.evaluation import copies as module
 from vit.evaluation.copies import (
     copy_findings,

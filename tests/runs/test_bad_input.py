@@ -56,7 +56,7 @@ OPTIONS = [
     ("--data.augment.extra PIL.ImageOps.flop", ["extra", "module 'PIL.ImageOps' has no", "'flop'"]),
     ("--data.augment.extra change", ["data.augment.extra", "a dot import path string: change"]),
     ("--data.augment.extra torch.nn.ReLU --data.augment.extra.x 3", ["extra", "Option 'x' is not"]),
-    ("--data.augment.extra PIL.Image.Image.tobytes", ["data.augment.extra returned a bytes"]),
+    ("--data.augment.extra PIL.Image.Image.tobytes", ["data.augment.extra returned bytes"]),
     ("--model.loss.function nosuch.loss", ["model.loss", "function", "No module named 'nosuch'"]),
     ("--model.loss.function torch.nn.L1Loss --model.loss.kind bce", ["--model.loss.kind auto"]),
     ("--data.sampling.balanced maybe", ["data.sampling.balanced", "bool", "maybe"]),
@@ -114,7 +114,7 @@ PHOTO_MISTAKES = [
     ("--patience=3 --trainer.limit_val_batches=0", ["patience=3 needs validation images"]),
     ("--data.channels=0", ["channels=0"]),
     ("--data.channels=3 --model.architecture.in_channels=4", ["in_channels=4"]),
-    ("--data.channels=5 --data.augment.randaugment=[2,9]", ["augment.randaugment null"]),
+    ("--data.channels=5 --data.augment.randaugment=[2,9]", ["augment.randaugment changes RGB"]),
 ]
 UNKNOWN_INPUTS = ("--data.inputs.mean=null", "--data.inputs.std=null")
 

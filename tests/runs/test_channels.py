@@ -33,7 +33,7 @@ def test_five_channels_are_trained_tested_classified_and_exported(vit: Vit, arra
     done = vit(*fit, *EPOCHS)
     assert done.status == 2 and "--data.channels N reads .npy" in done.err
     done = vit(*fit, "--data.channels=5")
-    assert done.status == 2 and "data.inputs.mean has 3 numbers, and data.channels=5" in done.err
+    assert done.status == 2 and "must be 5 numbers, one per channel" in done.err
     done = vit(*fit, *EPOCHS, "--data.channels=5", "--run_dir=run")
     assert done.status == 0, done.err
     model = json.loads(Path("run/model/config.json").read_text())
@@ -56,7 +56,7 @@ def test_five_channels_are_trained_tested_classified_and_exported(vit: Vit, arra
         torch.testing.assert_close(package.load(to).probabilities([fine]), expected)
     # Another run begins with these weights, and knows how its images are read.
     done = vit(*fit, "--model.pretrained=run", "--trainer.max_epochs=1", "--run_dir=again")
-    assert done.status == 2 and "has 3 numbers" in done.err  # the recipe's mean is for RGB
+    assert done.status == 2 and "must be 5 numbers" in done.err  # the recipe's mean is for RGB
     done = vit(*fit, *EPOCHS, "--model.pretrained=run", "--run_dir=again")
     assert done.status == 0 and "(2 of 2 images)" in done.out, done.err
 
@@ -92,8 +92,8 @@ def test_other_channels_and_nan_in_one_file_end_before_training(vit: Vit, arrays
     keep = np.load(arrays / "forest" / "03.npy")
     for number, (values, message) in enumerate(
         [
-            (keep[..., :4], "03.npy: it has 4 channels"),
-            (np.where(keep == keep.max(), np.nan, keep), "03.npy: 1 of its 1,800 values are NaN"),
+            (keep[..., :4], "03.npy: its shape is (20, 18, 4), and data.channels=5"),
+            (np.where(keep == keep.max(), np.nan, keep), "03.npy: it has values that are NaN"),
         ]
     ):
         np.save(arrays / "forest" / "03.npy", values)

@@ -72,7 +72,7 @@ def _check(options: Namespace) -> int:
 def _index(options: Namespace) -> int:
     """Writes the indices of shards that lack them, and prints how many."""
     from vit.data.addresses import listed_shards
-    from vit.data.shard_index import make_indices
+    from vit.data.shards import make_indices
 
     shards = [shard for source in options.source for shard in listed_shards(source)]
     print(f"shards: {len(shards):,}, indexed now: {make_indices(shards):,}")
@@ -93,7 +93,7 @@ def _pack(options: Namespace) -> int:
 def _vtab(options: Namespace) -> int:
     """Writes the tasks of which SOURCE has the files; prints which, and what to type next."""
     source, root = (Path(each).expanduser() for each in (options.source, options.folder))
-    from vit.data.vtab_originals import COVERED, draw, write_task
+    from vit.data.vtab import COVERED, draw, write_task
 
     if not source.is_dir():
         raise UserError(f"{source} is not a folder")

@@ -91,7 +91,7 @@ def column_of(datasets: Iterable[str | None]) -> str:
     from vit.data.catalog import CATALOG  # not needed for the table
 
     rows = [CATALOG.get(name or "") for name in datasets]
-    columns = {row.paper.column if row and row.paper else None for row in rows}
+    columns = {row and row.column for row in rows}
     return (columns.pop() if len(columns) == 1 else None) or "imagenet"
 
 

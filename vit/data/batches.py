@@ -61,17 +61,14 @@ def divided(whole: int, own_batch: int | None, processes: int, accumulated: int)
     if own_batch is None:
         per_step = processes * accumulated
         if whole % per_step:
-            raise UserError(
-                f"global_batch={whole} is not a multiple of {per_step}, the batches per step "
-                f"({processes} processes x accumulate_grad_batches={accumulated}); choose "
-                f"--data.global_batch {max(whole // per_step, 1) * per_step}"
-            )
+            near = max(whole // per_step, 1) * per_step
+            rule = f"a multiple of {per_step} (processes x accumulate_grad_batches), such as {near}"
+            raise UserError(f"global_batch={whole} must be {rule}")
         return whole // per_step, accumulated
     needed, rest = divmod(whole, own_batch * processes)
     if rest or accumulated not in (1, needed):
         raise UserError(
-            f"global_batch={whole} contradicts batch_size={own_batch} on {processes} "
-            f"processes with accumulate_grad_batches={accumulated}; leave out the latter two "
-            "(--data.batch_size null --trainer.accumulate_grad_batches 1), and they follow"
+            f"global_batch={whole} contradicts batch_size={own_batch} on {processes} processes and "
+            f"accumulate_grad_batches={accumulated}; leave out the latter two, and they follow"
         )
     return own_batch, needed

@@ -18,10 +18,6 @@ from vit.data.addresses import names_shards, root_name
 from vit.data.sources import ImageSet, PathList, SplitName, held_out
 from vit.errors import UserError, did_you_mean
 
-# The test split of sets without an official one: the same whatever the user's seed.
-_TEST_FRACTION = 0.2
-_TEST_SEED = 0
-
 Parts = dict[SplitName, ImageSet]
 Loader = Callable[[Path], tuple[list[str], Parts]]
 Channels = tuple[float, float, float]
@@ -43,33 +39,19 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Paper:
-    """Use of a data set in the ViT paper (arXiv:2010.11929)."""
-
-    transfer: Protocol
-    """Table 4 and section B.1.1."""
-    column: str
-    """In Table 6."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Dataset:
     """One row of the catalog."""
 
-    title: str
     images: dict[SplitName, int]
     """Images of each split, before val is cut from train."""
     num_classes: int
     load: Loader
     mean_std: tuple[Channels, Channels] | None = None
     """Mean and deviation of train's red, green and blue in [0, 1], if recipes use them."""
-    paper: Paper | None = None
-    """None if the paper does not transfer to it."""
-
-
-def list_datasets() -> list[str]:
-    """The names that `load_dataset` knows, sorted."""
-    return sorted(CATALOG)
+    paper: Protocol | None = None
+    """Of the ViT paper (arXiv:2010.11929, Table 4 and section B.1.1) if it transfers to it."""
+    column: str | None = None
+    """In the paper's Table 6."""
 
 
 def data_set(text: str) -> tuple[str, str | None]:
@@ -87,7 +69,7 @@ def data_set(text: str) -> tuple[str, str | None]:
     if not path or not (place.exists() or names_shards(path)):
         typed = Path(path or text).absolute()
         hint = did_you_mean(typed.name, [*CATALOG, *(p.name for p in typed.parent.glob("*"))])
-        hint = hint or f"; known: {', '.join(list_datasets())}"
+        hint = hint or f"; known: {', '.join(sorted(CATALOG))}"
         raise UserError(f"--data {text}: no data set has this name, and no folder or CSV{hint}")
     name = name or root_name(path)
     if not re.fullmatch(r"\w[^/=|]*", name):
@@ -104,13 +86,9 @@ def _numbered(name: str, pixels: np.ndarray, labels: Any) -> ImageSet:
 
 
 def _hold_out_test(whole: ImageSet, classes: list[str]) -> Parts:
-    train, _, test = held_out(
-        whole.names,
-        [classes[label] for label in whole.labels],
-        seed=_TEST_SEED,
-        val_fraction=0.0,
-        test_fraction=_TEST_FRACTION,
-    )
+    """The same, whatever the user's seed, of sets without an official test split."""
+    strata = [classes[label] for label in whole.labels]
+    train, _, test = held_out(whole.names, strata, seed=0, val_fraction=0.0, test_fraction=0.2)
     return {"train": whole.select(train), "test": whole.select(test)}
 
 
@@ -129,25 +107,21 @@ def _download(name: str, folder: Path, **options: Any) -> Any:
     import torchvision.datasets
     from filelock import FileLock
 
-    kind = getattr(torchvision.datasets, name)
     if name != "ImageNet":
         options["download"] = True
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{name}.lock"):
-            return kind(str(folder), **options)
+            return getattr(torchvision.datasets, name)(str(folder), **options)
     # A refused connection is an OSError, a damaged or missing archive a RuntimeError.
     except (OSError, RuntimeError, HTTPException) as error:
         reason = " ".join(str(error).split())
-        way_out = "with a network run again, without one copy its files there"
+        files = "its files"
         if name == "ImageNet":
-            way_out = (
-                "put ILSVRC2012_devkit_t12.tar.gz, ILSVRC2012_img_train.tar and "
-                "ILSVRC2012_img_val.tar there (image-net.org asks for an account)"
-            )
+            files = "ILSVRC2012_devkit_t12.tar.gz, ILSVRC2012_img_train.tar and _img_val.tar"
         raise UserError(
-            f"cannot get {name} into {folder} ({reason}); {way_out}, "
-            "or use --data.root FOLDER with class folders"
+            f"cannot get {name} into {folder} ({reason}); copy {files} there, or use --data.root "
+            "FOLDER with class folders"
         ) from error
 
 
@@ -198,78 +172,62 @@ _CIFAR = Protocol(10_000, PAPER_GRID, 0.02)
 _SMALL = Protocol(500, PAPER_GRID, 0.1)
 
 CATALOG: dict[str, Dataset] = {
-    "digits": Dataset(
-        title="Digits of scikit-learn",
-        images={"train": 1_438, "test": 359},
-        num_classes=10,
-        load=_digits,
-    ),
+    "digits": Dataset({"train": 1_438, "test": 359}, 10, _digits),
     "cifar10": Dataset(
-        title="CIFAR-10",
-        images={"train": 50_000, "test": 10_000},
-        num_classes=10,
+        {"train": 50_000, "test": 10_000},
+        10,
+        partial(_torchvision, "CIFAR10", _BOOLEAN),
         mean_std=((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
-        paper=Paper(_CIFAR, "cifar10"),
-        load=partial(_torchvision, "CIFAR10", _BOOLEAN),
+        paper=_CIFAR,
+        column="cifar10",
     ),
     "cifar100": Dataset(
-        title="CIFAR-100",
-        images={"train": 50_000, "test": 10_000},
-        num_classes=100,
-        paper=Paper(_CIFAR, "cifar100"),
-        load=partial(_torchvision, "CIFAR100", _BOOLEAN),
+        {"train": 50_000, "test": 10_000},
+        100,
+        partial(_torchvision, "CIFAR100", _BOOLEAN),
+        paper=_CIFAR,
+        column="cifar100",
     ),
     "svhn": Dataset(
-        title="SVHN",
-        images={"train": 73_257, "test": 26_032},
-        num_classes=10,
-        load=partial(_torchvision, "SVHN", _TRAIN_TEST, below="svhn"),
+        {"train": 73_257, "test": 26_032},
+        10,
+        partial(_torchvision, "SVHN", _TRAIN_TEST, below="svhn"),
     ),
     "stl10": Dataset(
-        title="STL-10",
-        images={"train": 5_000, "test": 8_000},
-        num_classes=10,
-        load=partial(_torchvision, "STL10", _TRAIN_TEST),
+        {"train": 5_000, "test": 8_000}, 10, partial(_torchvision, "STL10", _TRAIN_TEST)
     ),
     "eurosat": Dataset(
-        title="EuroSAT",
-        images={"train": 21_600, "test": 5_400},
-        num_classes=10,
-        load=partial(_torchvision, "EuroSAT", {"train": {}}),
+        {"train": 21_600, "test": 5_400}, 10, partial(_torchvision, "EuroSAT", {"train": {}})
     ),
     "oxford_iiit_pet": Dataset(
-        title="Oxford-IIIT Pet",
-        images={"train": 3_680, "test": 3_669},
-        num_classes=37,
-        paper=Paper(_SMALL, "pets"),
-        load=partial(_torchvision, "OxfordIIITPet", _named(train="trainval", test="test")),
+        {"train": 3_680, "test": 3_669},
+        37,
+        partial(_torchvision, "OxfordIIITPet", _named(train="trainval", test="test")),
+        paper=_SMALL,
+        column="pets",
     ),
     "flowers102": Dataset(
-        title="Oxford 102 Flower",
-        images={"train": 1_020, "val": 1_020, "test": 6_149},
-        num_classes=102,
-        paper=Paper(_SMALL, "flowers"),
-        load=partial(_torchvision, "Flowers102", _TRAIN_VAL_TEST),
+        {"train": 1_020, "val": 1_020, "test": 6_149},
+        102,
+        partial(_torchvision, "Flowers102", _TRAIN_VAL_TEST),
+        paper=_SMALL,
+        column="flowers",
     ),
     "food101": Dataset(
-        title="Food-101",
-        images={"train": 75_750, "test": 25_250},
-        num_classes=101,
-        load=partial(_torchvision, "Food101", _TRAIN_TEST),
+        {"train": 75_750, "test": 25_250}, 101, partial(_torchvision, "Food101", _TRAIN_TEST)
     ),
     "dtd": Dataset(  # the first of its ten official partitions
-        title="Describable Textures",
-        images={"train": 1_880, "val": 1_880, "test": 1_880},
-        num_classes=47,
-        load=partial(_torchvision, "DTD", _TRAIN_VAL_TEST),
+        {"train": 1_880, "val": 1_880, "test": 1_880},
+        47,
+        partial(_torchvision, "DTD", _TRAIN_VAL_TEST),
     ),
     "imagenet": Dataset(
-        title="ImageNet-1k",
-        images={"train": 1_281_167, "test": 50_000},
-        num_classes=1_000,
-        mean_std=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        paper=Paper(Protocol(20_000, (0.003, 0.01, 0.03, 0.06), 0.01), "imagenet"),
+        {"train": 1_281_167, "test": 50_000},
+        1_000,
         # The labels of the official test set are secret: papers report the official val.
-        load=partial(_torchvision, "ImageNet", _named(train="train", test="val"), below="imagenet"),
+        partial(_torchvision, "ImageNet", _named(train="train", test="val"), below="imagenet"),
+        mean_std=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        paper=Protocol(20_000, (0.003, 0.01, 0.03, 0.06), 0.01),
+        column="imagenet",
     ),
 }

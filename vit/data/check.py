@@ -1,6 +1,7 @@
 """What is wrong with the pictures of a folder or manifest; nothing is moved or deleted.
 
-Shapes: n images of all splits, in the order train, val, test; m of them; s pixels of a side.
+Shapes: n images of all splits, in the order train, val, test; p pairs; s = SIDE pixels. Small
+pictures are gray and squashed to a square; if they differ little, so do their hashes.
 """
 
 import csv
@@ -8,22 +9,21 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import ConcatDataset
 
 from vit.console import Meter
 from vit.data.addresses import names_shards
 from vit.data.decode import ImageError, reading_problem, turned
 from vit.data.find import check_source, find_splits
-from vit.data.hashes import SIDE
 from vit.data.loaders import range_loader
 from vit.data.manifest import SEPARATOR
 from vit.data.options import Reading, Splitting
@@ -32,6 +32,12 @@ from vit.data.scan import entries
 from vit.data.sources import SPLITS, PathList, same_spelling
 from vit.writing import atomic
 
+SIDE = 32
+"""Pixels of a side of the small pictures."""
+BITS_APART = 6
+"""Bits of 64 in which the hashes of copies differ at most; re-encoding changes two or so."""
+_ROWS = 64
+"""Hashes that are compared with all at a time."""
 KINDS = {
     "unreadable": ("cannot be opened", "replace; --fix leaves them out"),
     "truncated": ("cut short", "copy again; --fix leaves them out"),
@@ -111,9 +117,8 @@ class Pictures:
         self.classes, self.multilabel = self.splits.classes, self.splits.multilabel
         given = self.splits.present()
         sets = given.values()
-        self.items: ConcatDataset[Any] = ConcatDataset(
-            [cast(Dataset[Any], images.items) for images in sets]
-        )
+        items: Any = [images.items for images in sets]
+        self.items: ConcatDataset[Any] = ConcatDataset(items)
         self.names = PathList(chain.from_iterable(images.names.encoded() for images in sets))
         self.labels = np.concatenate([images.labels for images in sets])
         self.split = np.repeat([SPLITS.index(name) for name in given], [*map(len, sets)])
@@ -263,3 +268,38 @@ def _write_csv(file: Path, head: list[str], rows: Iterable[Sequence[object]]) ->
         writer = csv.writer(out)
         writer.writerow(head)
         writer.writerows(rows)
+
+
+def hashes(small: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Perceptual hashes, uint64 `n`, of small pictures `n s s`, and those of their mirror images.
+
+    pHash: a bit for each of the 8 x 8 lowest frequencies of the cosine transform that is above
+    their median (C. Zauner, 2010, section 3.2.1). Mirroring changes the sign of odd frequencies.
+    """
+    low = _cosines() @ small.astype(np.float32) @ _cosines().T
+    mirrored = low * np.where(np.arange(8) % 2, -1, 1)
+    first, second = (
+        np.packbits(each > np.median(each, axis=(1, 2), keepdims=True), axis=None).view(np.uint64)
+        for each in (low, mirrored)
+    )
+    return first, second
+
+
+@cache
+def _cosines() -> np.ndarray:
+    """The first rows, `8 s`, of the cosine transform (DCT-II)."""
+    places = (np.arange(SIDE) + 0.5) / SIDE
+    return np.cos(np.pi * np.arange(8)[:, None] * places).astype(np.float32)
+
+
+def near_pairs(small: np.ndarray) -> np.ndarray:
+    """Pairs `p 2` of pictures, or of a picture and a mirror image, with hashes close together."""
+    straight, mirrored = hashes(small)
+    found = [np.empty((0, 2), dtype=np.int64)]
+    for start in range(0, len(small), _ROWS):
+        rows = straight[start : start + _ROWS, None]
+        close = np.bitwise_count(rows ^ straight[start:]) <= BITS_APART
+        close |= np.bitwise_count(rows ^ mirrored[start:]) <= BITS_APART
+        pairs = np.argwhere(close) + start
+        found.append(pairs[pairs[:, 0] < pairs[:, 1]])
+    return np.concatenate(found)

@@ -15,7 +15,6 @@ from torch.utils.data import Dataset, default_collate
 
 from vit.console import say
 from vit.data.decode import ImageError, open_image
-from vit.data.memory import Decoded
 from vit.data.sources import ImageSet
 from vit.data.transforms import sample_bits
 
@@ -40,8 +39,7 @@ class ImageDataset(Dataset[Sample | None]):
             stderr and counts it; the sample is None at evaluation, and the next image of the set
             in training.
         opener: Opens images for training, such as `vit.data.photo.Photo`.
-        decoded: The images of the set, opened.
-        in_batches: `transform` takes whole batches of `decoded`, uint8 `b c h w`.
+        planes: The images of the set, uint8 `n 3 h w`, of which `transform` takes whole batches.
         reader: Opens images for evaluation and for people.
     """
 
@@ -51,8 +49,7 @@ class ImageDataset(Dataset[Sample | None]):
     seed: int = 0
     on_error: Literal["error", "skip"] = "error"
     opener: Callable[[Any], Any] = open_image
-    decoded: Decoded | None = None
-    in_batches: bool = False
+    planes: np.ndarray | None = None
     reader: Callable[[Any], Any] = open_image
 
     def __post_init__(self) -> None:
@@ -86,13 +83,12 @@ class ImageDataset(Dataset[Sample | None]):
 
     def __getitems__(self, keys: Sequence[Key]) -> Sequence[Sample | None] | Batch:
         """The samples of a batch for `collate`, or the batch itself, for DataLoader."""
+        if self.planes is None:
+            return [self[key] for key in keys]
         rows = np.array(keys, dtype=np.uint64)  # b, or b 3
         training = rows.ndim == 2
         indices = (rows[:, 1] if training else rows).astype(np.int64)
-        decoded = self.decoded
-        if decoded is None or not self.in_batches or not decoded.readable[indices].all():
-            return [self[key] for key in keys]
-        images = torch.from_numpy(np.ascontiguousarray(decoded.planes[indices]))
+        images = torch.from_numpy(np.ascontiguousarray(self.planes[indices]))
         more = (sample_bits(self.seed, *rows.T),) if training else ()
         labels = torch.from_numpy(self.images.labels[indices])
         return self.transform(images, *more), labels, torch.from_numpy(indices)
@@ -104,17 +100,12 @@ class ImageDataset(Dataset[Sample | None]):
 
     def open(self, index: int) -> Any:
         """The untransformed image: RGB, or what `reader` gives."""
-        return self.reader(self._item(index))
-
-    def _item(self, index: int) -> Any:
-        if self.decoded is not None and self.decoded.readable[index]:
-            return self.decoded[index]
-        return self.images.items[index]
+        return self.reader(self.images.items[index])
 
     def _pixels(self, index: int, key: Key) -> Tensor:
         if isinstance(key, int):
             return self.transform(self.open(index))
-        return self.transform(self.opener(self._item(index)), sample_bits(self.seed, *key))
+        return self.transform(self.opener(self.images.items[index]), sample_bits(self.seed, *key))
 
     def _label(self, index: int) -> int | Tensor:
         label = self.images.labels[index]

@@ -27,7 +27,7 @@ from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
-from vit.errors import UserError
+from vit.errors import UserError, printable
 
 MAX_PIXELS = 178_956_970
 """Images of more pixels (height times width) are refused before they are decoded; the limit is
@@ -48,12 +48,10 @@ JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 """First bytes of files."""
 _REPLACE = "replace or delete it"
 _IMPOSTORS = (
-    (b"\x00\x05\x16\x07", "macOS metadata (AppleDouble), not an image; delete it"),
     (b"version https://git-lfs", "a Git LFS pointer, not the image itself; run 'git lfs pull'"),
     (b"<!doctype html", f"a web page (HTML), not an image; {_REPLACE}"),
     (b"<html", f"a web page (HTML), not an image; {_REPLACE}"),
     (b"<svg", "an SVG drawing, not a pixel image; convert it to PNG"),
-    (b"<?xml", f"an XML text (perhaps SVG), not a pixel image; {_REPLACE}"),
     (b"%pdf", "a PDF document, not an image; convert its pages to PNG"),
 )
 """First bytes (lower case, white space stripped) of what often carries an image's name."""
@@ -71,13 +69,10 @@ class NamedBytes(bytes):
 
     name: str
 
-    def __new__(cls, content: bytes, name: str) -> "NamedBytes":
+    def __new__(cls, content: bytes, name: str = "") -> "NamedBytes":  # pickle sets the name later
         named = super().__new__(cls, content)
         named.name = name
         return named
-
-    def __reduce__(self) -> tuple[type, tuple[bytes, str]]:  # for workers that are spawned
-        return NamedBytes, (bytes(self), self.name)
 
 
 def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Image.Image:
@@ -86,9 +81,8 @@ def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Im
     Arrays are `h w`, `h w 3` or `h w 4` (alpha last). A PIL image is not modified; if it needs no
     change it is returned itself. Opening the result again changes nothing.
 
-    Raises:
-        ImageError: The file cannot be read or decoded, has more than `MAX_PIXELS`, or pixels
-            without an agreed range. Of a PIL image that is damaged, Pillow's own.
+    Raises ImageError if the file cannot be read or decoded, has more than `MAX_PIXELS`, or pixels
+    without an agreed range. Of a PIL image that is damaged, Pillow's own.
     """
     if isinstance(source, str | os.PathLike | bytes):
         return read(source, decode)
@@ -117,9 +111,9 @@ def read(
     Raises ImageError for all errors of the decoder but MemoryError.
     """
     if isinstance(source, bytes):
-        name = printable_path(getattr(source, "name", f"image of {len(source):,} bytes"))
+        name = getattr(source, "name", f"image of {len(source):,} bytes")
     else:
-        name = printable_path(os.fspath(source))
+        name = os.fsdecode(source)
     head = b""
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as stream:
@@ -189,9 +183,7 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
         image = _high_byte(image.convert("I;16"))  # 16 bits in a 32-bit mode
     elif image.mode in ("I", "F"):
         kind = "32-bit integer" if image.mode == "I" else "floating-point"
-        raise ImageError(
-            f"{name}: {kind} pixels have no agreed white; convert them to 8 or 16 bits"
-        )
+        raise ImageError(f"{name}: {kind} pixels have no agreed white; save them in 8 or 16 bits")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         image = Image.new("RGB", rgba.size, "white")
@@ -209,14 +201,11 @@ def _from_array(array: Any) -> Image.Image:
     # NumPy need not be installed.
     interface = getattr(array, "__array_interface__", None)
     if interface is None:
-        kinds = "a path, bytes, a PIL image or a uint8 array"
-        raise TypeError(f"an image is {kinds}, not {type(array).__name__}")
+        raise TypeError(f"an image is a path, bytes, a PIL image or array, not {type(array)}")
     shape, kind = interface["shape"], interface["typestr"]
     usual = len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4))
     if kind != "|u1" or not usual or 0 in shape:
-        raise ImageError(
-            f"array of shape {shape} and type {kind}: pass uint8 of shape (h, w) or (h, w, 3)"
-        )
+        raise ImageError(f"array of {kind}, shape {shape}: pass uint8 of shape (h, w) or (h, w, 3)")
     return _upright_rgb(Image.fromarray(array), f"array of shape {shape}")
 
 
@@ -246,15 +235,10 @@ def reading_problem(source: str | NamedBytes, error: ImageError | MemoryError) -
     """What an error of opening a file says of it, without its name."""
     if isinstance(error, MemoryError):
         return "not enough memory to open it"
-    return str(error).removeprefix(f"{printable_path(getattr(source, 'name', source))}: ")
+    name: Any = getattr(source, "name", source)
+    return str(error).removeprefix(f"{printable(name)}: ")
 
 
 def name_of(image: Image.Image) -> str:
     """A PIL image in a message."""
-    return printable_path(getattr(image, "filename", "")) or f"PIL image of mode {image.mode}"
-
-
-def printable_path(path: str | bytes) -> str:
-    """A path in one line, also with a newline or a byte that is not UTF-8."""
-    text = os.fsdecode(path)
-    return text if text.isprintable() else ascii(text)
+    return str(getattr(image, "filename", "")) or f"PIL image of mode {image.mode}"

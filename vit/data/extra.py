@@ -30,24 +30,19 @@ def changed(extra: Change, image: Image.Image, seed: int) -> Tensor:
     Its draws from the global generators of torch (on the CPU), NumPy and Python follow from `seed`
     (64 bits).
     """
-    shape = (3, image.height, image.width)
-    with _seeded(seed):
+    with _all_seeded(seed):
         result = extra(image)
-    form = f"a {type(result).__name__}"
-    if isinstance(result, Image.Image):
-        form = f"PIL {result.mode} of {result.width} x {result.height}"
-        if result.mode in ("RGB", "L") and result.size == image.size:
-            return to_tensor(result.convert("RGB"))
-    elif isinstance(result, Tensor | np.ndarray):
-        kind = str(result.dtype).removeprefix("torch.")
-        form = f"{kind} of {' x '.join(map(str, result.shape))}"
-        if kind == "uint8" and tuple(result.shape) == shape:
-            # A copy, which erasing may change.
-            return torch.from_numpy(np.array(np.asarray(result), order="C"))
-    raise UserError(
-        f"data.augment.extra returned {form}; it must return an RGB PIL image of "
-        f"{image.width} x {image.height} pixels, or uint8 of 3 x {image.height} x {image.width}"
-    )
+    if isinstance(result, Image.Image) and result.mode in ("RGB", "L"):
+        result = to_tensor(result.convert("RGB"))
+    kind = str(getattr(result, "dtype", type(result).__name__)).removeprefix("torch.")
+    shape, right = tuple(getattr(result, "shape", ())), (3, image.height, image.width)
+    if kind != "uint8" or shape != right:
+        raise UserError(
+            f"data.augment.extra returned {kind} of shape {shape}; it must return an RGB PIL image "
+            f"of the size that it gets, or uint8 of shape {right}"
+        )
+    # A copy, which erasing may change.
+    return torch.from_numpy(np.array(np.asarray(result), order="C"))
 
 
 def check_change(extra: Change, size: Size) -> None:
@@ -57,22 +52,34 @@ def check_change(extra: Change, size: Size) -> None:
         first, second = (changed(extra, Image.fromarray(noise), seed) for _ in range(2))
         if not torch.equal(first, second):
             raise UserError(
-                "data.augment.extra makes two images of one by the same seeds, so that no run "
-                "could be repeated: it must draw from the global generators of torch, NumPy or "
-                "random, or seed its own from one of them in each call"
+                "data.augment.extra makes two images of one by the same seeds: it must draw from "
+                "the global generators of torch, NumPy or random, or seed its own from them"
             )
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seeds the global generators, and puts their states back at the end."""
-    python, numpy = random.getstate(), np.random.get_state()
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds torch's CPU generator, and puts its state back at the end.
+
+    Not `torch.manual_seed`: that also seeds every accelerator, from which dropout draws.
+    """
+    generator = torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(seed)
     try:
-        with torch.random.fork_rng(devices=[]):
-            # Not torch.manual_seed: that also seeds every accelerator, from which dropout draws.
-            torch.default_generator.manual_seed(seed)
-            np.random.seed([seed >> 32, seed % 2**32])
-            random.seed(seed)
+        yield
+    finally:
+        generator.set_state(state)
+
+
+@contextmanager
+def _all_seeded(seed: int) -> Iterator[None]:
+    """Likewise the generators of NumPy and Python."""
+    python, numpy = random.getstate(), np.random.get_state()
+    np.random.seed([seed >> 32, seed % 2**32])
+    random.seed(seed)
+    try:
+        with seeded(seed):
             yield
     finally:
         random.setstate(python)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vit.cache import cache_directory
 from vit.data.addresses import check_root, find_shards, is_tar
-from vit.data.catalog import CATALOG, list_datasets
+from vit.data.catalog import CATALOG
 from vit.data.folder import load_folder
 from vit.data.manifest import SUFFIXES, load_manifest
 from vit.data.options import Reading
@@ -40,14 +40,10 @@ def find_splits(
     if own is not None:
         return own.splits(reading)
     is_manifest = root is not None and root.lower().endswith(SUFFIXES) and not os.path.isdir(root)
-    if reading.separator == "":
-        raise UserError("data.label_separator='' separates nothing; give text such as ';'")
     trained_on = reading.labelled and reading.model is None
     if reading.separator is not None and trained_on and not is_manifest:
-        raise UserError(
-            f"data.label_separator={reading.separator!r} is for the labels of a CSV or Parquet "
-            f"file, and {root or dataset} is none; leave it out"
-        )
+        separator = f"data.label_separator={reading.separator!r}"
+        raise UserError(f"{root or dataset} is no CSV or Parquet file: leave out {separator}")
     if root is None:
         assert dataset is not None
         splits = load_dataset(dataset, reading, data_dir=data_dir)
@@ -61,12 +57,10 @@ def check_source(dataset: str | None, root: str | None) -> None:
     """UserError without data, for an unknown name, for what does not exist, and for an address that
     cannot be read here."""
     if root == "" or (root is None and dataset is None):  # "" is an unset shell variable
-        raise UserError(
-            f"no data (root={root!r}): give --data with a folder, a CSV, or the name of a data set "
-            "such as digits"
-        )
+        given = f"no data (root={root!r})"
+        raise UserError(f"{given}: give --data with a folder, a CSV, or the name of a data set")
     if dataset is not None and dataset not in CATALOG:
-        near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(list_datasets())}"
+        near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(sorted(CATALOG))}"
         raise UserError(f"unknown dataset {dataset!r} (a folder is given by --data.root){near}")
     if root is not None:
         check_root(root)
@@ -75,13 +69,12 @@ def check_source(dataset: str | None, root: str | None) -> None:
 def load_dataset(
     name: str, reading: Reading, *, data_dir: str | os.PathLike[str] | None = None
 ) -> Splits:
-    """The splits of a data set of `list_datasets()`, downloaded to `data_dir` if need be.
+    """The splits of a data set of CATALOG, downloaded to `data_dir` if need be.
 
     Its test set does not depend on `reading`. `data_dir`: `data` in VIT_CACHE or ~/.cache/vit by
     default. Of several processes one downloads, and the others wait at a file lock.
 
-    Raises:
-        UserError: The name is unknown, or the files are neither there nor can be downloaded.
+    Raises UserError for an unknown name, and for files that are neither there nor downloaded.
     """
     check_source(name, None)
     dataset = CATALOG[name]
@@ -92,9 +85,7 @@ def load_dataset(
     for part in parts.values():
         count -= len(missing_files(part.items)) if isinstance(part.items, PathList) else 0
     if count != expected:
-        raise UserError(
-            f"{dataset.title} has {count:,} images on disk, not {expected:,}; "
-            f"delete its files in {folder} and run again"
-        )
+        has = f"{name} has {count:,} images on disk, not {expected:,}"
+        raise UserError(f"{has}; delete its files in {folder} and run again")
     reading = replace(reading, cut=replace(reading.cut, test_fraction=0.0))
     return complete(classes, parts, parts["train"].names, reading, where=name)

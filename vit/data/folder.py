@@ -7,16 +7,17 @@ root/pet/cat/1.jpg                  a tree: the class is pet/cat
 
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vit.data.addresses import by_split, is_address
+from vit.data.opened import Opened
 from vit.data.options import ModelClasses, Reading
-from vit.data.scan import LITTER, Folder, entries, left_out_note, scan
+from vit.data.scan import LITTER, entries, left_out_note, scan
 from vit.data.sources import (
     SPLIT_NAMES,
     SPLITS,
@@ -28,12 +29,8 @@ from vit.data.sources import (
     check_classes,
     class_order,
     complete,
-    look_alikes,
 )
-from vit.errors import UserError, did_you_mean, some_of
-
-if TYPE_CHECKING:
-    from vit.data.shards import ShardImages
+from vit.errors import UserError, some_of
 
 
 def load_folder(
@@ -43,16 +40,10 @@ def load_folder(
 
     Folders below a class folder belong to the class; of a tree, a class is a folder of images at
     any depth. With one folder or with train/ alone, val and test are cut from it; with train/ and
-    test/, val; with train/ and val/ there is no test.
+    test/, val; with train/ and val/ there is no test. `shards`: those in it, by `find_shards`.
 
-    Args:
-        root: The folder.
-        reading: What is taken of it.
-        shards: The tar shards in it, by `vit.data.addresses.find_shards`.
-
-    Raises:
-        UserError: `root` or a class of train is missing or empty, there is one class only, or a
-            split has a class that train, or the model, lacks.
+    Raises UserError if `root` or a class of train is missing or empty, there is one class only, or
+    a split has a class that train, or the model, lacks.
     """
     found, notes = _parts(str(root), reading, shards)
     if reading.model is not None:
@@ -65,19 +56,11 @@ def load_folder(
     parts: dict[SplitName, Part] = {name: part() for name, part in found.items()}
     train = parts["train"]
     classes = train.classes() if reading.labelled else []
-    notes += look_alikes(classes, train.where)
-    above = {folder.path: train.place(folder)[0] + "/" for folder in train.folders if folder.images}
-    deep = all(path.startswith(top) for path, top in above.items())
-    if reading.labelled and not reading.tree and deep:
-        notes.append(
-            f"{train.where}: all images lie two or more folders deep, and the upper ones are the "
-            "classes; --data.labels tree makes classes of the inner ones"
-        )
     sets: dict[SplitName, ImageSet] = {}
     for name, part in parts.items():
         notes += part.notes(reading.labelled)
         sets[name] = part.images(ModelClasses(names=classes), f"{train.where} lacks")
-    keys = train.keys(classes)
+    keys = train.keys.select(train.rows(classes))
     return complete(classes, sets, keys, reading, where=train.where, notes=notes)
 
 
@@ -93,71 +76,76 @@ def _parts(
         raise UserError(f"data.root={root} has neither .tar nor .parquet files")
     root = os.path.abspath(os.path.expanduser(root))
     folders, notes = _split_folders(root)
-
-    def read(where: str) -> Part:
+    parts: dict[SplitName, Callable[[], Part]] = {}
+    for name, where in folders.items():
         above = "" if where == root else f"{os.path.basename(where)}/"
-        return Part(where, scan(where, arrays=reading.arrays), above=above, tree=reading.tree)
+        parts[name] = partial(_scanned, where, above, reading)
+    return parts, notes
 
-    return {name: partial(read, where) for name, where in folders.items()}, notes
+
+def _scanned(where: str, above: str, reading: Reading) -> "Part":
+    """The images in a folder; their names begin with `above`."""
+    folders, left_out = scan(where, arrays=reading.arrays)
+    inner = {os.path.dirname(path) for path in folders} if reading.tree else set()
+    groups, places, below = [], [], []
+    for path, images in folders.items():
+        name, key = class_of(path, reading)
+        groups.append((name if images or path not in inner else "", len(images)))
+        places.append(f"{above}{path}/" if path else above)
+        below.append(f"{key}/" if key else "")
+    paths = PathList(_files(places, folders), os.path.dirname(where) if above else where)
+    return Part(where, paths, paths, PathList(_files(below, folders)), groups, left_out)
+
+
+def _files(places: list[str], folders: dict[str, list[str]]) -> Iterator[str]:
+    """Paths of the images in folders that are at these places."""
+    for place, images in zip(places, folders.values(), strict=True):
+        yield from (place + image for image in images)
+
+
+def class_of(folder: str, reading: Reading, label: str = "") -> tuple[str, str]:
+    """The class of the images in a folder, if they have no label, and what keys of the cut begin
+    with: the path below the class folder, which stays when that is renamed or moved."""
+    name, below = (folder, "") if reading.tree else folder.partition("/")[::2]
+    if label:
+        name, below = label, f"{folder}/".removeprefix(f"{label}/").rstrip("/")
+    # macOS stores é as two characters, Linux usually as one: the same class.
+    return unicodedata.normalize("NFC", name), below if reading.labelled else folder
 
 
 @dataclass
 class Part:
-    """One split.
-
-    Args:
-        where: Its folder, or a pattern of shards.
-        folders: Those in it, sorted by path.
-        above: What names of images begin with, such as "train/".
-        tree: A class is a folder at any depth.
-        shards: The images, if they are in shards.
-        names: The classes, if there is a list of them.
-    """
+    """The images of one split, folder by folder."""
 
     where: str
-    folders: Sequence[Folder]
-    _: KW_ONLY
-    above: str
-    tree: bool
-    shards: "ShardImages | None" = None
-    names: Sequence[str] = ()
+    """Their folder, or a pattern of shards."""
+    items: PathList | Opened
+    names: PathList
+    keys: PathList
+    """By which val and test are cut."""
+    groups: Sequence[tuple[str, int]]
+    """A class, "" for none, and how many of the next images it has."""
+    left_out: Counter[str]
+    listed: Sequence[str] = ()
+    """The classes, if there is a list of them."""
 
     def __post_init__(self) -> None:
-        self.loose = 0
+        self.counts: Counter[str] = Counter()
+        for name, count in self.groups:
+            self.counts[name] += count
+        self.loose = self.counts.pop("", 0)
         """Images in no class folder."""
-        self.by_class: dict[str, list[Folder]] = {}
-        inner = {os.path.dirname(folder.path) for folder in self.folders} if self.tree else set()
-        for folder in self.folders:
-            name = self.place(folder)[0]
-            if not name:
-                self.loose += len(folder.images)
-            elif folder.images or folder.path not in inner:
-                # macOS stores é as two characters, Linux usually as one: the same class.
-                self.by_class.setdefault(unicodedata.normalize("NFC", name), []).append(folder)
 
-    def place(self, folder: Folder) -> tuple[str, str]:
-        """The class of a folder, and its path below the class folder."""
-        if folder.label:
-            return folder.label, f"{folder.path}/".removeprefix(f"{folder.label}/").rstrip("/")
-        if self.tree:
-            return folder.path, ""
-        name, _, below = folder.path.partition("/")
-        return name, below
+    def rows(self, classes: Sequence[str]) -> np.ndarray:
+        """Places of the images, class by class; of all if there are no classes."""
+        numbers = self._numbers(classes)
+        rows = np.argsort(numbers, kind="stable")
+        return rows[numbers[rows] >= 0] if classes else np.arange(len(self.names))
 
-    def count(self, name: str) -> int:
-        return sum(len(folder.images) for folder in self.by_class.get(name, ()))
-
-    def chosen(self, classes: list[str]) -> Sequence[Folder]:
-        """The folders class by class; all folders if there are no classes."""
-        if not classes:
-            return self.folders
-        return [folder for name in classes for folder in self.by_class.get(name, ())]
-
-    def keys(self, classes: list[str]) -> PathList:
-        """Paths below the class folder, which stay when a class folder is renamed or moved."""
-        folders = self.chosen(classes)
-        below = [self.place(folder)[1] if classes else folder.path for folder in folders]
-        return PathList(_files(below, folders))
+    def _numbers(self, classes: Sequence[str]) -> np.ndarray:
+        index = {name: number for number, name in enumerate(classes)}
+        numbers = np.array([index.get(name, -1) for name, _ in self.groups], dtype=np.int64)
+        return numbers.repeat([count for _, count in self.groups])
 
     def images(self, model: ModelClasses, lacking: str) -> ImageSet:
         """The images, and their labels if `model` has classes.
@@ -165,83 +153,48 @@ class Part:
         Raises UserError if there are none, or for another class, which, say, "the model lacks".
         """
         classes = model.names
-        unknown = [name for name in class_order(self.by_class) if self.count(name)]
-        unknown = [name for name in unknown if name not in classes] if classes else []
-        if unknown:
-            near = did_you_mean(unknown[0], classes)
-            raise UserError(
-                f"{self.where} has classes that {lacking}: {some_of(map(repr, unknown))}{near}"
-            )
-        folders = self.chosen(classes)
-        places = [f"{self.above}{folder.path}".rstrip("/") for folder in folders]
-        top = os.path.dirname(self.where) if self.above else self.where
-        items = paths = PathList(_files(places, folders), top)
-        if self.shards is not None:
-            rows = [row for folder in folders for row in folder.rows]
-            items = self.shards.select(np.array(rows, dtype=np.int64))
-        if not len(paths):
+        used = class_order(name for name, count in self.counts.items() if count)
+        if classes and (unknown := [name for name in used if name not in classes]):
+            names = some_of(map(repr, unknown))
+            raise UserError(f"{self.where} has classes that {lacking}: {names}")
+        rows = self.rows(classes)
+        if not len(rows):
             place = f"class folders of {self.where}" if classes else self.where
-            raise UserError(f"no images in {place}{_instead(self.folders)}")
-        counts = [self.count(name) for name in classes] or [len(paths)]
-        labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+            raise UserError(f"no images in {place}{self._instead()}")
+        labels = self._numbers(classes)[rows] if classes else np.zeros(len(rows), dtype=np.int64)
         if classes and model.multilabel:
             labels = np.eye(len(classes), dtype=np.float32)[labels]
-        return ImageSet(items, labels, paths.printable())
+        return ImageSet(self.items.select(rows), labels, self.names.select(rows).printable())
 
     def classes(self) -> list[str]:
         """The names of the class folders; UserError for one that cannot be trained on."""
-        if self.names:
-            return list(self.names)
-        classes = class_order(self.by_class)
+        if self.listed:
+            return list(self.listed)
+        classes = class_order(self.counts)
         if not classes and self.loose:
-            more = "" if self.shards is None else ", or give .cls files"
-            raise UserError(
-                f"{self.where} has {self.loose:,} images but no class folders; put the images of "
-                f"each class into a folder with the class's name{more}"
-            )
-        if self.shards is not None and classes and {*map(str.lower, classes)} <= {*SPLIT_NAMES}:
-            raise UserError(
-                f"{self.where} has the folders {some_of(classes)}; pack each of them into shards "
-                "of its own, such as train-000.tar and val-000.tar"
-            )
-        if not any(map(self.count, classes)):
-            raise UserError(
-                f"no images in {self.where}; expected class folders, such as cat/1.jpg"
-                f"{_instead(self.folders)}"
-            )
+            found = f"{self.where} has {self.loose:,} images but no class folders or .cls files"
+            raise UserError(f"{found}; put those of each class into a folder with its name")
+        if classes and {*map(str.lower, classes)} <= {*SPLIT_NAMES}:
+            found = f"{self.where} has the folders {some_of(classes)}"
+            raise UserError(f"{found}; pack each into shards of its own, such as val-000.tar")
         for name in classes:
             if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are no UTF-8
-                raise UserError(
-                    f"class folder {name!r} in {self.where} has no readable name; rename it"
-                )
-            if not self.count(name):
-                raise UserError(
-                    f"class folder {os.path.join(self.where, name)} has no images; "
-                    f"add some or remove it{_instead(self.by_class[name])}"
-                )
-        hint = ""
-        if len(classes) == 1 and len(self.by_class[classes[0]]) > 1 and self.shards is None:
-            inner = os.path.join(self.where, self.by_class[classes[0]][0].path)
-            hint = f"; if its subfolders are the classes, use --data.root {inner}"
-        check_classes(classes, self.where, hint)
+                raise UserError(f"class folder {name!r} in {self.where} is no text; rename it")
+            if not self.counts[name]:
+                folder = os.path.join(self.where, name)
+                remedy = f"add some or remove it{self._instead()}"
+                raise UserError(f"class folder {folder} has no images; {remedy}")
+        check_classes(classes, self.where)
         return classes
 
     def notes(self, labelled: bool) -> list[str]:
-        notes = left_out_note(self.where, self.folders)
+        notes = left_out_note(self.where, self.left_out)
         if self.loose and labelled:
             notes.append(f"{self.where}: images outside class folders left out: {self.loose:,}")
         return notes
 
-
-def _files(places: list[str], folders: Sequence[Folder]) -> Iterator[str]:
-    """Paths of the images in folders that are at these places."""
-    for place, folder in zip(places, folders, strict=True):
-        above = f"{place}/" if place else ""
-        yield from (above + image for image in folder.images)
-
-
-def _instead(folders: Sequence[Folder]) -> str:
-    return "".join(f"; {note}" for note in left_out_note("there", folders))
+    def _instead(self) -> str:
+        return "".join(f"; {note}" for note in left_out_note("there", self.left_out))
 
 
 def _split_folders(root: str) -> tuple[dict[SplitName, str], list[str]]:

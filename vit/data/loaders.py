@@ -6,20 +6,14 @@ import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import active_children
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.dataset import ImageDataset, collate
-from vit.data.decode import open_input
-from vit.data.memory import Decoded, Fits
-from vit.data.photo import Photo
-from vit.data.sources import ImageSet
-from vit.data.transforms import TrainTransform
 from vit.hardware import available_cores
-from vit.preprocessing import Preprocess, Size
+from vit.preprocessing import Size
 
 MAX_WORKERS = 8
 """More rarely pay: each takes memory, and a GPU is fed by eight cores or by none."""
@@ -30,46 +24,7 @@ def choose_num_workers(dataset: ImageDataset, processes: int) -> int:
 
     0 if batches are cut from memory: that is faster than to send them between processes.
     """
-    return 0 if dataset.in_batches else min(available_cores() // processes, MAX_WORKERS)
-
-
-def make_dataset(
-    images: ImageSet,
-    preprocess: Preprocess,
-    augment: TrainTransform | None,
-    *,
-    seed: int,
-    on_error: Literal["error", "skip"],
-    in_memory: Callable[[Fits], Decoded | None],
-) -> ImageDataset:
-    """The images as they are evaluated, or with `augment` as they are trained on.
-
-    `in_memory` returns the opened images if they stay in memory.
-    """
-    rgb, image_size = preprocess.channels is None, preprocess.image_size
-    reader = partial(open_input, channels=preprocess.channels)
-    transform: Callable[..., Tensor] = preprocess
-    if augment is not None:
-        mean, std = preprocess.mean, preprocess.std
-        transform = partial(augment, image_size=image_size, mean=mean, std=std)
-
-    def fits(size: Size) -> bool:
-        image = torch.empty(3, *size)  # returned itself where nothing is to be resized
-        if augment is None:
-            return preprocess.fit(image) is image
-        return augment.takes_batches and augment.fit(image, image_size) is image
-
-    decoded = in_memory(fits) if rgb else None
-    return ImageDataset(
-        images,
-        transform,
-        seed=seed,
-        on_error=on_error,
-        opener=reader if augment is None or augment.takes_batches or not rgb else Photo,
-        decoded=decoded,
-        in_batches=decoded is not None and fits(decoded.size),
-        reader=reader,
-    )
+    return 0 if dataset.planes is not None else min(available_cores() // processes, MAX_WORKERS)
 
 
 def make_loader(

@@ -9,13 +9,17 @@ path,label              path,label,parent
 a/1.jpg,pet/cat         a/1.jpg,cat,pet
 """
 
+import csv
 import os
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from vit.data.addresses import reaching
 from vit.data.options import ModelClasses, Reading
 from vit.data.sources import (
     SPLIT_NAMES,
@@ -28,11 +32,9 @@ from vit.data.sources import (
     check_classes,
     class_order,
     complete,
-    look_alikes,
     missing_files,
 )
-from vit.data.table import Cell, Table
-from vit.errors import UserError, did_you_mean, shorten, some_of
+from vit.errors import UserError, needed, shorten, some_of
 from vit.label_tree import node_path
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
@@ -40,6 +42,8 @@ SEPARATOR = "|"
 """Stands between the labels of one image, unless label_separator is given."""
 _FLAGS = {"": False, "0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """Cells of a column that is a class, in lower case."""
+Cell = str | tuple[str, ...]
+"""Text without outer blanks; a list of Parquet is a tuple."""
 
 
 def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
@@ -52,10 +56,9 @@ def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
     order; splits are cut as in `load_folder`. In a tree labels are paths, below the name or path
     in a column `parent`, if there is one.
 
-    Raises:
-        UserError: The file cannot be read, a column is missing, a row is incomplete or doubled, a
-            file does not exist, a split is unknown, val or test has a label that train lacks, a
-            column of a class has no 1 in train, no label has the separator, or a parent is a label.
+    Raises UserError if the file cannot be read, a column is missing, a row is incomplete or
+    doubled, a file does not exist, a split is unknown, val or test has a label that train lacks, a
+    column of a class has no 1 in train, no label has the separator, or a parent is a label.
     """
     listing, model = Listing(Table(path), reading), reading.model
     if model is not None:
@@ -65,35 +68,110 @@ def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
     if "train" not in listing.present:
         raise UserError(f"{listing.path} has no rows of split train")
     if reading.labelled and reading.separator is not None and not listing.separated:
-        raise UserError(
-            f"data.label_separator={reading.separator!r} occurs in none of the labels of "
-            f"{listing.path}; leave it out, or give what separates them"
-        )
+        separator = f"data.label_separator={reading.separator!r}"
+        raise UserError(f"{separator} occurs in no label of {listing.path}; leave it out")
     classes = listing.classes() if reading.labelled else []
-    notes = listing.notes + look_alikes(classes, listing.path)
-    if reading.separator is None and not reading.tree:
-        notes += _joined_labels(classes, listing.path)
     model = ModelClasses(names=classes, multilabel=listing.multilabel)
     sets: dict[SplitName, ImageSet] = {
         name: listing.images(name, model) for name in listing.present
     }
     keys = listing.names.select(listing.rows_of("train"))
-    return complete(classes, sets, keys, reading, where=listing.path, notes=notes)
+    return complete(classes, sets, keys, reading, where=listing.path, notes=listing.notes)
 
 
-def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
-    """A note if the classes look like several labels that are not separated."""
-    for mark, share in ((";", 0.5), (",", 0.9), ("/", 0.9)):  # ImageNet's names have commas
-        joined = [name for name in classes if mark in name]
-        if joined and len(joined) >= share * len(classes):
-            return [
-                f"{path}: {len(joined):,} of {len(classes):,} classes contain {mark!r}, such as "
-                f"{shorten(joined[0])!r}; if that is several labels, add "
-                f"--data.label_separator '{mark}'"
-                + "; if it is a tree, --data.labels tree"
-                * (mark == "/")
-            ]
-    return []
+class Table:
+    """A file of rows with a `header`, the names of the columns without outer blanks.
+
+    UserError for a file that cannot be read, or is not of its format.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        self.folder = os.path.dirname(path)
+        """Where relative paths start."""
+        self._is_parquet = path.lower().endswith((".parquet", ".pq"))
+        if self._is_parquet:
+            with open_parquet(path) as file:
+                names: list[str] = file.schema_arrow.names
+        else:
+            names = next(_csv_rows(path), (0, []))[1]
+        self._names = names
+        self.header = [name.strip() for name in names]
+
+    def place(self, number: int) -> str:
+        """A row in a message."""
+        return f"{self.path} row {number}"
+
+    def rows(self, columns: Sequence[int]) -> Iterator[tuple[int, tuple[Cell, ...]]]:
+        """The number of each row for messages, and its cells in these columns.
+
+        Numbers start at 1: the last line of the row in a CSV file, rows of a Parquet file. Raises
+        UserError when a mistake in the file is reached.
+        """
+        if self._is_parquet:
+            yield from _parquet_rows(self.path, [self._names[at] for at in columns])
+            return
+        rows = _csv_rows(self.path)
+        next(rows, None)
+        for number, row in rows:
+            if len(row) < len(self.header):
+                count = f"{len(row)} of {len(self.header)} columns"
+                raise UserError(f"{self.path} row {number} has {count}")
+            yield number, tuple(row[at].strip() for at in columns)
+
+
+def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
+    """Numbers and cells of all rows with any text, from the header on."""
+    line = 0
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            file.seek(0)
+            # Spreadsheets write semicolons in some languages.
+            reader = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
+            for row in reader:
+                line = reader.line_num
+                if any(map(str.strip, row)):
+                    yield line, row
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        where = f"{path} is not CSV in UTF-8 in the row that begins in line {line + 1}"
+        raise UserError(f"{where}: {error}; check its quotes and encoding") from error
+
+
+@contextmanager
+def open_parquet(path: str) -> Iterator[Any]:
+    """The open file at a path or address; UserError if it cannot be read."""
+    needed("pyarrow", "parquet")
+    from pyarrow import parquet
+
+    try:
+        # Not read_table, which makes columns of folder names such as split=val.
+        with (
+            reaching(path) as (files, place),
+            files.open(place) as stream,
+            parquet.ParquetFile(stream) as file,
+        ):
+            yield file
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _parquet_rows(path: str, names: list[str]) -> Iterator[tuple[int, tuple[Cell, ...]]]:
+    number = 0
+    with open_parquet(path) as file:
+        for batch in file.iter_batches(columns=names):
+            columns = [batch.column(name).to_pylist() for name in names]
+            for row in zip(*columns, strict=True):
+                number += 1
+                yield number, tuple(map(_cell, row))
+
+
+def _cell(value: Any) -> Cell:
+    if isinstance(value, list):
+        return tuple(map(str, map(_cell, value)))
+    return "" if value is None or value != value else str(value).strip()
 
 
 class Listing:
@@ -159,10 +237,8 @@ class Listing:
     def _lacks(self, role: str, hint: str = "") -> UserError:
         header, column = self.table.header, getattr(self.reading.columns, role)
         names = some_of(map(shorten, header), 20) or "no columns"
-        near = did_you_mean(column, header) or hint
-        return UserError(
-            f"{self.path} has no column {column!r}, but {names}{near} (--data.columns.{role} NAME)"
-        )
+        found = f"{self.path} has no column {column!r}, but {names}{hint}"
+        return UserError(f"{found} (--data.columns.{role} NAME)")
 
     def _read(
         self, header: list[str], cells_at: list[int], numbers: array, splits: array, cells: array
@@ -184,9 +260,7 @@ class Listing:
                 names = ", ".join(SPLIT_NAMES)
                 raise self._mistake(number, f"has split {shorten(row[1])!r}; known are {names}")
             if file in files:
-                raise self._mistake(
-                    number, f"lists {name} again; list it once, with all its labels"
-                )
+                raise self._mistake(number, f"lists {name} again; list it with all its labels")
             if key not in numbers_of:
                 numbers_of[key] = len(numbers_of)
                 self.labels.append(self._labels(key))
@@ -217,20 +291,16 @@ class Listing:
         """The path of a label; UserError if its parent was another before."""
         before = self._parents.setdefault(label, parent)
         if before != parent:
-            raise UserError(
-                f"{self.path} has the label {shorten(label)!r} with the parents "
-                f"{shorten(before)!r} and {shorten(parent)!r}; give one, or paths as labels"
-            )
+            parents = f"{shorten(before)!r} and {shorten(parent)!r}; give one, or paths as labels"
+            raise UserError(f"{self.path} has the label {shorten(label)!r} with parents {parents}")
         return node_path(f"{parent}/{label}")
 
     def _check_parents(self) -> None:
         """UserError for a parent that is a label too, as each one in a loop."""
         for label, parent in self._parents.items():
             for name in self._parents.keys() & set(node_path(parent).split("/")):
-                raise UserError(
-                    f"{self.path} has {shorten(name)!r} as a label and as the parent of "
-                    f"{shorten(label)!r}; a label must be a class without others below it"
-                )
+                below = f"the parent of {shorten(label)!r}; a label has no others below it"
+                raise UserError(f"{self.path} has {shorten(name)!r} as a label and as {below}")
 
     def _mistake(self, number: int, what: str) -> UserError:
         return UserError(f"{self.table.place(number)} {what}")
@@ -247,10 +317,8 @@ class Listing:
             raise UserError(f"{self.path} has no labels in its train rows")
         for name in self.columns:
             if name not in classes:
-                raise UserError(
-                    f"{self.path}: the column of class {name!r} has a 1 in no train row, so that "
-                    "it cannot be learned; remove the column, or add images of the class"
-                )
+                remedy = "remove the column, or add images of the class"
+                raise UserError(f"{self.path}: column {name!r} has a 1 in no train row; {remedy}")
         check_classes(classes, self.path)
         return classes
 
@@ -258,12 +326,10 @@ class Listing:
         """The images of a split, and their labels if `model` has classes."""
         rows = self.rows_of(split)
         paths = self.names.select(rows, root=self.folder)
-        missing = missing_files(paths)
-        if missing:
+        if missing := missing_files(paths):
             name, number = paths.name(missing[0]), int(self.numbers[rows[missing[0]]])
-            more = f"; {len(missing) - 1:,} more are missing" if len(missing) > 1 else ""
-            where = f"; relative paths start at {self.folder}"
-            raise self._mistake(number, f"names {name!r}, which is no file{more}{where}")
+            what = f"names {name!r}, which is no file below {self.folder}"
+            raise self._mistake(number, f"{what} ({len(missing):,} are missing)")
         labels = self.class_numbers(rows, model)
         return ImageSet(items=paths, labels=labels, names=paths.printable())
 
@@ -286,10 +352,8 @@ class Listing:
                 else:
                     labels[at] = index[names[0]]
             except (KeyError, IndexError):
-                unknown = [name for name in names if name not in index]
                 what = "has no label"
-                if unknown:
-                    what = f"has label {shorten(unknown[0])!r}, which is no class of train or of "
-                    what += f"the model{did_you_mean(unknown[0], classes)}"
+                if unknown := [shorten(name) for name in names if name not in index]:
+                    what = f"has label {unknown[0]!r}, which is no class of train or of the model"
                 raise self._mistake(int(self.numbers[rows[at]]), what) from None
         return labels

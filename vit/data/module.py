@@ -4,7 +4,7 @@ Shapes: b batch, c channels, h w pixels, k classes.
 """
 
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Self, get_args
 
 from lightning.pytorch import LightningDataModule, Trainer
@@ -12,14 +12,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from vit.console import say
 from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_epoch, divided
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.extra import check_change
 from vit.data.find import check_source, find_splits
-from vit.data.loaders import choose_num_workers, make_dataset, make_loader, share_of
-from vit.data.memory import Decoded, Fits, in_memory
+from vit.data.loaders import choose_num_workers, make_loader, share_of
+from vit.data.memory import make_dataset
 from vit.data.options import (
     Columns,
     InputFormat,
@@ -33,10 +32,9 @@ from vit.data.options import (
 )
 from vit.data.own import OwnImages
 from vit.data.pseudo import Mixture
-from vit.data.raster import rgb
+from vit.data.raster import rgb, with_statistics
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
 from vit.data.sources import ImageSet, SplitName, Splits
-from vit.data.statistics import with_statistics
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.preprocessing import Preprocess, Size, check_choice
@@ -106,7 +104,6 @@ class ImageData(LightningDataModule):
         self.allow_zero_length_dataloader_with_multiple_devices = True
         self.dataset, self.root, self.data_dir, self.channels = dataset, root, data_dir, channels
         if channels is not None:
-            loading.check_channels(channels)
             augment.check_channels()
         sides = 224 if image_size is None else image_size
         self.image_size: Size = (sides, sides) if isinstance(sides, int) else sides
@@ -114,10 +111,8 @@ class ImageData(LightningDataModule):
         self._own_batch = asked_sizes(batch_size, global_batch)
         self.batch_size: int = self._own_batch or global_batch or DEFAULT_BATCH
         self.inputs = inputs
-        # Mean and std of other channels may depend on train; the rest is checked at once.
-        fixed = inputs if channels is None else replace(inputs, mean=None, std=None)
-        preprocess = fixed.preprocess(self.image_size, channels)
-        self._preprocess = preprocess if channels is None else None
+        if channels is None:
+            self.preprocess = inputs.preprocess(self.image_size)
         augment.check_size(self.image_size)
         if augment.extra is not None:
             check_change(augment.extra, self.image_size)
@@ -186,22 +181,18 @@ class ImageData(LightningDataModule):
         """Classes and images, found at the first use."""
         given = (self.dataset, self.root, self._reading)
         splits = find_splits(*given, data_dir=self.data_dir, own=self.own)
-        self.sampling.check_labels(multilabel=splits.multilabel)
+        if self.sampling.balanced and splits.multilabel:
+            weights = "use model.loss.class_weights=balanced"
+            raise UserError(f"sampling.balanced needs one label per image, not several; {weights}")
         return splits
 
-    @property
+    @cached_property
     def preprocess(self) -> Preprocess:
         """The preprocessing, with `channels` and no mean and std by those of train."""
-        if self._preprocess is None:
-            assert self.channels is not None
-            skip = self.loading.on_error == "skip"
-            inputs = with_statistics(self.inputs, self.splits.train, self.channels, skip=skip)
-            self._preprocess = inputs.preprocess(self.image_size, self.channels)
-        return self._preprocess
-
-    @preprocess.setter
-    def preprocess(self, given: Preprocess) -> None:
-        self._preprocess = given
+        assert self.channels is not None
+        skip = self.loading.on_error == "skip"
+        inputs = with_statistics(self.inputs, self.splits.train, self.channels, skip=skip)
+        return inputs.preprocess(self.image_size, self.channels)
 
     @property
     def model_arguments(self) -> dict[str, Any]:
@@ -231,7 +222,7 @@ class ImageData(LightningDataModule):
 
     def samples_per_epoch(self, world_size: int) -> int:
         """Training samples in an epoch of `world_size` processes together."""
-        batch = self.batch_size * world_size * self._accumulated
+        batch = self.batch_size * world_size * self._of_trainer("accumulate_grad_batches", 1)
         ratio = self.pseudo.ratio if self.pseudo else 0.0
         return batches_per_epoch(len(self.splits.train), batch, ratio) * batch
 
@@ -277,19 +268,16 @@ class ImageData(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         """Batches of keys from `consumed_samples` on; all ranks get equally many."""
         if self.trainer is not None and getattr(self.trainer, "overfit_batches", 0):
-            raise UserError(
-                "overfit_batches would draw other images in every epoch; "
-                "use --trainer.limit_train_batches, or --data.root with a few images"
-            )
+            raise UserError("overfit_batches draws other images each epoch; give fewer images")
         sampler = TrainBatchSampler(
             len(self.splits.train),
             self.batch_size,
             seed=self.seed,
-            rank=self._rank,
-            world_size=self._world_size,
+            rank=self._of_trainer("global_rank", 0),
+            world_size=self._of_trainer("world_size", 1),
             repeats=self.sampling.repeats,
             progress=self,
-            accumulated=self._accumulated,
+            accumulated=self._of_trainer("accumulate_grad_batches", 1),
             weights=balancing(self.splits.train.labels) if self.sampling.balanced else None,
             blocks=self.splits.train.in_blocks() if self.shuffle == "blocks" else None,
             others=self.mixture and self.mixture.others,
@@ -318,7 +306,8 @@ class ImageData(LightningDataModule):
         """
         dataset = self._image_dataset(split, training=False)
         shown = evaluated(len(dataset), limit, self.seed)
-        share = share_of(shown, self._rank, self._world_size, self.batch_size)
+        rank, world_size = self._of_trainer("global_rank", 0), self._of_trainer("world_size", 1)
+        share = share_of(shown, rank, world_size, self.batch_size)
         return self._loader(dataset, persistent=persistent, **share)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
@@ -333,22 +322,9 @@ class ImageData(LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.consumed_samples = int(state_dict["consumed_samples"])
 
-    @property
-    def _accumulated(self) -> int:
-        """Batches of a process in a step."""
-        return 1 if self.trainer is None else self.trainer.accumulate_grad_batches
-
-    @property
-    def _rank(self) -> int:
-        return 0 if self.trainer is None else self.trainer.global_rank
-
-    @property
-    def _world_size(self) -> int:
-        return 1 if self.trainer is None else self.trainer.world_size
-
-    @property
-    def _local_processes(self) -> int:
-        return 1 if self.trainer is None else self.trainer.num_devices
+    def _of_trainer(self, name: str, alone: int) -> int:
+        """A number of the Trainer; `alone` without one."""
+        return getattr(self.trainer, name, alone)
 
     def _is_fitting(self) -> bool:
         return self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
@@ -358,34 +334,27 @@ class ImageData(LightningDataModule):
         if key not in self._datasets:
             mixed = training and self.mixture
             images = mixed.images if mixed else self.image_set(split)
+            # Other loops than a fit show them once. A Dataset may change them each time.
+            keeps = self.loading.cache == "auto" and self._is_fitting() and self.own is None
             self._datasets[key] = make_dataset(
                 images,
                 self.preprocess,
                 self.augment if training else None,
                 seed=self.seed,
                 on_error=self.loading.on_error,
-                in_memory=partial(self._in_memory, split, images),
+                name=split,
+                keeps=keeps,
+                processes=self._of_trainer("num_devices", 1),
             )
         return self._datasets[key]
 
-    def _in_memory(self, split: SplitName, images: ImageSet, fits: Fits) -> Decoded | None:
-        # Other loops than a fit go through the images once. A Dataset may change them each time.
-        cache = self.loading.cache
-        if cache == "auto" and not (self._is_fitting() and self.own is None):
-            cache = "none"
-        for _, other in sorted(self._datasets.items()):
-            if other.images is images and other.decoded is not None:
-                return other.decoded
-        decoded = in_memory(images, fits, cache=cache, processes=self._local_processes)
-        if decoded is not None and hasattr(images.items, "select"):
-            say(decoded.note(split))
-        return decoded
-
     def _loader(self, dataset: ImageDataset, **options: Any) -> DataLoader[Any]:
-        asked, chosen = self.loading.num_workers, choose_num_workers(dataset, self._local_processes)
+        workers = self.loading.num_workers
+        if workers is None:
+            workers = choose_num_workers(dataset, self._of_trainer("num_devices", 1))
         return make_loader(
             dataset,
-            num_workers=chosen if asked is None else asked,
+            num_workers=workers,
             image_size=self.image_size,
             channels=self.channels,
             pin_memory=self.trainer is not None

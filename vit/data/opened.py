@@ -5,7 +5,6 @@ Its items are (image, label), or mappings with a column of each, as Hugging Face
 Shapes: c channels, h w pixels.
 """
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,13 +23,13 @@ _UNREADABLE = (OSError, SyntaxError, Image.DecompressionBombError)
 """What Pillow raises for damaged files."""
 
 
-class Opened(ABC):
+class Opened:
     """n images, at `places` among those of a Dataset or of shards, that are opened one by one."""
 
     places: np.ndarray
 
-    @abstractmethod
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.places)
@@ -74,10 +73,8 @@ class OpenedImages(Opened):
         image = self._image(first)
         kind = str(getattr(image, "dtype", type(image).__name__)).removeprefix("torch.")
         if not isinstance(image, Image.Image | bytes) and kind != "uint8" and not arrays:
-            raise UserError(
-                f"the image of {split}[0] is {kind}; give PIL images or uint8, and leave ToTensor "
-                "and Normalize out of the Dataset, as images would be normalised twice"
-            )
+            found = f"the image of {split}[0] is {kind}; give PIL images or uint8"
+            raise UserError(f"{found}, and leave ToTensor and Normalize out of the Dataset")
 
     def __getitem__(self, index: int) -> Any:
         """The image. Raises ImageError if the Dataset cannot read it, and its other errors."""

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Literal, get_args
 
-from vit.data.memory import Cache
-from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, UserError, check_range
+from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, check_range
 from vit.preprocessing import (
-    CHANNELS,
     HALF,
     CropRounding,
     Interpolation,
@@ -16,6 +14,7 @@ from vit.preprocessing import (
     check_choice,
 )
 
+Cache = Literal["auto", "none"]
 Labels = Literal["plain", "tree"]
 """What the names of classes are: names, or paths in a tree."""
 
@@ -72,14 +71,6 @@ class Sampling:
     def __post_init__(self) -> None:
         check_range("sampling.repeats", self.repeats, AT_LEAST_ONE)
 
-    def check_labels(self, *, multilabel: bool) -> None:
-        """Raises UserError for images that cannot be balanced."""
-        if self.balanced and multilabel:
-            raise UserError(
-                "sampling.balanced needs one label per image; this set has several: use "
-                "model.loss.class_weights=balanced"
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
@@ -97,6 +88,8 @@ class Splitting:
     def __post_init__(self) -> None:
         check_range("splits.val_fraction", self.val_fraction, BELOW_ONE)
         check_range("splits.test_fraction", self.test_fraction, BELOW_ONE)
+        together = self.val_fraction + self.test_fraction
+        check_range("splits.val_fraction + splits.test_fraction", together, BELOW_ONE)
         check_range("splits.seed", self.seed, NOT_NEGATIVE)
 
 
@@ -112,11 +105,6 @@ class Columns:
 
     split: str = "split"
     """train, val or test; the column may be absent."""
-
-    def __post_init__(self) -> None:
-        names = [name.lower() for name in (self.path, self.label, self.split)]
-        if len(set(names)) < 3 or "" in names:
-            raise UserError(f"data.columns={names} must be three different names")
 
     def roles(self, header: Sequence[str]) -> list[str]:
         """path, label or split for each name of a header; for another its lower case, or "" where
@@ -138,7 +126,7 @@ class Loading:
     cache: Cache = "auto"
     """Keeps images of one size decoded in memory; batches are the same. auto: in a fit, if they are
     small (64 x 64 pixels), take at most 1 GiB, and augmentation is windows and flips alone; then
-    batches are cut 20 times as fast. ram: always. none: never."""
+    batches are cut 20 times as fast. none: never."""
 
     on_error: Literal["error", "skip"] = "error"
     """On an unreadable image: error stops and names it; skip names it, counts it and goes on
@@ -148,12 +136,6 @@ class Loading:
         if self.num_workers is not None:
             check_range("loading.num_workers", self.num_workers, NOT_NEGATIVE)
         check_choice("loading.cache", self.cache, get_args(Cache))
-
-    def check_channels(self, channels: int) -> None:
-        """Raises UserError if images of so many channels, which are not RGB, cannot be read so."""
-        check_range("channels", channels, CHANNELS)
-        if self.cache == "ram":
-            raise UserError("loading.cache=ram keeps RGB images; leave it out with data.channels")
 
 
 @dataclass(frozen=True, kw_only=True)

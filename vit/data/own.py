@@ -12,7 +12,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from vit.data.find import check_source, find_splits
-from vit.data.manifest import Listing
+from vit.data.manifest import Listing, Table
 from vit.data.opened import OpenedImages, plain
 from vit.data.options import ModelClasses, Reading, Splitting
 from vit.data.sources import (
@@ -22,9 +22,7 @@ from vit.data.sources import (
     Splits,
     all_as_test,
     complete,
-    look_alikes,
 )
-from vit.data.table import Table
 from vit.errors import UserError, shorten, some_of
 
 
@@ -52,9 +50,9 @@ class OwnImages:
             if _is_path(images):
                 check_source(None, os.fspath(images))
             elif not indexed or isinstance(images, IterableDataset):
+                found = f"{name} is of type {type(images).__name__}"
                 raise UserError(
-                    f"{name} is of type {type(images).__name__}; give a folder, a list of (path, "
-                    "label), or a map-style Dataset, which has a length and is indexed by numbers"
+                    f"{found}; give a folder, a list of (path, label), or a map-style Dataset"
                 )
             elif not len(images):
                 raise UserError(f"{name} has no images")
@@ -65,9 +63,8 @@ class OwnImages:
         The classes are those that a Dataset of train names, in its order, or else the labels in
         natural order.
 
-        Raises:
-            UserError: There is no train, an image or its label is none, a file does not exist,
-                there is one class only, or a split has a label that train, or the model, lacks.
+        Raises UserError if there is no train, an image or its label is none, a file does not exist,
+        there is one class only, or a split has a label that train, or the model, lacks.
         """
         if reading.model is not None:
             name = max(self.given, key=SPLITS.index)
@@ -86,7 +83,6 @@ class OwnImages:
             names, classes = rows.names, rows.classes() if reading.labelled else []
             model = ModelClasses(names=classes, multilabel=rows.several)
             sets = {"train": rows.images(model)}
-            notes += look_alikes(classes, "train")
         for name in self.given:
             if name != "train":
                 sets[name] = self._held_out(name, replace(reading, model=model), names)
@@ -153,10 +149,8 @@ class _Rows(Table):
         self.several = True
         texts = tuple(self._text(each, number) for each in label)
         if len(set(texts)) < len(texts):
-            raise UserError(
-                f"{self.place(number)} has a label twice in {shorten(label)}; give the numbers or "
-                "names of its classes, not a row of zeros and ones"
-            )
+            found = f"{self.place(number)} has a label twice in {shorten(label)}"
+            raise UserError(f"{found}; give numbers or names, not a row of zeros and ones")
         return texts
 
     def _text(self, label: Any, number: int) -> str:
@@ -165,10 +159,8 @@ class _Rows(Table):
             return value
         if not isinstance(value, int) or (known and not 0 <= value < known):
             rule = f"a number below {known:,}" if known else "a whole number"
-            raise UserError(
-                f"{self.place(number)} has the label {shorten(repr(value))}; a label is text, "
-                f"{rule}, or a list of those"
-            )
+            found = f"{self.place(number)} has the label {shorten(repr(value))}"
+            raise UserError(f"{found}; a label is text, {rule}, or a list of those")
         return self.names[value] if known else str(int(value))
 
     def classes(self) -> list[str]:

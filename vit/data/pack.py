@@ -35,8 +35,7 @@ from vit.data.options import Reading, Splitting
 from vit.data.photo import Photo
 from vit.data.sampler import block_order
 from vit.data.scan import image_extensions
-from vit.data.shard_index import SUFFIX, index_of, write_index
-from vit.data.shards import CLASSES
+from vit.data.shards import CLASSES, SUFFIX, index_of, write_index
 from vit.data.sources import SPLIT_NAMES, ImageSet, PathList, Splits, images_digest
 from vit.errors import UserError
 from vit.writing import atomic, remove_orphans, write_json, write_text
@@ -67,9 +66,8 @@ def pack(source: str, folder: Path, *, resize: int | None = None) -> list[Shard]
         resize: The most pixels of the shorter side; larger images are resized. The others, and all
             without this, are copied byte for byte.
 
-    Raises:
-        UserError: `folder` holds something else, an image cannot be opened, or is read back
-            otherwise than it was written.
+    Raises UserError if `folder` holds something else, an image cannot be opened, or is read back
+    otherwise than it was written.
     """
     name, root = data_set(source)
     dataset, whole = name if root is None else None, Splitting(val_fraction=0, test_fraction=0)
@@ -96,10 +94,8 @@ def _begin(folder: Path, splits: Splits, plan: dict[str, Any]) -> None:
             plan[name] += f" {images_digest(images)}"
     file = folder / "pack.json"
     if file.exists() and json.loads(file.read_text()) != plan:
-        raise UserError(
-            f"{folder} was begun with other images or another --resize (a file that was added, "
-            "changed or deleted since makes others of them); give a new folder"
-        )
+        more = "perhaps one was added, changed or deleted since; give a new folder"
+        raise UserError(f"{folder} was begun with other images or another --resize: {more}")
     if not file.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; give a new folder")
     remove_orphans(folder)

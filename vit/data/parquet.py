@@ -7,20 +7,17 @@ Less than a row group cannot be read; the last few that were used stay in memory
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from vit.console import note
 from vit.data.addresses import by_split, cache_limit, local_copy, reaching
 from vit.data.decode import ImageError, NamedBytes
+from vit.data.manifest import open_parquet
 from vit.data.options import Reading
 from vit.data.sources import SplitName
-from vit.data.table import open_parquet
-from vit.errors import UserError, did_you_mean, some_of
-
-if TYPE_CHECKING:
-    from pyarrow import ChunkedArray, Schema
+from vit.errors import UserError, some_of
 
 MAX_KEPT = 256 * 2**20
 """Bytes of row groups that stay in the memory of a process."""
@@ -48,7 +45,7 @@ class ParquetImages:
             if self._leaf is None:
                 raise UserError(f"{files[0]} has no column of pictures, {listed}")
             if column is not None and column not in names:
-                listed += f"{did_you_mean(column, names)} (--data.columns.label NAME)"
+                listed += " (--data.columns.label NAME)"
                 raise UserError(f"{files[0]} has no column {column!r}, {listed}")
             self.targets = [0] * data.count_rows()
             if column is not None:
@@ -69,7 +66,7 @@ class ParquetImages:
         sizes = [group.total_byte_size for _, group in groups]
         self._most = max(1, MAX_KEPT // max(sizes))
         self._copies = sum(sizes) <= cache_limit()
-        self._kept: dict[int, ChunkedArray] = {}
+        self._kept: dict[int, Any] = {}
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -95,7 +92,7 @@ class ParquetImages:
         """The row group of each picture, int64 `n`, and how many stay in memory."""
         return np.searchsorted(self._ends, np.arange(len(self)), side="right"), self._most
 
-    def _read(self, number: int) -> "ChunkedArray":
+    def _read(self, number: int) -> Any:
         file, group = self._groups[number]
         place = str(local_copy(file)) if self._copies else file
         try:
@@ -106,7 +103,7 @@ class ParquetImages:
         return table.flatten().column(0)
 
 
-def picture_leaf(schema: "Schema") -> str | None:
+def picture_leaf(schema: Any) -> str | None:
     """The first column of bytes, or field `bytes` of a column."""
     for field in schema:
         for leaf in field.flatten():
@@ -116,7 +113,7 @@ def picture_leaf(schema: "Schema") -> str | None:
     return None
 
 
-def _class_names(schema: "Schema", column: str) -> list[str]:
+def _class_names(schema: Any, column: str) -> list[str]:
     """The classes of a column by number, as Hugging Face's library writes them down; or []."""
     described = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
     feature = described.get("info", {}).get("features", {}).get(column, {})

@@ -62,10 +62,8 @@ class Answers:
                 return answers
         except (SafetensorError, OSError, KeyError, ValueError, TypeError):
             pass
-        raise UserError(
-            f"{file} does not hold a teacher's answers as they were written: delete it, and the "
-            "same `vit selftrain` writes it again"
-        )
+        remedy = "delete it, and the same `vit selftrain` writes it again"
+        raise UserError(f"{file} does not hold a teacher's answers as they were written: {remedy}")
 
     def chosen(self, confidence: float, per_class: int | None) -> np.ndarray:
         """Rows to learn: those whose largest value is `confidence` at least, ascending; or with
@@ -76,10 +74,8 @@ class Answers:
         surest, classes = self.values.max(1), self.values.argmax(1)
         rows = np.flatnonzero(surest >= np.float16(confidence))  # rounded as the answers are
         if not len(rows):
-            raise UserError(
-                f"confidence={confidence:g} leaves none of {len(surest):,} unlabelled images: the "
-                f"surest answer has a probability of {surest.max():.3g}; give a lower --confidence"
-            )
+            none = f"confidence={confidence:g} leaves none of {len(surest):,} unlabelled images"
+            raise UserError(f"{none}; give a lower --confidence, at most {surest.max():.3g}")
         if per_class is None:
             return rows
         rows = rows[np.argsort(-surest[rows], kind="stable")]
@@ -153,10 +149,8 @@ def check_unseen(images: ImageSet, splits: Splits, channels: int | None, loading
     found = zip(names[first:], contents[first:], strict=True)
     copies = [f"{name} ({held[digest]})" for name, digest in found if digest and digest in held]
     if copies:
-        raise UserError(
-            f"{len(copies):,} of {len(images):,} unlabelled images are also in val or test, such "
-            f"as {copies[0]}; take them out"
-        )
+        found = f"{len(copies):,} of {len(images):,} unlabelled images are also in val or test"
+        raise UserError(f"{found}, such as {copies[0]}; take them out")
 
 
 def _contents(items: Any, channels: int | None, skips: bool, positions: range) -> list[bytes]:

@@ -15,6 +15,7 @@ Shapes: c channels, h w pixels.
 import os
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vit.console import Meter, say
 from vit.data.decode import PNG, ImageError, Stream, check_size, name_of, read, upright
+from vit.data.options import InputFormat
+from vit.data.sources import ImageSet
+from vit.errors import UserError, needed, some_of
 from vit.preprocessing import Preprocess
 
 _NUMPY = b"\x93NUMPY"
@@ -37,8 +42,7 @@ _WHITE = {"uint8": 255.0, "uint16": 65535.0}
 def open_raster(source: Any, channels: int) -> Tensor:
     """float32 `c h w` from a path, a file's bytes, a PIL image or an array; such a tensor itself.
 
-    Raises:
-        ImageError: The file cannot be read, has another number of channels, or NaN or infinity.
+    Raises ImageError if it cannot be read, has another number of channels, or NaN or infinity.
     """
     if isinstance(source, Tensor) and source.dtype == torch.float32 and source.ndim == 3:
         return source
@@ -54,13 +58,60 @@ def open_raster(source: Any, channels: int) -> Tensor:
     check_size(planes.shape[1], planes.shape[2], name)
     with np.errstate(over="ignore"):  # infinity is refused below
         floats = np.array(planes, dtype=np.float32, order="C")
-    finite = np.isfinite(floats)
-    if not finite.all():
-        raise ImageError(
-            f"{name}: {floats.size - finite.sum():,} of its {floats.size:,} values are NaN or "
-            "infinite (as float32); replace them by numbers"
-        )
+    if not np.isfinite(floats).all():
+        raise ImageError(f"{name}: it has values that are NaN or infinite (as float32)")
     return torch.from_numpy(floats).div_(_WHITE.get(values.dtype.name, 1.0))
+
+
+def with_statistics(
+    inputs: InputFormat, images: ImageSet, channels: int, *, skip: bool
+) -> InputFormat:
+    """`inputs`; with mean and std of `images` if it has none, which are printed to stderr.
+
+    Values are those of `open_raster`. A constant channel gets a std of 1. `skip`
+    leaves unreadable images out.
+
+    Raises UserError if an image cannot be read, or has other channels, and `skip` is off.
+    """
+    if inputs.mean is not None and inputs.std is not None:
+        return inputs
+    if inputs.mean is not None or inputs.std is not None:
+        raise UserError("give data.inputs.mean and data.inputs.std together, or null for both")
+    mean, std = channel_statistics(images, channels, skip=skip)
+    means, stds = (some_of(f"{value:.4g}" for value in values) for values in (mean, std))
+    say(f"channels: {channels}, mean {means}, std {stds} (of {len(images):,} train images)")
+    return replace(inputs, mean=tuple(mean), std=tuple(value or 1.0 for value in std))
+
+
+def channel_statistics(
+    images: ImageSet, channels: int, *, skip: bool
+) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation (of all values, not of a sample) per channel, in float64.
+
+    Images are merged one by one with their counts (Chan, Golub and LeVeque, 1983), which loses no
+    digits if the mean is large.
+    """
+    count, mean, squares = 0, np.zeros(channels), np.zeros(channels)
+    with Meter("mean and std of train", len(images), "img") as meter:
+        for item in images.items:
+            meter.advance(1)
+            try:
+                values = open_raster(item, channels).numpy().reshape(channels, -1)
+            except ImageError:
+                if not skip:
+                    raise
+                continue
+            image_mean = values.mean(1, dtype=np.float64)
+            spread = np.square(values - image_mean[:, None], dtype=np.float64).sum(1)
+            size = values.shape[1]
+            total = count + size
+            apart = image_mean - mean
+            squares += spread + apart**2 * (count * size / total)
+            mean += apart * (size / total)
+            count = total
+    if not count:
+        raise UserError("no train image can be read, so there is no mean and std")
+    return mean.tolist(), np.sqrt(squares / count).tolist()
 
 
 def picture(raster: Tensor, *, stretch: bool = True) -> Image.Image:
@@ -125,12 +176,7 @@ def _tiff(stream: Stream, name: str) -> np.ndarray:
         alone = len(bits) == 1 and image.mode in ("I;16", "I;16B", "I", "F")
         if getattr(image, "n_frames", 1) == 1 and (whole or alone):
             return _pillow_values(image, name)
-    try:
-        import tifffile
-    except ImportError as error:
-        raise ImageError(
-            f"{name}: TIFF files with these channels need tifffile: pip install 'vitkit[tiff]'"
-        ) from error
+    tifffile = needed("tifffile", "tiff")
     stream.seek(0)
     with tifffile.TiffFile(stream) as file:
         series = file.series[0]
@@ -167,8 +213,5 @@ def _planes(values: np.ndarray, channels: int, name: str) -> np.ndarray:
     if len(values) == channels:
         return values
     count = 1 if len(shape) == 2 else min(shape[0], shape[2])
-    raise ImageError(
-        f"{name}: it has {count} channel{'s' if count != 1 else ''} (shape {shape}), and "
-        f"data.channels={channels} are wanted of every image; choose --data.channels {count}, or "
-        "leave the file out"
-    )
+    remedy = f"choose --data.channels {count}, or leave the file out"
+    raise ImageError(f"{name}: its shape is {shape}, and data.channels={channels}; {remedy}")

@@ -4,7 +4,8 @@ So one integer in a checkpoint resumes a run exactly.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol, get_args
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -20,13 +21,6 @@ Shuffle = Literal["images", "blocks"]
 """What is permuted: all images, or blocks of images that lie together."""
 
 
-class Progress(Protocol):
-    """The position of a training."""
-
-    consumed_samples: int
-    """In all epochs so far, on all ranks together."""
-
-
 def balancing(labels: np.ndarray) -> Tensor:
     """Weights `n` of samples, one over the images of their class, for balanced draws.
 
@@ -40,10 +34,7 @@ def check_shuffle(shuffle: Shuffle, *, balanced: bool) -> None:
     """Raises UserError for an unknown order, and for blocks of balanced draws."""
     check_choice("shuffle", shuffle, get_args(Shuffle))
     if shuffle == "blocks" and balanced:
-        raise UserError(
-            "data.shuffle=blocks shows each image once, and data.sampling.balanced draws with "
-            "replacement; leave out one of them"
-        )
+        raise UserError("data.shuffle=blocks and data.sampling.balanced exclude each other")
 
 
 def evaluated(num_samples: int, limit: int | list[int] | None, seed: int) -> Sequence[int]:
@@ -53,8 +44,8 @@ def evaluated(num_samples: int, limit: int | list[int] | None, seed: int) -> Seq
         return limit
     if limit is None or limit >= num_samples:
         return range(num_samples)
-    generator = torch.Generator().manual_seed(seed)
-    return sorted(torch.randperm(num_samples, generator=generator)[:limit].tolist())
+    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed))
+    return sorted(order[:limit].tolist())
 
 
 def class_by_class(labels: Tensor, seed: int) -> Tensor:
@@ -76,6 +67,7 @@ def block_order(blocks: np.ndarray, window: int, generator: torch.Generator) -> 
     return images[run[torch.from_numpy(blocks).long()[images]].argsort(stable=True)]
 
 
+@dataclass(eq=False)
 class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
     """Batches of (epoch, index, copy) for one rank; a pass goes on from `progress`.
 
@@ -103,59 +95,43 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
         others: Indices of other images, and how many of them there are for each image of the set in
             a global batch, which begins with those of the set. An epoch is one of the set; the
             others go on from one to the next, and none comes again before all have come.
-        progress: Read at the start of each pass.
+        progress: It has `consumed_samples`, the number in all epochs so far, on all ranks together,
+            which is read at the start of each pass.
     """
 
-    def __init__(
-        self,
-        num_samples: int,
-        batch_size: int,
-        *,
-        seed: int,
-        rank: int,
-        world_size: int,
-        progress: Progress,
-        accumulated: int = 1,
-        repeats: int = 1,
-        weights: Tensor | None = None,
-        blocks: tuple[np.ndarray, int] | None = None,
-        others: tuple[np.ndarray, float] | None = None,
-    ) -> None:
-        self.num_samples = num_samples
-        self.batch_size = batch_size
-        self.accumulated = accumulated
-        self.global_batch = batch_size * world_size * accumulated
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.repeats = repeats
-        self.weights = weights
-        self.blocks = blocks
-        self.progress = progress
-        self.others, ratio = (None, 0.0) if others is None else others
+    num_samples: int
+    batch_size: int
+    _: KW_ONLY
+    seed: int
+    rank: int
+    world_size: int
+    progress: Any
+    accumulated: int = 1
+    repeats: int = 1
+    weights: Tensor | None = None
+    blocks: tuple[np.ndarray, int] | None = None
+    others: tuple[np.ndarray, float] | None = None
+
+    def __post_init__(self) -> None:
+        self.global_batch = self.batch_size * self.world_size * self.accumulated
+        ratio = self.others[1] if self.others else 0.0
         self._part = labelled_part(self.global_batch, ratio)
-        self._steps = batches_per_epoch(num_samples, self.global_batch, ratio)
-        self._batches = self._steps * accumulated
+        self._steps = batches_per_epoch(self.num_samples, self.global_batch, ratio)
 
     def __len__(self) -> int:
         """Batches in an epoch, and in a pass."""
-        return self._batches
-
-    @property
-    def samples_per_epoch(self) -> int:
-        """Samples in an epoch, on all ranks together."""
-        return self._steps * self.global_batch
+        return self._steps * self.accumulated
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
         # After a change of the batch the count may fall inside one, which is then repeated.
         first = self.progress.consumed_samples // (self.batch_size * self.world_size)
-        epoch, skipped = divmod(first, self._batches)
+        epoch, skipped = divmod(first, len(self))
         order, copies = self.order(epoch)
-        for batch in range(skipped, skipped + self._batches):
-            if batch == self._batches:
+        for batch in range(skipped, skipped + len(self)):
+            if batch == len(self):
                 epoch += 1
                 order, copies = self.order(epoch)
-            step, part = divmod(batch % self._batches, self.accumulated)
+            step, part = divmod(batch % len(self), self.accumulated)
             mine = places(self.batch_size, self.rank, self.world_size, self.accumulated, part)
             mine = torch.tensor(mine) + step * self.global_batch
             pairs = zip(order[mine].tolist(), copies[mine].tolist(), strict=True)
@@ -176,13 +152,13 @@ class TrainBatchSampler(Sampler[list[tuple[int, int, int]]]):
             order = order.repeat(-(-drawn // self.num_samples))[:drawn]
         order = order.repeat_interleave(self.repeats)[:count]
         if self.others is not None:
-            parts = (order, self._order_of(torch.from_numpy(self.others), epoch))
+            parts = (order, self._order_of(torch.from_numpy(self.others[0]), epoch))
             order = torch.cat([part.view(self._steps, -1) for part in parts], 1).flatten()
         return order, _copies(order)
 
     def _order_of(self, others: Tensor, epoch: int) -> Tensor:
         """The epoch's part of permutations of the others, one after the other."""
-        count, total = self.samples_per_epoch - self._steps * self._part, len(others)
+        count, total = self._steps * (self.global_batch - self._part), len(others)
         drawn = -(-count // self.repeats)
         first, skipped = divmod(epoch * drawn, total)
         orders = []

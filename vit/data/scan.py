@@ -2,8 +2,7 @@
 
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import cache
 
 from vit.console import Meter
@@ -26,63 +25,50 @@ def image_extensions(arrays: bool = False) -> frozenset[str]:
     return frozenset(EXTENSIONS) | more | ({".npy"} if arrays else set())
 
 
-@dataclass
-class Folder:
-    """One folder of a tree."""
+def scan(top: str, *, arrays: bool = False) -> tuple[dict[str, list[str]], Counter[str]]:
+    """The images in `top` and in all folders below it, and counts of other files.
 
-    path: str
-    """Below the top, "" for the top itself, "/" between parts."""
-    images: list[str] = field(default_factory=list)
-    """Their names, sorted."""
-    left_out: Counter[str] = field(default_factory=Counter)
-    """Counts of other files, by extension or "hidden"."""
-    label: str = ""
-    """The class of its images in shards, where that is not a folder."""
-    rows: list[int] = field(default_factory=list)
-    """Places of its images among those of shards."""
-
-
-def scan(top: str, *, arrays: bool = False) -> list[Folder]:
-    """`top` and all folders below it, sorted by path; `arrays` as in `image_extensions`.
-
-    Symbolic links are followed, and each folder is listed once. Raises UserError for a folder that
-    cannot be read.
+    Sorted names by the path of the folder below `top` ("" for itself, "/" between parts), in order;
+    counts by extension or "hidden"; `arrays` as in `image_extensions`. Symbolic links are followed,
+    and each folder is listed once. Raises UserError for a folder that cannot be read.
     """
     extensions = image_extensions(arrays)
-    folders: dict[str, Folder] = {}  # by path without links
-    waiting = deque([("", os.path.realpath(top))])
+    folders: dict[str, list[str]] = {}
+    left_out: Counter[str] = Counter()
+    waiting, seen = deque([("", os.path.realpath(top))]), set[str]()  # paths without links
     with Meter(f"scanning {top}", 0, "images") as meter:
         while waiting:
             path, real = waiting.popleft()
-            if real in folders:
+            if real in seen:
                 continue
-            folder = folders[real] = Folder(path)
+            seen.add(real)
+            images = folders[path] = []
             # Links last: what they lead to is listed at its own place.
             for entry in sorted(entries(real), key=os.DirEntry.is_symlink):
                 suffix = os.path.splitext(entry.name)[1].lower()
                 if entry.name.startswith("."):
-                    folder.left_out["hidden"] += not entry.is_dir()
+                    left_out["hidden"] += not entry.is_dir()
                 elif os.path.isdir(entry.path):
                     if entry.name not in LITTER:
                         below = f"{path}/{entry.name}" if path else entry.name
                         waiting.append((below, os.path.realpath(entry.path)))
                 # A pipe or a device named .jpg would block its reader for ever.
                 elif suffix in extensions and os.path.isfile(entry.path):
-                    folder.images.append(entry.name)
+                    images.append(entry.name)
                 else:
-                    folder.left_out[suffix or "without extension"] += 1
-            folder.images.sort()
-            meter.advance(len(folder.images))
-    return sorted(folders.values(), key=lambda folder: folder.path)
+                    left_out[suffix or "without extension"] += 1
+            images.sort()
+            meter.advance(len(images))
+    return dict(sorted(folders.items())), +left_out
 
 
 def image_files(folder: str, *, arrays: bool = False) -> Iterator[str]:
     """Paths of the pictures in and below a folder, folder by folder. UserError without any."""
-    folders = scan(folder, arrays=arrays)
-    if not any(found.images for found in folders):
+    folders, _ = scan(folder, arrays=arrays)
+    if not any(folders.values()):
         raise UserError(f"no pictures in {folder}")
-    for found in folders:
-        yield from (os.path.join(folder, found.path, name) for name in found.images)
+    for path, images in folders.items():
+        yield from (os.path.join(folder, path, name) for name in images)
 
 
 def entries(folder: str) -> list[os.DirEntry[str]]:
@@ -94,9 +80,8 @@ def entries(folder: str) -> list[os.DirEntry[str]]:
         raise UserError(f"cannot read folder {folder}: {error.strerror}") from error
 
 
-def left_out_note(where: str, folders: Iterable[Folder]) -> list[str]:
+def left_out_note(where: str, counts: Counter[str]) -> list[str]:
     """At most one line, with the counts of files that are left out."""
-    counts = sum((folder.left_out for folder in folders), Counter[str]())
     if not counts:
         return []
     listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())

@@ -17,7 +17,7 @@ import numpy as np
 from vit.errors import UserError, printable, some_of
 from vit.label_tree import inner_class
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch, which names of data sets do not need
     from vit.data.opened import Opened
     from vit.data.options import ModelClasses, Reading, Splitting
 
@@ -180,28 +180,19 @@ class Splits:
         return np.bincount(labels, minlength=len(self.classes)).tolist()
 
     def per_class(self) -> str:
-        """'train images per class: cat 120, dog 30'; of many classes both ends and the median."""
+        """'train images per class: cat 120, dog 30'; of many classes both ends."""
         counts = self.class_counts
         pairs = [f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True)]
         if len(pairs) > 12:
             ordered = [pairs[at] for at in np.argsort(counts, kind="stable")]
-            middle = f"median {float(np.median(counts)):,.10g}"
-            pairs = [
-                f"fewest {', '.join(ordered[:3])}; {middle}; most {', '.join(ordered[:-4:-1])}"
-            ]
+            pairs = [f"fewest {', '.join(ordered[:3])}; most {', '.join(ordered[:-4:-1])}"]
         return f"train images per class: {', '.join(pairs)}"
 
 
 def all_as_test(images: ImageSet, model: "ModelClasses", notes: Sequence[str] = ()) -> Splits:
     """All of `images` as the test set of a model that exists; train is empty."""
-    return Splits(
-        classes=model.names,
-        train=images.select(np.arange(0)),
-        test=images,
-        test_origin="given",
-        multilabel=images.labels.ndim == 2,
-        notes=[*notes],
-    )
+    none, several = images.select(np.arange(0)), images.labels.ndim == 2
+    return Splits(model.names, none, None, images, several, test_origin="given", notes=[*notes])
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -267,18 +258,11 @@ def complete(
     Images with one label are cut class by class, those with several as a whole. `keys` name the
     images of train, `where` the source in errors.
 
-    Raises:
-        UserError: The fractions leave nothing for train, no class has an image to spare, or, of a
-            `tree`, a class is no leaf.
+    Raises UserError if no class has an image to spare, or, of a `tree`, a class is no leaf.
     """
     cut = reading.cut
     if reading.tree:
         _check_tree(classes, sets["train"])
-    if cut.val_fraction + cut.test_fraction >= 1:
-        raise UserError(
-            f"val_fraction={cut.val_fraction} and test_fraction={cut.test_fraction} leave nothing "
-            "for train"
-        )
     if "test" in sets or "val" in sets:
         cut = replace(cut, test_fraction=0.0)
     if "val" in sets:
@@ -292,10 +276,8 @@ def complete(
         return "none" if name not in parts else "given" if name in sets else "cut from train"
 
     return Splits(
-        classes=classes,
-        train=parts["train"],
-        val=parts.get("val"),
-        test=parts.get("test"),
+        classes,
+        **parts,
         multilabel=parts["train"].labels.ndim == 2,
         val_origin=origin("val"),
         test_origin=origin("test"),
@@ -315,11 +297,8 @@ def _cut(
     strata = [classes[label] for label in whole.labels] if one_label else [""] * len(keys)
     train, val, test = held_out(keys, strata, **asdict(cut))
     if cut.val_fraction and not len(val):
-        few = f"no class of {where} has two images" if classes else f"{where} has one image"
-        raise UserError(
-            f"{few}, so that no val can be cut from train; "
-            "add images, give a val folder, or set --data.splits.val_fraction 0"
-        )
+        remedy = "add images, give a val folder, or set --data.splits.val_fraction 0"
+        raise UserError(f"no class of {where} has two images to cut a val from train; {remedy}")
     notes = []
     if cut.test_fraction and not len(test):
         notes.append(f"{where}: no class has enough images to cut a test split from train")
@@ -341,16 +320,14 @@ def _check_tree(classes: list[str], train: ImageSet) -> None:
         raise UserError("data.labels=tree needs one label per image; this set has several")
     if (pair := inner_class(classes)) is not None:
         first = int(np.argmax(train.labels == classes.index(pair[0])))
-        raise UserError(
-            f"{train.names.name(first)} has the label {pair[0]!r}, which is no leaf, as the class "
-            f"{pair[1]!r} is below it; put it into a class below {pair[0]!r}"
-        )
+        found = f"{train.names.name(first)} has the label {pair[0]!r}, and the class {pair[1]!r}"
+        raise UserError(f"{found} is below it; put it into a class below {pair[0]!r}")
 
 
-def check_classes(classes: list[str], where: str, hint: str = "") -> None:
+def check_classes(classes: list[str], where: str) -> None:
     """Raises UserError for a single class."""
     if len(classes) == 1:
-        raise UserError(f"{where} has one class only, {classes[0]!r}; two are needed{hint}")
+        raise UserError(f"{where} has one class only, {classes[0]!r}; two are needed")
 
 
 def missing_files(paths: PathList) -> list[int]:
@@ -371,12 +348,8 @@ def images_digest(images: ImageSet) -> str:
             digest.update(np.ascontiguousarray(pixels).data)
         return digest.hexdigest()
     for path in images.items:
-        try:
-            status = os.stat(path)
-            state = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError:  # opening the file will report it
-            state = "absent"
-        digest.update(os.fsencode(path) + f"\0{state}\n".encode())
+        status = os.stat(path)
+        digest.update(os.fsencode(path) + f"\0{status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
@@ -387,12 +360,3 @@ def same_spelling(classes: Sequence[str]) -> list[list[str]]:
         form = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
         groups.setdefault(form.removesuffix("s"), []).append(name)
     return [names for names in groups.values() if len(names) > 1]
-
-
-def look_alikes(classes: Sequence[str], where: str) -> list[str]:
-    """A note if classes have the `same_spelling`."""
-    # With character codes, as some forms look the same.
-    alike = [" and ".join(map(ascii, names[:4])) for names in same_spelling(classes)]
-    shown = some_of(alike, 3, "; ")
-    text = f"{where}: classes whose names differ in spelling only are kept apart: {shown}"
-    return [text] if alike else []

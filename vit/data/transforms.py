@@ -12,8 +12,7 @@ Shapes: b batch, c channels, h w pixels.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
@@ -23,7 +22,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageFilter, ImageOps
 from torch import Tensor
 
-from vit.data.extra import changed
+from vit.data.extra import changed, seeded
 from vit.data.photo import Photo
 from vit.data.randaugment import MAX_MAGNITUDE, Variant, randaugment
 from vit.errors import NOT_NEGATIVE, SHARE, UserError, check_range
@@ -114,53 +113,38 @@ class TrainTransform:
         low, high = self.crop_area
         if not 0 < low <= high <= 1:
             raise UserError(f"crop_area={self.crop_area} must be 0 < smallest <= largest <= 1")
-        self._check_resize_random()
-        self._check_randaugment()
+        variant = self.randaugment_variant
+        check_choice("randaugment_variant", variant, get_args(Variant))
+        most = MAX_MAGNITUDE[variant]
+        operations, magnitude = self.randaugment or (1, 0)
+        if operations < 1 or not 0 <= magnitude <= most:
+            rule = f"1 operation or more and a magnitude from 0 to {most} ({variant})"
+            raise UserError(f"randaugment={self.randaugment} must be {rule}")
         check_range("crop_padding", self.crop_padding, NOT_NEGATIVE)
         check_range("color_jitter", self.color_jitter, NOT_NEGATIVE)
         check_range("erasing", self.erasing, SHARE)
-
-    def _check_resize_random(self) -> None:
         if self.crop == "resize_random":
             if self.resize_size is None or self.resize_size < 1:
                 rule = "crop='resize_random' needs resize_size, the pixels of the shorter side"
                 raise UserError(f"resize_size={self.resize_size}: {rule}, such as 448 for 384")
-        elif self.resize_size is not None or (self.resize_squash and self.crop != "none"):
-            field = "resize_squash" if self.resize_size is None else "resize_size"
-            raise UserError(f"{field} belongs to crop='resize_random', not to crop={self.crop!r}")
-
-    def _check_randaugment(self) -> None:
-        variant = self.randaugment_variant
-        check_choice("randaugment_variant", variant, get_args(Variant))
-        if self.randaugment is None:
-            return
-        operations, magnitude = self.randaugment
-        if operations < 1 or not 0 <= magnitude <= MAX_MAGNITUDE[variant]:
-            rule = f"1 operation or more and a magnitude from 0 to {MAX_MAGNITUDE[variant]}"
-            raise UserError(f"randaugment={self.randaugment} must be {rule} ({variant})")
+        elif self.resize_size is not None:
+            raise UserError(f"resize_size belongs to crop='resize_random', not to {self.crop!r}")
+        elif self.resize_squash and self.crop != "none":
+            raise UserError(f"resize_squash belongs to crop='resize_random', not to {self.crop!r}")
 
     def check_size(self, image_size: tuple[int, int]) -> None:
         """Raises UserError if windows of `image_size` (height, width) cannot be cut."""
         if self.resize_size is not None and max(image_size) > self.resize_size:
-            raise UserError(
-                f"resize_size={self.resize_size} is smaller than image_size={image_size}, the "
-                "window that is cut from it"
-            )
+            raise UserError(f"resize_size={self.resize_size} is smaller than {image_size=}")
         if self.crop == "simple" and self.crop_padding >= min(image_size):
-            raise UserError(
-                f"crop_padding={self.crop_padding} is more than an image of {image_size} can "
-                "reflect; make it smaller"
-            )
+            padding = f"crop_padding={self.crop_padding}"
+            raise UserError(f"{padding} must be smaller than {image_size=}, which is reflected")
 
     def check_channels(self) -> None:
         """Raises UserError for a change that is defined for RGB images of 8 bits only."""
-        off_by_name = {"randaugment": "null", "three_augment": "false", "color_jitter": "0"}
-        for name, off in {**off_by_name, "extra": "null"}.items():
+        for name in ("randaugment", "three_augment", "color_jitter", "extra"):
             if getattr(self, name):
-                raise UserError(
-                    f"augment.{name} changes RGB images, and data.channels reads others; use "
-                    f"--data.augment.{name} {off}"
-                )
+                raise UserError(f"data.augment.{name} changes RGB images alone, not data.channels")
 
     def __call__(
         self,
@@ -276,21 +260,6 @@ def _mixed(bits: Any) -> Any:
     return bits ^ (bits >> 31)
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's CPU generator, and puts its state back at the end.
-
-    Not `torch.manual_seed`: that also seeds every accelerator, from which dropout draws.
-    """
-    generator = torch.default_generator
-    state = generator.get_state()
-    generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        generator.set_state(state)
-
-
 def inception_box(height: int, width: int, area: tuple[float, float]) -> tuple[int, int, int, int]:
     """Top, left, height and width of a random crop (GoogLeNet, arXiv:1409.4842, section 6).
 
@@ -301,12 +270,8 @@ def inception_box(height: int, width: int, area: tuple[float, float]) -> tuple[i
     if box is not None:
         return box
     narrowest, widest = CROP_ASPECT
-    if width / height < narrowest:
-        box_height, box_width = round(width / narrowest), width
-    elif width / height > widest:
-        box_height, box_width = height, round(height * widest)
-    else:
-        box_height, box_width = height, width
+    box_height = min(height, round(width / narrowest))
+    box_width = min(width, round(height * widest))
     return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width
 
 

@@ -10,28 +10,39 @@ NOAH, SSF and others pass the tasks around like this. vtab.json has a row per ta
 the ViT paper's Table 9: group, classes, images of the test set that papers report, other names of
 the folder without numbers at their ends, what reads its originals (a class of torchvision.datasets,
 its root, its arguments by split), and the share of them that we draw as a test set.
+
+Tasks are written with the labels and splits of google-research/task_adaptation. It trains on the
+first 800 and 200 images in the order of TensorFlow Datasets, which only that package knows: ours
+are drawn, and so are test sets that only that order defines (caltech101, dsprites, eurosat,
+resisc45, sun397).
 """
 
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
+from vit.console import Meter
 from vit.data.catalog import Protocol
-from vit.data.manifest import Listing
+from vit.data.manifest import Listing, Table
 from vit.data.options import ModelClasses, Reading
 from vit.data.sources import Splits
-from vit.data.table import Table
-from vit.errors import UserError, did_you_mean, some_of
+from vit.errors import UserError, some_of
+from vit.writing import write_text
 
 TASKS: dict[str, Any] = json.loads(Path(__file__).with_name("vtab.json").read_text())
 PROTOCOL = Protocol(2_500, (0.01,), 0.2)
 """arXiv:2010.11929, section B.1.1."""
 LINES = {"train800": 800, "val200": 200, "train800val200": 1_000, "test": None}
 """Lists, and how many images they have."""
+Sets = dict[str, tuple[Any, np.ndarray]]
+"""Split -> (image, label or facts) by place, and the places of its images."""
 
 
 def _stem(name: str) -> str:
@@ -57,15 +68,14 @@ def task_folders(root: str) -> dict[str, str]:
                 raise UserError(f"{found[name]} and {place} are both {name}; remove one")
             found[name] = str(place)
     if not found:
-        layout = "such as a folder cifar with train800.txt and other lists (docs/vtab.md)"
-        raise UserError(f"{root} has no task of VTAB-1k, {layout}")
+        raise UserError(f"{root} has no task of VTAB-1k, such as cifar/train800.txt (docs/vtab.md)")
     return {name: found[name] for name in TASKS if name in found}
 
 
 def _task_name(folder: Path) -> str:
     if (name := _NAMES.get(_stem(folder.name))) is None:
-        near = did_you_mean(folder.name, TASKS) or f"; known are {', '.join(TASKS)}"
-        raise UserError(f"{folder} is the folder of no task of VTAB-1k{near}")
+        known = ", ".join(TASKS)
+        raise UserError(f"{folder} is the folder of no task of VTAB-1k; known are {known}")
     return name
 
 
@@ -117,3 +127,111 @@ class _Lines(Table):
         for number, line in enumerate(self._lines, 1):
             path, _, label = line.strip().rpartition(" ")
             yield number, (path, label)
+
+
+def write_task(name: str, drawn: Sets, folder: Path) -> None:
+    """Writes images as PNG, and then the lists, the last of which is test.txt."""
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    texts = dict.fromkeys(LINES, "")
+    with Meter(f"writing {name}", sum(len(at) for _, at in drawn.values()), "img") as meter:
+        for split, (images, places) in drawn.items():
+            for number, place in enumerate(places.tolist()):
+                image, facts = images[place]
+                file = f"images/{split}-{number:05d}.png"
+                picture = Image.fromarray(image) if isinstance(image, np.ndarray) else image
+                picture.save(folder / file, compress_level=1)
+                texts[split] += f"{file} {LABELS.get(name, int)(facts)}\n"
+                meter.advance()
+    texts["train800val200"] = texts["train800"] + texts["val200"]
+    for split, text in texts.items():
+        write_text(folder / f"{split}.txt", text)
+
+
+def draw(name: str, source: Path) -> Sets:
+    """The images of each list. OSError, or torchvision's RuntimeError, without their files."""
+    random = np.random.default_rng(0)
+    sets = SPECIAL[name](source) if name in SPECIAL else _official(name, source)
+    train, rest = sets["train"][0], random.permutation(sets["train"][1])
+    if name == "caltech101":  # 30 images of each class are train
+        labels = np.array(train.targets)[rest]
+        chosen = np.concatenate([rest[labels == label][:30] for label in np.unique(labels)])
+        sets["test"], rest = (train, np.setdiff1d(rest, chosen)), random.permutation(chosen)
+    elif "test" not in sets:
+        count = int(TASKS[name]["test_share"] * len(rest))
+        sets["test"], rest = (train, rest[:count]), rest[count:]
+    val, places = sets.get("val", (train, rest[800:]))
+    sets["val200"] = val, random.permutation(places)[:200]
+    return {"train800": (train, rest[:800]), "val200": sets["val200"], "test": sets["test"]}
+
+
+def _official(name: str, source: Path) -> Sets:
+    """The splits as torchvision reads them."""
+    from torchvision import datasets
+
+    sets: Sets = {}
+    files = TASKS[name]["reader"]
+    for split, options in files["splits"].items():
+        reader = getattr(datasets, files["kind"])
+        images = reader(str(source / files["folder"]), **options)
+        # Some list a folder in the order of the file system.
+        paths = getattr(images, "_image_files", getattr(images, "images", None))
+        order = np.arange(len(images)) if paths is None else np.argsort(list(map(str, paths)))
+        sets[split] = images, order
+    return sets
+
+
+def _clevr(source: Path) -> Sets:
+    """With the distance of each object."""
+    sets = _official("clevr_count", source)
+    for images, _ in sets.values():
+        file = images._data_folder / "scenes" / f"CLEVR_{images._split}_scenes.json"
+        scenes = json.loads(file.read_text())["scenes"]
+        objects = {scene["image_filename"]: scene["objects"] for scene in scenes}
+        images._labels = [objects[image.name] for image in images._image_files]
+    return sets
+
+
+def _kitti(source: Path) -> Sets:
+    """Cut by video with TensorFlow Datasets' draw: a tenth of the videos each is val and test."""
+    [(images, order)] = _official("kitti", source).values()
+    mapping = source / "Kitti" / "mapping"  # of the development kit
+    lines = (mapping / "train_mapping.txt").read_text().splitlines()
+    numbers = (mapping / "train_rand.txt").read_text().split(",")
+    videos = np.array([lines[int(number) - 1].split()[1] for number in numbers])
+    left, random, sets = np.unique(videos), np.random.RandomState(123), {}
+    tenth = max(1, len(left) // 10)
+    for split in ("test", "val"):
+        chosen = random.choice(left, tenth, replace=False)
+        left = np.setdiff1d(left, chosen)
+        sets[split] = images, order[np.isin(videos, chosen)]
+    return {"train": (images, order[np.isin(videos, left)]), **sets}
+
+
+def _dsprites(source: Path) -> Sets:
+    content = np.load(source / "dsprites/dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz")
+    images, classes = content["imgs"] * np.uint8(255), content["latents_classes"].tolist()
+    return {"train": (list(zip(images, classes, strict=True)), np.arange(len(images)))}
+
+
+def _clevr_distance(objects: list[dict[str, Any]]) -> int:
+    nearest = min(thing["pixel_coords"][2] for thing in objects)
+    return sum(threshold < nearest for threshold in (8.0, 8.5, 9.0, 9.5, 10.0))
+
+
+def _kitti_distance(objects: list[dict[str, Any]]) -> int:
+    vehicles = (thing for thing in objects if thing["type"] in ("Car", "Van", "Truck"))
+    nearest = min((thing["location"][2] for thing in vehicles), default=1_000.0)
+    return sum(threshold < nearest for threshold in (8.0, 20.0, 999.0))
+
+
+SPECIAL = {"clevr_count": _clevr, "clevr_dist": _clevr, "kitti": _kitti}
+SPECIAL |= {"dsprites_loc": _dsprites, "dsprites_ori": _dsprites}
+COVERED = [name for name, task in TASKS.items() if "reader" in task or name in SPECIAL]
+"""Not so diabetic_retinopathy, dmlab and smallnorb, whose files torchvision cannot read."""
+LABELS: dict[str, Callable[[Any], int]] = {
+    "clevr_count": lambda objects: len(objects) - 3,
+    "clevr_dist": _clevr_distance,
+    "dsprites_loc": lambda classes: classes[4] * 16 // 32,
+    "dsprites_ori": lambda classes: classes[3] * 16 // 40,
+    "kitti": _kitti_distance,
+}  # what an original says of an image -> label; others say the label

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.console import Meter
-from vit.data.check import Finding, Pictures
-from vit.data.hashes import SIDE, near_pairs
+from vit.data.check import SIDE, Finding, Pictures, near_pairs
 from vit.data.sources import SPLITS
 from vit.evaluation.knn import neighbours
 

@@ -72,7 +72,7 @@ class Plan:
         if name.startswith(VTAB):
             default = PROTOCOL
         elif name in CATALOG and (paper := CATALOG[name].paper) is not None:
-            default = paper.transfer
+            default = paper
         else:
             steps = 500 if images < 20_000 else 10_000 if images < 500_000 else 20_000
             default = Protocol(steps, PAPER_GRID, 0.1)
