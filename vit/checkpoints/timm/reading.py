@@ -72,6 +72,10 @@ def recognise(file: WeightFile) -> Recognised:
     """
     if _PREACTIVATION in file.shapes:
         return _recognise_resnet(file)
+    decoder = [key for key in file.shapes if key.startswith(("decoder_", "mask_token"))]
+    if "decoder_embed.weight" not in decoder:  # as facebookresearch/mae has it
+        decoder = []
+    file = file.renamed(lambda key: None if key in decoder else key)
     entry = families.family_of(file)
     check_signs(file.path, file.shapes)
     rotary = families.rotary_of(file, entry)
@@ -92,7 +96,7 @@ def recognise(file: WeightFile) -> Recognised:
         (rotary and joined(ours, keyless=key != ours, split=key != ours)) or Rule(ours, (key,))
         for key, ours in names.items()
     ]
-    left_out = {"mask_token": "used in pre-training only"} if "mask_token" in shapes else {}
+    unused = ["mask_token"] if "mask_token" in shapes else []
     tensors, used = bound(file, [rule for rule in rules if rule.ours != "mask_token"])
     notes: list[str] = []
     config, register_slots = _config(file, shapes, entry, notes, rotary)
@@ -111,11 +115,13 @@ def recognise(file: WeightFile) -> Recognised:
         positions_into_token(tensors, "reg_token", register_slots, config.num_registers)
     prepared, assumed = _preprocessing(file, config)
     return Recognised(
-        format="DINOv2" if left_out else "timm",
+        format="DINOv2" if unused else "timm",
         config=config,
         tensors=tensors,
-        used=used,
-        left_out=left_out,
+        used=used.union(decoder),
+        left_out=dict.fromkeys(
+            [*unused, *(["decoder"] if decoder else [])], "used in pre-training only"
+        ),
         classes=_classes(file.config, config.num_classes),
         **prepared,
         notes=assumed + notes,
