@@ -41,13 +41,15 @@ class Meter:
     """Progress of `total` things (0: unknown) in units such as "img", with rate and time left.
 
     After a second a terminal gets a bar; a file or a pipe at most ten lines. `everywhere`: other
-    processes than the first show theirs, too.
+    processes than the first show theirs, too. `shown`: false for none.
     """
 
-    def __init__(self, name: str, total: float, unit: str, *, everywhere: bool = False) -> None:
+    def __init__(
+        self, name: str, total: float, unit: str, *, everywhere: bool = False, shown: bool = True
+    ) -> None:
         self.name, self.total, self.unit = name, total, unit
         self.done = self._begun = 0.0
-        self._shown = everywhere or is_first_process()
+        self._shown = shown and (everywhere or is_first_process())
         self._bar: Progress | None = None
         self._tenths = 0
 

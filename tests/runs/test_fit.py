@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.command import TINY, Vit, coloured
+from vit import console
 from vit.cli.main import main
 
 EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
@@ -106,7 +107,10 @@ def test_new_images_get_the_labels_of_the_run(run: Path, vit: Vit, photos: Path)
     assert {row["label"] for row in rows} == {"red", "grün"}
 
 
-def test_digits_train_without_any_file_and_without_a_bar(vit: Vit) -> None:
+def test_digits_train_without_any_file_and_without_a_bar(
+    vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "PATIENCE", -1.0)  # every bar would be shown
     no_bar = "--trainer.enable_progress_bar=false"
     limits = ("--trainer.max_epochs=1", "--trainer.limit_train_batches=1", no_bar)
     done = vit("fit", "-c", "quickstart", *limits, "--run_dir", "here")

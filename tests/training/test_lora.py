@@ -128,6 +128,13 @@ def test_a_rank_outside_the_width_is_refused(rank: int, weights: str) -> None:
         tuned(weights, lora=rank)
 
 
+def test_a_model_without_matrices_to_adapt_is_refused() -> None:
+    model = random_model(pool="gap", variant={"mixer": "gru", "mlp": "none"})
+    with pytest.raises(UserError, match="lora=4: this model's variant has neither"):
+        add_lora(model, 4)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
 def test_lora_needs_weights_and_a_transformer(weights: str) -> None:
     with pytest.raises(UserError, match=r"give model\.pretrained"):
         image_classifier("vit_ti16", num_classes=3, lora=2)

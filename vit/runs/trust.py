@@ -76,7 +76,9 @@ def outputs_of(
     if together:
         model.model.unshard()  # what lies outside of its blocks
     rows = []
-    with Meter(f"outputs for {split}", most / trainer.world_size, "img") as meter:
+    bar = trainer.progress_bar_callback is not None
+    title, total = f"outputs for {split}", most / trainer.world_size
+    with Meter(title, total, "img", shown=bar) as meter:
         for pixels, labels, _ in data.evaluation_loader(split, limit=shown):
             if signals.received() and not together:  # the run ends before a part is used
                 break

@@ -62,10 +62,16 @@ def add_lora(model: Model, rank: int) -> None:
     width = model.config.width
     if not 1 <= rank <= width:
         raise UserError(f"model.lora={rank} is not a rank between 1 and the model's width, {width}")
+    adapted = _adapted(model)
+    if not adapted:
+        raise UserError(
+            f"model.lora={rank}: this model's variant has neither queries and keys nor MLPs to "
+            "adapt; leave it out"
+        )
     model.requires_grad_(False)
     for layer in model.head_layers:
         layer.requires_grad_(True)
-    for layer, blocks in _adapted(model):
+    for layer, blocks in adapted:
         outputs, inputs = layer.weight.shape
         layer.__class__ = _CLASSES[type(layer)]
         a = layer.weight.new_empty(blocks, rank, inputs)
