@@ -80,9 +80,9 @@ class Preprocess:
             raise UserError(f"crop_fraction={self.crop_fraction} must be 1 with resize=pad")
         count = 3 if self.channels is None else self.channels
         check_range("channels", count, CHANNELS)
-        _check_numbers("image_size", self.image_size, 2, AT_LEAST_ONE)
-        _check_numbers("mean", self.mean, count, FINITE)
-        _check_numbers("std", self.std, count, POSITIVE)
+        _check_numbers("image_size", self.image_size, 2, "height and width", AT_LEAST_ONE)
+        _check_numbers("mean", self.mean, count, "one per channel", FINITE)
+        _check_numbers("std", self.std, count, "one per channel", POSITIVE)
 
     @property
     def resized(self) -> Size:
@@ -274,9 +274,9 @@ def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> None:
         raise UserError(f"{field}={shorten(value)!r} is unknown; choose {' | '.join(choices)}")
 
 
-def _check_numbers(field: str, values: Any, count: int, allowed: Range) -> None:
+def _check_numbers(field: str, values: Any, count: int, words: str, allowed: Range) -> None:
     if not isinstance(values, tuple) or len(values) != count:
-        raise UserError(f"{field}={shorten(values)} must be {count} numbers")
+        raise UserError(f"{field}={shorten(values)} must be {count} numbers, {words}")
     for value in values:
         check_range(field, value, allowed)
 

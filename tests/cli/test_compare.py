@@ -218,7 +218,7 @@ def test_a_mistake_is_one_line(vit: Vit, args: str, message: str) -> None:
 
 def test_a_broken_recipe_is_one_line(vit: Vit, tmp_path: Path) -> None:
     for text, message in (
-        ("trainer: [", "r.yaml, line 2: not valid YAML"),
+        ("trainer: [", "r.yaml, line 1: not valid YAML"),
         ("just words", "has no options"),
         ("data: other.yaml\nmodel: {}", "data: other.yaml is a separate file"),
         ("model: {name: vit_ti16}\ntrainer: {max_epochs: 3}", "add --images N"),

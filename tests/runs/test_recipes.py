@@ -15,7 +15,7 @@ from tests.training.published import Published
 from tests.training.published_recipes import PUBLISHED
 from tests.training.recipe_reading import build, devices, header, read, variant_options
 from vit.checkpoints.building import build_empty
-from vit.compute.flops import work
+from vit.compute.flops import counted
 from vit.recipes import list_recipes
 
 RECIPES = list_recipes()
@@ -102,20 +102,20 @@ def test_every_variant_of_a_header_is_checked(name: str) -> None:
 
 
 def test_the_three_of_equal_compute_are_within_two_percent(folder: Path) -> None:
-    counted = []
+    counts = []
     for kind in ("vit", "bit", "hybrid"):
         name = f"cifar10/equal_flops_{kind}"
         arguments = ["-c", name, "--data.root", str(folder), "--trainer.precision=32-true"]
         built = build(arguments)
-        counted.append(work(built.model.model.config).flops / 2)
+        counts.append(counted(built.model.model, (32, 32)).flops / 2)
         config, data = built.config, built.data
         settings = config.model.optimizer, config.model.schedule, config.trainer
         images = data.batch_size, data.augment, data.sampling
         if kind == "vit":
             first = settings, images
         assert (settings, images) == first
-    assert max(counted) < 1.02 * min(counted)
-    assert 40e6 < min(counted) and max(counted) < 75e6
+    assert max(counts) < 1.02 * min(counts)
+    assert 40e6 < min(counts) and max(counts) < 75e6
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -115,7 +115,7 @@ def test_a_mistake_is_one_line_before_torch_is_imported(
         ("-c probe --data.root photoz", "folder photoz does not exist; did you mean 'photos'"),
         ("-c probe --data digits --batchsize 3", "--batchsize 3; did you mean 'batch_size'"),
         ("-c probe --data digits --learning-rat 3", "did you mean 'learning_rate'"),
-        ("-c probe --data digits --model vit_x", 'Parser key "model": Unable to load config'),
+        ("-c probe --data digits --model vit_x", "--model vit_x: type --pretrained vit_x"),
         ("-c probe --data recipe.yaml", "Group 'data' does not accept option 'model.name'"),
     ],
 )

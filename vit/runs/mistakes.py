@@ -10,11 +10,13 @@ from lightning.pytorch.cli import LightningArgumentParser
 from vit.errors import MESSAGE, UserError, did_you_mean, shorten, some_of, user_error_in
 from vit.runs.short_names import OTHER_WORDS, SHORT
 
-# The parser's words around the reason that one of several types does not take a value.
+# The parser's words around the reason that a value is not taken.
 _AROUND = re.compile(
     r"Does not validate against any of the Union subtypes Subtypes: .*? Errors: |"
-    r"- Expected a <class 'NoneType'> "
+    r"- Expected a <class 'NoneType'> |Given value type: <class '[\w.]+'> ?|"
+    r"(Given|Got) value: (NestedArg|Namespace)\(.*\)$|typing\.(?=Literal)"
 )
+_KEY = re.compile(r'Parser key "([\w.]+)":[ -]*')
 _UNKNOWN = re.compile(r"(?:unrecognized arguments: --|option '|^Option ')([\w.-]+)")
 
 
@@ -59,7 +61,10 @@ def explained(parser: LightningArgumentParser, error: BaseException) -> UserErro
         return mistake
     if not isinstance(error, ArgumentError | ValueError | ModuleNotFoundError):
         raise error
-    text = shorten(_AROUND.sub("", " ".join(str(error).split())), MESSAGE)
+    text = _AROUND.sub("", " ".join(str(error).split()))
+    if found := _KEY.split(text)[1:]:  # names, each with what is said of it, from outer to inner
+        text = f"{'.'.join(dict.fromkeys(found[::2]))}: {found[-1]}"
+    text = shorten(re.sub(r"<class '([\w.]+)'>", r"\1", text).strip(), MESSAGE)
     if unknown := _UNKNOWN.search(text):
         names = {*SHORT, *OTHER_WORDS, *parser.get_defaults().keys()} - {unknown[1]}
         text += did_you_mean(unknown[1], names)

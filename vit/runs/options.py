@@ -147,14 +147,14 @@ class Options:
         named = [n for n in ("dataset", "root") if f"--data.{n}" in _names_of(self.args)]
         sets = [f"data.{name}={data[name]}" for name in named if data[name] is not None]
         sets += ["data"] if "images" in self.own else []
-        if len(sets) > 1:
-            raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
         if not self.own and not named:
             check_given(config.own, "images", "callbacks", "augment")
         if "images" in self.own:
             data.dataset = data.root = None
         else:
             check_source(data.dataset, data.root)
+        if len(sets) > 1:
+            raise UserError(f"{' and '.join(sets)} are two sets of images; give one")
         if data.pseudo and not data.pseudo.hard and config.model.get("loss.kind") == "bce":
             raise UserError(
                 "model.loss.kind=bce makes a 'yes' of any probability in a teacher's answers: add "

@@ -68,7 +68,7 @@ def written_out(args: list[str]) -> list[str]:
             fields = parts.get(kind) if isinstance(parts.get(kind), dict) else {}
             parts[kind] = {**(fields or {}), name: value} if dot else value
             continue
-        if option not in SHORT and option != "config":
+        if option not in SHORT and option not in ("config", "model"):
             long.append(f"--{option}{equals}{value}")
             continue
         value = value if equals else next(words, "")
@@ -96,6 +96,13 @@ def _long(option: str, value: str) -> list[str]:
         return ["-c", value]
     if option == "data" and value.endswith((".yaml", ".yml")):
         return [f"--data={value}"]
+    if option == "model":
+        if not value.endswith((".yaml", ".yml", "}")):
+            raise UserError(
+                f"--model {value}: type --pretrained {value} to start from these weights, or "
+                "--arch and a name of `vit models` for random ones"
+            )
+        return [f"--model={value}"]
     if option == "image_size" and re.fullmatch(r"\d+x\d+", value):
         value = f"[{value.replace('x', ',')}]"
     if option == "data":
