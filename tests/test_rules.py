@@ -21,7 +21,7 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "variants": ({"models"}, 1_900),
     "data": (set(), 6_110),
     "reports": (set(), 1_670),
-    "checkpoints": ({"models"}, 4_890),
+    "checkpoints": ({"models"}, 4_900),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": ({"data", "models", "checkpoints"}, 1_420),
@@ -32,10 +32,10 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "exports": ({"data", "models", "checkpoints", "inference"}, 700),
     "training": ({"models", "checkpoints"}, 4_340),
 }
-ROOMS["runs"] = (set(ROOMS), 3_450)
+ROOMS["runs"] = (set(ROOMS), 3_460)
 ROOMS["cli"] = (set(ROOMS), 2_450)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_680}
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_690}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit
 that needs it, with the reason in the message."""
 # One-page modules in vit/, which every room may import.
