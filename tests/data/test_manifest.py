@@ -254,11 +254,14 @@ def test_labels_that_are_not_wanted_are_not_read(photos):
 
 
 @pytest.mark.parametrize("separator", [";", ",", "/"])
-def test_labels_with_another_separator_are_names_unless_it_is_given(separator, photos):
+def test_labels_with_another_separator_in_every_row_get_a_note(separator, photos):
     labels = [separator.join(["plane", "sky"]), separator.join(["car", "road"])] * 6
     text = rows([f'"{label}"' for label in labels])
     splits = load_manifest(write(photos, text))
     assert splits.classes == sorted(set(labels)) and not splits.multilabel
+    [note] = splits.notes
+    assert f"add --data.label_separator '{separator}'" in note
+    # What the note recommends works.
     again = load_manifest(photos / "list.csv", separator=separator)
     assert again.classes == ["car", "plane", "road", "sky"] and again.notes == []
 

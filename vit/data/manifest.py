@@ -75,8 +75,23 @@ def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
     sets: dict[SplitName, ImageSet] = {
         name: listing.images(name, model) for name in listing.present
     }
-    keys = listing.names.select(listing.rows_of("train"))
-    return complete(classes, sets, keys, reading, where=listing.path, notes=listing.notes)
+    keys, notes = listing.names.select(listing.rows_of("train")), listing.notes
+    if reading.separator is None and not reading.tree:
+        notes = notes + _joined_labels(classes, listing.path)
+    return complete(classes, sets, keys, reading, where=listing.path, notes=notes)
+
+
+def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
+    """A note if the classes look like several labels that are not separated."""
+    for mark, share in ((";", 0.5), (",", 0.9), ("/", 0.9)):  # ImageNet's names have commas
+        joined = [name for name in classes if mark in name]
+        if joined and len(joined) >= share * len(classes):
+            return [
+                f"{path}: {len(joined):,} of {len(classes):,} classes contain {mark!r}, such as "
+                f"{shorten(joined[0])!r}; if that is several labels, add --data.label_separator "
+                f"'{mark}'{'; if it is a tree, --data.labels tree' if mark == '/' else ''}"
+            ]
+    return []
 
 
 class Table:
