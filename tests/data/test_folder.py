@@ -123,6 +123,16 @@ def test_a_folder_that_is_no_tree_is_one_line(tree, message, tmp_path, make_tree
         load_folder(make_tree(tmp_path / "photos", tree), tree=True)
 
 
+def test_images_that_all_lie_deeper_get_a_note_on_trees(tmp_path, make_tree):
+    deep = {"animal/cat": 3, "animal/dog": 3, "car/red/old": 4}
+    splits = load_folder(make_tree(tmp_path / "photos", deep))
+    assert splits.classes == ["animal", "car"]
+    [note] = splits.notes
+    assert "two or more folders deep" in note and "--data.labels tree" in note
+    make_tree(tmp_path / "photos", {"car": 1})
+    assert load_folder(tmp_path / "photos").notes == []
+
+
 def test_what_is_left_out_is_noted(tmp_path, make_tree):
     root = make_tree(
         tmp_path / "p", {"train/a": 4, "train/b": 4, "val/a": 1, "train": 2, "r\x1baw": 3}

@@ -84,13 +84,15 @@ def rare(photos: Path) -> Path:
     return Path("rare.csv")
 
 
-def test_weights_of_rare_classes_reach_the_fitted_head(
+def test_rare_classes_are_noted_and_weights_reach_the_fitted_head(
     vit: Vit, photos: Path, encoder: Path
 ) -> None:
     command = ("fit", "-c", "probe", "--data.root", rare(photos), "--model.pretrained", encoder)
     plain = vit(*command, *OPTIONS, "--run_dir=plain")
-    vit(*command, *OPTIONS, "--run_dir=w", "--model.loss.class_weights=balanced")
-    vit(*command, *OPTIONS, "--run_dir=drawn", "--data.sampling.balanced=true")
+    weighted = vit(*command, *OPTIONS, "--run_dir=w", "--model.loss.class_weights=balanced")
+    drawn = vit(*command, *OPTIONS, "--run_dir=drawn", "--data.sampling.balanced=true")
+    note = "--data.sampling.balanced true lets rare classes count as much"
+    assert note in plain.err and note not in weighted.err + drawn.err
     heads = [
         load_file(f"{run}/model/model.safetensors")["head.bias"] for run in ("plain", "w", "drawn")
     ]

@@ -61,6 +61,11 @@ def load_folder(
         notes += part.notes(reading.labelled)
         sets[name] = part.images(ModelClasses(names=classes), f"{train.where} lacks")
     keys = train.keys.select(train.rows(classes))
+    if reading.labelled and not reading.tree and all("/" in key for key in keys):
+        notes.append(
+            f"{train.where}: all images lie two or more folders deep, and the upper ones are the "
+            "classes; --data.labels tree makes classes of the inner ones"
+        )
     return complete(classes, sets, keys, reading, where=train.where, notes=notes)
 
 

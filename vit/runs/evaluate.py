@@ -4,6 +4,7 @@ The directory may come from somebody else: nothing that it names is imported.
 """
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,8 @@ class Subject:
             self.weights = find_checkpoint(run)  # an unfinished run
         self.data = ImageData(**options.data)
         self._read_as(other)
+        if predicting:
+            self._check_labels()
         self.split: SplitName = split or self._default_split()
         self.data.image_set(self.split)  # an error before anything runs
         if not other and self.split != "train":
@@ -103,6 +106,16 @@ class Subject:
             classes=(info.classes or []) if other else None,
             multilabel=info.extra.get("multilabel", False),
         )
+
+    def _check_labels(self) -> None:
+        """UserError that names the command for images without labels."""
+        try:
+            _ = self.data.splits
+        except UserError as error:
+            command = (
+                f"vit classify {shlex.quote(str(self.run))} {shlex.quote(str(self.data.root))}"
+            )
+            raise UserError(f"{error}; for photos without labels: {command}") from error
 
     def _note_changes(self) -> None:
         before = read_summary(self.run).get("splits", {}).get(self.split)

@@ -22,6 +22,9 @@ from vit.training.callbacks import FineTuneBySize, RunProgress, StopTogether
 from vit.training.csv_log import MetricsCsv
 from vit.training.saving import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 
+IMBALANCE = 5
+"""Images of the largest over those of the smallest class from which on a remedy is named."""
+
 
 def fit(options: Options) -> RunDirectory:
     """Trains or resumes, and scores the best weights once; every process calls it.
@@ -107,12 +110,25 @@ def _say_why_it_ended(run: RunDirectory, trainer: Trainer) -> None:
         note(f"nothing is left to train at step {run.step}; raise {limit_option(trainer)}")
 
 
+def _note_imbalance(model: Module, data: ImageData) -> None:
+    """Names the option for classes of very different sizes, unless one is chosen."""
+    counts = sorted(data.counts)
+    corrected = data.sampling.balanced or getattr(model, "class_weights", None) is not None
+    if data.multilabel or corrected or counts[-1] < IMBALANCE * max(counts[0], 1):
+        return
+    note(
+        f"the largest class has {counts[-1]:,} training images, the smallest {counts[0]:,}; "
+        "--data.sampling.balanced true lets rare classes count as much"
+    )
+
+
 def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
     for text in data.splits.notes:
         note(text)
     say(data.summary())
     if data.labelled:
         say(data.splits.per_class())
+        _note_imbalance(model, data)
     if run.checkpoint is None and model.load_report is not None:
         say("\n".join(model.load_report.lines()))
     total = sum(p.numel() for p in model.model.parameters())
