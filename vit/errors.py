@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
+from numbers import Real
 from typing import Any, NamedTuple
 from unicodedata import east_asian_width
 
@@ -96,7 +97,7 @@ class Range(NamedTuple):
     """A range of finite numbers, in words and as a test."""
 
     text: str
-    holds: Callable[[float], bool]
+    holds: Callable[[Any], bool]
 
 
 FINITE = Range("a finite number", math.isfinite)
@@ -111,6 +112,6 @@ INSIDE_ONE = Range("in (0, 1)", lambda value: 0 < value < 1)
 
 def check_range(name: str, value: Any, allowed: Range) -> None:
     """Raises UserError with name, value and range unless `value` is finite and in `allowed`."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, Real) and not isinstance(value, bool)  # also one of NumPy
     if not number or not math.isfinite(value) or not allowed.holds(value):
         raise UserError(f"{name}={shorten(value)} must be {allowed.text}")

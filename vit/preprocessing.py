@@ -15,7 +15,6 @@ from torch import Tensor
 
 from vit.errors import (
     ABOVE_ZERO,
-    AT_LEAST_ONE,
     FINITE,
     POSITIVE,
     Range,
@@ -34,6 +33,7 @@ Picture = TypeVar("Picture", Image.Image, Tensor)
 
 HALF = (0.5, 0.5, 0.5)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+WHOLE = Range("a whole number above 0", lambda value: isinstance(value, int) and value > 0)
 CHANNELS = Range("in [1, 16]", lambda count: 1 <= count <= 16)
 MAX_ASPECT = 100
 """Only the middle of longer strips is used: 1 x 20,000 pixels resized to 256 would take 5 GB."""
@@ -80,7 +80,7 @@ class Preprocess:
             raise UserError(f"crop_fraction={self.crop_fraction} must be 1 with resize=pad")
         count = 3 if self.channels is None else self.channels
         check_range("channels", count, CHANNELS)
-        _check_numbers("image_size", self.image_size, 2, "height and width", AT_LEAST_ONE)
+        _check_numbers("image_size", self.image_size, 2, "height and width", WHOLE)
         _check_numbers("mean", self.mean, count, "one per channel", FINITE)
         _check_numbers("std", self.std, count, "one per channel", POSITIVE)
 

@@ -188,8 +188,10 @@ def test_broken_files_end_as_with_open_image(small, break_it, tmp_path):
         assert (ours.int() - theirs.int()).abs().max() <= 1
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("size", [(100, 100), (60, 150)])
-def test_a_covered_size_of_a_large_photo_is_that_of_the_whole(large, size):
+def test_a_covered_size_of_a_large_photo_is_that_of_the_whole(size, mode):
+    large = encoded(scene(600, 800).convert(mode), quality=90)
     ours = Photo(large).cover(size, "bilinear")
     theirs = resize_to_cover(open_image(large), size, "bilinear")
     assert ours.size == theirs.size

@@ -1,7 +1,8 @@
 """Several processes: those that the run does not know of, that differ, or that end."""
 
+import multiprocessing
+import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 from tests.command import TINY
 from tests.runs.pair import pair
+from vit.cli.main import main
 from vit.errors import UserError
 from vit.runs.processes import check_launched
 
@@ -72,16 +74,21 @@ def test_processes_with_other_options_and_images_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("end", "status", "named"),
+    [("kill -9 $$", 1, "signal 9"), ("exit 130", 130, "exit status 130")],
+)
 def test_a_process_that_ends_before_it_joins_ends_the_run_in_one_line(
-    tmp_path: Path, photos: Path
+    end: str, status: int, named: str, tmp_path: Path, photos: Path
 ) -> None:
-    code = (
-        "from lightning.pytorch.strategies.launchers import subprocess_script\n"
-        "subprocess_script._basic_subprocess_cmd = lambda: ['sh', '-c', 'kill -9 $$']\n"
-        "from vit.cli.main import entry; entry()"
-    )
-    args = ["fit", "-c", "cifar10", f"--data.root={photos}", *TINY, *TWO]
-    command = [sys.executable, "-c", code, *args]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert "terminated with code -9" in done.stderr.splitlines()[-1]
+    def fit() -> None:
+        sys.stderr, start = open(tmp_path / "err.txt", "w"), subprocess.Popen
+        subprocess.Popen = lambda *_, **__: start(["sh", "-c", end])  # pyright: ignore
+        os.chdir(tmp_path)
+        os._exit(main(["fit", "-c", "cifar10", f"--data.root={photos}", *TINY, *TWO]))
+
+    parent = multiprocessing.get_context("fork").Process(target=fit)
+    parent.start()
+    parent.join()
+    *_, line = (tmp_path / "err.txt").read_text().splitlines()
+    assert parent.exitcode == status and line.startswith("vit: process ") and named in line

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config as inductor
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
@@ -92,6 +93,13 @@ def test_compile_compiles_in_place_and_keeps_the_keys(
     assert set(keys) == {f"model.{key}" for key in make_model().model.state_dict()}
     make_trainer(max_epochs=1).fit(make_model(), data)
     assert len(calls) == 5 + 2 + 1
+
+
+def test_without_a_compiler_one_line_says_so(make_data, make_model, make_trainer) -> None:
+    with inductor.patch({"cpp.cxx": ("no-such-compiler",)}):
+        with pytest.raises(UserError, match=r"needs a C\+\+ compiler"):
+            make_trainer(max_epochs=1).fit(make_model(compile=True), make_data())
+        make_trainer(max_steps=1).fit(make_model(), make_data())
 
 
 def test_a_checkpoint_says_what_it_is_in_plain_types(

@@ -4,6 +4,7 @@ The first bytes of a file decide its kind, never its name.
 """
 
 import json
+import os
 import pickle
 import re
 import tokenize
@@ -69,6 +70,8 @@ def open_weights(path: str | Path) -> WeightFile:
 
     UserError for a file that is missing, damaged, no weights, or needs code to be executed.
     """
+    if not os.fspath(path):  # Path("") is the current directory
+        raise UserError("pretrained='' names no file; give a file, a directory or an address")
     openers = {"zip": _open_zip, "safetensors": _open_safetensors, "pickle": _open_torch}
     try:
         path = find_weights(Path(path))

@@ -151,6 +151,8 @@ def _checked(values: Mapping[str, Any], path: Path) -> tuple[ModelConfig, Native
         check_names(values.get("classes"), config.num_classes)
         preprocess, extra = values.get("preprocess"), values.get("extra") or {}
         if preprocess is not None:
+            if isinstance(preprocess, Mapping):
+                preprocess = {"image_size": [*config.size], **preprocess}
             preprocess = Preprocess.from_dict(preprocess).to_dict()
         if not isinstance(extra, dict):
             raise UserError(f"extra={shorten(extra)} is not an object")

@@ -110,5 +110,5 @@ def _opened(images: ImageSet, fits: Callable[[Size], bool], most: int) -> np.nda
 
 
 def available_memory() -> int:
-    """Bytes that this machine has free; sys.maxsize if unknown."""
+    """Bytes that this machine has free; sys.maxsize if unknown, as without /proc."""
     return memory_field("/proc/meminfo", "MemAvailable") or sys.maxsize

@@ -88,8 +88,6 @@ class Splitting:
     def __post_init__(self) -> None:
         check_range("splits.val_fraction", self.val_fraction, BELOW_ONE)
         check_range("splits.test_fraction", self.test_fraction, BELOW_ONE)
-        together = self.val_fraction + self.test_fraction
-        check_range("splits.val_fraction + splits.test_fraction", together, BELOW_ONE)
         check_range("splits.seed", self.seed, NOT_NEGATIVE)
 
 

@@ -85,7 +85,8 @@ class Photo:
             if small is not None:
                 # The small image is rounded up: part of its last pixels lies outside.
                 box = (0, 0, self.width / scale, self.height / scale)
-                return small.resize((width, height), pillow_filter(interpolation), box=box)
+                small = small.resize((width, height), pillow_filter(interpolation), box=box)
+                return small if small.mode == "RGB" else small.convert("RGB")
         return resize_to_cover(self.image(), size, interpolation)
 
     def _decoded(self, scale: int, bottom: int) -> Image.Image | None:

@@ -78,7 +78,10 @@ def _check_begun(out: Path, facts: dict[str, Any]) -> None:
             f"--out {out} exists without {about.name}, which says what it was begun with; choose "
             "another name"
         )
-    old = json.loads(about.read_bytes())
+    try:
+        old = json.loads(about.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{about} is damaged ({error}); choose another --out") from error
     for name, value in facts.items():
         if old.get(name) != value and name != "model":
             raise UserError(

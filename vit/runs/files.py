@@ -49,6 +49,8 @@ def _entry(run: Path) -> dict[str, str]:
         splits, rows = ("val",), read_history(run / "metrics.csv")
         metrics = {name: value for row in rows for name, value in row.items()}
         state = f"at step {metrics['step'] + 1:,.0f}" if "step" in metrics else "no step yet"
+        if "step" not in metrics and any((run / "checkpoints").glob("*.ckpt")):
+            state = "saved before its first log"
     wanted = [f"{split}/{score}" for split in splits for score in SCORES]
     names = [name for name in wanted if name in metrics]
     score = f"{names[0].replace('/', ' ')} {metrics[names[0]]:.4f}" if names else "-"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit import signals
+from vit.errors import UserError
 from vit.inference.classifier import Classifier, load
 
 if TYPE_CHECKING:
@@ -96,11 +97,16 @@ def _options(
     augment: Callable[["Image"], Any] | None = None,
     **options: Any,
 ) -> "Options":
-    from vit.data.own import OwnImages  # heavy, as are these: they import torch and lightning
+    from lightning.pytorch.callbacks import Callback  # heavy, as are these
+
+    from vit.data.own import OwnImages
     from vit.data.sources import SPLIT_NAMES
     from vit.runs.mistakes import flat
     from vit.runs.options import Options
 
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise UserError(f"callbacks has a {type(callback).__name__}; give Lightning's")
     images, as_options = None, data is None or isinstance(data, str | Path)
     if isinstance(data, Mapping):
         as_options = not SPLIT_NAMES.keys() & data.keys()

@@ -29,6 +29,8 @@ def compare(first: Path, second: Path, split: SplitName | None, args: list[str])
 
     UserError for other classes or other images, before anything is scored.
     """
+    if any(arg.startswith(("--trainer.devices", "--trainer.num_nodes")) for arg in args):
+        raise UserError("two runs are scored in one process; leave --trainer.devices out")
     args = [*args, *ONE_PROCESS]
     subjects = [Subject(run, split, args, predicting=True) for run in (first, second)]
     _check_comparable(*subjects)

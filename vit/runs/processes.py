@@ -7,6 +7,8 @@ import json
 import os
 import re
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -126,15 +128,35 @@ def check_same(
 
 
 class ChildrenAlive(Callback):
-    """Ends the run when a process that Lightning has started from this one has ended.
-
-    Until all have joined Lightning itself looks at them, and kills this process.
-    """
+    """Ends the run when a process that Lightning has started from this one has ended."""
 
     def __init__(self) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
+        self._joined = threading.Event()
+
+    @contextmanager
+    def watching(self, trainer: Trainer) -> Iterator[None]:
+        """Watches in a thread until all have joined: this process waits outside Python for that,
+        and Lightning's own observer would kill it, without the status of the one that ended."""
+        thread = threading.Thread(target=self._watch, args=(trainer,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._joined.set()
+            thread.join()
+
+    def _watch(self, trainer: Trainer) -> None:
+        while not self._joined.wait(0.1):
+            self.children += take_children(trainer)
+            for child in [child for child in self.children if child.poll() is not None]:
+                print(f"vit: {_lost(child)}", file=sys.stderr, flush=True)
+                for other in self.children:
+                    other.kill()
+                os._exit(max(child.returncode, 1))  # 130 after Ctrl-C, which all processes get
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._joined.set()
         self.children += take_children(trainer)
 
     def on_train_batch_start(
@@ -150,7 +172,8 @@ def ending_together(trainer: Trainer, alive: ChildrenAlive) -> Iterator[None]:
     """Work of all processes; none is left behind. ProcessLost if another process has ended."""
     with deferred(several=True) if trainer.world_size > 1 else nullcontext():
         try:
-            yield
+            with alive.watching(trainer):
+                yield
         except BaseException as error:
             alive.children += take_children(trainer)
             ended = [child for child in alive.children if child.poll() not in (None, 0)]

@@ -187,6 +187,11 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
     def _add_lora(self, rank: int) -> None:
         if self.load_report is None:
             raise UserError(f"model.lora={rank} changes pre-trained weights: give model.pretrained")
+        if self.freeze_backbone:
+            raise UserError(
+                f"model.lora={rank} and learning.freeze_backbone exclude each other: one trains "
+                "factors and the head, the other the head alone"
+            )
         add_lora(self.model, rank)
 
     def _class_weights(self) -> Tensor | None:

@@ -185,6 +185,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         sharded = isinstance(strategy, ShardedStrategy)
         if self.compile_network:
             self.compile_network = False  # Lightning calls this hook once per fit, test, ...
+            if strategy.root_device.type == "cpu":  # Triton brings its compiler
+                _check_compiler()
             if sharded or self._computing() is not self.model:
                 for block in sharded_units(self._computing())[:-1]:
                     block.compile()
@@ -327,3 +329,18 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
                 "the checkpoint is of a run with EMA: add that callback to continue it, or start a "
                 "new run with --model.pretrained"
             )
+
+
+def _check_compiler() -> None:
+    """UserError without a C++ compiler, which torch.compile needs for a CPU."""
+    from torch._inductor.cpp_builder import get_cpp_compiler  # heavy
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise UserError(
+            "model.compile=true needs a C++ compiler, and none was found: install g++ (Debian and "
+            "Ubuntu: apt install g++), name one in the environment variable CXX, or leave "
+            "model.compile out"
+        ) from error

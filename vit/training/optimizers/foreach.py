@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from vit.errors import BELOW_ONE, NOT_NEGATIVE, check_range
 from vit.training.sharding import local, norms
 
 Closure = Callable[[], float]
@@ -28,6 +29,12 @@ class ForeachOptimizer(Optimizer, ABC):
     """Moves all parameters of a group that have gradients together."""
 
     def __init__(self, params: Any, **defaults: Any) -> None:
+        for name, value in defaults.items():
+            if name == "betas":
+                for beta in value:
+                    check_range(name, beta, BELOW_ONE)
+            elif name in ("lr", "eps", "weight_decay", "momentum"):
+                check_range(name, value, NOT_NEGATIVE)
         super().__init__(params, {**defaults, "step": 0})
 
     @torch.no_grad()
