@@ -199,7 +199,7 @@ MISTAKES = [
     (["--students=small.yaml,splits.yaml"], ["--students splits.yaml changes the labelled images"]),
     (["--run_dir=x"], ["--run_dir", "sets it for each run"]),
     (["--data.pseudo.ratio=1"], ["--data.pseudo.ratio", "sets it for each run"]),
-    (["--iteration=2"], ["unrecognized arguments: --iteration=2"]),
+    (["--iteration=2"], ["there is no option --iteration"]),
     (["--model.loss.kind=bce"], ["model.loss.kind=bce", "--hard"]),
     (["--task=masked_patches"], ["recipe that classifies"]),
 ]

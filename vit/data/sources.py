@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from vit.errors import UserError, printable, some_of
+from vit.errors import BELOW_ONE, UserError, check_range, printable, some_of
 from vit.label_tree import inner_class
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
@@ -267,6 +267,8 @@ def complete(
         cut = replace(cut, test_fraction=0.0)
     if "val" in sets:
         cut = replace(cut, val_fraction=0.0)
+    together = cut.val_fraction + cut.test_fraction
+    check_range("splits.val_fraction + splits.test_fraction", together, BELOW_ONE)
     parts, notes = dict(sets), list(notes)
     if cut.val_fraction or cut.test_fraction:
         more, shortages = _cut(sets["train"], classes, keys, where, cut)
