@@ -115,6 +115,12 @@ class ImageSet:
         stored = getattr(self.items, "in_blocks", lambda: None)()
         return (np.arange(len(self)) // RUN, RUNS) if stored is None else stored
 
+    def blocks_digest(self) -> str:
+        """BLAKE2b over the block of each image, and how many blocks are mixed at a time."""
+        blocks, mixed = self.in_blocks()
+        content = blocks.astype("<i8").tobytes() + f"{mixed}".encode()
+        return blake2b(content, digest_size=16).hexdigest()
+
     def digest(self, classes: Sequence[str]) -> str:
         """BLAKE2b over the names of the images, their labels, and the names of the classes."""
         digest = blake2b(digest_size=16)
@@ -352,6 +358,18 @@ def images_digest(images: ImageSet) -> str:
     for path in images.items:
         status = os.stat(path)
         digest.update(os.fsencode(path) + f"\0{status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def sizes_digest(images: ImageSet) -> str:
+    """A digest of name and size of each file, which a copy of a folder keeps; of shards as
+    `images_digest`; of others their number."""
+    if not isinstance(images.items, PathList):
+        shards = hasattr(images.items, "contents_digest")
+        return images_digest(images) if shards else f"{len(images)}"
+    digest = blake2b(digest_size=8)
+    for name, path in zip(images.names.encoded(), images.items, strict=True):
+        digest.update(name + f"\0{os.stat(path).st_size}\n".encode())
     return digest.hexdigest()
 
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from vit.console import note, say
 from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
 from vit.data.manifest import SEPARATOR
-from vit.data.sources import PathList, Splits
+from vit.data.sources import PathList, Splits, sizes_digest
 from vit.data.vtab import PROTOCOL, task_folders
 from vit.errors import UserError
 from vit.hardware import hardware, versions
@@ -225,7 +225,12 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
         search=[*search, "--trainer.limit_val_batches=0", "--final_split=val"],
         final=[*final, "--final_split=test"],
         lists=lists,
-        recorded={**options.recorded(), "images": data.digests, "plan": asdict(protocol)},
+        recorded={
+            **options.recorded(),
+            "images": data.digests,
+            "contents": {split: sizes_digest(images) for split, images in splits.present().items()},
+            "plan": asdict(protocol),
+        },
     )
 
 
@@ -262,8 +267,8 @@ def check_plan(path: Path, plan: dict[str, dict[str, Any]]) -> None:
     before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(plan))
     if changed := differences(before, now):
         raise UserError(
-            f"{path.parent} was started with other options or images: {listed(changed)}; "
-            "choose another --out, or the same options"
+            f"{path.parent} was started with other options, weights or images: {listed(changed)}; "
+            "choose another --out, or give the same"
         )
 
 
