@@ -97,14 +97,14 @@ def find_weights(path: Path) -> Path:
     for name in IN_DIRECTORY:
         if (path / name).is_file():
             return path / name
-    if (path / "config.yaml").is_file():
+    if (path / "model.safetensors.index.json").is_file():
+        raise UserError(f"{path} is split into several files; save it as one model.safetensors")
+    weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
+    if not weights and (path / "config.yaml").is_file():
         raise UserError(
             f"{path} is a run without a finished model; continue it: vit fit --run_dir "
             f"{shlex.quote(str(path))} (or name a file in its checkpoints/)"
         )
-    if (path / "model.safetensors.index.json").is_file():
-        raise UserError(f"{path} is split into several files; save it as one model.safetensors")
-    weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
     if len(weights) != 1:
         what = "no weights" if not weights else f"{len(weights)} files of weights"
         raise UserError(

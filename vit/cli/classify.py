@@ -129,14 +129,11 @@ def _listed(options: argparse.Namespace, *, arrays: bool = False) -> "tuple[Path
         part, parts = map(int, shard.groups()) if shard else (0, 0)
         if part >= parts:
             raise UserError(f"--shard {options.shard} is not I/N, I from 0 to N - 1, such as 0/8")
-        # A picture stays in its part when others are added or deleted.
-        paths = [path for path in paths if _number(names[path]) % parts == part]
+        # By its name alone: a picture stays in its part when others are added or deleted.
+        digests = (blake2b(os.fsencode(names[path]), digest_size=8).digest() for path in paths)
+        numbers = (int.from_bytes(digest, "little") % parts for digest in digests)
+        paths = [path for path, number in zip(paths, numbers, strict=True) if number == part]
     return PathList(paths), whole
-
-
-def _number(name: str) -> int:
-    """A random number that the name of a picture decides."""
-    return int.from_bytes(blake2b(os.fsencode(name), digest_size=8).digest(), "little")
 
 
 def _write(
@@ -174,8 +171,7 @@ def _write(
         )
     say(f"{out}: {tally}")
     if options.shard is not None:
-        others = "the other parts must say the same"
-        say(f"part {options.shard}: {len(paths):,} pictures of the list of {whole}; {others}")
+        say(f"part {options.shard} of {whole} pictures; the other parts must be of the same")
 
 
 def _print(

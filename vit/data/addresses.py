@@ -246,11 +246,8 @@ def local_copy(shard: str) -> Path:
 
 
 def state_of(place: str) -> tuple[int | None, str | None]:
-    """Bytes of a file, and what else tells it from another one at its place: the time of its last
-    change in ns, of an address the checksum or the ETag; None for what its server does not say.
-
-    FileNotFoundError if it does not exist; of an address errors as of `reaching`.
-    """
+    """Bytes of a file, and time of its last change in ns; of an address checksum or ETag. None for
+    what its server does not say. FileNotFoundError if it does not exist."""
     if not is_address(place):
         status = os.stat(place)
         return status.st_size, str(status.st_mtime_ns)
@@ -258,13 +255,14 @@ def state_of(place: str) -> tuple[int | None, str | None]:
     return facts.get("size"), next((str(facts[n]) for n in _TAGS if facts.get(n)), None)
 
 
-def drop_old_copy(address: str) -> None:
-    """Deletes the copy in the cache of a file that is another one by now."""
-    mark, state = in_cache(f"{address}.state"), state_of(address)
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    if any(state) and not (mark.is_file() and mark.read_text("utf-8") == f"{state}"):
-        in_cache(address).unlink(missing_ok=True)
-        write_text(mark, f"{state}")
+def drop_old_copies(files: list[str]) -> None:
+    """Deletes the copies in the cache of those that have another state by now."""
+    for address in filter(is_address, files):
+        mark, state = in_cache(f"{address}.state"), str(state_of(address))
+        if not mark.is_file() or mark.read_text("utf-8") != state:
+            in_cache(address).unlink(missing_ok=True)
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            write_text(mark, state)
 
 
 def fetch(address: str, path: Path) -> None:

@@ -254,8 +254,7 @@ class ImageData(LightningDataModule):
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """Those of the splits, of what is learned of a teacher's answers, and of the blocks where
-        they decide the order."""
+        """Those of the splits, of a teacher's answers, and of blocks that decide the order."""
         more = {"pseudo": self.mixture.digest} if self.mixture else {}
         more |= {"blocks": self.splits.train.blocks_digest()} if self.shuffle == "blocks" else {}
         return self.splits.digests | more
@@ -326,8 +325,8 @@ class ImageData(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """The position, all that an exact resume needs, and the digests of the images."""
-        position = {"consumed_samples": self.consumed_samples}
-        return position | {"splits": self.digests, "contents": self.contents}
+        digests = {"splits": self.digests, "contents": self.contents}
+        return {"consumed_samples": self.consumed_samples, **digests}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.consumed_samples = int(state_dict["consumed_samples"])

@@ -57,7 +57,6 @@ is the label, both bytes; `offset`, the first byte, and `size`, int64; `digest`,
 `bytes` and `state`: size of the shard, and what else `state_of` says of it, "" for None.
 `left_out`: extensions of other files, or "hidden"."""
 _UNREADABLE = (OSError, ValueError, EOFError, BadZipFile, KeyError)
-"""Errors of reading a file that is no index."""
 
 
 class ShardImages(Opened):
@@ -209,8 +208,7 @@ def read_indices(shards: list[str]) -> list[Index | None]:
 
 
 def read_index(shard: str) -> Index | None:
-    """The index beside a shard, or else in the cache; None if there is none that can be read and
-    is of this shard."""
+    """The index beside a shard, or else in the cache; None without one that is of this shard."""
     with suppress(FileNotFoundError):
         size, state = state_of(shard)
         for path in (shard + SUFFIX, in_cache(shard + SUFFIX)):

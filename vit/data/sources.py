@@ -343,9 +343,9 @@ def missing_files(paths: PathList) -> list[int]:
     return [index for index, path in enumerate(paths) if not os.path.isfile(path)]
 
 
-def images_digest(images: ImageSet) -> str:
-    """A digest of path, size and time of change of each file in order; of shards of names and
-    contents; or of pixels."""
+def images_digest(images: ImageSet, *, times: bool = True) -> str:
+    """A digest of path, size and, with `times`, time of change of each file in order; of shards of
+    names and contents; or of pixels."""
     digest = sha256()
     if (of_shards := getattr(images.items, "contents_digest", None)) is not None:
         return of_shards()
@@ -357,19 +357,8 @@ def images_digest(images: ImageSet) -> str:
         return digest.hexdigest()
     for path in images.items:
         status = os.stat(path)
-        digest.update(os.fsencode(path) + f"\0{status.st_size} {status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
-
-
-def sizes_digest(images: ImageSet) -> str:
-    """A digest of name and size of each file, which a copy of a folder keeps; of shards as
-    `images_digest`; of others their number."""
-    if not isinstance(images.items, PathList):
-        shards = hasattr(images.items, "contents_digest")
-        return images_digest(images) if shards else f"{len(images)}"
-    digest = blake2b(digest_size=8)
-    for name, path in zip(images.names.encoded(), images.items, strict=True):
-        digest.update(name + f"\0{os.stat(path).st_size}\n".encode())
+        time = status.st_mtime_ns if times else ""
+        digest.update(os.fsencode(path) + f"\0{status.st_size} {time}\n".encode())
     return digest.hexdigest()
 
 

@@ -49,8 +49,9 @@ def check_answer_file(out: Path, *, features: bool) -> None:
 def opened(out: Path, columns: list[str], facts: dict[str, Any]) -> "Iterator[Lines | Parts]":
     """The file, new or continued; this process alone writes it.
 
-    `facts`: what the rows depend on, in JSON types; kept beside the file. "model" is for people and
-    may differ, as ALL. Raises UserError for a file that was begun with others, or by something else.
+    `facts`: what the rows depend on, in JSON types; kept beside the file. "model" and ALL are for
+    people and may differ. Raises UserError for a file that was begun with others, or by something
+    else.
     """
     lock = out.with_name(f".{out.name}.lock")
     kind = Parts if out.suffix == ".parquet" else Lines

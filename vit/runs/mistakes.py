@@ -40,7 +40,7 @@ def _with_path(options: Mapping[str, Any], name: str) -> Any:
     """The value of an option; the digest of weights with their path, of which it is."""
     value, of_weights = options.get(name), name.replace("weights.", "", 1)
     known = value is not None and of_weights != name and options.get(of_weights) is not None
-    return f"{value} at {shorten(options[of_weights], 40)}" if known else value
+    return f"{value} at {options[of_weights]}" if known else value
 
 
 def listed(differing: Mapping[str, tuple[Any, Any]]) -> str:
