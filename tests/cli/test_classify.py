@@ -245,7 +245,7 @@ def test_a_stopped_command_keeps_its_answers_and_goes_on(
         ("--out photos", ["photos", ".csv"]),
         ("--out old.csv", ["old.csv.json"]),
         ("--out begun.csv --top 2", ["top 5", "not 2"]),
-        ("--out begun.csv --shard 0/2", ["pictures 12 (", "not 6 ("]),
+        ("--out begun.csv --shard 0/2", ["pictures 12 (digest ", "), not "]),
         ("--out begun.csv --precision bfloat16", ["float32", "bfloat16"]),
         ("--out /proc/x.csv", ["--out /proc: cannot be written to"]),
         ("--out x.parquet", ["vitkit[parquet]"]),

@@ -21,6 +21,7 @@ import vit.runs.finish
 from tests.command import TINY, Vit, coloured, saved
 from tests.killing import in_child, killed_at
 from vit.checkpoints.archives import read_checkpoint
+from vit.checkpoints.identity import identity
 from vit.cli.main import main
 from vit.inference.classifier import load
 from vit.training.classifier import ImageClassifier
@@ -331,6 +332,7 @@ def test_other_weights_at_the_same_path_are_not_taken_for_those_of_the_run(
     more = "--trainer.max_epochs=2"
     for command in (student, tuned):
         assert vit(*command, "--trainer.max_epochs=1").status == 0
+    began_with = identity("start")
     for folder in ("t", "start"):
         saved(Path(folder), seed=1)
     for finished in (True, False):
@@ -347,6 +349,7 @@ def test_other_weights_at_the_same_path_are_not_taken_for_those_of_the_run(
     assert "weights.model.pretrained (was " in done.err.splitlines()[-1]
     done = vit(*tuned, more)
     assert done.status == 0 and "differ from tuned/config.yaml" in done.err, done.err
+    assert read_options(Path("tuned/config.yaml"))["weights"]["model.pretrained"] == began_with
     shutil.rmtree("t")
     shutil.copytree("first", "t")
     assert vit(*student, more).status == 0

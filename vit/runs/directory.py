@@ -79,6 +79,8 @@ class RunDirectory:
         if (self.folder / SUMMARY).is_file():
             summary = {**read_summary(self.folder), "finished": False}
             write_json(self.folder / SUMMARY, summary)
+        if self.checkpoint is not None:  # of the weights that the run began with
+            options.weights.update(recorded_options(self.folder).get("weights", {}))
         write_text(self.folder / CONFIG, HEADER + options.recorded_text())
 
     def check_continues(self, model: Module, data: ImageData, trainer: Trainer) -> None:
