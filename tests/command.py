@@ -64,10 +64,15 @@ def coloured(root: Path) -> Path:
 
 
 def saved(
-    folder: Path, classes: list[str] | None = CLASSES, *, extra: Any = None, **sizes: Any
+    folder: Path,
+    classes: list[str] | None = CLASSES,
+    *,
+    extra: Any = None,
+    seed: int = 0,
+    **sizes: Any,
 ) -> Path:
     """A ViT of one layer for 16 x 16 pixels, with random weights and a head for the classes."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     sizes |= {"num_classes": len(classes or ()), "image_size": 16, "patch_size": 8, "depth": 1}
     net: Any = package.create_model("vit_ti16", width=24, mlp_dim=48, num_heads=2, **sizes)
     if classes:

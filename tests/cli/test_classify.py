@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import re
+import shutil
 import signal
 import statistics
 import sys
@@ -162,8 +165,38 @@ def test_a_file_has_every_picture_once_and_shards_add_up(
         args = ("--out", f"{shard}.csv", "--shard", f"{shard}/5", "--num-workers", 0)
         assert vit("classify", model, photos, *args).status == 0
         parts += rows_of(f"{shard}.csv")
+    parts.sort(key=lambda row: row["image"])
     assert [row["class"] for row in parts] == [row["class"] for row in rows]
     assert [row["image"] for row in parts] == [row["image"] for row in rows]
+
+
+def test_a_picture_that_is_added_between_two_parts_moves_no_other(
+    vit: Vit, model: Path, photos: Path
+) -> None:
+    before, added = sorted(photos.rglob("*.jpg")), photos / "blue" / "000.jpg"
+    for shard in range(3):
+        done = vit("classify", model, photos, "--out", f"{shard}.csv", "--shard", f"{shard}/3")
+        assert done.status == 0, done.err
+        lists = re.findall(r"part ./3 of (\d+) \(digest (\w{16})\) pictures", done.err)
+        assert lists[0][0] == str(36 + (shard > 0))
+        about = json.loads(Path(f"{shard}.csv.json").read_text())
+        assert about["pictures of all shards"] == "{} (digest {})".format(*lists[0])
+        shutil.copy(before[0], added)
+    answered = [row["image"] for shard in range(3) for row in rows_of(f"{shard}.csv")]
+    assert sorted({*answered, str(added)}) == sorted([*map(str, before), str(added)])
+    assert len(answered) == len({*answered}), "each once"
+    # A part goes on if its own pictures are the same, also below another folder, else not.
+    again = vit("classify", model, photos, "--out", "1.csv", "--shard", "1/3")
+    assert again.status == 0 and "no picture was left" in again.err
+    Path(rows_of("1.csv")[0]["image"]).unlink()
+    again = vit("classify", model, photos, "--out", "1.csv", "--shard", "1/3")
+    assert again.status == 2 and "was begun with pictures" in again.err
+    shutil.copytree(photos, "elsewhere")
+    for place, out in ((photos, "a.jsonl"), ("elsewhere", "b.jsonl")):
+        assert vit("classify", model, place, "--out", out, "--shard", "2/3").status == 0
+    parts = [[json.loads(line)["image"] for line in open(name)] for name in ("a.jsonl", "b.jsonl")]
+    below = [os.path.relpath(image, photos) for image in parts[0]]
+    assert below == [os.path.relpath(image, "elsewhere") for image in parts[1]]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +245,7 @@ def test_a_stopped_command_keeps_its_answers_and_goes_on(
         ("--out photos", ["photos", ".csv"]),
         ("--out old.csv", ["old.csv.json"]),
         ("--out begun.csv --top 2", ["top 5", "not 2"]),
-        ("--out begun.csv --shard 0/2", ["pictures 12 (", "not 6 ("]),
+        ("--out begun.csv --shard 0/2", ["pictures 12 (digest ", "), not "]),
         ("--out begun.csv --precision bfloat16", ["float32", "bfloat16"]),
         ("--out /proc/x.csv", ["--out /proc: cannot be written to"]),
         ("--out x.parquet", ["vitkit[parquet]"]),

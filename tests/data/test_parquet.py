@@ -157,6 +157,17 @@ def test_pictures_are_bytes_wherever_they_stand(
     assert [bytes(item) for item in found.train.items] == contents
 
 
+def test_another_file_at_the_same_address_is_copied_again(folder: Path) -> None:
+    paths, whole = sorted(folder.rglob("*.jpg")), Splitting(val_fraction=0, test_fraction=0)
+    for chosen in (paths[:6], paths[6:14]):
+        contents = [path.read_bytes() for path in chosen]
+        arrow.write_table(table(contents, [0, 1] * (len(chosen) // 2)), stream := io.BytesIO())
+        fsspec.filesystem("memory").pipe("/again/train.parquet", stream.getvalue())
+        for _ in range(2):
+            found = splits_of("memory:///again/train.parquet", cut=whole).train
+            assert [bytes(item) for item in found.items] == contents
+
+
 def test_a_split_with_hidden_labels_is_left_out(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import tarfile
 import threading
+import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from safetensors.torch import load_file
 from tests.command import TINY, Vit, saved, vit
 from tests.grouped import image_data
 from tests.pictures import encoded, scene
-from vit.data import addresses
+from vit.data import addresses, shards
 from vit.data.addresses import by_split, expanded, find_shards
 from vit.data.find import find_splits
 from vit.data.loaders import range_loader
@@ -231,12 +232,13 @@ def test_damage_is_named_and_never_trained_on(photos: Path, tmp_path: Path) -> N
     assert isinstance(whole, ShardImages)
     place = whole.places[5]
     broken = Path(whole.shards[whole.shard_of[place]])
+    time = os.stat(broken).st_mtime_ns
     with broken.open("rb+") as file:
         file.seek(int(whole.offsets[place] + whole.sizes[place] // 2))
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
-    os.utime(broken, (0, 0))  # a disk that rots, or a copy of another file with its time
+    os.utime(broken, ns=(time, time))  # a disk that rots
     found = load(tmp_path / "shards").train
     with pytest.raises(UserError, match=rf"{broken}: {found.names[5]}: damaged, or changed"):
         found.items[5]
@@ -251,8 +253,8 @@ def test_damage_is_named_and_never_trained_on(photos: Path, tmp_path: Path) -> N
     assert lenient.skipped_images("train") == 1
     with broken.open("ab") as file:
         file.write(b"more")
-    os.utime(broken, (0, 0))
-    with pytest.raises(UserError, match=rf"{broken} has not the [\d,]+ bytes of its index"):
+    os.utime(broken, ns=(time, time))
+    with pytest.raises(UserError, match=rf"{broken} cannot be read as a whole tar .* behind its"):
         load(tmp_path / "shards")
     broken.write_bytes(broken.read_bytes()[:9_000])
     with pytest.raises(UserError, match=rf"{broken} cannot be read as a whole tar file"):
@@ -275,15 +277,60 @@ def test_a_shard_that_ends_too_soon_is_refused(damage: bytes, tmp_path: Path) ->
         load(tmp_path)
 
 
-def test_a_shard_that_is_written_with_other_labels_is_read_again(tmp_path: Path) -> None:
+def swapped(path: Path, turn: int) -> Path:
+    """A shard of four images of the classes 0 and 1; the first in order is `turn`.jpg."""
+    labels = {f"{n}.cls": str((n + turn) % 2) for n in range(4)}
+    return tar(path, {f"{n}.jpg": PIXELS for n in range(4)} | labels)
+
+
+@pytest.mark.parametrize("after", [1, -1, -(10**12)], ids=["later", "earlier", "old"])
+def test_a_shard_with_other_labels_is_read_again_whatever_its_time(
+    after: int, tmp_path: Path
+) -> None:
+    path = swapped(tmp_path / "set/0.tar", 0)
+    first = os.stat(path).st_mtime_ns
+    for turn in range(3):
+        swapped(path, turn % 2)
+        time = first + turn * after  # as `rsync -t` copies a file of the same size
+        os.utime(path, ns=(time, time))
+        for _ in range(2):
+            assert load(path.parent, WHOLE).train.names.name(0) == f"{turn % 2}.jpg"
+
+
+def test_an_index_that_fits_is_taken_beside_the_shard_or_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = swapped(tmp_path / "set/0.tar", 1)
+    make_indices([str(path)])
+    beside = Path(f"{path}{SUFFIX}").read_bytes()
+    swapped(path, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "access", lambda *args: False)
+        assert load(path.parent, WHOLE).train.names.name(0) == "0.jpg"
+    assert Path(f"{path}{SUFFIX}").read_bytes() == beside, "its folder is read-only"
+    monkeypatch.setattr(shards, "index_of", None)
+    assert load(path.parent, WHOLE).train.names.name(0) == "0.jpg"
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+@pytest.mark.parametrize("uploaded", [True, False], ids=["index beside it", "no index"])
+def test_another_shard_at_the_same_address_is_read_again(
+    tagged: bool, uploaded: bool, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ranges, "tagged", tagged)
     for turn in range(2):
-        labels = {f"{n}.cls": str((n + turn) % 2) for n in range(4)}
-        path = tar(tmp_path / "set/0.tar", {f"{n}.jpg": PIXELS for n in range(4)} | labels)
-        if turn:
-            after = os.stat(f"{path}{SUFFIX}").st_mtime_ns + 1
-            os.utime(path, ns=(after, after))
-        splits = load(path.parent, WHOLE)
-        assert splits.train.names.name(0) == f"{turn}.jpg"
+        path = swapped(tmp_path / "0.tar", turn)
+        if not tagged:  # the size alone
+            with path.open("ab") as file:
+                file.write(bytes(512 * turn))
+        if uploaded:
+            make_indices([str(path)])
+        Ranges.asked.clear()
+        for _ in range(2):
+            images = load(f"{server}/0.tar", WHOLE).train
+            assert images.names.name(0) == f"{turn}.jpg"
+            assert images.items[0] == PIXELS
+        assert Ranges.asked.count(("0.tar", False)) == 1  # its copy, or the one read
 
 
 class Ranges(BaseHTTPRequestHandler):
@@ -295,7 +342,7 @@ class Ranges(BaseHTTPRequestHandler):
     failing: int
     """Requests that are answered by an error, once `answering` is set."""
     answering: threading.Event
-    in_parts = True
+    in_parts, tagged = True, False
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -321,6 +368,8 @@ class Ranges(BaseHTTPRequestHandler):
         self.send_response(200 if wanted is None else 206)
         self.send_header("Content-Length", str(last + 1 - first))
         self.send_header("Content-Range", f"bytes {first}-{last}/{total}")
+        if self.tagged:
+            self.send_header("ETag", f'"{zlib.crc32(content)}"')
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content[first : last + 1])

@@ -2,12 +2,15 @@
 
 import contextlib
 import csv
+import io
 import json
 import os
+import re
 import resource
 import shutil
 import signal
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,10 @@ import pytest
 import torch
 
 import vit.runs.finish
-from tests.command import TINY, Vit, coloured
+from tests.command import TINY, Vit, coloured, saved
 from tests.killing import in_child, killed_at
 from vit.checkpoints.archives import read_checkpoint
+from vit.checkpoints.identity import identity
 from vit.cli.main import main
 from vit.inference.classifier import load
 from vit.training.classifier import ImageClassifier
@@ -270,6 +274,85 @@ def test_other_images_and_labels_are_refused(
     done = vit(*command, "--run_dir=whole")
     assert done.status == 2 and "--model.pretrained whole" in done.err
     assert contents(run) == before
+
+
+def packed(photos: Path, count: int, *, blank: bool = False) -> None:
+    """`shards`, of the images of a folder, or of as many bytes of zeros."""
+    shutil.rmtree("shards", ignore_errors=True)
+    Path("shards").mkdir()
+    for number in range(count):
+        with tarfile.open(f"shards/{number}.tar", "w") as tar:
+            for path in sorted(photos.rglob("*.jpg"))[number::count]:
+                content = path.read_bytes()
+                content = content[:-9] + bytes(9) if blank else content
+                member = tarfile.TarInfo(path.relative_to(photos).as_posix())
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+def test_the_order_of_blocks_and_the_contents_of_shards_are_those_of_the_run(
+    vit: Vit, photos: Path
+) -> None:
+    args = ("fit", "-c", "cifar10", "--data", "shards", *TINY, "--save_every=0")
+    blocks = ("--data.shuffle=blocks", "--run_dir=blocks")
+    one, two = "--trainer.max_epochs=1", "--trainer.max_epochs=2"
+    packed(photos, 4)
+    assert vit(*args, *blocks, one).status == 0
+    assert vit(*args, "--run_dir=images", one).status == 0
+    packed(photos, 6)  # the same images in other blocks
+    done = vit(*args, *blocks, two)
+    assert done.status == 2, done.err
+    assert "images and labels.blocks (was " in done.err.splitlines()[-1]
+    unfinished(Path("images"))
+    done = vit(*args, "--run_dir=images", "--data.shuffle=blocks", two)
+    assert done.status == 2 and "labels.blocks (was None, is " in done.err.splitlines()[-1]
+    packed(photos, 6, blank=True)  # other images under the same names
+    done = vit(*args, "--run_dir=images", two)
+    assert done.status == 2 and "contents of the shards (was " in done.err.splitlines()[-1]
+    # Where no block decides, a run may go on with the same images in other places.
+    packed(photos, 6)
+    assert vit(*args, "--run_dir=images", two).status == 0
+    packed(photos, 4)
+    done = vit(*args, *blocks, two)
+    assert done.status == 0, done.err
+
+
+def test_other_weights_at_the_same_path_are_not_taken_for_those_of_the_run(
+    vit: Vit, photos: Path
+) -> None:
+    """A teacher may not change, nor the weights that a finished run is of; one that goes on has
+    all weights in its checkpoint."""
+    saved(Path("t"))
+    shutil.copytree("t", "start")
+    shutil.copytree("t", "first")
+    args = ("fit", "-c", "cifar10", "--data", photos, *TINY[1:], "--save_every=0")
+    token = TINY[0].replace("}", ", distillation_token: true}")
+    student = (*args, token, "--model.loss.distillation.teacher=t", "--run_dir=student")
+    tuned = (*args, "--model.pretrained=start", "--model.architecture=null", "--run_dir=tuned")
+    more = "--trainer.max_epochs=2"
+    for command in (student, tuned):
+        assert vit(*command, "--trainer.max_epochs=1").status == 0
+    began_with = identity("start")
+    for folder in ("t", "start"):
+        saved(Path(folder), seed=1)
+    for finished in (True, False):
+        if not finished:
+            unfinished(Path("student"))
+        before = contents(Path("student"))
+        done = vit(*student, more)
+        [*_, line] = done.err.splitlines()
+        named = r"distillation\.teacher \(was \w+ at .*/t, is \w+ at .*/t\)"
+        assert done.status == 2 and re.search(named, line), done.err
+        assert contents(Path("student")) == before
+    done = vit(*tuned, "--trainer.max_epochs=1")
+    assert done.status == 2 and "holds a finished run" in done.err
+    assert "weights.model.pretrained (was " in done.err.splitlines()[-1]
+    done = vit(*tuned, more)
+    assert done.status == 0 and "differ from tuned/config.yaml" in done.err, done.err
+    assert read_options(Path("tuned/config.yaml"))["weights"]["model.pretrained"] == began_with
+    shutil.rmtree("t")
+    shutil.copytree("first", "t")
+    assert vit(*student, more).status == 0
 
 
 def test_what_does_not_change_the_training_may_differ(

@@ -18,6 +18,7 @@ from tests.command import CLASSES, Vit, saved
 from tests.killing import in_child, killed_at
 from vit.cli.main import main
 from vit.data.pseudo import Answers
+from vit.errors import UserError
 from vit.runs.options import Options
 from vit.training.classifier import ImageClassifier
 
@@ -173,6 +174,29 @@ def test_answers_are_not_taken_for_those_of_another_teacher(vit: Vit) -> None:
     assert done.status == 2 and "pseudo.confidence (was 0.1, is 0.2)" in done.err
     file.unlink()
     assert vit(*args).status == 0
+
+
+def test_other_weights_and_other_recipes_of_students_are_refused(
+    vit: Vit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(arguments: list[str], folder: Path) -> None:
+        raise UserError("nothing is trained here")
+
+    monkeypatch.setattr("vit.runs.selftrain._trained", stop)
+    saved(Path("start"))
+    size = "--model.architecture=null"
+    args = (*LOOP, "--model.pretrained=start", size, "--iterations=1", "--students=student.yaml")
+    Path("student.yaml").write_text("model: {loss: {label_smoothing: 0.1}}\n")
+    for _ in range(2):
+        assert "nothing is trained here" in vit(*args).err
+    Path("student.yaml").write_text("model: {loss: {label_smoothing: 0.2}}\n")
+    done = vit(*args)
+    assert done.status == 2 and "label_smoothing (was 0.1, is 0.2)" in done.err
+    Path("student.yaml").write_text("model: {loss: {label_smoothing: 0.1}}\n")
+    saved(Path("start"), seed=1)
+    done = vit(*args)
+    assert done.status == 2 and "options.weights.model.pretrained (was " in done.err
+    assert not Path("out/teacher").exists()
 
 
 def copy_of_a_test_image() -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,12 @@ FAST = ("--recipe=small.yaml", "--steps=3", "--out=out")
 @pytest.fixture(autouse=True)
 def pretrained(vit: Vit) -> None:
     """`pre`, a model directory with patches of 8 pixels, and the recipe small.yaml."""
+    write_weights(seed=0)
+    Path("small.yaml").write_text(SMALL)
+
+
+def write_weights(seed: int) -> None:
+    """`pre` with random weights."""
     from vit.checkpoints.native import save_native
     from vit.models.config import ViTConfig
     from vit.models.zoo import build_model
@@ -42,10 +49,9 @@ def pretrained(vit: Vit) -> None:
     config = ViTConfig(
         image_size=16, patch_size=8, width=16, depth=1, mlp_dim=32, num_heads=1, num_classes=5
     )
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     preprocess = Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict()
     save_native(Path("pre"), build_model(config), classes=None, preprocess=preprocess, extra={})
-    Path("small.yaml").write_text(SMALL)
 
 
 Scored = Callable[[dict[str, Any]], list[list[str]]]
@@ -378,7 +384,8 @@ def test_other_runs_in_the_same_folder_are_refused(vit: Vit, photos: Path, score
 
     def refused(*options: str) -> str:
         done = vit(*args, *options)
-        assert done.status == 2 and "out was started with other options or images" in done.err
+        assert done.status == 2
+        assert "out was started with other options, weights or images" in done.err
         return done.err.splitlines()[-1]
 
     assert "mine.plan.steps (was 3, is 4)" in refused("--steps=4")
@@ -389,4 +396,25 @@ def test_other_runs_in_the_same_folder_are_refused(vit: Vit, photos: Path, score
     Path("small.yaml").write_text(SMALL)
     shutil.copy(photos / "red" / "00.jpg", photos / "red" / "new.jpg")
     assert "mine.images." in refused()
-    assert len(calls) == 1
+    (photos / "red" / "new.jpg").unlink()
+    assert vit(*args).status == 0
+    shutil.copy(photos / "red" / "07.jpg", photos / "red" / "00.jpg")  # another under its name
+    assert "mine.contents." in refused()
+    assert len(calls) == 2
+
+
+def test_other_weights_at_the_same_path_are_refused(vit: Vit, photos: Path, scored: Scored) -> None:
+    calls = scored({"seed-0": 0.5, "seed-1": 0.5})
+    args = ("transfer", "pre", "--data", f"mine={photos}", *FAST, "--lr-grid=0.1")
+    assert vit(*args, "--seeds=1").status == 0
+    shutil.copytree("pre", "same")
+    write_weights(seed=1)
+    for seeds in ("--seeds=1", "--seeds=2"):  # an old table, and a mean over two models
+        done = vit(*args, seeds)
+        [*_, line] = done.err.splitlines()
+        assert done.status == 2 and not done.out and len(calls) == 1
+        was = r"mine\.weights\.model\.pretrained \(was \w+ at .*/pre, is \w+ at .*/pre\)"
+        assert re.search(was, line), line
+    shutil.rmtree("pre")
+    shutil.move("same", "pre")
+    assert vit(*args, "--seeds=2").status == 0 and len(calls) == 3

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import tokenize
 import zipfile
 from collections.abc import Callable, Mapping
@@ -99,6 +100,11 @@ def find_weights(path: Path) -> Path:
     if (path / "model.safetensors.index.json").is_file():
         raise UserError(f"{path} is split into several files; save it as one model.safetensors")
     weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
+    if not weights and (path / "config.yaml").is_file():
+        raise UserError(
+            f"{path} is a run without a finished model; continue it: vit fit --run_dir "
+            f"{shlex.quote(str(path))} (or name a file in its checkpoints/)"
+        )
     if len(weights) != 1:
         what = "no weights" if not weights else f"{len(weights)} files of weights"
         raise UserError(

@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import os
 import re
 from dataclasses import asdict, fields
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +41,7 @@ def run(args: list[str]) -> int:
     options = _parser().parse_args(args)
     out = None if options.out is None else Path(options.out).expanduser()
     _check(options, out)
-    paths = _listed(options, arrays=True)  # before the model is loaded
+    paths, whole = _listed(options, arrays=True)  # before the model is loaded
     from vit.inference.classifier import Asked, load
 
     engine = {"engine": options.engine, "precision": options.precision}
@@ -53,11 +55,11 @@ def run(args: list[str]) -> int:
     elif options.precision == "bfloat16" and device == "cpu" and not has_bfloat16():
         note("this CPU has no units for bfloat16: float32 is faster")
     if classifier.preprocess.channels is None and any(p.lower().endswith(".npy") for p in paths):
-        paths = _listed(options)  # without .npy files
+        paths, whole = _listed(options)  # without .npy files
     if out is None:
         _print(classifier, paths, asked, options)
     else:
-        _write(classifier, paths, out, asked, options)
+        _write(classifier, paths, whole, out, asked, options)
     return 0
 
 
@@ -86,7 +88,7 @@ def _parser() -> OneLineParser:
     add = parser.add_argument_group("answers in a file").add_argument
     add("--out", metavar="X", help="X.csv, X.jsonl, or a folder X.parquet: a row per picture")
     add("--features", action="store_true", help="a column with the head's input (.parquet)")
-    add("--shard", metavar="I/N", help="part I, from 0, of N parts of the sorted pictures")
+    add("--shard", metavar="I/N", help="part I, from 0, of N parts of the pictures")
     add("--batch-size", type=whole_number, metavar="N", help="default 32, on a CPU 8")
     add("--num-workers", type=int, metavar="N", help="processes that read (default: one per core)")
     return parser
@@ -108,35 +110,47 @@ def _check(options: argparse.Namespace, out: Path | None) -> None:
         check_answer_file(out, features=options.features)
 
 
-def _listed(options: argparse.Namespace, *, arrays: bool = False) -> "PathList":
-    """The pictures as they are named; with --out sorted, each once, and only those of the shard."""
+def _listed(options: argparse.Namespace, *, arrays: bool = False) -> "tuple[PathList, str]":
+    """The pictures as they are named; with --out sorted, each once, and only those of the shard.
+    Count and digest of those of all shards."""
     from vit.data.sources import PathList
 
-    paths = pictures(options.images, arrays=arrays)
-    listed = PathList(paths if options.out is None else sorted(set(paths)))
-    if options.shard is None:
-        return listed
-    shard = re.fullmatch(r"(\d+)/(\d+)", options.shard)
-    part, parts = map(int, shard.groups()) if shard else (0, 0)
-    if part >= parts:
-        raise UserError(f"--shard {options.shard} is not I/N with I from 0 to N - 1, such as 0/8")
-    total = len(listed)
-    return listed.select(slice(total * part // parts, total * (part + 1) // parts))
+    if options.out is None:
+        return PathList(pictures(options.images, arrays=arrays)), ""
+    names: dict[str, str] = {}  # path -> the same below the folder that is named
+    for argument in options.images:
+        folder = f"{Path(argument).expanduser()}{os.sep}"
+        for path in pictures([argument], arrays=arrays):
+            names.setdefault(path, path.removeprefix(folder))
+    paths = sorted(names)
+    whole = f"{len(paths):,} (digest {PathList(map(names.__getitem__, paths)).digest()})"
+    if options.shard is not None:
+        shard = re.fullmatch(r"(\d+)/(\d+)", options.shard)
+        part, parts = map(int, shard.groups()) if shard else (0, 0)
+        if part >= parts:
+            raise UserError(f"--shard {options.shard} is not I/N, I from 0 to N - 1, such as 0/8")
+        # By its name alone: a picture stays in its part when others are added or deleted.
+        digests = (blake2b(os.fsencode(names[path]), digest_size=8).digest() for path in paths)
+        numbers = (int.from_bytes(digest, "little") % parts for digest in digests)
+        paths = [path for path, number in zip(paths, numbers, strict=True) if number == part]
+    return PathList(paths), whole
 
 
 def _write(
     classifier: "Classifier",
     paths: "PathList",
+    whole: str,
     out: Path,
     asked: "Asked",
     options: argparse.Namespace,
 ) -> None:
-    from vit.inference.answer_files import opened
+    from vit.inference.answer_files import ALL, opened
     from vit.inference.answers import answer, columns, identity
 
     facts = {
         "model": options.model,
         "pictures": f"{len(paths):,} (digest {paths.digest()})",
+        ALL: whole,
         **asdict(asked),
         "features": options.features,
         "precision": options.precision,
@@ -156,6 +170,8 @@ def _write(
             num_workers=options.num_workers,
         )
     say(f"{out}: {tally}")
+    if options.shard is not None:
+        say(f"part {options.shard} of {whole} pictures; the other parts must be of the same")
 
 
 def _print(

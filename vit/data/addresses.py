@@ -25,7 +25,7 @@ from vit.console import note
 from vit.data.scan import EXTENSIONS, entries
 from vit.data.sources import SPLIT_NAMES, SPLITS, SplitName
 from vit.errors import UserError, no_folder, shorten, some_of
-from vit.writing import atomic
+from vit.writing import atomic, write_text
 
 SUFFIX, PARQUET = _SUFFIXES = ".tar", ".parquet"
 _SPLIT = re.compile(
@@ -38,6 +38,8 @@ _PAUSES = (1, 5)
 """Seconds before a second and a third try."""
 _SILENCE = 30
 """Seconds in which an http server sends nothing, after which a try is over."""
+_TAGS = ("md5Hash", "Content-MD5", "ETag", "etag", "blob_id")
+"""What gcsfs, an http server, s3fs, others and the hub call it; the first that is there counts."""
 _KEPT: set[Any] = set()
 """File systems of this process and of those that it was forked from. Deleting one closes its
 connections, and a child that does so takes them out of its parent's epoll: the parent would never
@@ -241,6 +243,26 @@ def local_copy(shard: str) -> Path:
             _make_room(copy)
         os.utime(copy)
     return copy
+
+
+def state_of(place: str) -> tuple[int | None, str | None]:
+    """Bytes of a file, and time of its last change in ns; of an address checksum or ETag. None for
+    what its server does not say. FileNotFoundError if it does not exist."""
+    if not is_address(place):
+        status = os.stat(place)
+        return status.st_size, str(status.st_mtime_ns)
+    facts = retried(place, lambda files, path: files.info(path))
+    return facts.get("size"), next((str(facts[n]) for n in _TAGS if facts.get(n)), None)
+
+
+def drop_old_copies(files: list[str]) -> None:
+    """Deletes the copies in the cache of those that have another state by now."""
+    for address in filter(is_address, files):
+        mark, state = in_cache(f"{address}.state"), str(state_of(address))
+        if not mark.is_file() or mark.read_text("utf-8") != state:
+            in_cache(address).unlink(missing_ok=True)
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            write_text(mark, state)
 
 
 def fetch(address: str, path: Path) -> None:

@@ -254,8 +254,16 @@ class ImageData(LightningDataModule):
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """Those of the splits, and of what is learned of a teacher's answers."""
-        return self.splits.digests | ({"pseudo": self.mixture.digest} if self.mixture else {})
+        """Those of the splits, of a teacher's answers, and of blocks that decide the order."""
+        more = {"pseudo": self.mixture.digest} if self.mixture else {}
+        more |= {"blocks": self.splits.train.blocks_digest()} if self.shuffle == "blocks" else {}
+        return self.splits.digests | more
+
+    @cached_property
+    def contents(self) -> str | None:
+        """The digest of the images of train, where shards have one of each; else None."""
+        digest = getattr(self.splits.train.items, "contents_digest", None)
+        return digest and digest()
 
     def summary(self) -> str:
         """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
@@ -316,8 +324,9 @@ class ImageData(LightningDataModule):
         return self.preprocess.normalize(images), labels, indices
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, all that an exact resume needs, and the digests of the splits."""
-        return {"consumed_samples": self.consumed_samples, "splits": self.digests}
+        """The position, all that an exact resume needs, and the digests of the images."""
+        digests = {"splits": self.digests, "contents": self.contents}
+        return {"consumed_samples": self.consumed_samples, **digests}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.consumed_samples = int(state_dict["consumed_samples"])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vit.console import note
-from vit.data.addresses import by_split, cache_limit, local_copy, reaching
+from vit.data.addresses import by_split, cache_limit, drop_old_copies, local_copy, reaching
 from vit.data.decode import ImageError, NamedBytes
 from vit.data.manifest import open_parquet
 from vit.data.options import Reading
@@ -66,6 +66,7 @@ class ParquetImages:
         sizes = [group.total_byte_size for _, group in groups]
         self._most = max(1, MAX_KEPT // max(sizes))
         self._copies = sum(sizes) <= cache_limit()
+        drop_old_copies(files)
         self._kept: dict[int, Any] = {}
 
     def __len__(self) -> int:

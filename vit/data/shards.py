@@ -13,6 +13,7 @@ import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -36,6 +37,7 @@ from vit.data.addresses import (
     local_copy,
     reaching,
     retried,
+    state_of,
 )
 from vit.data.decode import ImageError, NamedBytes
 from vit.data.folder import Part, class_of
@@ -52,7 +54,9 @@ SUFFIX = ".index.npz"
 Index = dict[str, np.ndarray]
 """Of n images, in the order of the shard: `name`, their paths, and `label`, empty where the folder
 is the label, both bytes; `offset`, the first byte, and `size`, int64; `digest`, CRC-32, uint32.
-`bytes`: the size of the shard. `left_out`: extensions of other files, or "hidden"."""
+`bytes` and `state`: size of the shard, and what else `state_of` says of it, "" for None.
+`left_out`: extensions of other files, or "hidden"."""
+_UNREADABLE = (OSError, ValueError, EOFError, BadZipFile, KeyError)
 
 
 class ShardImages(Opened):
@@ -188,47 +192,49 @@ def _class_names(shard: str) -> list[str]:
 def load_indices(shards: list[str]) -> list[Index]:
     """The indices of all shards; those that are lacking are made first.
 
-    UserError for a shard that cannot be read, or has another size than its index.
+    UserError for a shard that cannot be read.
     """
-    found = {shard: read_index(shard) for shard in shards}
+    found = dict(zip(shards, read_indices(shards), strict=True))
     if lacking := [shard for shard in shards if found[shard] is None]:
         say(f"shards without an index here: {len(lacking):,}; each is copied, or made by one read")
         make_indices(lacking)
-    indices = [found[shard] or read_index(shard) or index_of(shard) for shard in shards]
-    for shard, index in zip(shards, indices, strict=True):
-        if not is_address(shard) and not _is_current(shard, index):
-            wrong = f"{shard} has not the {int(index['bytes']):,} bytes of its index"
-            raise UserError(f"{wrong}; copy it again, or index it again: vit data index {shard}")
-    return indices
+    return [found[shard] or read_index(shard) or index_of(shard) for shard in shards]
+
+
+def read_indices(shards: list[str]) -> list[Index | None]:
+    """What `read_index` finds for each; a server is asked for several at a time."""
+    with ThreadPoolExecutor(16) as pool:
+        return list(pool.map(read_index, shards))
 
 
 def read_index(shard: str) -> Index | None:
-    """The index beside a shard, or else in the cache; None if there is none that can be read, or
-    the shard has been written since."""
-    for path in (shard + SUFFIX, in_cache(shard + SUFFIX)):
-        with suppress(OSError, ValueError, EOFError, BadZipFile):
-            if is_address(shard) or os.stat(path).st_mtime_ns >= os.stat(shard).st_mtime_ns:
-                with np.load(path, allow_pickle=False) as file:
-                    return dict(file)
+    """The index beside a shard, or else in the cache; None without one that is of this shard."""
+    with suppress(FileNotFoundError):
+        size, state = state_of(shard)
+        for path in (shard + SUFFIX, in_cache(shard + SUFFIX)):
+            with suppress(*_UNREADABLE):
+                index = _loaded(path)
+                same = state in (None, str(index["state"]))
+                if same and size in (None, int(index["bytes"])):
+                    return index
     return None
 
 
-def _is_current(shard: str, index: Index | None) -> bool:
-    """The index is of a shard of this size."""
-    with suppress(FileNotFoundError), reaching(shard) as (files, place):
-        return index is not None and files.size(place) in (None, int(index["bytes"]))
-    return False
+def _loaded(path: str | Path) -> Index:
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
 
 
 def make_indices(shards: list[str]) -> int:
-    """Writes the indices that are lacking or of another size, in processes; returns how many.
+    """Writes the indices that are lacking or of another shard, in processes; returns how many.
 
     Of several processes one writes, and the others wait. UserError for a shard that cannot be used.
     """
     lock = in_cache(shards[0] + SUFFIX + ".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(lock):
-        left = [shard for shard in shards if not _is_current(shard, read_index(shard))]
+        pairs = zip(shards, read_indices(shards), strict=True)
+        left = [shard for shard, index in pairs if index is None]
         with Meter("indexing", len(left), "shards") as meter:
             for _ in range_loader(partial(_make_index, left), len(left), 1):
                 meter.advance()
@@ -240,11 +246,13 @@ def _make_index(shards: list[str], at: range) -> None:
     shard = shards[at.start]
     path = in_cache(shard + SUFFIX)
     if is_address(shard):
-        in_cache(shard).unlink(missing_ok=True)  # it may be of another size
-        with suppress(FileNotFoundError):
+        in_cache(shard).unlink(missing_ok=True)  # it may be another one
+        with suppress(*_UNREADABLE):
+            size, state = state_of(shard)
             fetch(shard + SUFFIX, path)
-            if _is_current(shard, read_index(shard)):
-                return
+            index = {**_loaded(path), "state": np.array(state or "")}
+            if size in (None, int(index["bytes"])):
+                return write_index(index, path)
     elif os.access(os.path.dirname(shard), os.W_OK):
         path = Path(shard + SUFFIX)
     write_index(index_of(shard), path)
@@ -265,7 +273,9 @@ def index_of(shard: str, path: Path | None = None) -> Index:
     labels: dict[str, str] = {}
     left_out: list[str] = []
     try:
+        _, state = state_of(str(path or shard))
         path = path or local_copy(shard)
+        size = path.stat().st_size
         with tarfile.open(path, "r:") as tar, path.open("rb") as file:
             for member in tar:
                 name, key, kind = _parts(member.name)
@@ -283,7 +293,6 @@ def index_of(shard: str, path: Path | None = None) -> Index:
             end = file.read(2**20)
             if not end or end.strip(b"\0"):  # tarfile takes both, and damage, for the end
                 raise tarfile.ReadError("it is cut short, or goes on behind its end")
-        size = path.stat().st_size
     except (tarfile.TarError, OSError) as error:
         if is_full(error):
             raise
@@ -300,6 +309,7 @@ def index_of(shard: str, path: Path | None = None) -> Index:
         "label": np.array([labels.get(key, "").encode() for key in keys], "S"),
         "left_out": np.array(left_out, "S"),
         "bytes": np.array(size),
+        "state": np.array(state or ""),
     }
     kinds = {"offset": np.int64, "size": np.int64, "digest": np.uint32}
     return index | {name: np.array(n, kinds[name]) for name, n in zip(kinds, numbers, strict=True)}

@@ -115,6 +115,12 @@ class ImageSet:
         stored = getattr(self.items, "in_blocks", lambda: None)()
         return (np.arange(len(self)) // RUN, RUNS) if stored is None else stored
 
+    def blocks_digest(self) -> str:
+        """BLAKE2b over the block of each image, and how many blocks are mixed at a time."""
+        blocks, mixed = self.in_blocks()
+        content = blocks.astype("<i8").tobytes() + f"{mixed}".encode()
+        return blake2b(content, digest_size=16).hexdigest()
+
     def digest(self, classes: Sequence[str]) -> str:
         """BLAKE2b over the names of the images, their labels, and the names of the classes."""
         digest = blake2b(digest_size=16)
@@ -337,9 +343,9 @@ def missing_files(paths: PathList) -> list[int]:
     return [index for index, path in enumerate(paths) if not os.path.isfile(path)]
 
 
-def images_digest(images: ImageSet) -> str:
-    """A digest of path, size and time of change of each file in order; of shards of names and
-    contents; or of pixels."""
+def images_digest(images: ImageSet, *, times: bool = True) -> str:
+    """A digest of path, size and, with `times`, time of change of each file in order; of shards of
+    names and contents; or of pixels."""
     digest = sha256()
     if (of_shards := getattr(images.items, "contents_digest", None)) is not None:
         return of_shards()
@@ -351,7 +357,8 @@ def images_digest(images: ImageSet) -> str:
         return digest.hexdigest()
     for path in images.items:
         status = os.stat(path)
-        digest.update(os.fsencode(path) + f"\0{status.st_size} {status.st_mtime_ns}\n".encode())
+        time = status.st_mtime_ns if times else ""
+        digest.update(os.fsencode(path) + f"\0{status.st_size} {time}\n".encode())
     return digest.hexdigest()
 
 

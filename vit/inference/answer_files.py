@@ -20,6 +20,8 @@ from vit.writing import atomic, remove_orphans, writable, write_json
 
 PART_ROWS = 10_000
 """At least, of a Parquet file; the last one has fewer."""
+ALL = "pictures of all shards"
+"""A fact that may differ: other pictures of the list leave those of a part as they are."""
 Row = dict[str, Any]
 """The answer for one picture, in JSON types: `image`, its name; `top`, objects with `class` and
 `probability`, best first; `labels` of a model with several; or else `error`. `features` `d` is an
@@ -47,8 +49,9 @@ def check_answer_file(out: Path, *, features: bool) -> None:
 def opened(out: Path, columns: list[str], facts: dict[str, Any]) -> "Iterator[Lines | Parts]":
     """The file, new or continued; this process alone writes it.
 
-    `facts`: what the rows depend on, in JSON types; kept beside the file. "model" is for people and
-    may differ. Raises UserError for a file that was begun with others, or by something else.
+    `facts`: what the rows depend on, in JSON types; kept beside the file. "model" and ALL are for
+    people and may differ. Raises UserError for a file that was begun with others, or by something
+    else.
     """
     lock = out.with_name(f".{out.name}.lock")
     kind = Parts if out.suffix == ".parquet" else Lines
@@ -83,7 +86,7 @@ def _check_begun(out: Path, facts: dict[str, Any]) -> None:
     except ValueError as error:
         raise UserError(f"{about} is damaged ({error}); choose another --out") from error
     for name, value in facts.items():
-        if old.get(name) != value and name != "model":
+        if old.get(name) != value and name not in ("model", ALL):
             raise UserError(
                 f"--out {out} was begun with {name} {old.get(name)}, not {value}; choose another "
                 f"name, or delete {out.name} to begin again"

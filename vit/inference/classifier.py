@@ -323,15 +323,9 @@ def _without_classes(path: str | Path, reason: str = "is an encoder without clas
 
 
 def _local(path: str | Path) -> Path:
-    """The local directory or file of an address or a path. UserError for an unfinished run."""
+    """The local directory or file of an address or a path."""
     if is_address(path):
         return Path(fetch(str(path)))
     if not os.fspath(path):  # Path("") is the current directory
         raise UserError("'' names no model; give a run, a directory, a file, a name or an address")
-    folder = Path(path).expanduser()
-    if (folder / "config.yaml").is_file() and not (folder / "model" / "config.json").is_file():
-        raise UserError(
-            f"{path} is a run without a finished model; continue it: "
-            f"vit fit --run_dir {shlex.quote(str(path))}"
-        )
-    return folder
+    return Path(path).expanduser()

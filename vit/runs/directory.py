@@ -29,6 +29,8 @@ LIMITS = {"final_split", "patience"} | {
     f"trainer.{name}" for name in ("max_epochs", "max_steps", "max_time", "min_epochs", "min_steps")
 }
 """Options that continue a finished run."""
+STARTED_FROM = "weights.model.pretrained"
+"""Weights that a run which goes on has no more use for: its checkpoint has all of its own."""
 # Fields of an architecture on which neither weights nor outputs in evaluation depend.
 FREE = {"dropout", "drop_path", "drop_path_uniform", "num_classes"}
 
@@ -77,6 +79,8 @@ class RunDirectory:
         if (self.folder / SUMMARY).is_file():
             summary = {**read_summary(self.folder), "finished": False}
             write_json(self.folder / SUMMARY, summary)
+        if self.checkpoint is not None:  # of the weights that the run began with
+            options.weights.update(recorded_options(self.folder).get("weights", {}))
         write_text(self.folder / CONFIG, HEADER + options.recorded_text())
 
     def check_continues(self, model: Module, data: ImageData, trainer: Trainer) -> None:
@@ -85,7 +89,7 @@ class RunDirectory:
         saved = self.saved
         if not saved:  # a new run, or not the first process
             return
-        about = saved["vit"]
+        about, images = saved["vit"], saved[type(data).__qualname__]
         per_step = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
         then, now = (
             {name: tuple(value.shape) for name, value in state.items()}
@@ -94,11 +98,15 @@ class RunDirectory:
         before = {
             "classes": about["classes"],
             "images per step": saved["run"].get("global_batch", per_step),
-            "digest of the images and labels": saved[type(data).__qualname__]["splits"],
+            "digest of the images and labels": images["splits"],
+            # A folder and its shards are the same images.
+            "digest of the contents of the shards": images.get("contents") or data.contents,
             "model.architecture": about["config"],
             "shape": {name: then.get(name) for name in now},
         }
-        values = (model.classes, per_step, data.digests, model.model.config.to_dict(), now)
+        contents = data.contents or images.get("contents")
+        config = model.model.config.to_dict()
+        values = (model.classes, per_step, data.digests, contents, config, now)
         found = differences(before, dict(zip(before, values, strict=True)))
         if differing := {n: v for n, v in found.items() if n.rpartition(".")[2] not in FREE}:
             raise UserError(
@@ -166,7 +174,8 @@ def _decide(options: Options, held: ExitStack, saved: dict[str, Any]) -> dict[st
         decision["finished"] = "final_split" not in differing
         if not differing:
             return decision
-        if not (files and differing.keys() <= LIMITS):
+        limits = differing.keys() - {STARTED_FROM}
+        if not (files and limits and limits <= LIMITS):
             raise UserError(
                 f"{folder} holds a finished run with other options: {listed(differing)}; "
                 f"give the options of that run, or choose another --run_dir"
@@ -278,6 +287,7 @@ so far would be of another kind."""
 def _check_options(source: Path, differing: dict[str, tuple[Any, Any]]) -> None:
     """Notes options that differ from the run's. UserError for those that a checkpoint fixes."""
     names = ("task", "seed_everything", "model.optimizer", "model.learning.", *OBJECTIVES)
+    names += ("weights.model.loss",)
     fixed = {name: values for name, values in differing.items() if name.startswith(names)}
     if fixed:
         raise UserError(

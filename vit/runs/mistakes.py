@@ -32,7 +32,15 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Dotted name -> (value before, value now), for options that differ."""
     then, new = dict(flat(before)), dict(flat(now))
-    return {n: (then.get(n), new.get(n)) for n in new | then if then.get(n) != new.get(n)}
+    names = [name for name in new | then if then.get(name) != new.get(name)]
+    return {name: (_with_path(then, name), _with_path(new, name)) for name in names}
+
+
+def _with_path(options: Mapping[str, Any], name: str) -> Any:
+    """The value of an option; the digest of weights with their path, of which it is."""
+    value, of_weights = options.get(name), name.replace("weights.", "", 1)
+    known = value is not None and of_weights != name and options.get(of_weights) is not None
+    return f"{value} at {options[of_weights]}" if known else value
 
 
 def listed(differing: Mapping[str, tuple[Any, Any]]) -> str:

@@ -23,6 +23,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
 
+from vit.checkpoints.identity import identity
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
 from vit.data.find import check_source
@@ -238,9 +239,14 @@ class Options:
             if place and os.path.exists(place):  # not a name or the address of a hub
                 group[name] = place  # so that the run can be scored from any directory
         text = self.parser.dump(config, skip_unset=False)  # without a hidden option
-        if self.own:
-            text += f"own: {json.dumps([*self.own])}\n"  # JSON is YAML
-        return text
+        hidden = {"own": [*self.own], "weights": self.weights}  # JSON is YAML
+        return text + "".join(f"{n}: {json.dumps(v)}\n" for n, v in hidden.items() if v)
+
+    @cached_property
+    def weights(self) -> dict[str, str]:
+        """The `identity` of the weights that each of these options names."""
+        names = ("model.pretrained", "model.loss.distillation.teacher")
+        return {n: identity(path) for n in names if (path := self.config.get(n)) is not None}
 
     def continuing(self, folder: Path) -> str:
         """How the run in `folder` is continued."""
@@ -276,7 +282,8 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     add("--final_split", type=Literal["test", "val", "none"], default="test", help=text)
     text = "Validations without a better score (val/acc1, val/map or val/loss) that end the run."
     add("--patience", type=PositiveInt | None, help=text)  # pyright: ignore
-    add("--own", type=list[str] | None, help=argparse.SUPPRESS)  # of config.yaml alone
+    for name, kind in (("own", list[str]), ("weights", dict[str, str])):  # of config.yaml alone
+        add(f"--{name}", type=kind | None, help=argparse.SUPPRESS)
     parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
     return parser
 

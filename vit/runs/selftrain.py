@@ -120,10 +120,13 @@ class SelfTraining:
             raise UserError(
                 "`vit selftrain` needs a recipe that classifies, and one label an image"
             )
+        students: dict[str, dict[str, Any]] = {}
         for number, name in enumerate(self.students or [""], start=1):
             try:
                 student = Options(self.of_student(number))
                 student.build_model(student.data)
+                students[str(number)] = recorded = student.recorded()
+                del recorded["data"]["pseudo"]  # its answers do not exist yet
             except UserError as error:
                 more = "; or name a recipe in --students" if name else ""
                 raise UserError(f"student {number} {name}: {error}{more}") from error
@@ -131,7 +134,7 @@ class SelfTraining:
                 raise UserError(f"--students {name} changes the labelled images, or their splits")
         facts = {
             "options": self.base.recorded(),
-            "students": self.students,
+            "students": students,
             "teacher": self.teacher and identity(self._opened(self.teacher)),
             "pseudo": self.pseudo,
             "images": {**data.digests, "unlabelled": images_digest(images)[:16]},
@@ -158,7 +161,7 @@ class SelfTraining:
             return
         before = read_summary(Path(teacher)).get("splits", {})
         for split, digest in data.digests.items():
-            if split != "train" and before and before.get(split) != digest:
+            if split in ("val", "test") and before and before.get(split) != digest:
                 raise UserError(
                     f"the teacher {teacher} held out other images than {split}, and learned some "
                     "of them; give its --seed and --data.splits"

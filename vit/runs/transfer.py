@@ -23,7 +23,7 @@ import torch.distributed as dist
 from vit.console import note, say
 from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
 from vit.data.manifest import SEPARATOR
-from vit.data.sources import PathList, Splits
+from vit.data.sources import PathList, Splits, images_digest
 from vit.data.vtab import PROTOCOL, task_folders
 from vit.errors import UserError
 from vit.hardware import hardware, versions
@@ -198,6 +198,8 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
             f"{root or name} has no test images: give it a test folder (or rows), or "
             "rename its val to test; the slice is then split from train"
         )
+    parts = splits.present().items()
+    sizes = {n: images_digest(p, times=False) for n, p in parts if isinstance(p.items, PathList)}
     final, lists, notes = [*source, "--data.splits.val_fraction=0"], {}, list(splits.notes)
     if splits.val_origin == "given" or splits.test_origin == "cut from train":
         lists = {"search.csv": _listed(splits, "val"), "final.csv": _listed(splits, "train")}
@@ -225,7 +227,12 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
         search=[*search, "--trainer.limit_val_batches=0", "--final_split=val"],
         final=[*final, "--final_split=test"],
         lists=lists,
-        recorded={**options.recorded(), "images": data.digests, "plan": asdict(protocol)},
+        recorded={
+            **options.recorded(),
+            "images": data.digests,
+            "contents": {**sizes, "shards": data.contents},
+            "plan": asdict(protocol),
+        },
     )
 
 
@@ -262,8 +269,8 @@ def check_plan(path: Path, plan: dict[str, dict[str, Any]]) -> None:
     before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(plan))
     if changed := differences(before, now):
         raise UserError(
-            f"{path.parent} was started with other options or images: {listed(changed)}; "
-            "choose another --out, or the same options"
+            f"{path.parent} was started with other options, weights or images: {listed(changed)}; "
+            "choose another --out, or give the same"
         )
 
 
