@@ -389,6 +389,20 @@ def test_pretrained_false_means_no_weights() -> None:
         create_model(pretrained=False)
 
 
+@pytest.mark.parametrize("options", [{}, {"pretrained": False}])
+def test_a_name_that_is_a_path_is_told_so_with_and_without_weights(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"is a path: create_model\(pretrained="):
+        create_model(str(tmp_path), **options)
+
+
+def test_positions_of_variants_are_named_where_they_are_refused() -> None:
+    with pytest.raises(UserError, match=r"variant=\{'positions': 'relative'\}"):
+        create_model("vit_ti16", pos_embed="relative")
+    assert create_model("vit_ti16", depth=1, variant={"positions": "relative"}).config.variant
+
+
 @pytest.mark.parametrize("channels", [1, 2, 5, 16])
 @pytest.mark.parametrize("kind", ["vit", "bit"])
 def test_input_filters_are_those_of_timms_adapt_input_conv(
