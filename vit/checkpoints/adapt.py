@@ -90,7 +90,7 @@ def _adapt_head(
         has = "others" if old == num_classes else f"{old:,}" if old else "no head"
         raise UserError(
             f"{report.source} knows other classes: {num_classes:,} are asked for, it has {has}; "
-            f"head={head!r} allows no new rows"
+            f"{'head=keep' if head == 'keep' else 'scoring'} makes no new rows"
         )
     if rows:
         _move_rows(recognised, report, rows, classes, how)
