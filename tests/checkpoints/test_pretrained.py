@@ -13,6 +13,7 @@ from torch import nn
 from torch.serialization import set_crc32_options
 
 from tests.models.small_models import filled
+from vit.checkpoints.class_names import imagenet_classes
 from vit.checkpoints.convert import convert
 from vit.checkpoints.formats import FORMATS
 from vit.checkpoints.native import save_native
@@ -63,11 +64,9 @@ def test_a_head_in_another_order_is_reordered(file: Path) -> None:
     assert any("order" in line for line in report.lines())
 
 
-@pytest.mark.parametrize("options", [{"num_classes": 3}, {"classes": ["p", "q", "r"]}])
 @pytest.mark.parametrize("layout", [*FORMATS, "bare"])
-def test_a_head_without_class_names_is_kept_where_the_number_agrees(
-    layout: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_head_without_class_names_is_kept_by_number_alone(layout: str, tmp_path: Path) -> None:
+    """Hugging Face's LABEL_0, LABEL_1 ... are no names."""
     model = filled(build_model(replace(TINY, activation="gelu")))
     path = tmp_path / f"out{FORMATS.get(layout, '.pth')}"
     save_native(tmp_path / "native", model, classes=None, preprocess=None, extra={})
@@ -76,10 +75,67 @@ def test_a_head_without_class_names_is_kept_where_the_number_agrees(
     else:
         convert(tmp_path / "native", path, layout)
     heads = {"num_heads": 4} if layout in ("bare", "torchvision") else {}
-    loaded, report = load_pretrained(path, **heads, **options)
-    assert torch.equal(loaded.state_dict()["head.weight"], model.state_dict()["head.weight"])
-    assert torch.equal(loaded.state_dict()["head.bias"], model.state_dict()["head.bias"])
-    assert not report.reinitialised and not report.head
+    names = ["p", "q", "r"]
+    keeping: list[dict[str, Any]] = [
+        {"num_classes": 3},
+        {"classes": names, "head": "keep"},
+        {"classes": names, "head": "score"},
+    ]
+    for options in keeping:
+        loaded, report = load_pretrained(path, **heads, **options)
+        for name in ("head.weight", "head.bias"):
+            assert torch.equal(loaded.state_dict()[name], model.state_dict()[name])
+        assert report.head == "rows of 3 classes kept by number" and not report.reinitialised
+        assert report.classes == options.get("classes")
+    loaded, report = load_pretrained(path, **heads, classes=names)
+    assert not loaded.get_parameter("head.weight").any()
+    assert report.reinitialised == ["head"] and report.kept == [] and report.classes == names
+    assert report.head == "zeros for 3 classes, the file does not name its classes"
+
+
+def test_every_load_has_a_line_for_the_head(file: Path, tmp_path: Path) -> None:
+    save_native(
+        tmp_path / "backbone",
+        filled(build_model(replace(TINY, num_classes=0))),
+        classes=None,
+        preprocess=None,
+        extra={},
+    )
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("m", {}, "head: 3 outputs, as in the file"),
+        ("m", {"num_classes": 3}, "head: rows of 3 classes kept by number"),
+        ("m", {"classes": ["a", "b", "c"]}, "head: rows of 3 classes kept by name"),
+        (
+            "m",
+            {"classes": ["c", "a", "b"]},
+            "head: rows of 3 classes kept by name, in the order of the data's",
+        ),
+        ("m", {"classes": ["a", "x"]}, "head: rows of 1 classes kept by name; new: 'x'; gone: "),
+        ("m", {"classes": ["x", "y", "z"]}, "head: zeros for 3 classes, the file has others"),
+        ("m", {"num_classes": 5}, "head: zeros for 5 classes, the file has 3"),
+        ("m", {"num_classes": 0}, "left out: head, num_classes=0 asks for features"),
+        ("backbone", {}, "head: the file has none"),
+        ("backbone", {"num_classes": 0}, "head: the file has none"),
+        ("backbone", {"num_classes": 5}, "head: zeros for 5 classes, the file has no head"),
+    ]
+    for name, options, line in cases:
+        _, report = load_pretrained(tmp_path / name, **options)
+        about = [text for text in report.lines() if "head" in text.partition(",")[0]]
+        assert len(about) == 1 and about[0].startswith(line), (options, about)
+
+
+@pytest.mark.parametrize("head", ["score", "keep"])
+def test_a_head_that_is_scored_or_kept_has_no_new_rows(file: Path, head: Any) -> None:
+    asked: list[dict[str, Any]] = [{"num_classes": 4}, {"classes": ["a", "b", "c", "d"]}]
+    if head == "score":
+        asked.append({"classes": ["a", "b", "x"]})
+    for options in asked:
+        with pytest.raises(UserError, match=rf"{file.name} knows other classes: \d are asked for"):
+            load_pretrained(file, head=head, **options)
+    by_name, _ = load_pretrained(file, head=head, classes=["c", "a", "b"])
+    bias = filled(build_model(TINY)).get_parameter("head.bias")
+    order = [2, 0, 1] if head == "score" else [0, 1, 2]
+    assert torch.equal(by_name.get_parameter("head.bias"), bias[order])
 
 
 @pytest.mark.parametrize("options", [{"num_classes": 7}, {"classes": ["p", "q", "x"]}])
@@ -276,8 +332,43 @@ def test_imagenet_names_are_known_for_a_thousand_classes(tmp_path: Path) -> None
     _, report = load_pretrained(tmp_path / "w.pth", num_heads=4)
     assert report.classes is not None
     assert report.classes[0] == "tench" and report.classes[999] == "toilet tissue"
-    kept = load_pretrained(tmp_path / "w.pth", num_heads=4, classes=[f"n{i}" for i in range(1000)])
-    assert not kept[1].reinitialised
+
+
+def test_imagenets_rows_follow_any_of_its_names(tmp_path: Path) -> None:
+    """Ids and words are those of timm's lists."""
+    info = pytest.importorskip("timm.data").ImageNetInfo("imagenet-1k")
+    ids, words = info.label_names(), info.label_descriptions()
+    ours = imagenet_classes()
+    config = ViTConfig.from_dict({**TINY.to_dict(), "num_classes": 1000})
+    model = filled(build_model(config))
+    weight = model.get_parameter("head.weight")
+    torch.save(model.state_dict(), tmp_path / "bare.pth")
+    for name, classes in (("ours", ours), ("ids", ids)):
+        save_native(tmp_path / name, model, classes=classes, preprocess=None, extra={})
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0)).tolist()
+    first = [text.partition(", ")[0] for text in words]
+    names = [{name, *text.split(", ")} for name, text in zip(ours, words, strict=True)]
+    clear = [i for i in range(0, 1000, 9) if sum(first[i] in each for each in names) == 1]
+    assert len(clear) > 100
+    asked: list[tuple[list[str], list[int]]] = [
+        (ids, list(range(1000))),
+        ([ids[i] for i in order], order),
+        (sorted(ours), [ours.index(name) for name in sorted(ours)]),
+        (ids[100:110], list(range(100, 110))),
+        ([first[i].replace(" ", "_") for i in clear[::-1]], clear[::-1]),
+    ]
+    for file in ("bare.pth", "ours", "ids"):
+        facts = {"num_heads": 4} if file == "bare.pth" else {}
+        for classes, rows in asked:
+            loaded, report = load_pretrained(tmp_path / file, classes=classes, **facts)
+            assert torch.equal(loaded.get_parameter("head.weight"), weight[rows])
+            assert not report.reinitialised and report.classes == classes
+            assert report.head.startswith(f"rows of {len(rows):,} classes kept by name")
+        # The crane is a bird and a machine, unless the file itself calls one of them so.
+        unclear = ["crane", "tench" if file != "ours" else "my cat"]
+        for foreign in ([f"n{i}" for i in range(1000)], [*ids[:5], "my cat"], unclear):
+            _, report = load_pretrained(tmp_path / file, classes=foreign, **facts)
+            assert report.reinitialised == ["head"], (file, foreign[:3])
 
 
 def test_without_a_name_or_a_file_the_way_out_is_named() -> None:
@@ -296,6 +387,20 @@ def test_pretrained_false_means_no_weights() -> None:
     assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
     with pytest.raises(UserError, match="needs a name"):
         create_model(pretrained=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"pretrained": False}])
+def test_a_name_that_is_a_path_is_told_so_with_and_without_weights(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"is a path: create_model\(pretrained="):
+        create_model(str(tmp_path), **options)
+
+
+def test_positions_of_variants_are_named_where_they_are_refused() -> None:
+    with pytest.raises(UserError, match=r"variant=\{'positions': 'relative'\}"):
+        create_model("vit_ti16", pos_embed="relative")
+    assert create_model("vit_ti16", depth=1, variant={"positions": "relative"}).config.variant
 
 
 @pytest.mark.parametrize("channels", [1, 2, 5, 16])

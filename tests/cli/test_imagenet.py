@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import torch
 from PIL import Image
 
 from tests.command import Vit
+from vit.checkpoints.class_names import imagenet_classes
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.confidence import fit_temperature
 from vit.evaluation.imagenet_variants import score
+from vit.evaluation.robustness import output_names
 from vit.inference.classifier import load
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
@@ -147,6 +150,26 @@ def test_a_model_with_ids_as_class_names_needs_no_val_and_no_order(
     assert rows(vit, mixed, *options(sets)[2:]) == sets.expected("v2", "a", "r")
     both = rows(vit, mixed, "--val", sets.root / "val", "--real", real[0])
     assert both == {**sets.expected("val"), "ReaL": real[1]}
+
+
+def test_logits_follow_other_names_of_imagenets_classes(
+    vit: Vit, sets: Sets, tmp_path: Path
+) -> None:
+    names = imagenet_classes()
+    order = sorted(range(1000), key=names.__getitem__)  # as a folder per name is read
+    model: Any = load_pretrained(sets.model)[0]
+    with torch.no_grad():
+        model.head.weight.copy_(model.head.weight[order])
+        model.head.bias.copy_(model.head.bias[order])
+    mixed = save(tmp_path / "mixed", model, [names[k] for k in order])
+    assert rows(vit, mixed, *options(sets)) == sets.expected("val", "v2", "a", "r")
+    assert rows(vit, mixed, "--v2", sets.root / "v2") == sets.expected("v2")
+    pictures: Any = SimpleNamespace(num_classes=1000, classes=[names[k] for k in order])
+    assert output_names(pictures, IDS[::-1]) == [IDS[k] for k in order]
+    foreign = save(tmp_path / "foreign", model, [f"my {k}" for k in range(1000)])
+    for args in (options(sets), ("--v2", sets.root / "v2")):
+        done = vit("imagenet", foreign, *args)
+        assert done.status == 2 and "'my 0', 'my 1', 'my 2' and 997 more, are not" in done.err
 
 
 def test_a_file_of_ids_stands_in_for_val(vit: Vit, sets: Sets, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,3 +203,61 @@ def test_an_unfinished_run_names_the_resume_command(tmp_path: Path) -> None:
     (tmp_path / "my run" / "config.yaml").write_text("")
     with pytest.raises(UserError, match=r"continue it: vit fit --run_dir '.*my run'$"):
         vit.load(tmp_path / "my run")
+
+
+ANSWERED: dict[str, dict[str, Any]] = {
+    "yes or no": {"problem_type": "multi_label_classification"},
+    "threshold": {"label_thresholds": [0.25]},
+}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "one": ({}, r"has one output, which softmax makes 100 %"),
+    "regression": ({"problem_type": "regression"}, r"is a regression \(problem_type\)"),
+    "three": ({"problem_type": "regression", "num_labels": 3}, r"is a regression"),
+}
+
+
+def hugging_face(folder: Path, values: dict[str, Any]) -> Path:
+    transformers = pytest.importorskip("transformers")
+    values = {"num_labels": 1, **values}
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        image_size=16, patch_size=8, **values,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ANSWERED)
+def test_one_output_is_a_sigmoid(kind: str, tmp_path: Path, picture: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = hugging_face(tmp_path / "m", ANSWERED[kind])
+    [answer] = vit.load(folder).predict(picture)
+    model = transformers.ViTForImageClassification.from_pretrained(folder).eval()
+    pixels = transformers.ViTImageProcessor.from_pretrained(folder)(
+        Image.open(picture).convert("RGB"), return_tensors="pt"
+    )
+    expected = model(**pixels).logits.sigmoid().item()
+    assert answer.probabilities == pytest.approx([expected], abs=2e-3) and 0.3 < expected < 0.9
+    assert answer.labels == (["0"] if expected > (0.25 if kind == "threshold" else 0.5) else [])
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_one_output_without_a_word_on_it_and_a_regression_are_refused(
+    kind: str, tmp_path: Path
+) -> None:
+    values, reason = REFUSED[kind]
+    folder = hugging_face(tmp_path / "m", values)
+    for layout in ("native", "huggingface"):
+        convert(folder, tmp_path / layout, layout)
+    for path in (folder, tmp_path / "native", tmp_path / "huggingface"):
+        for use in (vit.load, lambda path: vit.export(path, tmp_path / "m.onnx")):
+            with pytest.raises(UserError, match=reason):
+                use(path)
+    notes = convert(folder, tmp_path / "timm", "timm").notes
+    assert any("no word for a regression" in note for note in notes) == ("regression" in reason)
+    for outputs in (0, 1):  # the weights themselves are free
+        assert (
+            vit.create_model(pretrained=folder, num_classes=outputs).config.num_classes == outputs
+        )

@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 import vit as package
-from tests.command import Vit
+from tests.command import Vit, saved
+from vit.checkpoints.convert import convert
 from vit.checkpoints.native import save_native
 from vit.preprocessing import Preprocess
 
@@ -159,3 +160,33 @@ def test_a_class_more_keeps_the_rows_of_the_others(vit: Vit, photos: Path, encod
 def test_options_of_steps_are_refused(option: str, vit: Vit, photos: Path) -> None:
     done = vit("fit", "-c", "probe", "--data.root", photos, option)
     assert done.status == 2 and f"{option.partition('=')[0]} has no effect" in done.err
+
+
+@pytest.mark.parametrize("layout", ["bare", "huggingface"])
+def test_a_head_of_other_classes_is_fitted_whatever_their_number(
+    vit: Vit, photos: Path, layout: str
+) -> None:
+    """The data has three classes, too; Hugging Face's LABEL_0, LABEL_1 ... are no names."""
+    weights = Path("three")
+    save_native(weights, package.create_model(pretrained=saved(Path("named"), ["a", "b", "c"])),
+                classes=None, preprocess=None, extra={})  # fmt: skip
+    if layout == "huggingface":
+        convert(weights, "hub", "huggingface")
+        weights = Path("hub")
+    else:
+        torch.save(load_file(weights / "model.safetensors"), "bare.pth")
+        weights = Path("bare.pth")
+    data = ("--data.root", photos, "--model.pretrained", weights, *OPTIONS)
+    data += ("--data.image_size=16", "--model.architecture.num_heads=2")
+    steps = "--trainer.max_steps=1"
+    runs = {"probe": (), "finetune": (steps,), "lora": (steps, "--model.lora=2")}
+    for recipe, options in runs.items():
+        done = vit("fit", "-c", recipe, *data, *options, f"--run_dir={recipe}")
+        assert done.status == 0, done.err
+        assert "head: zeros for 3 classes, the file does not name its classes" in done.err
+        assert "head: fitted to the features of" in done.err
+        # The weights name none of the classes, so a probe may measure on its own images.
+        assert ("\ntemperature " in done.err) == (recipe == "probe")
+    kept = vit("fit", "-c", "finetune", *data, steps, "--model.head=keep", "--run_dir=kept")
+    assert kept.status == 0, kept.err
+    assert "head: rows of 3 classes kept by number" in kept.err and "fitted to" not in kept.err

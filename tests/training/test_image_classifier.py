@@ -73,6 +73,53 @@ def test_head_bias_is_for_new_rows_only(make_model, tmp_path) -> None:
     assert other.model.head.bias.tolist() == pytest.approx([1.0, 1.0, 1.0, -6.9])
 
 
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two heads": {"architecture": {"distillation_token": True}},
+    "several labels": {"multilabel": True},
+    "tree": {"tree": True, "classes": ["x/a", "x/b", "y"]},
+    "lora": {"lora": 2},
+    "frozen": {"freeze_backbone": True},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("names", [None, ["d", "e", "f"]])
+def test_rows_of_other_classes_do_not_stay_because_their_number_agrees(
+    way: str, names: list[str] | None, make_model, tmp_path
+) -> None:
+    options = {"classes": ["a", "b", "c"], **WAYS[way]}
+    weights = make_model(architecture=options.pop("architecture", None)).model
+    for layer in weights.head_layers:
+        nn.init.ones_(layer.weight)
+    save_native(tmp_path, weights, classes=names, preprocess=None, extra={})
+    options |= {"num_classes": 3, "image_size": 8, "pretrained": str(tmp_path)}
+    new = image_classifier(**options)
+    assert new.load_report is not None and new.load_report.reinitialised == ["head"]
+    assert all((layer.weight == 0).all() for layer in new.model.head_layers)
+    kept = image_classifier(**options, head="keep")
+    assert kept.load_report is not None and not kept.load_report.reinitialised
+    assert all((layer.weight == 1).all() for layer in kept.model.head_layers)
+    same = image_classifier(**options | {"classes": names})
+    assert all((layer.weight == 1).all() for layer in same.model.head_layers)
+
+
+def test_one_output_is_for_several_labels_alone(make_model) -> None:
+    with pytest.raises(UserError, match="num_classes=1 needs multilabel"):
+        make_model(num_classes=1)
+    assert make_model(num_classes=1, multilabel=True).num_classes == 1
+    assert vit.create_model("vit_ti16", num_classes=1, depth=1).config.num_classes == 1
+
+
+def test_a_network_or_a_name_in_the_wrong_place_is_one_short_line() -> None:
+    network: Any = nn.Linear(2, 2)
+    with pytest.raises(UserError, match=r"the name of a model is text, .* not of type Linear$"):
+        ImageClassifier(network)
+    fields: Any = "vit_ti16"
+    with pytest.raises(UserError, match=r"architecture='vit_ti16' is not a mapping .* name="):
+        ImageClassifier(architecture=fields)
+
+
 def test_compile_compiles_in_place_and_keeps_the_keys(
     make_data, make_model, make_trainer, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

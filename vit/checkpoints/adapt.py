@@ -1,14 +1,16 @@
 """The allowed differences between a file and a model: head, positions, input channels."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from vit.checkpoints.class_names import IMAGENET_CLASSES, imagenet_classes, imagenet_numbers
 from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.report import LoadReport
-from vit.errors import shorten, some_of
+from vit.errors import UserError, shorten, some_of
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.embedding import resize_grid
 from vit.models.fields import changed
@@ -21,7 +23,10 @@ _FIRST_CONVOLUTION = (
     "stem.conv.weight",
     "patch_embed.proj.weight",
 )
-IMAGENET_CLASSES = 1000
+HeadRows = Literal["fit", "keep", "score"]
+"""Whose rows the head has. fit: those of the same class names; the others start at zero. keep: as
+many as the file has, by number. score: all of the file's, by name, or by number where names are
+missing; none is new."""
 _REPORTED = frozenset(
     "num_classes image_size in_channels representation_size dropout drop_path".split()
 )
@@ -35,6 +40,7 @@ def adapt(
     num_classes: int | None,
     image_size: int | tuple[int, int] | None,
     classes: Sequence[str] | None,
+    head: HeadRows,
     overrides: dict[str, Any],
 ) -> ModelConfig:
     """The configuration of the model to build; changes `recognised.tensors` to fit it."""
@@ -46,7 +52,10 @@ def adapt(
         num_classes = len(classes)
     if num_classes is not None:
         changes["num_classes"] = num_classes
-        _adapt_head(recognised, report, num_classes, classes, changes)
+        _adapt_head(recognised, report, num_classes, classes, head, changes)
+    else:
+        outputs = config.num_classes
+        report.head = f"{outputs:,} outputs, as in the file" if outputs else "the file has none"
     target = config_from_dict(changed(config.to_dict(), changes))
     _note_changes(report, config, target)
     if isinstance(target, ViTConfig) and isinstance(config, ViTConfig):
@@ -72,12 +81,19 @@ def _adapt_head(
     report: LoadReport,
     num_classes: int,
     classes: Sequence[str] | None,
+    head: HeadRows,
     wanted: dict[str, Any],
 ) -> None:
     old = recognised.config.num_classes
-    rows = _rows(recognised.classes, classes, old, num_classes)
-    if rows is not None:
-        _move_rows(recognised, report, rows, classes)
+    rows, how = _rows(recognised.classes, classes, old, num_classes, head)
+    if head != "fit" and num_classes and (rows is None or None in rows):
+        has = "others" if old == num_classes else f"{old:,}" if old else "no head"
+        raise UserError(
+            f"{report.source} knows other classes: {num_classes:,} are asked for, it has {has}; "
+            f"{'head=keep' if head == 'keep' else 'scoring'} makes no new rows"
+        )
+    if rows:
+        _move_rows(recognised, report, rows, classes, how)
         return
     gone = HEAD
     has_tanh_layer = getattr(recognised.config, "representation_size", None) is not None
@@ -86,32 +102,52 @@ def _adapt_head(
         report.left_out["pre_logits"] = "the tanh layer goes with the head (ViT, section 3.2)"
     for name in [name for name in recognised.tensors if name.startswith(gone)]:
         del recognised.tensors[name]
+    unnamed = recognised.classes is None
     recognised.classes = list(classes) if classes is not None else None
     if num_classes:
         report.reinitialised = ["head"]
-        has = "others" if old == num_classes else old or "no head"
-        report.head = f"zeros for {num_classes} classes, the file has {has}"
+        has = f"has {old or 'no head'}"
+        if old == num_classes:
+            has = "does not name its classes" if unnamed else "has others"
+        report.head = f"zeros for {num_classes} classes, the file {has}"
     elif old:
         report.left_out["head"] = "num_classes=0 asks for features"
+    else:
+        report.head = "the file has none"
 
 
 def _rows(
-    ours: Sequence[str] | None, wanted: Sequence[str] | None, old: int, new: int
-) -> list[int | None] | None:
-    """The row of the file's head for each wanted class, None for a class that it lacks; None in
-    place of the list if it knows none of them.
+    names: Sequence[str] | None,
+    wanted: Sequence[str] | None,
+    old: int,
+    new: int,
+    head: HeadRows,
+) -> tuple[list[int | None] | None, str]:
+    """The row of the file's head for each of the model's classes, None for one that it lacks, and
+    "by name" or "by number"; None in place of the list if it has none of them.
 
-    Without names the number decides, as it does for ImageNet's 1000, which have many names.
+    A file without names is known to have ImageNet's if all of `wanted` are among them.
     """
-    if old == new and (ours is None or wanted is None):
-        return list(range(new))
-    if ours is not None and wanted is not None and len(set(ours)) == len(ours):
-        place = {name: row for row, name in enumerate(ours)}
-        rows = [place.get(name) for name in wanted]
-        named = [row for row in rows if row is not None]
-        if len(named) == new or (named and not old == new == IMAGENET_CLASSES):
-            return rows
-    return list(range(new)) if old == new == IMAGENET_CLASSES else None
+    if wanted is not None and head != "keep":
+        rows = _rows_by_name(names, wanted, old)
+        if any(row is not None for row in rows):
+            return rows, "by name"
+        if head == "fit" or names is not None:
+            return None, ""
+    return (list(range(new)) if old == new else None), "by number"
+
+
+def _rows_by_name(names: Sequence[str] | None, wanted: Sequence[str], old: int) -> list[int | None]:
+    counts = Counter(names or ())
+    places = {name: row for row, name in enumerate(names or ()) if counts[name] == 1}
+    rows = [places.get(name) for name in wanted]
+    if None in rows and (names is not None or old == IMAGENET_CLASSES):
+        # The same classes by other names: WordNet ids, torchvision's or WordNet's words.
+        numbers = list(range(old)) if names is None else imagenet_numbers(names)
+        if numbers is not None and (asked := imagenet_numbers(wanted)) is not None:
+            of_number = {number: row for row, number in enumerate(numbers)}
+            rows = [of_number.get(number) for number in asked]
+    return rows
 
 
 def _move_rows(
@@ -119,14 +155,17 @@ def _move_rows(
     report: LoadReport,
     rows: list[int | None],
     classes: Sequence[str] | None,
+    how: str,
 ) -> None:
     """Gives the head these rows; zeros for None."""
-    ours, thresholds = recognised.classes, recognised.extra.get("thresholds")
-    if rows == list(range(recognised.config.num_classes)):
-        return
-    assert ours is not None and classes is not None
+    old, names = recognised.config.num_classes, recognised.classes or []
     kept = [place for place, row in enumerate(rows) if row is not None]
     known = [row for row in rows if row is not None]
+    report.head = f"rows of {len(kept):,} classes kept {how}"
+    if classes is not None:
+        recognised.classes = list(classes)
+    if rows == list(range(old)):
+        return
 
     def moved(old: Tensor) -> Tensor:
         new = old.new_zeros(len(rows), *old.shape[1:])
@@ -136,21 +175,19 @@ def _move_rows(
     for name, read in list(recognised.tensors.items()):
         if name.startswith(HEAD):
             recognised.tensors[name] = _then(read, moved)
-    recognised.classes = list(classes)
+    assert classes is not None
     fresh = [name for name, row in zip(classes, rows, strict=True) if row is None]
-    gone = [name for name in ours if name not in classes]
+    gone = [(names or imagenet_classes())[row] for row in sorted({*range(old)} - {*known})]
+    thresholds = recognised.extra.get("thresholds")
     if fresh:
         report.reinitialised, report.kept = ["head"], kept
     elif thresholds is not None:
         recognised.extra = {**recognised.extra, "thresholds": [thresholds[row] for row in known]}
-    if fresh or gone:
-        report.head = f"rows of {len(kept):,} classes kept by name" + "".join(
-            f"; {what}: {some_of(map(repr, names))}"
-            for what, names in (("new", fresh), ("gone", gone))
-            if names
-        )
-    else:
-        report.notes.append("head: its classes are brought into the order of the data's")
+    for what, of_them in (("new", fresh), ("gone", gone)):
+        if of_them:
+            report.head += f"; {what}: {some_of(map(repr, of_them))}"
+    if not fresh and not gone:
+        report.head += ", in the order of the data's"
 
 
 def _resize_positions(

@@ -48,7 +48,7 @@ def convert(
         raise UserError(f"{to} wants a directory, and {target} is a file")
     _check_free(target, overwrite)
     path = fetch(str(source)) if is_address(source) else source
-    model, report = load_pretrained(path, published_size=False, **options)
+    model, report = load_pretrained(path, published_size=False, head="score", **options)
     report.source = str(source)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     extra = {"source": str(source), **inspect_pretrained(path, **options).extra}
@@ -61,6 +61,8 @@ def convert(
                 (target / name).unlink(missing_ok=True)  # of the model before
     if extra.get("multilabel") and not export.multilabel:
         notes.append(f"{to} has no word for several labels per image: take sigmoids, not softmax")
+    if extra.get("regression") and to not in ("native", "huggingface"):
+        notes.append(f"{to} has no word for a regression: its outputs are no classes")
     return Conversion(loaded=report, written=[str(path) for path in written], notes=notes)
 
 
@@ -101,7 +103,8 @@ class Comparison:
 
 def compare(first: str | Path, second: str | Path, **options: Any) -> Comparison:
     """Runs two files on two random images in double precision, at the first one's image size."""
-    one, _ = load_pretrained(first, published_size=False, **options)
+    options = {"published_size": False, "head": "score", **options}
+    one, _ = load_pretrained(first, **options)
     size = one.config.size
     other, _ = load_pretrained(second, **{**options, "image_size": size})
     shape = (2, one.config.in_channels, *size)

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints import published
-from vit.checkpoints.adapt import HEAD, IMAGENET_CLASSES, adapt, same_architecture
+from vit.checkpoints.adapt import HEAD, HeadRows, adapt, same_architecture
 from vit.checkpoints.building import filled
 from vit.checkpoints.class_names import (
     IMAGENET21K_CLASSES,
+    IMAGENET_CLASSES,
     check_names,
     imagenet21k_classes,
     imagenet_classes,
+    unanswerable,
 )
 from vit.checkpoints.files import open_weights
 from vit.checkpoints.formats import recognise
@@ -37,6 +39,7 @@ def create_model(
     image_size: int | tuple[int, int] | None = None,
     pretrained: str | Path | bool | None = None,
     classes: Sequence[str] | None = None,
+    head: HeadRows = "fit",
     report: Callable[[LoadReport], object] = print_report,
     **overrides: Any,
 ) -> Model:
@@ -44,9 +47,10 @@ def create_model(
 
     `name`: an architecture (`vit models`), or NAME.TAG of published weights (`vit models
     --weights`), which are loaded. `num_classes`: 0 for a backbone; with `pretrained`, None keeps
-    the file's head. `image_size`: pixels, one side or (height, width). `pretrained`: see
-    `load_pretrained`; True means the published weights of `name`, False random ones. `report`
-    receives the account of the load. `overrides`: fields of ViTConfig or ResNetConfig.
+    the file's head, and so does the file's own number. `image_size`: pixels, one side or (height,
+    width). `pretrained`, `classes`, `head`: see `load_pretrained`; True means the published weights
+    of `name`, False random ones. `report` receives the account of the load. `overrides`: fields of
+    ViTConfig or ResNetConfig.
     """
     if overrides.pop("features_only", False):
         raise UserError(
@@ -61,6 +65,7 @@ def create_model(
             num_classes=num_classes,
             image_size=image_size,
             classes=classes,
+            head=head,
             **overrides,
         )
         report(account)
@@ -87,7 +92,7 @@ def _published(
             )
         row = published.find(name)
         return row.architecture, row.name
-    if isinstance(name, str) and pretrained is None:
+    if isinstance(name, str) and not pretrained:
         _check_name(name)
     # A tag means its weights; so does timm's spelling with one, and a repository of the hub.
     if isinstance(name, str) and published.means_weights(name):
@@ -117,6 +122,7 @@ def load_pretrained(
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
     classes: Sequence[str] | None = None,
+    head: HeadRows = "fit",
     published_size: bool = True,
     **overrides: Any,
 ) -> tuple[Model, LoadReport]:
@@ -127,7 +133,8 @@ def load_pretrained(
     a run or model directory; or a file (.safetensors, .npz, .pth) of Google, timm, torchvision,
     Hugging Face, DINOv2 or ours. Facts that change the logits and that it does not record are
     taken from `overrides` (num_heads, activation, pos_embed), or it is refused.
-    `classes`: the head is kept if the file has the same ones, else it is zero.
+    `classes`: their names choose the rows of the head, as `head` says (`HeadRows`); with only
+    `num_classes` they are kept where the number is the file's. New rows are zero.
     `published_size`: False keeps a file's own positions (DINOv2's are for larger images).
     UserError for a file that is damaged, needs code to be executed, or does not fit.
     """
@@ -151,6 +158,7 @@ def load_pretrained(
         num_classes=num_classes,
         image_size=image_size,
         classes=classes,
+        head=head,
         overrides=overrides,
     )
     # float32 whatever the file: half precision is a choice of the run, not of the file.
@@ -159,6 +167,11 @@ def load_pretrained(
     report.loaded = sum(name in recognised.tensors for name in model.state_dict())
     report.classes = _class_names(recognised, target)
     report.multilabel = recognised.extra.get("multilabel", False)
+    report.unanswerable = unanswerable(
+        target.num_classes,
+        multilabel=report.multilabel,
+        regression=recognised.extra.get("regression", False),
+    )
     report.tree = recognised.extra.get("tree", False)
     if not report.reinitialised:
         report.thresholds = recognised.extra.get("thresholds") if report.multilabel else None

@@ -23,7 +23,7 @@ class LoadReport:
     kept: list[int] = field(default_factory=list)
     """Of a head with fresh rows, those that came from the file, by the names of their classes."""
     head: str = ""
-    """Its replacement, and the reason."""
+    """Whose rows it has: kept by name or number, or new."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Parts of the file that are not used -> reason."""
     classes: list[str] | None = None
@@ -34,6 +34,8 @@ class LoadReport:
     """The setting of the file with which images cannot be prepared here."""
     multilabel: bool = False
     """Each output is a sigmoid; no softmax."""
+    unanswerable: str = ""
+    """Why the outputs tell no classes apart, if they do not."""
     thresholds: list[float] | None = None
     """Of each class, if `multilabel` and known: a probability above it is a yes."""
     tree: bool = False

@@ -108,7 +108,7 @@ def _sets(
     from vit.evaluation import imagenet_variants as variants
 
     ids = _logit_order(options, frozen)
-    numbers = list(range(variants.NUM_CLASSES)) if ids is None else variants.ranks(ids)
+    numbers = variants.output_numbers(frozen.classes) if ids is None else variants.ranks(ids)
     names = [str(number) for number in numbers]
     sets = []
 
@@ -142,7 +142,7 @@ def _sets(
 def _logit_order(options: Namespace, frozen: "Frozen") -> list[str] | None:
     """The WordNet id of each logit; None if it is unknown and only V2 is evaluated.
 
-    Class names that are no ids are taken to be in ImageNet's order, as in all published weights.
+    Class names that are no ids are other names of ImageNet's classes, or there are none.
     """
     from vit.evaluation import imagenet_variants as variants
 
@@ -152,12 +152,13 @@ def _logit_order(options: Namespace, frozen: "Frozen") -> list[str] | None:
         if wordnet_ids is not None and set(wordnet_ids) != set(classes):
             raise UserError(f"--classes {options.classes} has other ids than {options.model}")
         return classes
+    numbers = variants.output_numbers(classes)
     if wordnet_ids is not None:
-        return wordnet_ids
+        return [wordnet_ids[number] for number in numbers]
     if options.val is not None:
         place, ids = variants.class_folders(options.val)
         if variants.is_wordnet(ids):
-            return ids
+            return [ids[number] for number in numbers]
         raise UserError(
             f"{place} has {len(ids)} folders named by WordNet id, not {variants.NUM_CLASSES}, so "
             "the logits of the ids are unknown; add --classes with LOC_synset_mapping.txt or "

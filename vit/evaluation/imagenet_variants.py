@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from vit.calibration import expected_calibration_error
+from vit.checkpoints.class_names import imagenet_numbers
 from vit.data.sources import PathList
-from vit.errors import UserError
+from vit.errors import UserError, some_of
 from vit.ranking import top_classes
 
 NUM_CLASSES = 1000
@@ -82,6 +83,17 @@ def score_real(logits: np.ndarray, labels: Sequence[Sequence[int]]) -> Score:
 def is_wordnet(names: Sequence[str]) -> bool:
     """True for 1000 different WordNet ids, such as n01440764."""
     return len(set(names)) == NUM_CLASSES and all(_WORDNET_ID.fullmatch(name) for name in names)
+
+
+def output_numbers(names: Sequence[str] | None) -> list[int]:
+    """ImageNet's class index of each output of a model of 1000 classes with these names, or with
+    none. UserError for names of other classes than ImageNet's."""
+    numbers = imagenet_numbers(names) if names else list(range(NUM_CLASSES))
+    if numbers is None:
+        raise UserError(
+            f"the model's 1000 classes, {some_of(map(repr, names or ()), 3)}, are not ImageNet's"
+        )
+    return numbers
 
 
 def read_wordnet_ids(file: str | Path) -> list[str]:

@@ -19,7 +19,7 @@ from vit.data.sampler import evaluated
 from vit.data.sources import ImageSet, Splits, all_as_test
 from vit.errors import UserError, some_of
 from vit.evaluation.frozen import Frozen
-from vit.evaluation.imagenet_variants import NUM_CLASSES, is_wordnet
+from vit.evaluation.imagenet_variants import NUM_CLASSES, is_wordnet, output_numbers
 
 Errors = dict[str | None, list[float]]
 """By kind, one for each strength; that of None is of the images as they are."""
@@ -120,7 +120,8 @@ def output_names(frozen: Frozen, folders: Sequence[str]) -> list[str]:
     """The classes by output: the model's, or the names of `folders` if these are ImageNet's."""
     names = frozen.classes or []
     if frozen.num_classes == NUM_CLASSES and is_wordnet(folders) and not is_wordnet(names):
-        return sorted(folders)
+        ids = sorted(folders)
+        return [ids[number] for number in output_numbers(names)]
     if not names:
         raise UserError("the model names no classes, so the labels of these images are unknown")
     return names

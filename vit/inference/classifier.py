@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints import published
 from vit.checkpoints.adapt import HEAD
+from vit.checkpoints.class_names import unanswerable
 from vit.checkpoints.files import find_weights
 from vit.checkpoints.hub import fetch, is_address
 from vit.checkpoints.layout import MissingFact
@@ -266,6 +267,8 @@ def load(
         if about.classes is None:
             commands = "`vit knn`, `vit probe` and `vit fewshot` take it"
             raise UserError(f"{path} is an encoder without classes: {commands}")
+        if why := unanswerable(len(about.classes), multilabel=about.multilabel):
+            raise UserError(f"{path} {why}")
         names = ("multilabel", "thresholds", "temperature", "tree")
         facts: dict[str, Any] = {name: getattr(about, name) for name in names}
         loaded = Classifier(nn.Identity(), about.classes, about.preprocess, **facts, engine=runtime)
@@ -297,6 +300,8 @@ def _from_weights(path: str | Path, *, raw: bool) -> Classifier:
         raise _without_classes(path)
     if not any(p.any() for name, p in model.named_parameters() if name.startswith(HEAD)):
         raise _without_classes(path, "has a head of zeros, as before any training")
+    if report.unanswerable:
+        raise _without_classes(path, report.unanswerable)
     if values is None:
         why = report.unprepared or "nothing says so"
         raise UserError(

@@ -57,6 +57,8 @@ def check_kinds(config: Any) -> None:
         value = getattr(config, name)
         if get_origin(hint) is Literal and value not in get_args(hint):
             choices = ", ".join(map(repr, get_args(hint)))
+            if name == "pos_embed":
+                choices += "; others are variants: variant={'positions': 'relative'}"
             raise UserError(f"{name}={shorten(repr(value))} is not one of {choices}")
         if hint is bool and not isinstance(value, bool):
             raise UserError(f"{name}={value!r} must be true or false")

@@ -192,7 +192,9 @@ def canonical_name(name: str) -> str:
     """
     by_key = {_key(entry): entry for entry in ZOO}
     if not isinstance(name, str):
-        raise UserError(f"{name!r} is not the name of a model, such as 'vit_b16'")
+        raise UserError(
+            f"the name of a model is text, such as 'vit_b16', and not of type {type(name).__name__}"
+        )
     if _key(name) not in by_key:
         known = f"; known: {some_of(ZOO, 8)} (`vit models` lists them)"
         hint = did_you_mean(name.lower(), ZOO) or known

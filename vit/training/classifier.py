@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
+from vit.checkpoints.adapt import HeadRows
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
 from vit.errors import ABOVE_ZERO, UserError, check_range
@@ -53,6 +54,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         architecture: Fields of the model's configuration to change, such as
             {patch_size: 4, dropout: 0.1}; recompute: true saves memory, and computes layers twice.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
+        head: Of `pretrained`, rows of the same class names and new ones (fit), or all of them by
+            number (keep); score: all, by name or number.
         num_classes: Outputs. This and the next seven follow from the data on the command line.
             Default: as many as `classes`, else those of the weights, or 1000.
         classes: Class names in the order of the outputs.
@@ -80,6 +83,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         *,
         architecture: dict[str, Any] | None = None,
         pretrained: str | None = None,
+        head: HeadRows = "fit",
         num_classes: int | None = None,
         classes: list[str] | None = None,
         counts: list[int] | None = None,
@@ -115,10 +119,13 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             channels=channels,
             classes=classes,
             num_classes=num_classes,
+            head=head,
         )
         self.num_classes = num_classes = self.model.config.num_classes
         if num_classes < 1:
             raise UserError(f"num_classes={num_classes} must be at least 1, training needs a head")
+        if num_classes == 1 and not multilabel:
+            raise UserError("num_classes=1 needs multilabel: softmax makes one output 1 for all")
         self._prepare_head()
         if lora is not None:
             self._add_lora(lora)
@@ -144,7 +151,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         read_state: Callable[[], dict[str, Tensor]],
     ) -> Self:
         kind = (recorded.get("loss") or {}).get("kind", "auto")
-        return cls(pretrained=weights, **of_data, loss=Loss(kind=kind))
+        return cls(pretrained=weights, **of_data, head="score", loss=Loss(kind=kind))
 
     @classmethod
     def load_from_checkpoint(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -160,6 +167,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         module = cls(
             pretrained=str(checkpoint_path),
             classes=info.classes,
+            head="score",
             multilabel=info.extra.get("multilabel", False),
             tree=info.extra.get("tree", False),
             preprocess=preprocess,

@@ -80,10 +80,9 @@ class Teacher:
             image_size=image_size,
             num_classes=num_classes,
             classes=classes,
+            head="score",
             report=reports.append,
         )
-        if reports[0].reinitialised:
-            raise UserError(f"the teacher {weights} knows other classes: {reports[0].head}")
         self.model = model.eval().requires_grad_(False)
         self._colors = _colors(preprocess, reports[0])
 

@@ -87,6 +87,11 @@ def build_network(
     **options: Any,
 ) -> tuple[Model, LoadReport | None]:
     """The network, and the report of its weights; None for random ones."""
+    if not isinstance(architecture, dict | None):
+        raise UserError(
+            f"architecture={shorten(repr(architecture))} is not a mapping of fields, such as "
+            "{'patch_size': 4}; the model's name is name='vit_ti16'"
+        )
     changes = dict(architecture or {})
     recompute = changes.pop(RECOMPUTE, False)
     if not isinstance(recompute, bool):

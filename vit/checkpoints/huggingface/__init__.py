@@ -28,6 +28,8 @@ def write(config: ModelConfig, state: Mapping[str, Tensor], info: NativeInfo) ->
         tensors, values, notes = bit.write(config, state, info.classes)
     else:
         tensors, values, notes = writing.write(config, state, info.classes)
+    if info.extra.get("regression"):
+        values["problem_type"] = "regression"
     if info.extra.get("multilabel"):
         values["problem_type"] = "multi_label_classification"
         if info.extra.get("thresholds") is not None:
