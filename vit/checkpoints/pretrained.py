@@ -160,7 +160,7 @@ def load_pretrained(
     report.classes = _class_names(recognised, target)
     report.multilabel = recognised.extra.get("multilabel", False)
     report.tree = recognised.extra.get("tree", False)
-    if not report.reinitialised:
+    if target.num_classes and not report.reinitialised:
         report.thresholds = recognised.extra.get("thresholds") if report.multilabel else None
         report.temperature = recognised.extra.get("temperature")
     if report.classes is not None and recognised.classes is None and row is None:
