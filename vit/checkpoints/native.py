@@ -102,8 +102,8 @@ def recognise(file: WeightFile) -> Recognised:
     config, info = _checked(values, path)
     if file.vit is not None and config.num_classes:
         info.extra.update(_measured(file, notes))
-    if values.get("weights") == "ema":
-        notes.append("these weights are the running average of the training's")
+    ended = info.extra.get("checkpoint") or values
+    average = ended.get("weights") == "ema" and not file.prefix.startswith("current_model_state")
     tensors, used = bound(file, [Rule(name, (name,)) for name in file.shapes])
     digest = values.get("sha256")
     return Recognised(
@@ -115,6 +115,7 @@ def recognise(file: WeightFile) -> Recognised:
         preprocess=info.preprocess,
         notes=notes,
         extra=info.extra,
+        average=average,
         check=lambda: None if digest is None else _verify(file, digest),
     )
 

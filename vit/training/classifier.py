@@ -6,7 +6,7 @@ Shapes: b batch, c channels, h w pixels, k classes.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
@@ -53,6 +53,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         architecture: Fields of the model's configuration to change, such as
             {patch_size: 4, dropout: 0.1}; recompute: true saves memory, and computes layers twice.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
+        weights: Of a file with both, the raw weights or their average (the default).
         num_classes: Outputs. This and the next seven follow from the data on the command line.
             Default: as many as `classes`, else those of the weights, or 1000.
         classes: Class names in the order of the outputs.
@@ -80,6 +81,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         *,
         architecture: dict[str, Any] | None = None,
         pretrained: str | None = None,
+        weights: Literal["raw", "average"] | None = None,
         num_classes: int | None = None,
         classes: list[str] | None = None,
         counts: list[int] | None = None,
@@ -111,6 +113,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             name,
             pretrained,
             architecture,
+            weights=weights,
             image_size=image_size,
             channels=channels,
             classes=classes,
