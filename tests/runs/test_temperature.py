@@ -16,6 +16,7 @@ from tests.runs.test_trust import with_splits
 from vit.checkpoints.convert import convert
 from vit.checkpoints.files import read_json
 from vit.checkpoints.publish import push_to_hub
+from vit.checkpoints.report import LoadReport
 from vit.inspection.looks import look
 from vit.inspection.subject import load_subject, open_photo
 
@@ -25,10 +26,10 @@ ARCHITECTURE = (
 )
 
 
-def run_with_temperature(vit: Vit, photos: Path) -> Path:
+def run_with_temperature(vit: Vit, photos: Path, *more: str) -> Path:
     """The run RUN on RUN's own pictures; returns one of test."""
     root = with_splits(photos)
-    options = ("-c", "cifar10", "--data", root, *TINY[1:], ARCHITECTURE, "--steps=9")
+    options = ("-c", "cifar10", "--data", root, *TINY[1:], ARCHITECTURE, "--steps=9", *more)
     done = vit("fit", *options, "--run-dir=run")
     assert done.status == 0, done.err
     assert abs(read_json(Path("run/model/config.json"))["extra"]["temperature"] - 1) > 0.2
@@ -158,3 +159,35 @@ def test_a_checkpoint_of_other_weights_than_the_model_has_no_temperature(
         done = vit("classify", path, picture)
         assert "note: no temperature was fitted to the probabilities of this" in done.err, path
         assert package.load(path).temperature == 1
+
+
+def test_raw_weights_and_the_average_of_a_run_are_chosen_by_an_option(
+    vit: Vit, photos: Path
+) -> None:
+    ema = "--trainer.callbacks=[{class_path: vit.training.callbacks.EMA, init_args: {decay: 0.9}}]"
+    picture = run_with_temperature(vit, photos, ema)
+    path = Path("run/checkpoints/best.ckpt")
+    content = torch.load(path, weights_only=True)
+    states = {"average": content["state_dict"], "raw": content["current_model_state"]}
+    for kind, state in states.items():
+        reports: list[LoadReport] = []
+        model = package.create_model(pretrained=path, weights=kind, report=reports.append)  # pyright: ignore
+        assert all(torch.equal(state[f"model.{k}"], v) for k, v in model.state_dict().items())
+        other = {"average": "current_model_state", "raw": "state_dict"}[kind]
+        assert list(reports[0].left_out) == [other]
+        averaged = "note: these weights are the running average of the training's"
+        assert (averaged in reports[0].lines()) == (kind == "average")
+        assert (reports[0].temperature is not None) == (kind == "average")
+    assert not torch.equal(*(state["model.head.bias"] for state in states.values()))
+    assert package.load(path).predict(picture) == package.load("run").predict(picture)
+    refused = vit("convert", "run", "raw", "--to", "native", "--weights", "raw")
+    assert refused.status == 2 and "has no raw weights" in refused.err
+    assert vit("convert", path, "raw", "--to", "native", "--weights", "raw").status == 0
+    raw = package.create_model(pretrained="raw").state_dict()
+    assert all(torch.equal(states["raw"][f"model.{name}"], v) for name, v in raw.items())
+    begun = vit(
+        "fit", "-c", "cifar10", "--data", "split", *TINY[1:], ARCHITECTURE, "--pretrained", path,
+        "--model.weights=raw", "--steps=1", "--run-dir=next",
+    )  # fmt: skip
+    assert begun.status == 0, begun.err
+    assert "left out: state_dict, the average of the weights; weights=average takes" in begun.err

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +28,6 @@ KINDS = {"raw": "raw weights", "average": "average of the weights"}
 """Sets of weights that a training may save."""
 
 
-@dataclass
-class Part:
-    """The model in a file."""
-
-    prefix: str
-    """Of the names of its tensors."""
-    average: bool = False
-    """It is the average of a training's weights."""
-    left_out: dict[str, str] = field(default_factory=dict)
-    """Other parts of the file -> why they are not used."""
-
-
 def flattened(content: Mapping[Any, Any], start: str = "") -> dict[str, Tensor]:
     """Tensors of mappings in each other, by the names that lead to them; those of optimizers, which
     have numbers for names, are left out."""
@@ -58,8 +45,11 @@ def unwrapped(name: str) -> str:
     return _CHUNK.sub("blocks.", _WRAPPERS.sub("", name))
 
 
-def model_in(path: Path, shapes: Mapping[str, tuple[int, ...]], asked: str | None) -> Part:
-    """The part of a file below the prefix at which a layout begins.
+def model_in(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], asked: str | None
+) -> tuple[str, bool, dict[str, str]]:
+    """The prefix at which the model begins; whether it is the average of a training's weights; and
+    other parts of the file, with the reason why they are left out.
 
     `asked`: "raw" or "average"; None is the average, if there is one. UserError for several models.
     """
@@ -67,8 +57,8 @@ def model_in(path: Path, shapes: Mapping[str, tuple[int, ...]], asked: str | Non
     starts = [p for p in starts if not any(p != q and p.startswith(q) for q in starts)]
     if not starts:
         common = os.path.commonprefix([*shapes])
-        return Part(common[: common.rfind(".") + 1])
-    starts.sort(key=_rank)
+        return common[: common.rfind(".") + 1], False, {}
+    starts.sort(key=lambda start: (_rank(start), start))
     raw, average = starts[0], starts[-1]
     prefix = raw if asked == "raw" else average
     apart = len(starts) == 2 and _rank(raw) < _rank(average)
@@ -76,15 +66,18 @@ def model_in(path: Path, shapes: Mapping[str, tuple[int, ...]], asked: str | Non
         names = some_of((start.rstrip(".") for start in starts), 4)
         choice = "; weights=raw takes the first, average the second" if apart else ""
         raise UserError(f"{path} holds several models, {names}; save one of them alone{choice}")
-    part = Part(prefix, average=prefix == average if apart else _rank(prefix) > 0)
-    other = "raw" if part.average else "average"
+    averaged = prefix == average if apart else _rank(prefix) > 0
+    other = "raw" if averaged else "average"
+    left_out: dict[str, str] = {}
     for name, shape in shapes.items():
         if not name.startswith(prefix) and shape:  # counters have no shape
-            group = _group(name, prefix)
-            model = any(start.startswith(f"{group}.") for start in starts)
-            why = f"the {KINDS[other]}; weights={other} takes them" if model else "no part of it"
-            part.left_out[group] = why
-    return part
+            parts = name.split(".")
+            same = len(os.path.commonprefix([parts, prefix.split(".")]))
+            group, why = ".".join(parts[: same + 1]), "beside the model"
+            if any(start.startswith(f"{group}.") for start in starts):
+                why = f"the {KINDS[other]}; weights={other} takes them"
+            left_out[group] = why
+    return prefix, averaged, left_out
 
 
 def _start(prefix: str, shapes: Mapping[str, Any]) -> str:
@@ -107,10 +100,3 @@ def _alike(shapes: Mapping[str, Any], first: str, second: str) -> bool:
         for p in (first, second)
     )
     return one == other
-
-
-def _group(name: str, prefix: str) -> str:
-    """The widest part of a file with a tensor that has none of the model."""
-    parts, above = name.split("."), prefix.split(".")
-    same = len(os.path.commonprefix([parts, above]))
-    return ".".join(parts[: same + 1])

@@ -255,7 +255,7 @@ def _from_state_dict(path: Path, top: Mapping[str, Any]) -> WeightFile:
 def _model_of(file: WeightFile, asked: str | None) -> WeightFile:
     """The file below the prefix of the model that is meant."""
     file = file.renamed(unwrapped)
-    part = model_in(file.path, file.shapes, asked)
-    size = len(part.prefix)
-    model = file.renamed(lambda key: key[size:] if key.startswith(part.prefix) else None)
-    return replace(merged_file(model), **vars(part))
+    prefix, average, left_out = model_in(file.path, file.shapes, asked)
+    size = len(prefix)
+    model = file.renamed(lambda key: key[size:] if key.startswith(prefix) else None)
+    return replace(merged_file(model), prefix=prefix, average=average, left_out=left_out)

@@ -102,8 +102,8 @@ def recognise(file: WeightFile) -> Recognised:
     config, info = _checked(values, path)
     if file.vit is not None and config.num_classes:
         info.extra.update(_measured(file, notes))
-    ended = info.extra.get("checkpoint") or values
-    average = ended.get("weights") == "ema" and not file.prefix.startswith("current_model_state")
+    ended = info.extra.get("checkpoint")
+    recorded = (ended if isinstance(ended, dict) else values).get("weights")
     tensors, used = bound(file, [Rule(name, (name,)) for name in file.shapes])
     digest = values.get("sha256")
     return Recognised(
@@ -115,7 +115,7 @@ def recognise(file: WeightFile) -> Recognised:
         preprocess=info.preprocess,
         notes=notes,
         extra=info.extra,
-        average=average,
+        average=recorded == "ema" and not file.prefix.startswith("current_model_state"),
         check=lambda: None if digest is None else _verify(file, digest),
     )
 
@@ -123,7 +123,7 @@ def recognise(file: WeightFile) -> Recognised:
 def _measured(file: WeightFile, notes: list[str]) -> dict[str, Any]:
     """Temperature and thresholds of a run's model, if it has the weights of this checkpoint of the
     run; else a note."""
-    folder, extra = file.path.parent.parent / "model", {}
+    folder = file.path.parent.parent / "model"
     if (folder / WEIGHTS).is_file():
         values, _, _ = _description(open_weights(folder))
         if values.get("sha256") == fingerprint({name: file.read(name) for name in file.shapes}):
