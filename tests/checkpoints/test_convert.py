@@ -354,6 +354,32 @@ def test_several_labels_an_image_travel_or_are_said_to_be_lost(tmp_path: Path) -
     assert any("sigmoids" in note for note in done.notes)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        ResNetConfig(depths=(1, 2), num_classes=3, ws_mode="timm"),
+        ViTConfig(**HF, distillation_token=True),
+        ViTConfig(**DINO),
+    ],
+    ids=["bit", "distilled", "dinov2"],
+)
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_a_head_divided_by_the_temperature_gives_the_same_probabilities_and_labels(
+    config: ModelConfig, multilabel: bool, tmp_path: Path
+) -> None:
+    labels = {"multilabel": True, "thresholds": [0.25, 0.5, 0.99]} if multilabel else {}
+    model, extra = filled(build_model(config)), {"temperature": 1.7, **labels}
+    save_native(tmp_path / "a", model, classes=["a", "b", "c"], preprocess=PREPROCESS, extra=extra)
+    convert(tmp_path / "a", tmp_path / "hf", "huggingface")
+    ours, theirs = vit.load(tmp_path / "a"), vit.load(tmp_path / "hf")
+    assert (ours.temperature, theirs.temperature) == (1.7, 1.0)
+    assert theirs.thresholds == pytest.approx(ours.thresholds)
+    images = [Image.effect_noise((40, 40), 20 * i).convert("RGB") for i in range(1, 7)]
+    apart = ours.probabilities(images) - theirs.probabilities(images)
+    assert apart.abs().max() < 1e-6 and ours.multilabel == theirs.multilabel
+    assert [p.labels for p in ours.predict(images)] == [p.labels for p in theirs.predict(images)]
+
+
 @pytest.mark.parametrize("to", ["native", "huggingface", "google"])
 def test_nothing_is_overwritten_without_the_option(
     to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.exporting import NativeInfo
+from vit.checkpoints.exporting import NativeInfo, without_temperature
 from vit.checkpoints.files import IN_DIRECTORY
 from vit.checkpoints.formats import FORMATS, format_named
 from vit.checkpoints.hub import fetch, is_address
@@ -31,10 +31,13 @@ def convert(
     to: str,
     *,
     overwrite: bool = False,
+    raw: bool = False,
     **options: Any,
 ) -> Conversion:
     """Writes the model in `source` in a format of FORMATS; `options` as for `load_pretrained`.
 
+    A temperature of the probabilities is kept in our format. The others have no word for it: the
+    head is divided by it. `raw` leaves it out.
     UserError for a model that the library does not have, and for a destination of the wrong kind,
     a run, or one that holds a model, without `overwrite`.
     """
@@ -52,9 +55,14 @@ def convert(
     report.source = str(source)
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     extra = {"source": str(source), **inspect_pretrained(path, **options).extra}
-    info = NativeInfo(report.classes, report.preprocess, extra)
+    extra |= {"temperature": None if raw else report.temperature, "thresholds": report.thresholds}
+    extra = {name: value for name, value in extra.items() if value is not None}
+    info, notes = NativeInfo(report.classes, report.preprocess, extra), []
+    if to != "native" and "temperature" in extra:
+        notes.append(f"the head is divided by the temperature {extra['temperature']:.3g}")
+        state, info = without_temperature(state, info)
     export = format_named(to).write(model.config, state, info)
-    written, notes = export.save(target), export.notes
+    written, notes = export.save(target), [*notes, *export.notes]
     if not suffix:
         for name in _IN_MODEL_DIRECTORY:
             if target / name not in written:
@@ -87,7 +95,7 @@ def _check_free(target: Path, overwrite: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The outputs of two files for the same random images."""
+    """The outputs of two files for the same random images, over the temperatures of the files."""
 
     image_size: tuple[int, int]
     largest_difference: float
@@ -101,16 +109,23 @@ class Comparison:
         return self.largest_difference / max(self.largest_output, 1e-30)
 
 
-def compare(first: str | Path, second: str | Path, **options: Any) -> Comparison:
-    """Runs two files on two random images in double precision, at the first one's image size."""
+def compare(
+    first: str | Path, second: str | Path, *, raw: bool = False, **options: Any
+) -> Comparison:
+    """Runs two files on two random images in double precision, at the first one's image size.
+
+    `raw`: the logits are not divided by the temperatures.
+    """
     options = {"published_size": False, "head": "score", **options}
-    one, _ = load_pretrained(first, **options)
+    one, of_first = load_pretrained(first, **options)
     size = one.config.size
-    other, _ = load_pretrained(second, **{**options, "image_size": size})
+    other, of_second = load_pretrained(second, **{**options, "image_size": size})
     shape = (2, one.config.in_channels, *size)
     images = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
         a, b = (model.double().eval()(images) for model in (one, other))
+    if not raw:
+        a, b = a / (of_first.temperature or 1.0), b / (of_second.temperature or 1.0)
     if a.shape != b.shape:
         raise UserError(f"{first} has {a.shape[1]} outputs, {second} {b.shape[1]}")
     return Comparison(

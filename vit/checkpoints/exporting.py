@@ -1,14 +1,16 @@
 """Shared by the writers of all formats: their result, and the refusal of other models."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from vit.checkpoints.adapt import HEAD
 from vit.checkpoints.layout import ModelConfig
 from vit.checkpoints.writing import write_safetensors
+from vit.confidence import carried_over
 from vit.errors import UserError
 from vit.models.config import ResNetConfig
 from vit.writing import atomic, write_json
@@ -24,6 +26,18 @@ class NativeInfo:
     """`Preprocess.to_dict()`."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
+
+
+def without_temperature(
+    state: Mapping[str, Tensor], info: NativeInfo
+) -> tuple[dict[str, Tensor], NativeInfo]:
+    """The same probabilities and labels from a head that is divided by the temperature."""
+    temperature, extra = info.extra["temperature"], {**info.extra}
+    del extra["temperature"]
+    if "thresholds" in extra:
+        extra["thresholds"] = carried_over(extra["thresholds"], temperature)
+    heads = {name: t / temperature for name, t in state.items() if name.startswith(HEAD)}
+    return {**state, **heads}, replace(info, extra=extra)
 
 
 @dataclass(frozen=True, kw_only=True)

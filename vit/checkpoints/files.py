@@ -3,15 +3,16 @@
 The first bytes of a file decide its kind, never its name.
 """
 
+import argparse
 import json
 import os
 import pickle
-import re
 import shlex
 import tokenize
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vit.checkpoints.archives import DIGESTS, check_archive
+from vit.checkpoints.contents import flattened, model_in, unwrapped
 from vit.checkpoints.lora import merged_file
 from vit.errors import MESSAGE, UserError, shorten
 
-_WRAPPERS = re.compile(
-    r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.|^module\."
-)
-_NESTED = ("state_dict", "model", "model_state_dict", "module", "teacher")
 # Errors of reading a damaged zip archive or the header of an array in it.
 _DAMAGED = (
     zipfile.BadZipFile,
@@ -54,10 +52,14 @@ class WeightFile:
     """preprocessor_config.json beside the file."""
     vit: dict[str, Any] | None = None
     """The description in a Lightning checkpoint of this package."""
-    nested: str | None = None
-    """The entry of a torch file with the tensors, such as "state_dict"."""
+    prefix: str = ""
+    """Of the tensors' names in the file, left out here, such as "state_dict.model."."""
+    average: bool = False
+    """The tensors are the average of a training's weights."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Other parts of the file -> why they are not used."""
     hints: dict[str, Any] = field(default_factory=dict)
-    """Facts from the user: image_size, and fields of the configuration."""
+    """Facts from the user: image_size, weights, and fields of the configuration."""
 
     def renamed(self, rename: Callable[[str], str | None]) -> "WeightFile":
         """The same tensors under other names; those renamed to None are hidden."""
@@ -66,21 +68,24 @@ class WeightFile:
         return replace(self, shapes=shapes, read=lambda name: self.read(pairs[name]))
 
 
-def open_weights(path: str | Path) -> WeightFile:
+def open_weights(path: str | Path, hints: dict[str, Any] | None = None) -> WeightFile:
     """Opens a weight file, a directory with one, or a run directory.
 
+    Of a file with raw weights and their average, `hints["weights"]` is read, else the average.
     UserError for a file that is missing, damaged, no weights, or needs code to be executed.
     """
     if not os.fspath(path):  # Path("") is the current directory
         raise UserError("pretrained='' names no file; give a file, a directory or an address")
+    asked = (hints or {}).get("weights")
     openers = {"zip": _open_zip, "safetensors": _open_safetensors, "pickle": _open_torch}
     try:
         path = find_weights(Path(path))
-        opener = _open_sharded if path.is_dir() else openers[kind_of(path)]
+        opener = partial(_open_sharded, asked) if path.is_dir() else openers[kind_of(path)]
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     return replace(
-        opener(path),
+        _model_of(opener(path), asked),
+        hints=hints or {},
         config=read_json(path.parent / "config.json"),
         preprocessor=read_json(path.parent / "preprocessor_config.json"),
     )
@@ -216,9 +221,9 @@ def _read_npy(path: Path, key: str) -> Tensor:
 def _open_torch(path: Path) -> WeightFile:
     try:
         try:
-            top = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            top = _load(path, mmap=True)
         except RuntimeError:  # files older than torch 1.6 cannot be mapped
-            top = torch.load(path, map_location="cpu", weights_only=True)
+            top = _load(path)
     except pickle.UnpicklingError as error:
         raise UserError(
             f"{path} needs code to be executed to load, which is refused; where you trust it, run "
@@ -233,23 +238,30 @@ def _open_torch(path: Path) -> WeightFile:
     return _from_state_dict(path, top)
 
 
-def _open_sharded(path: Path) -> WeightFile:
+def _load(path: Path, **options: Any) -> Any:
+    # torchvision's, timm's and DeiT's trainings save their options beside the weights.
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        return torch.load(path, map_location="cpu", weights_only=True, **options)
+
+
+def _open_sharded(asked: str | None, path: Path) -> WeightFile:
     from vit.checkpoints.sharded import read_sharded  # heavy
 
     check_archive(path)
-    return _from_state_dict(path, read_sharded(path, training=False))
+    return _from_state_dict(path, read_sharded(path, training=asked == "raw"))
 
 
 def _from_state_dict(path: Path, top: Mapping[str, Any]) -> WeightFile:
     described = top.get("vit") if isinstance(top.get("vit"), dict) else None
-    nested = next((name for name in _NESTED if isinstance(top.get(name), Mapping)), None)
-    state = top if nested is None else top[nested]
-    tensors = {str(key): value for key, value in state.items() if isinstance(value, Tensor)}
+    tensors = flattened(top)
     shapes = {key: tuple(value.shape) for key, value in tensors.items()}
-    read = tensors.__getitem__
-    file = WeightFile(path=path, shapes=shapes, read=read, vit=described, nested=nested)
-    file = file.renamed(lambda key: None if key == "n_averaged" else _WRAPPERS.sub("", key))
-    if described is None:
-        return file
-    # A LightningModule of ours keeps its network in `model`.
-    return merged_file(file.renamed(lambda key: key[6:] if key.startswith("model.") else None))
+    return WeightFile(path=path, shapes=shapes, read=tensors.__getitem__, vit=described)
+
+
+def _model_of(file: WeightFile, asked: str | None) -> WeightFile:
+    """The file below the prefix of the model that is meant."""
+    file = file.renamed(unwrapped)
+    prefix, average, left_out = model_in(file.path, file.shapes, asked)
+    size = len(prefix)
+    model = file.renamed(lambda key: key[size:] if key.startswith(prefix) else None)
+    return replace(merged_file(model), prefix=prefix, average=average, left_out=left_out)

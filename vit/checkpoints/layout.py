@@ -86,6 +86,8 @@ class Recognised:
     """The setting with which images cannot be prepared here, where `preprocess` is None for it."""
     notes: list[str] = field(default_factory=list)
     """Assumptions, for the report."""
+    average: bool = False
+    """The weights are the average of a training's."""
     check: Callable[[], None] = lambda: None
     """Run before the first tensor is used; UserError if the file is damaged."""
     extra: dict[str, Any] = field(default_factory=dict)

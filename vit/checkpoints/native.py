@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints.class_names import check_labels, check_names
 from vit.checkpoints.exporting import Export, NativeInfo
-from vit.checkpoints.files import WeightFile, parse_json
+from vit.checkpoints.files import WeightFile, open_weights, parse_json
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound
 from vit.checkpoints.writing import fingerprint, is_sharded, write_safetensors
 from vit.console import is_first_process
@@ -100,8 +100,10 @@ def recognise(file: WeightFile) -> Recognised:
     else:
         (values, path, notes), label = _description(file), "vit"
     config, info = _checked(values, path)
-    if values.get("weights") == "ema":
-        notes.append("these weights are the running average of the training's")
+    if file.vit is not None and config.num_classes:
+        info.extra.update(_measured(file, notes))
+    ended = info.extra.get("checkpoint")
+    recorded = (ended if isinstance(ended, dict) else values).get("weights")
     tensors, used = bound(file, [Rule(name, (name,)) for name in file.shapes])
     digest = values.get("sha256")
     return Recognised(
@@ -113,8 +115,22 @@ def recognise(file: WeightFile) -> Recognised:
         preprocess=info.preprocess,
         notes=notes,
         extra=info.extra,
+        average=recorded == "ema" and not file.prefix.startswith("current_model_state"),
         check=lambda: None if digest is None else _verify(file, digest),
     )
+
+
+def _measured(file: WeightFile, notes: list[str]) -> dict[str, Any]:
+    """Temperature and thresholds of a run's model, if it has the weights of this checkpoint of the
+    run; else a note."""
+    folder = file.path.parent.parent / "model"
+    if (folder / WEIGHTS).is_file():
+        values, _, _ = _description(open_weights(folder))
+        if values.get("sha256") == fingerprint({name: file.read(name) for name in file.shapes}):
+            extra = values.get("extra") or {}
+            return {key: extra[key] for key in ("temperature", "thresholds") if key in extra}
+    notes.append("no temperature was fitted to the probabilities of this checkpoint")
+    return {}
 
 
 def _description(file: WeightFile) -> tuple[dict[str, Any], Path, list[str]]:

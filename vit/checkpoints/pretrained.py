@@ -7,7 +7,7 @@ in place; a file that does not fit changes nothing.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vit.checkpoints import published
 from vit.checkpoints.adapt import HEAD, HeadRows, adapt, same_architecture
@@ -20,6 +20,7 @@ from vit.checkpoints.class_names import (
     imagenet_classes,
     unanswerable,
 )
+from vit.checkpoints.contents import KINDS
 from vit.checkpoints.files import open_weights
 from vit.checkpoints.formats import recognise
 from vit.checkpoints.hub import locate
@@ -40,6 +41,7 @@ def create_model(
     pretrained: str | Path | bool | None = None,
     classes: Sequence[str] | None = None,
     head: HeadRows = "fit",
+    weights: Literal["raw", "average"] | None = None,
     report: Callable[[LoadReport], object] = print_report,
     **overrides: Any,
 ) -> Model:
@@ -48,9 +50,9 @@ def create_model(
     `name`: an architecture (`vit models`), or NAME.TAG of published weights (`vit models
     --weights`), which are loaded. `num_classes`: 0 for a backbone; with `pretrained`, None keeps
     the file's head, and so does the file's own number. `image_size`: pixels, one side or (height,
-    width). `pretrained`, `classes`, `head`: see `load_pretrained`; True means the published weights
-    of `name`, False random ones. `report` receives the account of the load. `overrides`: fields of
-    ViTConfig or ResNetConfig.
+    width). `pretrained`, `classes`, `head`, `weights`: see `load_pretrained`; True means the
+    published weights of `name`, False random ones. `report` receives the account of the load.
+    `overrides`: fields of ViTConfig or ResNetConfig.
     """
     if overrides.pop("features_only", False):
         raise UserError(
@@ -66,10 +68,13 @@ def create_model(
             image_size=image_size,
             classes=classes,
             head=head,
+            weights=weights,
             **overrides,
         )
         report(account)
         return model
+    if weights is not None:
+        raise UserError(f"weights={weights} chooses among those of a file: give pretrained")
     if name is None:
         raise UserError("create_model needs a name, such as 'vit_b16', or pretrained=...")
     check_names(classes)
@@ -124,6 +129,7 @@ def load_pretrained(
     classes: Sequence[str] | None = None,
     head: HeadRows = "fit",
     published_size: bool = True,
+    weights: Literal["raw", "average"] | None = None,
     **overrides: Any,
 ) -> tuple[Model, LoadReport]:
     """A model with the weights of a file, in float32, and the account of the load.
@@ -136,10 +142,11 @@ def load_pretrained(
     `classes`: their names choose the rows of the head, as `head` says (`HeadRows`); with only
     `num_classes` they are kept where the number is the file's. New rows are zero.
     `published_size`: False keeps a file's own positions (DINOv2's are for larger images).
+    `weights`: of a file with both, the raw weights of a training or their average, the default.
     UserError for a file that is damaged, needs code to be executed, or does not fit.
     """
     check_names(classes)
-    recognised, row = _open(pretrained, image_size, overrides)
+    recognised, row = _open(pretrained, image_size, overrides | {"weights": weights})
     if row is not None and published_size and recognised.config.size != row.size:
         image_size = image_size or row.size
     if row is not None and not row.outputs and num_classes is None and classes is None:
@@ -173,7 +180,7 @@ def load_pretrained(
         regression=recognised.extra.get("regression", False),
     )
     report.tree = recognised.extra.get("tree", False)
-    if not report.reinitialised:
+    if target.num_classes and not report.reinitialised:
         report.thresholds = recognised.extra.get("thresholds") if report.multilabel else None
         report.temperature = recognised.extra.get("temperature")
     if report.classes is not None and recognised.classes is None and row is None:
@@ -218,11 +225,18 @@ def _open(
     path, row = locate(pretrained)
     if row is not None:
         hints = row.facts | hints
-    file = replace(open_weights(path), hints=hints)
+    file = open_weights(path, hints)
     recognised = recognise(file)
     recognised.unexpected = sorted(
         file.shapes.keys() - recognised.used - recognised.left_out.keys()
     )
+    recognised.left_out |= file.left_out
+    if file.average or (recognised.average and file.vit is not None):
+        recognised.average = True
+        recognised.notes.append("these weights are the running average of the training's")
+    asked, kind = hints.get("weights"), "average" if recognised.average else "raw"
+    if asked not in (None, kind):
+        raise UserError(f"{path} has no {KINDS[asked]}: its only ones are the {KINDS[kind]}")
     if row is not None:
         _check_architecture(recognised, row.architecture, path)
         if row.outputs and recognised.config.num_classes != row.outputs:

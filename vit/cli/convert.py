@@ -48,10 +48,19 @@ def run(args: list[str]) -> int:
         metavar=("HEIGHT", "WIDTH"),
         help="pixels to resize the positions to, or to compare at",
     )
+    add(
+        "--temperature",
+        choices=("keep", "none"),
+        default="keep",
+        help="of a run's probabilities: kept, for other libraries by dividing the head by it "
+        "(default), or left out; --compare divides the logits by those of both files",
+    )
+    kinds = "of a file with both: the raw weights or their average (default)"
+    add("--weights", choices=("raw", "average"), help=kinds)
     add("--overwrite", action="store_true", help="replace the model in the destination")
     add("--json", action="store_true", help="print the result as JSON")
     given = parser.parse_args(args)
-    options = _fields(given.set)
+    options = _fields(given.set) | {"raw": given.temperature == "none", "weights": given.weights}
     if given.image_size:
         options["image_size"] = tuple(given.image_size)
     from vit.checkpoints.layout import MissingFact

@@ -66,7 +66,8 @@ def look(
     if model.config.num_classes:
         with torch.inference_mode():
             logits = model(x)[0].float()
-        shares = logits.sigmoid() if subject.multilabel else logits.softmax(0)
+        scaled = logits / subject.temperature
+        shares = scaled.sigmoid() if subject.multilabel else scaled.softmax(0)
         best = int(logits.argmax())
         answer = f"{subject.class_name(best)} {shares[best]:.1%}"
         label = best if label is None else label

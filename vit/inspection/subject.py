@@ -22,6 +22,8 @@ class Subject:
     preprocess: Preprocess
     classes: list[str] | None
     multilabel: bool = False
+    temperature: float = 1.0
+    """Divides the logits for probabilities."""
 
     def class_name(self, index: int) -> str:
         return self.classes[index] if self.classes else str(index)
@@ -60,7 +62,8 @@ def load_subject(source: str, image_size: tuple[int, int] | None = None) -> Subj
     if image_size is not None:
         replace(model.config, image_size=image_size)  # a UserError before any file is written
         preprocess = replace(preprocess, image_size=image_size)
-    return Subject(model.eval(), preprocess, report.classes, report.multilabel)
+    temperature = report.temperature or 1.0
+    return Subject(model.eval(), preprocess, report.classes, report.multilabel, temperature)
 
 
 def open_photo(subject: Subject, path: Path) -> Photo:

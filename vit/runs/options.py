@@ -382,6 +382,7 @@ def _optimizer_of_lr(typed: list[str], recipes: list[dict[str, Any]]) -> list[st
 def _fill_from_pretrained(config: Namespace) -> None:
     """Takes image size and normalisation from the weights unless the user has set them."""
     facts = {k: v for k, v in (config.model.architecture or {}).items() if k != RECOMPUTE}
+    facts["weights"] = config.model.get("weights")
     info = inspect_pretrained(config.model.pretrained, **facts)
     preprocess = info.preprocess or {}
     if config.data.channels is None:

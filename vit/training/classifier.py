@@ -6,7 +6,7 @@ Shapes: b batch, c channels, h w pixels, k classes.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
@@ -56,6 +56,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
         head: Of `pretrained`, rows of the same class names and new ones (fit), or all of them by
             number (keep); score: all, by name or number.
+        weights: Of a file with both, the raw weights or their average (the default).
         num_classes: Outputs. This and the next seven follow from the data on the command line.
             Default: as many as `classes`, else those of the weights, or 1000.
         classes: Class names in the order of the outputs.
@@ -84,6 +85,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         architecture: dict[str, Any] | None = None,
         pretrained: str | None = None,
         head: HeadRows = "fit",
+        weights: Literal["raw", "average"] | None = None,
         num_classes: int | None = None,
         classes: list[str] | None = None,
         counts: list[int] | None = None,
@@ -115,6 +117,7 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
             name,
             pretrained,
             architecture,
+            weights=weights,
             image_size=image_size,
             channels=channels,
             classes=classes,

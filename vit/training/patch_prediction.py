@@ -7,7 +7,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         architecture: Fields of the model's configuration to change, such as
             {patch_size: 4, dropout: 0.1}; recompute: true saves memory, and computes layers twice.
         pretrained: Weights to start from: a run, a model directory, a file, or a hub address.
+        weights: Of a file with both, the raw weights or their average (the default).
         image_size: Pixels, one side or (height, width). This and the next two follow from the data
             on the command line. Default: that of the weights or the model.
         channels: Only RGB images, None, can be predicted.
@@ -75,6 +76,7 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
         *,
         architecture: dict[str, Any] | None = None,
         pretrained: str | None = None,
+        weights: Literal["raw", "average"] | None = None,
         image_size: int | tuple[int, int] | None = None,
         channels: int | None = None,
         preprocess: Preprocess | None = None,
@@ -91,6 +93,7 @@ class PatchPrediction(NetworkTraining[VisionTransformer, PatchMetrics]):
             name,
             pretrained,
             architecture,
+            weights=weights,
             image_size=image_size,
             channels=channels,
             num_classes=0,

@@ -293,8 +293,9 @@ def check_silent(file: WeightFile, config: ViTConfig) -> None:
             "positions leave no tensors, so load one with the config.json that timm saves beside "
             "it; give pos_embed='none' if it has no positions at all"
         )
-    spelled_gamma = "blocks.0.gamma_1" in file.shapes
-    if config.rotary is None and spelled_gamma and not file.nested and "pos_embed" not in hints:
+    # DeiT's own files have their tensors in an entry "model".
+    spelled_gamma = "blocks.0.gamma_1" in file.shapes and file.prefix != "model."
+    if config.rotary is None and spelled_gamma and "pos_embed" not in hints:
         raise MissingFact(
             f"{file.path} may be DeiT-III's or one of timm's ViTs with rotary positions: their "
             "tensors are the same, so load those with the config.json that timm saves beside them; "

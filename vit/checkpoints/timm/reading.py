@@ -75,6 +75,8 @@ def recognise(file: WeightFile) -> Recognised:
     decoder = [key for key in file.shapes if key.startswith(("decoder_", "mask_token"))]
     if "decoder_embed.weight" not in decoder:  # as facebookresearch/mae has it
         decoder = []
+    # A head of several layers makes projections for a pre-training (MoCo v3).
+    decoder += [key for key in file.shapes if re.match(r"head\.\d", key)]
     file = file.renamed(lambda key: None if key in decoder else key)
     entry = families.family_of(file)
     check_signs(file.path, file.shapes)
@@ -120,7 +122,8 @@ def recognise(file: WeightFile) -> Recognised:
         tensors=tensors,
         used=used.union(decoder),
         left_out=dict.fromkeys(
-            [*unused, *(["decoder"] if decoder else [])], "used in pre-training only"
+            [*unused, *{"head" if key.startswith("head") else "decoder" for key in decoder}],
+            "used in pre-training only",
         ),
         classes=_classes(file.config, config.num_classes),
         **prepared,
