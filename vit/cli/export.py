@@ -48,6 +48,8 @@ def run(args: list[str]) -> int:
         raise UserError("--int8 needs --check with one folder, of class folders, for its accuracy")
     from vit.exports.write import Differs
 
+    if options.check is not None:
+        _note_seen(options.model, list(pictures(options.check, arrays=True)))
     names = ("dst", "format", "opset", "overwrite")
     write = _float32 if options.int8 is None else _int8
     try:
@@ -56,6 +58,17 @@ def run(args: list[str]) -> int:
         print(f"vit: {error}")
         return 1
     return 0
+
+
+def _note_seen(model: str, paths: list[str]) -> None:
+    """Says how many of the pictures the model was trained on."""
+    import numpy as np
+
+    from vit.data.sources import ImageSet, PathList
+    from vit.inference.lineage import note_seen
+
+    images = PathList(paths)
+    note_seen(model, ImageSet(images, np.zeros(len(paths)), images), "--check")
 
 
 def _float32(options: Namespace, target: dict[str, Any]) -> None:

@@ -10,10 +10,12 @@ from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
 
 from vit.console import note, say
 from vit.data.module import ImageData
+from vit.inference.lineage import known_by
 from vit.runs.batch import choose_batch, naming_a_smaller_batch
 from vit.runs.directory import RunDirectory, checkpoints
 from vit.runs.finish import clocks, finish, limit_option
 from vit.runs.first_batch import draw_first_batch
+from vit.runs.following import note_other_sources
 from vit.runs.options import Module, Options
 from vit.runs.processes import ChildrenAlive, check_launched, check_same, ending_together, launched
 from vit.runs.trainer import build_trainer, in_one_line, limit_threads_of
@@ -36,6 +38,8 @@ def fit(options: Options) -> RunDirectory:
             run.closing = f"{run.folder} is finished; to train on, raise --epochs or --steps"
             return run
         data = options.data
+        if run.checkpoint is not None:  # cut as it was then
+            data.unseen_by(known_by(run.checkpoint, before=True))
         model = options.build_model(data)
         recipe, alive = options.listed("callbacks"), ChildrenAlive()
         wanted = options.trainer["enable_progress_bar"] is not False
@@ -67,7 +71,7 @@ def fit(options: Options) -> RunDirectory:
         data.share_batch(trainer)
         limit_threads_of(trainer, model, data)
         run.check_continues(model, data, trainer)
-        _announce(run, model, data)
+        _announce(run, options, model, data)
         began = clocks()
         with (
             ending_together(trainer, alive),
@@ -122,9 +126,10 @@ def _note_imbalance(model: Module, data: ImageData) -> None:
     )
 
 
-def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
+def _announce(run: RunDirectory, options: Options, model: Module, data: ImageData) -> None:
     for text in data.splits.notes:
         note(text)
+    note_other_sources(options.config, data)
     say(data.summary())
     if data.labelled:
         say(data.splits.per_class())

@@ -30,9 +30,11 @@ from vit.data.module import ImageData
 from vit.data.options import InputFormat
 from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
+from vit.inference.lineage import known_by
 from vit.models.fields import changed
 from vit.recipes import find_recipe
 from vit.runs.batch import settle_batch
+from vit.runs.following import parsed
 from vit.runs.mistakes import check_given, explained
 from vit.runs.short_names import written_out
 from vit.runs.trainer import (
@@ -107,14 +109,15 @@ class Options:
         self.module_class = TASKS[_task(first.task, self.recipes)]
         _check_name(rest, self.recipes)
         _check_steps(self.typed, self.recipes)
-        self.args = [
+        self._from_run = files == [self._run_config]
+        self._recipe_args = [
             *(f"--config={path}" for path in files),
             *_architecture(self.recipes),
             *(f"--{k}={v}" for k, v in vars(first).items() if isinstance(v, str) and k != "logger"),
             *(logger_arguments(first.logger) if first.logger else ()),
             *_optimizer_of_lr(rest, self.recipes),
-            *rest,
         ]
+        self.args = [*self._recipe_args, *rest]
         # Recipes may name classes and functions in a file here. The path of a command lacks this
         # folder, and the parser reads a recipe in the recipe's. At the end, so that no file here
         # takes the place of a library.
@@ -129,7 +132,11 @@ class Options:
         """Parses and completes the options, and builds their values, so that wrong ones are found
         before data is read."""
         try:
-            self.config = self.parser.parse_args(self.args)
+            if self._from_run:
+                self.config = self.parser.parse_args(self.args)
+            else:
+                typed = self.args[len(self._recipe_args) :]
+                self.config = parsed(self.parser, self._recipe_args, typed)
             seed_everything(self.config.seed_everything, workers=True)
             self._complete()
             self._built = self.parser.instantiate(self.config)
@@ -184,6 +191,7 @@ class Options:
     def data(self) -> ImageData:
         """The data module; its images are found at first use."""
         data = ImageData(**self._built.data, own=self.own.get("images"))
+        data.unseen_by(known_by(self.config.model.pretrained))
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
@@ -277,7 +285,7 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     text = "Validations without a better score (val/acc1, val/map or val/loss) that end the run."
     add("--patience", type=PositiveInt | None, help=text)  # pyright: ignore
     add("--own", type=list[str] | None, help=argparse.SUPPRESS)  # of config.yaml alone
-    parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
+    parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
     return parser
 
 
