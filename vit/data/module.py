@@ -158,7 +158,7 @@ class ImageData(LightningDataModule):
         Args:
             labelled: If false, `root` may be any folder of images.
             classes: Class names of a model that exists, in the order of its outputs: all of `root`
-                is then test, and a class may have no images.
+                is then one split, and a class may have no images.
             multilabel: That model is one for several labels per image.
         """
         if self.sampling.balanced and not labelled:
@@ -195,10 +195,6 @@ class ImageData(LightningDataModule):
         if self.sampling.balanced and splits.multilabel:
             weights = "use model.loss.class_weights=balanced"
             raise UserError(f"sampling.balanced needs one label per image, not several; {weights}")
-        if (known := self._reading.known) is not None:
-            splits.notes += (seen := known.given(splits))
-            if seen and self._reading.cut.seen == "refuse":
-                raise UserError(f"{'; '.join(seen)}; give others, or --data.splits.seen allow")
         return splits
 
     @cached_property

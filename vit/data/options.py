@@ -192,8 +192,8 @@ class Reading:
     labelled: bool = True
     """False takes all images, and there are no classes."""
     model: ModelClasses | None = None
-    """All images are test, labelled by its classes: those of a test split, or else of val, or else
-    of train. A class may have no images."""
+    """There is one split, labelled by its classes: test, or else val, or else train; or all images
+    are test, where splits have no names. A class may have no images."""
     arrays: bool = False
     """.npy files are images, too."""
     tree: bool = False

@@ -161,6 +161,11 @@ class Splits:
         return {name: images for name in SPLITS if (images := self.get(name)) is not None}
 
     @property
+    def scored(self) -> SplitName:
+        """The one of `all_of_one`."""
+        return max(self.present(), key=SPLITS.index)
+
+    @property
     def digests(self) -> dict[str, str]:
         """Of the names and labels of each split."""
         return {name: images.digest(self.classes) for name, images in self.present().items()}
@@ -193,10 +198,13 @@ class Splits:
         return f"train images per class: {', '.join(pairs)}"
 
 
-def all_as_test(images: ImageSet, model: "ModelClasses", notes: Sequence[str] = ()) -> Splits:
-    """All of `images` as the test set of a model that exists; train is empty."""
-    none, several = images.select(np.arange(0)), images.labels.ndim == 2
-    return Splits(model.names, none, None, images, several, test_origin="given", notes=[*notes])
+def all_of_one(
+    images: ImageSet, model: "ModelClasses", split: SplitName = "test", notes: Sequence[str] = ()
+) -> Splits:
+    """All of `images` as a split for a model that exists; train is empty unless it is that one."""
+    sets: dict[SplitName, ImageSet] = {"train": images.select(np.arange(0)), split: images}
+    about = {"multilabel": images.labels.ndim == 2, "notes": [*notes]}
+    return Splits(model.names, **sets, val_origin="given", test_origin="given", **about)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

@@ -94,7 +94,7 @@ class Subject:
         self._read_as(other)
         if predicting:
             self._check_labels()
-        self.split: SplitName = split or self._default_split()
+        self.split: SplitName = split or self._default_split(other)
         self.data.image_set(self.split)  # an error before anything runs
         if not other and self.split != "train":
             self._note_changes()
@@ -128,8 +128,10 @@ class Subject:
                 "it was trained on may be among them"
             )
 
-    def _default_split(self) -> SplitName:
+    def _default_split(self, other: bool) -> SplitName:
         splits = self.data.splits
+        if other:
+            return splits.scored
         if splits.test is not None or splits.val is None:
             return "test"
         note("there are no test images: val is scored, as at the end of the run")

@@ -15,7 +15,7 @@ from vit.runs.batch import choose_batch, naming_a_smaller_batch
 from vit.runs.directory import RunDirectory, checkpoints
 from vit.runs.finish import clocks, finish, limit_option
 from vit.runs.first_batch import draw_first_batch
-from vit.runs.following import note_other_sources
+from vit.runs.following import check_held_out
 from vit.runs.options import Module, Options
 from vit.runs.processes import ChildrenAlive, check_launched, check_same, ending_together, launched
 from vit.runs.trainer import build_trainer, in_one_line, limit_threads_of
@@ -40,6 +40,7 @@ def fit(options: Options) -> RunDirectory:
         data = options.data
         if run.checkpoint is not None:  # cut as it was then
             data.unseen_by(known_by(run.checkpoint, before=True))
+        check_held_out(options.config, data)
         model = options.build_model(data)
         recipe, alive = options.listed("callbacks"), ChildrenAlive()
         wanted = options.trainer["enable_progress_bar"] is not False
@@ -71,7 +72,7 @@ def fit(options: Options) -> RunDirectory:
         data.share_batch(trainer)
         limit_threads_of(trainer, model, data)
         run.check_continues(model, data, trainer)
-        _announce(run, options, model, data)
+        _announce(run, model, data)
         began = clocks()
         with (
             ending_together(trainer, alive),
@@ -126,10 +127,9 @@ def _note_imbalance(model: Module, data: ImageData) -> None:
     )
 
 
-def _announce(run: RunDirectory, options: Options, model: Module, data: ImageData) -> None:
+def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
     for text in data.splits.notes:
         note(text)
-    note_other_sources(options.config, data)
     say(data.summary())
     if data.labelled:
         say(data.splits.per_class())

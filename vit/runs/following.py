@@ -3,7 +3,9 @@ these are read and cut."""
 
 import json
 import os
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
@@ -11,14 +13,23 @@ from lightning.pytorch.cli import LightningArgumentParser
 from vit.console import note
 from vit.data.module import ImageData
 from vit.data.trained_on import Known, digests
+from vit.errors import UserError
 from vit.inference.lineage import note_seen
+from vit.recipes import DEFAULT_RECIPE, find_recipe
 from vit.runs.files import CONFIG, is_run
 from vit.runs.mistakes import differences, flat
 from vit.yaml_reader import read_options
 
+if TYPE_CHECKING:  # it imports this module
+    from vit.runs.options import Options
+
 FOLLOWED = ("data.splits.seed", "data.splits.test_fraction", "data.labels", "data.label_separator")
 FOLLOWED += ("data.columns.", "data.channels")
 """Beginnings of the names of these options."""
+READING = ("splits.", "labels", "label_separator", "columns.", "channels", "loading.on_error")
+"""Beginnings of the names of options in `data` without which the images are others."""
+ELSEWHERE = ("root", "dataset", "seed", "image_size", "inputs.", "pseudo")
+"""Options that a command has already, that follow from the weights, or that are of one run."""
 
 
 def parsed(parser: LightningArgumentParser, recipes: list[str], typed: list[str]) -> Namespace:
@@ -39,14 +50,10 @@ def parsed(parser: LightningArgumentParser, recipes: list[str], typed: list[str]
 def _followed(run: Path, config: Namespace) -> list[str]:
     """Arguments for the options of a run, if its images are those of `config`."""
     options = dict(flat(read_options(run / CONFIG)))
-    named = config.data.root is None and config.data.dataset is not None
-    if named:
-        same = (options.get("data.root"), options.get("data.dataset")) == (
-            None,
-            config.data.dataset,
-        )
-    else:
-        same = same_place(options.get("data.root"), config.data.root)
+    root, dataset = options.get("data.root"), options.get("data.dataset")
+    same = same_place(root, config.data.root)
+    if config.data.root is None and config.data.dataset is not None:
+        same = root is None and dataset == config.data.dataset
     if options.get("data.splits.seed") is None:
         options["data.splits.seed"] = options.get("seed_everything")
     if options["data.splits.seed"] == config.seed_everything:
@@ -56,14 +63,39 @@ def _followed(run: Path, config: Namespace) -> list[str]:
     return [f"--{name}={text}" for name, text in texts.items()]
 
 
+def carried(options: "Options") -> str:
+    """Typed options with which a run by the default recipe reads and cuts the images as this one:
+    those of the data that were not its recipe's, or are not the default recipe's."""
+    usual = dict(flat(options.parser.get_defaults().data.as_dict()))
+    of_recipes = [recipe.get("data") or {} for recipe in options.recipes]
+    by_default = read_options(find_recipe(DEFAULT_RECIPE)).get("data", {})
+    here = usual | {n: v for group in of_recipes for n, v in flat(group)}
+    there = usual | dict(flat(by_default))
+    words = [f"--seed {seed}"] if (seed := options.config.seed_everything) else []
+    for name, value in flat(options.config.data.as_dict()):
+        same = value == here.get(name) and (not name.startswith(READING) or value == there[name])
+        if not same and not name.startswith(ELSEWHERE):
+            text = value if isinstance(value, str) else json.dumps(value)
+            words.append(f"--data.{name} {shlex.quote(text)}")
+    return "".join(f" {word}" for word in words)
+
+
 def same_place(recorded: str | None, given: str | None) -> bool:
     """Whether two folders or files are one; not if one of them is None."""
     places = [place and os.path.realpath(os.path.expanduser(place)) for place in (recorded, given)]
     return places[0] is not None and places[0] == places[1]
 
 
-def note_other_sources(config: Namespace, data: ImageData) -> None:
-    """Says how many held-out images a teacher has learned, or are unlabelled images of the run."""
+def check_held_out(config: Namespace, data: ImageData) -> None:
+    """Says how many of val and test the weights or a teacher have learned, or the run will.
+
+    UserError where the weights have, unless that is allowed.
+    """
+    seen = [] if data.known is None else data.known.given(data.splits)
+    if seen and config.data.splits.seen == "refuse":
+        raise UserError(f"{'; '.join(seen)}; give others, or --data.splits.seen allow")
+    for text in seen:
+        note(text)
     for name in ("val", "test"):
         images = data.splits.present().get(name)
         if (teacher := config.model.get("loss.distillation.teacher")) is not None:

@@ -32,7 +32,7 @@ from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
 from vit.inference.lineage import known_by
 from vit.models.fields import changed
-from vit.recipes import find_recipe
+from vit.recipes import DEFAULT_RECIPE, find_recipe
 from vit.runs.batch import settle_batch
 from vit.runs.following import parsed
 from vit.runs.mistakes import check_given, explained
@@ -71,7 +71,6 @@ TASKS: dict[str, type[Module]] = {
 }
 """The module that is trained, by the name that a recipe gives it."""
 
-DEFAULT_RECIPE = "finetune"
 PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
 """Arguments of every parser of options."""
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])

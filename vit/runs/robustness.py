@@ -74,7 +74,7 @@ def _folder(frozen: Frozen, root: str) -> Pictures:
     place = Path(root)
     inside = [each.name for each in place.iterdir() if each.is_dir()] if place.is_dir() else []
     data = frozen.images(root=root).read_as(classes=output_names(frozen, inside))
-    return Pictures(data.image_set("test"), data.classes)
+    return Pictures(data.image_set(data.splits.scored), data.classes)
 
 
 def _files(frozen: Frozen, root: Path) -> dict[str | None, list[Pictures]]:
