@@ -4,6 +4,7 @@ these are read and cut."""
 import json
 import os
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from vit.console import note
 from vit.data.module import ImageData
+from vit.data.options import Columns
 from vit.data.trained_on import Known, digests
 from vit.errors import UserError
 from vit.inference.lineage import note_seen
@@ -23,9 +25,10 @@ from vit.yaml_reader import read_options
 if TYPE_CHECKING:  # it imports this module
     from vit.runs.options import Options
 
-FOLLOWED = ("data.splits.seed", "data.splits.test_fraction", "data.labels", "data.label_separator")
-FOLLOWED += ("data.columns.", "data.channels")
-"""Beginnings of the names of these options."""
+FOLLOWED = ("splits.seed", "splits.test_fraction", "labels", "label_separator", "channels")
+FOLLOWED += tuple(f"columns.{field.name}" for field in fields(Columns))
+"""Options in `data`; config.yaml may be somebody else's, and only plain values are taken."""
+PLAIN = str | int | float | None
 READING = ("splits.", "labels", "label_separator", "columns.", "channels", "loading.on_error")
 """Beginnings of the names of options in `data` without which the images are others."""
 ELSEWHERE = ("root", "dataset", "seed", "image_size", "inputs.", "pseudo")
@@ -49,18 +52,24 @@ def parsed(parser: LightningArgumentParser, recipes: list[str], typed: list[str]
 
 def _followed(run: Path, config: Namespace) -> list[str]:
     """Arguments for the options of a run, if its images are those of `config`."""
-    options = dict(flat(read_options(run / CONFIG)))
-    root, dataset = options.get("data.root"), options.get("data.dataset")
+    options = read_options(run / CONFIG)
+    seed = options.get("seed_everything")
+    options = dict(flat(options["data"])) if isinstance(options.get("data"), dict) else {}
+    options = {n: v for n, v in options.items() if isinstance(v, PLAIN)}
+    root = str(options["root"]) if options.get("root") else None
     same = same_place(root, config.data.root)
     if config.data.root is None and config.data.dataset is not None:
-        same = root is None and dataset == config.data.dataset
-    if options.get("data.splits.seed") is None:
-        options["data.splits.seed"] = options.get("seed_everything")
-    if options["data.splits.seed"] == config.seed_everything:
-        del options["data.splits.seed"]
-    chosen = {n: v for n, v in options.items() if same and n.startswith(FOLLOWED)}
-    texts = {n: v if isinstance(v, str) else json.dumps(v) for n, v in chosen.items()}
-    return [f"--{name}={text}" for name, text in texts.items()]
+        same = root is None and options.get("dataset") == config.data.dataset
+    if not same:
+        return []
+    if options.get("splits.seed") is None and seed != config.seed_everything:
+        options["splits.seed"] = seed
+    return [f"--data.{name}={_text(options[name])}" for name in FOLLOWED if name in options]
+
+
+def _text(value: object) -> str:
+    """A value as it is typed."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def carried(options: "Options") -> str:
@@ -75,8 +84,7 @@ def carried(options: "Options") -> str:
     for name, value in flat(options.config.data.as_dict()):
         same = value == here.get(name) and (not name.startswith(READING) or value == there[name])
         if not same and not name.startswith(ELSEWHERE):
-            text = value if isinstance(value, str) else json.dumps(value)
-            words.append(f"--data.{name} {shlex.quote(text)}")
+            words.append(f"--data.{name} {shlex.quote(_text(value))}")
     return "".join(f" {word}" for word in words)
 
 
