@@ -228,7 +228,7 @@ def test_the_record_goes_along_with_the_weights_and_readers_count_by_it(
 def test_commands_of_other_recipes_and_of_a_named_set_work_too(vit: Vit, tmp_path: Path) -> None:
     data = pictures(tmp_path / "data", ("a", "b", "c"), 20)
     probed(vit, data, "runs/a", "--seed=3")
-    lora = ("-c", "lora", "--model.lora.rank=2")
+    lora = ("-c", "lora", "--model.lora=2")
     assert tuned(vit, data, "runs/a", "runs/b", *lora).status == 0
     done = tuned(vit, data, "runs/b", "runs/c", *lora)
     assert done.status == 0, done.err

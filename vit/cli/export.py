@@ -47,9 +47,10 @@ def run(args: list[str]) -> int:
     if options.int8 is not None and len(options.check or ()) != 1:
         raise UserError("--int8 needs --check with one folder, of class folders, for its accuracy")
     from vit.exports.write import Differs
+    from vit.inference.lineage import note_seen
 
     if options.check is not None:
-        _note_seen(options.model, list(pictures(options.check, arrays=True)))
+        note_seen(options.model, [*pictures(options.check, arrays=True)], "--check")
     names = ("dst", "format", "opset", "overwrite")
     write = _float32 if options.int8 is None else _int8
     try:
@@ -58,17 +59,6 @@ def run(args: list[str]) -> int:
         print(f"vit: {error}")
         return 1
     return 0
-
-
-def _note_seen(model: str, paths: list[str]) -> None:
-    """Says how many of the pictures the model was trained on."""
-    import numpy as np
-
-    from vit.data.sources import ImageSet, PathList
-    from vit.inference.lineage import note_seen
-
-    images = PathList(paths)
-    note_seen(model, ImageSet(images, np.zeros(len(paths)), images), "--check")
 
 
 def _float32(options: Namespace, target: dict[str, Any]) -> None:

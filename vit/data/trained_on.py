@@ -170,35 +170,29 @@ def _value(images: ImageSet, kind: Kind, at: int) -> int:
     items: Any = images.items
     stored = isinstance(items, PathList | ShardImages)
     try:
-        place = items.place_of(at) if stored else None
-        if kind == "content":
-            content = items[at] if place is None else b""
-            size, parts = _pieces(content) if place is None else _read(*place)
-        else:
+        path, start, size = items.place_of(at) if stored else ("", 0, 0)
+        if kind == "path":
             name = images.names.name(at)
             above, _, below = name.partition("/")
             parts = os.fsencode(below if above.lower() in SPLIT_NAMES else name)
-            size = 0 if place is None else place[2] or os.path.getsize(place[0])
+            size = size or (os.path.getsize(path) if path else 0)
+        elif stored:
+            with open(local_copy(path), "rb", buffering=0) as file:
+                size = size or os.fstat(file.fileno()).st_size
+                pieces = [os.pread(file.fileno(), n, start + first) for first, n in _pieces(size)]
+            parts = b"".join(pieces)
+        else:
+            content = items[at]
+            size = len(content)
+            parts = b"".join(content[first : first + n] for first, n in _pieces(size))
     except (OSError, ImageError):
         return 0
     digest = blake2b(f"{size}\0".encode() + parts, digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
-def _read(path: str, start: int, size: int) -> tuple[int, bytes]:
-    """The size of an encoded image, by default that of its file, and the pieces of it."""
-    with open(local_copy(path), "rb", buffering=0) as file:
-        size = size or os.fstat(file.fileno()).st_size
-        return size, b"".join(os.pread(file.fileno(), n, start + at) for at, n in _places(size))
-
-
-def _pieces(content: bytes) -> tuple[int, bytes]:
-    """The same of an image in memory."""
-    return len(content), b"".join(content[at : at + n] for at, n in _places(len(content)))
-
-
-def _places(size: int) -> list[tuple[int, int]]:
-    """First byte and length of each piece."""
+def _pieces(size: int) -> list[tuple[int, int]]:
+    """First byte and length of each piece of an encoded image."""
     if size <= 3 * PIECE:
         return [(0, size)]
-    return [(0, PIECE), ((size - PIECE) // 2, PIECE), (size - PIECE, PIECE)]
+    return [(first, PIECE) for first in (0, (size - PIECE) // 2, size - PIECE)]

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from vit.checkpoints.hub import record_of
 from vit.console import note
-from vit.data.sources import ImageSet
+from vit.data.sources import ImageSet, PathList
 from vit.data.trained_on import Known, TrainedOn
 
 
@@ -21,8 +23,11 @@ def known_by(weights: str | Path | None, *, before: bool = False) -> Known | Non
     return Known(digests, str(weights)) if digests else None
 
 
-def note_seen(weights: str | Path, images: ImageSet | None, name: str) -> None:
-    """Says how many of the images the weights learned."""
+def note_seen(weights: str | Path, images: ImageSet | list[str], name: str) -> None:
+    """Says how many of the images, or of the files at these paths, the weights learned."""
+    if isinstance(images, list):
+        paths = PathList(images)
+        images = ImageSet(paths, np.zeros(len(paths)), paths)
     known = known_by(weights)
-    if known is not None and images is not None and (text := known.count(images, name)):
+    if known is not None and (text := known.count(images, name)):
         note(text)

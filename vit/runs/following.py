@@ -104,11 +104,12 @@ def check_held_out(config: Namespace, data: ImageData) -> None:
         raise UserError(f"{'; '.join(seen)}; give others, or --data.splits.seen allow")
     for text in seen:
         note(text)
-    for name in ("val", "test"):
-        images = data.splits.present().get(name)
-        if (teacher := config.model.get("loss.distillation.teacher")) is not None:
+    held_out = {n: images for n, images in data.splits.present().items() if n != "train"}
+    teacher = config.model.get("loss.distillation.teacher")
+    for name, images in held_out.items():
+        if teacher is not None:
             note_seen(teacher, images, name)
-        if data.mixture and images is not None:
+        if data.mixture:
             same = Known(digests([data.mixture.unlabelled]) or {}, "this run, without labels")
             if text := same.count(images, name):
                 note(text)

@@ -32,7 +32,7 @@ def find_pictures(
     if root is None:
         data = frozen.images(dataset=name, data_dir=data_dir)
         images = Pictures(data.image_set("test"), data.classes)
-        note_seen(model, images.images, "test")
+        note_seen(model, images.images, "tested")
     elif official := _image_folders(frozen, Path(root)):
         return "ImageNet-C", _alike(official)
     elif official := _files(frozen, Path(root)):
@@ -42,7 +42,7 @@ def find_pictures(
         images = Pictures(subject.data.image_set(subject.split), subject.data.classes)
     else:
         images = _folder(frozen, root)
-        note_seen(model, images.images, "test")
+        note_seen(model, images.images, "tested")
     return "generated", {None: [images], **dict.fromkeys(KINDS, [images] * len(STRENGTHS))}
 
 
