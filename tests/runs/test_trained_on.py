@@ -164,7 +164,7 @@ def test_of_weights_that_have_seen_all_images_none_is_held_out(vit: Vit, tmp_pat
     shares = ("--data.splits.test_fraction=0.25", "--data.splits.val_fraction=0.25")
     done = tuned(vit, data, "runs/a", "runs/b", *shares)
     assert done.status == 0, done.err
-    assert "the 2 of 24 images that runs/a was not trained on; give more images" in done.err
+    assert "the 2 of 24 images that runs/a was not trained on; for a score" in done.err
     assert len(names(vit, "runs/b", "test")) == 2
     done = tuned(vit, data, "runs/b", "runs/c", "--data.splits.seen=allow", *shares)
     assert done.status == 0, done.err

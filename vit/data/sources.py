@@ -162,7 +162,7 @@ class Splits:
 
     @property
     def scored(self) -> SplitName:
-        """The one of `all_of_one`."""
+        """The split of `all_of_one`."""
         return max(self.present(), key=SPLITS.index)
 
     @property

@@ -127,7 +127,7 @@ class Known:
             return None, []
         text = f"val and test are cut from the {left:,} of {len(train):,} images that"
         text += f" {self.weights} was not trained on"
-        more = "; give more images, or --data.splits.seen allow" if left < FEW else ""
+        more = "; for a score that says more, give a test folder of others" if left < FEW else ""
         return unseen, [text + more]
 
     def given(self, splits: Splits) -> list[str]:

@@ -76,7 +76,7 @@ def carried(options: "Options") -> str:
     """Typed options with which a run by the default recipe reads and cuts the images as this one:
     those of the data that were not its recipe's, or are not the default recipe's."""
     usual = dict(flat(options.parser.get_defaults().data.as_dict()))
-    of_recipes = [recipe.get("data") or {} for recipe in options.recipes]
+    of_recipes = [group for r in options.recipes if isinstance(group := r.get("data"), dict)]
     by_default = read_options(find_recipe(DEFAULT_RECIPE)).get("data", {})
     here = usual | {n: v for group in of_recipes for n, v in flat(group)}
     there = usual | dict(flat(by_default))
