@@ -5,6 +5,8 @@ from pathlib import Path
 import vit
 from vit.errors import UserError, did_you_mean
 
+DEFAULT_RECIPE = "finetune"
+
 
 def recipe_folder() -> Path:
     """The folder of shipped recipes: in the installed package, or next to it in a checkout."""

@@ -106,7 +106,9 @@ def test_of_a_tree_the_innermost_folders_are_classes_with_their_paths(parts, tmp
     assert splits.val is not None and set(by_class(splits.val)) == {0, 1, 2, 3}
     for name, label in zip(splits.train.names, splits.train.labels, strict=True):
         assert os.path.dirname(name).endswith(splits.classes[label])
-    held = load_held_out(tmp_path / "photos", splits.classes, tree=True).test
+    scored = load_held_out(tmp_path / "photos", splits.classes, tree=True)
+    assert scored.scored == ("val" if "val/" in parts else "test")
+    held = scored.get(scored.scored)
     assert held is not None and by_class(held) == {0: 9, 1: 9, 2: 9, 3: 10}
 
 
@@ -201,21 +203,24 @@ def test_an_unreadable_folder_is_named(tmp_path: Path, make_tree):
 
 
 @pytest.mark.parametrize(
-    ("tree", "labels"),
+    ("tree", "split", "labels"),
     [
-        ({"hen": 2, "cat": 1}, [0, 2, 2]),
-        ({"hen": 2}, [2, 2]),
-        ({"train/cat": 3, "val/cat": 1, "test/hen": 2}, [2, 2]),
-        ({"train/cat": 3, "val/dog": 1}, [1]),
+        ({"hen": 2, "cat": 1}, "test", [0, 2, 2]),
+        ({"hen": 2}, "test", [2, 2]),
+        ({"train/cat": 3, "val/cat": 1, "test/hen": 2}, "test", [2, 2]),
+        ({"train/cat": 3, "val/dog": 1}, "val", [1]),
+        ({"train/cat": 3}, "train", [0, 0, 0]),
     ],
 )
-def test_held_out_images_get_the_labels_of_the_model(tree, labels, tmp_path, make_tree):
+def test_held_out_images_get_the_labels_of_the_model(tree, split, labels, tmp_path, make_tree):
     splits = load_held_out(make_tree(tmp_path / "new", tree), ["cat", "dog", "hen"])
-    assert splits.test is not None and len(splits.train) == 0 and splits.val is None
-    assert splits.test.labels.tolist() == labels
+    assert splits.scored == split
+    sizes = {name: len(images) for name, images in splits.present().items()}
+    assert sizes == {"train": 0, split: len(labels)}
+    assert splits.get(split).labels.tolist() == labels
     rows = load_held_out(tmp_path / "new", ["cat", "dog", "hen"], multilabel=True)
-    assert rows.multilabel and rows.test and rows.test.labels.argmax(1).tolist() == labels
-    assert rows.test.labels.sum() == len(labels)
+    assert rows.multilabel and rows.get(split).labels.argmax(1).tolist() == labels
+    assert rows.get(split).labels.sum() == len(labels)
 
 
 def test_a_held_out_class_unknown_to_the_model_is_an_error(tmp_path, make_tree):

@@ -107,6 +107,30 @@ def test_new_images_get_the_labels_of_the_run(run: Path, vit: Vit, photos: Path)
     assert {row["label"] for row in rows} == {"red", "grün"}
 
 
+def test_other_images_are_scored_under_the_name_of_their_split(
+    run: Path, vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
+    shutil.copytree(photos, "whole")
+    for split in ("train", "val"):
+        shutil.copytree(photos, f"parts/{split}")
+    rows = [f"whole/{p.relative_to(photos)},{p.parent.name}" for p in photos.rglob("*.jpg")]
+    Path("whole.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+    with_splits = ["path,label,split", *(f"{row},val" for row in rows)]
+    Path("parts.csv").write_text("\n".join(with_splits) + "\n")
+    for root, split, other in (
+        ("whole", "test", "val"), ("whole.csv", "test", "val"),
+        ("parts", "val", "test"), ("parts.csv", "val", "test"),
+    ):  # fmt: skip
+        done = vit("test", run, "--data.root", root)
+        assert done.status == 0, done.err
+        assert done.out.startswith(f"{split} accuracy") and f"{other}/" not in done.out
+        assert f"{split}  " in done.err and f"{other}  " not in done.err  # the bar
+    assert vit("predict", run, "--data.root", "parts").status == 0
+    assert (run / "predictions_val.csv").is_file()
+    assert "val/acc1" in json.loads(vit("test", run, "--data", "parts", "--json").out)
+
+
 def test_digits_train_without_any_file_and_without_a_bar(
     vit: Vit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

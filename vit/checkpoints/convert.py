@@ -9,10 +9,11 @@ import torch
 from vit.checkpoints.exporting import NativeInfo, without_temperature
 from vit.checkpoints.files import IN_DIRECTORY
 from vit.checkpoints.formats import FORMATS, format_named
-from vit.checkpoints.hub import fetch, is_address
+from vit.checkpoints.hub import TRAINED_ON, fetch, is_address, record_of
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained
 from vit.checkpoints.report import LoadReport
 from vit.errors import UserError
+from vit.writing import write_bytes
 
 
 @dataclass(kw_only=True)
@@ -63,6 +64,9 @@ def convert(
         state, info = without_temperature(state, info)
     export = format_named(to).write(model.config, state, info)
     written, notes = export.save(target), [*notes, *export.notes]
+    if to == "native" and (record := record_of(source)) is not None:
+        written.append(target / TRAINED_ON)
+        write_bytes(target / TRAINED_ON, record.read_bytes())
     if not suffix:
         for name in _IN_MODEL_DIRECTORY:
             if target / name not in written:
@@ -79,6 +83,7 @@ _IN_MODEL_DIRECTORY = (
     "model.safetensors.index.json",
     "config.json",
     "preprocessor_config.json",
+    TRAINED_ON,
 )
 
 

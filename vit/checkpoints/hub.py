@@ -19,7 +19,9 @@ from vit.errors import UserError, needed
 GOOGLE = "https://storage.googleapis.com"
 _ADDRESS = re.compile(r"^(hf|gs|https)://")
 _HF = re.compile(r"^hf://(?P<repo>[^/@]+/[^/@]+)(?:/(?P<file>[^@]+))?(?:@(?P<revision>.+))?$")
-_DESCRIPTIONS = ("config.json", "preprocessor_config.json", "trust.safetensors")
+TRAINED_ON = "trained_on"
+"""A file beside weights: digests of the images that they were trained on."""
+_DESCRIPTIONS = ("config.json", "preprocessor_config.json", "trust.safetensors", TRAINED_ON)
 HUB_SECONDS = 8
 """How long the hub may be silent before its cache is used."""
 
@@ -46,6 +48,17 @@ def locate(weights: str | Path) -> tuple[str | Path, Published | None]:
     if row is not None:
         return fetch_published(row), row
     return (fetch(str(weights)) if is_address(weights) else weights), None
+
+
+def record_of(weights: str | Path) -> Path | None:
+    """The file TRAINED_ON of weights, if it is in their directory or run."""
+    if published.named(weights) or (is_address(weights) and not str(weights).startswith("hf://")):
+        return None
+    place = Path(locate(weights)[0]).expanduser()
+    folders = [place.parent, place.parent.parent / "model"]  # RUN/checkpoints/best.ckpt
+    if place.is_dir() and place.suffix != ".ckpt":
+        folders = [place / "model", place]
+    return next((file for folder in folders if (file := folder / TRAINED_ON).is_file()), None)
 
 
 def fetch_published(row: Published, folder: Path | None = None) -> Path:

@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 from vit.checkpoints.files import read_json
+from vit.checkpoints.hub import TRAINED_ON
 from vit.checkpoints.native import WEIGHTS
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.errors import UserError, needed, some_of
 from vit.writing import write_text
 
+_DESCRIPTIONS = ("config.json", "trust.safetensors", TRAINED_ON, "README.md")
 _SHOWN_CLASSES = 50
 
 
@@ -93,7 +95,7 @@ def push_to_hub(
             api.upload_folder(
                 repo_id=repository,
                 folder_path=path,
-                allow_patterns=[WEIGHTS, "config.json", "trust.safetensors", "README.md"],
+                allow_patterns=[WEIGHTS, *_DESCRIPTIONS],
                 commit_message=message,
             )
     except Exception as error:  # without network: errors of the HTTP library the hub's package uses

@@ -47,7 +47,10 @@ def run(args: list[str]) -> int:
     if options.int8 is not None and len(options.check or ()) != 1:
         raise UserError("--int8 needs --check with one folder, of class folders, for its accuracy")
     from vit.exports.write import Differs
+    from vit.inference.lineage import note_seen
 
+    if options.check is not None:
+        note_seen(options.model, [*pictures(options.check, arrays=True)], "--check")
     names = ("dst", "format", "opset", "overwrite")
     write = _float32 if options.int8 is None else _int8
     try:

@@ -137,8 +137,11 @@ def _image_size(given: Sequence[int] | None) -> tuple[int, int] | None:
 def open_bench(options: Namespace, layer: "Layer") -> "Bench":
     """The model and the images of --data."""
     from vit.evaluation.frozen import Bench
+    from vit.inference.lineage import note_seen
 
     name, root = one_data_set(options.data)
     where = {"dataset": name} if root is None else {"root": root}
     frozen = load_frozen(options, layer)
-    return Bench.open(frozen, name, data_dir=options.data_dir, **where)
+    bench = Bench.open(frozen, name, data_dir=options.data_dir, **where)
+    note_seen(options.model, bench.data.image_set(bench.split), bench.split)
+    return bench

@@ -88,7 +88,7 @@ def _scores(options: Namespace) -> tuple[dict[str, Any], list["Score"]]:
     scores: list[Score] = []
     temperature = None
     for name, data, among, of_real in _sets(options, frozen, real):  # checks all folders first
-        features = frozen.extractor(data, "test")
+        features = frozen.extractor(data, data.splits.scored)
         logits, labels = features.values, features.labels
         say(f"{name}: {len(labels):,} images")
         scale = temperature or 1.0
@@ -114,7 +114,7 @@ def _sets(
 
     def images(name: str, folder: object, classes: list[str]) -> "ImageData":
         data = frozen.images(root=str(folder)).read_as(classes=classes)
-        covered = len(set(data.image_set("test").labels.tolist()))
+        covered = len(set(data.image_set(data.splits.scored).labels.tolist()))
         if covered < variants.NUM_CLASSES and name in ("val", "V2"):
             note(f"{folder} has images of {covered} classes only")
         return data
@@ -124,7 +124,9 @@ def _sets(
         data = images("val", variants.class_folders(options.val)[0], ids)
         labels = None
         if real is not None:
-            real_of_image = variants.real_labels(real, data.image_set("test").names, options.real)
+            real_of_image = variants.real_labels(
+                real, data.image_set(data.splits.scored).names, options.real
+            )
             logit_of = {number: at for at, number in enumerate(numbers)}
             labels = [[logit_of[k] for k in several] for several in real_of_image]
         sets.append(("val", data, None, labels))
@@ -134,7 +136,7 @@ def _sets(
         if folder is not None:
             assert ids is not None
             data = images(name, folder, ids)
-            among = variants.shifted_classes(data.image_set("test").labels, folder)
+            among = variants.shifted_classes(data.image_set(data.splits.scored).labels, folder)
             sets.append((name, data, among, None))
     return sets
 

@@ -25,7 +25,7 @@ from vit.data.sources import (
     PathList,
     SplitName,
     Splits,
-    all_as_test,
+    all_of_one,
     check_classes,
     class_order,
     complete,
@@ -47,9 +47,12 @@ def load_folder(
     """
     found, notes = _parts(str(root), reading, shards)
     if reading.model is not None:
-        part = found[max(found, key=SPLITS.index)]()
+        split = max(found, key=SPLITS.index)
+        part = found[split]()
         images = part.images(reading.model, "the model lacks")
-        return all_as_test(images, reading.model, notes + part.notes(reading.has_classes))
+        unnamed = part.where in (str(root), os.path.abspath(os.path.expanduser(root)))
+        notes += part.notes(reading.has_classes)
+        return all_of_one(images, reading.model, "test" if unnamed else split, notes)
     if "train" not in found:
         names = ", ".join(f"{name}/" for name in found)
         raise UserError(f"{root} has {names} but no train/; put the training images there")

@@ -28,7 +28,7 @@ from vit.data.sources import (
     PathList,
     SplitName,
     Splits,
-    all_as_test,
+    all_of_one,
     check_classes,
     class_order,
     complete,
@@ -64,7 +64,9 @@ def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
     if model is not None:
         several = bool(model.names) and (model.multilabel or listing.multilabel)
         model = replace(model, multilabel=several)
-        return all_as_test(listing.images(max(listing.present, key=SPLITS.index), model), model)
+        split = max(listing.present, key=SPLITS.index)
+        images = listing.images(split, model)
+        return all_of_one(images, model, split if listing.has_splits else "test")
     if "train" not in listing.present:
         raise UserError(f"{listing.path} has no rows of split train")
     if reading.labelled and reading.separator is not None and not listing.separated:
@@ -199,6 +201,7 @@ class Listing:
         cells: int32 n, index into `labels`: equal label cells share one entry.
         labels: The labels of each distinct label cell, each label once.
         columns: Names of the columns that are classes, if there is no column of labels.
+        has_splits: There is a column of splits.
         present: The splits that have rows.
     """
 
@@ -212,6 +215,7 @@ class Listing:
         self.labels: list[tuple[str, ...]] = []
         self._parents: dict[str, str] = {}  # of each label in a tree
         labelled, header = reading.has_classes, reading.columns.roles(self.table.header)
+        self.has_splits = "split" in header
         label_at = [at for at, name in enumerate(header) if name == "label"] if labelled else []
         if labelled and "path" in header and not label_at:
             label_at = self._class_columns(header)
@@ -262,7 +266,7 @@ class Listing:
         new label cells to `labels`."""
         if "path" not in header:
             raise self._lacks("path")
-        split_at = [header.index("split")] if "split" in header else []
+        split_at = [header.index("split")] if self.has_splits else []
         numbers_of: dict[tuple[Cell, ...], int] = {}
         files: set[int] = set()  # hashes, as paths would take the most memory
         for number, row in self.table.rows([header.index("path"), *split_at, *cells_at]):

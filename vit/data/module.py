@@ -35,6 +35,7 @@ from vit.data.pseudo import Mixture
 from vit.data.raster import rgb, with_statistics
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
 from vit.data.sources import ImageSet, SplitName, Splits
+from vit.data.trained_on import Digests, Known, digests
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.preprocessing import Preprocess, Size, check_choice
@@ -71,7 +72,8 @@ class ImageData(LightningDataModule):
         sampling: Balanced classes, repeated augmentation.
         shuffle: blocks takes shards, row groups or runs of 64 files in a new order each epoch, and
             mixes the images of a few at a time: for disks that turn, and for object stores.
-        splits: Shares of train that become val and test, and the seed of a run's data.
+        seed: Of the training order, the augmentation and, by default, the splits (0).
+        splits: Shares of train that become val and test, and the seed of these cuts.
         loading: Worker processes, images kept in memory, and unreadable images.
         pseudo: Unlabelled images with a teacher's answers, which are learned, too.
         own: Images of a Python program, instead of dataset and root; `ImageData.of` takes them.
@@ -94,6 +96,7 @@ class ImageData(LightningDataModule):
         inputs: InputFormat = InputFormat(),
         sampling: Sampling = Sampling(),
         shuffle: Shuffle = "images",
+        seed: int | None = None,
         splits: Splitting = Splitting(),
         loading: Loading = Loading(),
         pseudo: Pseudo | None = None,
@@ -119,8 +122,11 @@ class ImageData(LightningDataModule):
         check_shuffle(shuffle, balanced=sampling.balanced)
         self.augment, self.sampling = augment, sampling
         self.shuffle: Shuffle = shuffle
-        self.seed, self.loading = splits.seed, loading
+        self.seed: int = (splits.seed or 0) if seed is None else seed
+        splits = replace(splits, seed=self.seed if splits.seed is None else splits.seed)
+        self.loading = loading
         check_choice("labels", labels, get_args(Labels))
+        self.known: Known | None = None
         self.labelled, self.tree, arrays = True, labels == "tree", channels is not None
         self._reading = Reading(splits, columns, label_separator, tree=self.tree, arrays=arrays)
         # The split that the test and predict loops get.
@@ -152,7 +158,7 @@ class ImageData(LightningDataModule):
         Args:
             labelled: If false, `root` may be any folder of images.
             classes: Class names of a model that exists, in the order of its outputs: all of `root`
-                is then test, and a class may have no images.
+                is then one split, and a class may have no images.
             multilabel: That model is one for several labels per image.
         """
         if self.sampling.balanced and not labelled:
@@ -160,6 +166,11 @@ class ImageData(LightningDataModule):
         model = None if classes is None else ModelClasses(names=classes, multilabel=multilabel)
         self.labelled = labelled
         self._reading = replace(self._reading, labelled=labelled, model=model)
+        return self
+
+    def unseen_by(self, known: Known | None) -> Self:
+        """Images that weights learned are no more held out; returns itself."""
+        self.known, self._reading = known, replace(self._reading, known=known)
         return self
 
     def setup(self, stage: str) -> None:
@@ -252,6 +263,11 @@ class ImageData(LightningDataModule):
         """Train and the images with a teacher's answers, if there are any."""
         return Mixture.of(self.splits, self.pseudo) if self.pseudo else None
 
+    def learned(self) -> Digests | None:
+        """Digests of the images that are trained on; None for a Dataset, which has no names."""
+        sets = [self.splits.train, *([self.mixture.unlabelled] if self.mixture else ())]
+        return digests(sets)
+
     @cached_property
     def digests(self) -> dict[str, str]:
         """Those of the splits, of a teacher's answers, and of blocks that decide the order."""
@@ -267,7 +283,7 @@ class ImageData(LightningDataModule):
 
     def summary(self) -> str:
         """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
-        return self.splits.summary(self.seed)
+        return self.splits.summary(self._reading.cut.seed or 0)
 
     def prepare_data(self) -> None:
         """Downloads; Lightning calls it on one process of each machine."""

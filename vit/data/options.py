@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, check_range
 from vit.preprocessing import (
@@ -14,7 +14,11 @@ from vit.preprocessing import (
     check_choice,
 )
 
+if TYPE_CHECKING:  # it imports this module
+    from vit.data.trained_on import Known
+
 Cache = Literal["auto", "none"]
+Seen = Literal["refuse", "allow"]
 Labels = Literal["plain", "tree"]
 """What the names of classes are: names, or paths in a tree."""
 
@@ -82,13 +86,19 @@ class Splitting:
     test_fraction: float = 0.1
     """Share that becomes test if a folder or manifest has neither val nor test; in [0, 1)."""
 
-    seed: int = 0
-    """Seed of these cuts, of the training order and of the augmentation."""
+    seed: int | None = None
+    """Seed of these cuts. Default: that of the run."""
+
+    seen: Seen = "refuse"
+    """Val and test images that the pretrained weights were trained on: refuse cuts from others, and
+    ends with an error where splits are given; allow takes them, too."""
 
     def __post_init__(self) -> None:
+        check_choice("splits.seen", self.seen, get_args(Seen))
         check_range("splits.val_fraction", self.val_fraction, BELOW_ONE)
         check_range("splits.test_fraction", self.test_fraction, BELOW_ONE)
-        check_range("splits.seed", self.seed, NOT_NEGATIVE)
+        if self.seed is not None:
+            check_range("splits.seed", self.seed, NOT_NEGATIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,12 +192,14 @@ class Reading:
     labelled: bool = True
     """False takes all images, and there are no classes."""
     model: ModelClasses | None = None
-    """All images are test, labelled by its classes: those of a test split, or else of val, or else
-    of train. A class may have no images."""
+    """There is one split, labelled by its classes: test, or else val, or else train; or all images
+    are test, where splits have no names. A class may have no images."""
     arrays: bool = False
     """.npy files are images, too."""
     tree: bool = False
     """Names of classes are paths, in a folder those of the folders with images."""
+    known: "Known | None" = None
+    """Images that weights learned, of which none is cut from train."""
 
     @property
     def has_classes(self) -> bool:

@@ -20,7 +20,7 @@ from vit.data.sources import (
     SPLITS,
     ImageSet,
     Splits,
-    all_as_test,
+    all_of_one,
     complete,
 )
 from vit.errors import UserError, shorten, some_of
@@ -68,7 +68,8 @@ class OwnImages:
         """
         if reading.model is not None:
             name = max(self.given, key=SPLITS.index)
-            return all_as_test(self._held_out(name, reading, []), reading.model)
+            split = "val" if name == "val" else "test"
+            return all_of_one(self._held_out(name, reading, []), reading.model, split)
         if "train" not in self.given:
             raise UserError(f"data has {some_of(map(repr, self.given)) or 'nothing'}, but no train")
         train, names, notes = self.given["train"], [], [*self.notes]
@@ -93,7 +94,8 @@ class OwnImages:
         """The images of a split, labelled by the classes of a model."""
         images, model = self.given[name], reading.model
         if _is_path(images):
-            return find_splits(None, os.fspath(images), reading).test
+            splits = find_splits(None, os.fspath(images), reading)
+            return splits.get(splits.scored)
         assert model is not None
         return _Rows(name, images, reading, names).images(model)
 

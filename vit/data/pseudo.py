@@ -111,6 +111,8 @@ class Mixture(NamedTuple):
     others: tuple[np.ndarray, float]
     """Indices of the unlabelled images, as often as they are shown, and `Pseudo.ratio`."""
     digest: str
+    unlabelled: ImageSet
+    """The latter alone, without answers."""
 
     @classmethod
     def of(cls, splits: Splits, pseudo: Pseudo) -> "Mixture":
@@ -129,7 +131,8 @@ class Mixture(NamedTuple):
         every = PathList(chain(train.names.encoded(), names.encoded()))
         digest = blake2b(f"{answers.digest} {pseudo.hard} {rows.tolist()}".encode(), digest_size=16)
         others = (len(train) + places, pseudo.ratio)
-        return cls(ImageSet(items, labels, every), others, digest.hexdigest())
+        alone = ImageSet(both[1], np.zeros(len(names), dtype=np.int64), names)
+        return cls(ImageSet(items, labels, every), others, digest.hexdigest(), alone)
 
 
 def check_unseen(images: ImageSet, splits: Splits, channels: int | None, loading: Loading) -> None:

@@ -86,9 +86,7 @@ class ShardImages(Opened):
 
     def __getitem__(self, index: int) -> NamedBytes:
         """The bytes of a file. ImageError if they are not those of the index."""
-        place = self.places[index]
-        shard = self.shards[self.shard_of[place]]
-        start, size = int(self.offsets[place]), int(self.sizes[place])
+        place, (shard, start, size) = self.places[index], self.place_of(index)
         name = f"{shard}: {self.names.name(place)}"
         try:
             if is_address(shard) and not self.whole and not in_cache(shard).exists():
@@ -109,6 +107,11 @@ class ShardImages(Opened):
             again = copies if is_address(shard) else "copy it again"
             raise ImageError(f"{name}: damaged, or changed since it was indexed; {again}")
         return NamedBytes(data, name)
+
+    def place_of(self, index: int) -> tuple[str, int, int]:
+        """Shard, first byte and bytes of an image."""
+        at = self.places[index]
+        return self.shards[self.shard_of[at]], int(self.offsets[at]), int(self.sizes[at])
 
     def in_blocks(self) -> tuple[np.ndarray, int]:
         """The shard of each image, and how many shards are mixed at a time. Remote ones are copied

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Literal
 
@@ -61,6 +61,10 @@ class PathList:
     def name(self, index: int) -> str:
         """The i-th name without `root`."""
         return os.fsdecode(self._bytes[self._starts[index] : self._ends[index]])
+
+    def place_of(self, index: int) -> tuple[str, int, int]:
+        """File, first byte and, where it is not all of the file, bytes of the i-th image."""
+        return self[index], 0, 0
 
     def encoded(self) -> Iterator[bytes]:
         """The names as bytes of the file system."""
@@ -163,6 +167,11 @@ class Splits:
         return {name: images for name in SPLITS if (images := self.get(name)) is not None}
 
     @property
+    def scored(self) -> SplitName:
+        """The split of `all_of_one`."""
+        return max(self.present(), key=SPLITS.index)
+
+    @property
     def digests(self) -> dict[str, str]:
         """Of the names and labels of each split."""
         return {name: images.digest(self.classes) for name, images in self.present().items()}
@@ -195,10 +204,13 @@ class Splits:
         return f"train images per class: {', '.join(pairs)}"
 
 
-def all_as_test(images: ImageSet, model: "ModelClasses", notes: Sequence[str] = ()) -> Splits:
-    """All of `images` as the test set of a model that exists; train is empty."""
-    none, several = images.select(np.arange(0)), images.labels.ndim == 2
-    return Splits(model.names, none, None, images, several, test_origin="given", notes=[*notes])
+def all_of_one(
+    images: ImageSet, model: "ModelClasses", split: SplitName = "test", notes: Sequence[str] = ()
+) -> Splits:
+    """All of `images` as a split for a model that exists; train is empty unless it is that one."""
+    sets: dict[SplitName, ImageSet] = {"train": images.select(np.arange(0)), split: images}
+    about = {"multilabel": images.labels.ndim == 2, "notes": [*notes]}
+    return Splits(model.names, **sets, val_origin="given", test_origin="given", **about)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -219,13 +231,14 @@ def held_out(
     seed: int,
     val_fraction: float,
     test_fraction: float,
+    eligible: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Indices of (train, val, test), each ascending: a stratified cut without a generator.
 
     The images of a stratum (a class) are ordered by a hash of (seed, stratum, key); the first are
     test, the next val. So an added image moves few others, and the test set does not depend on
     `val_fraction`. A fraction above 0 takes at least one image of each stratum, but train keeps
-    one first: val gets the second, test the third.
+    one first: val gets the second, test the third. `eligible`: true for those that may be held out.
     """
     members: dict[str, list[int]] = {}
     for index, stratum in enumerate(strata):
@@ -235,7 +248,8 @@ def held_out(
         count = len(indices)
         num_val = min(_share(count, val_fraction), count - 1)
         num_test = min(_share(count, test_fraction), count - 1 - num_val)
-        ordered = sorted(indices, key=lambda i: _hash(f"{seed}\0{stratum}\0{keys[i]}"))
+        free = [i for i in indices if eligible is None or eligible[i]]
+        ordered = sorted(free, key=lambda i: _hash(f"{seed}\0{stratum}\0{keys[i]}"))
         part[ordered[:num_test]] = 2
         part[ordered[num_test : num_test + num_val]] = 1
     train, val, test = (np.flatnonzero(part == number) for number in range(3))
@@ -277,8 +291,11 @@ def complete(
     check_range("splits.val_fraction + splits.test_fraction", together, BELOW_ONE)
     parts, notes = dict(sets), list(notes)
     if cut.val_fraction or cut.test_fraction:
-        more, shortages = _cut(sets["train"], classes, keys, where, cut)
-        parts, notes = parts | more, notes + shortages
+        eligible, seen = None, []
+        if reading.known is not None and cut.seen == "refuse":
+            eligible, seen = reading.known.eligible(sets["train"])
+        more, shortages = _cut(sets["train"], classes, keys, where, cut, eligible)
+        parts, notes = parts | more, notes + seen + shortages
 
     def origin(name: SplitName) -> Origin:
         return "none" if name not in parts else "given" if name in sets else "cut from train"
@@ -299,18 +316,21 @@ def _cut(
     keys: Sequence[str] | PathList,
     where: str,
     cut: "Splitting",
+    eligible: np.ndarray | None,
 ) -> tuple[dict[SplitName, ImageSet], list[str]]:
     """The rest of train and the splits cut from it; notes on classes with too few images."""
     one_label = bool(classes) and whole.labels.ndim == 1
     strata = [classes[label] for label in whole.labels] if one_label else [""] * len(keys)
-    train, val, test = held_out(keys, strata, **asdict(cut))
-    if cut.val_fraction and not len(val):
+    shares = {"val_fraction": cut.val_fraction, "test_fraction": cut.test_fraction}
+    seed = cut.seed or 0
+    train, val, test = held_out(keys, strata, seed=seed, eligible=eligible, **shares)
+    if cut.val_fraction and not len(val) and eligible is None:
         remedy = "add images, give a val folder, or set --data.splits.val_fraction 0"
         raise UserError(f"no class of {where} has two images to cut a val from train; {remedy}")
     notes = []
-    if cut.test_fraction and not len(test):
+    if cut.test_fraction and not len(test) and eligible is None:
         notes.append(f"{where}: no class has enough images to cut a test split from train")
-    if one_label:
+    if one_label and eligible is None:
         labels = whole.labels[val if cut.val_fraction else test]
         counts = np.bincount(labels, minlength=len(classes))
         scarce = some_of(repr(classes[label]) for label in np.flatnonzero(counts == 0))

@@ -16,7 +16,7 @@ from vit.data.corruptions import KINDS, Generated
 from vit.data.module import ImageData
 from vit.data.options import Reading
 from vit.data.sampler import evaluated
-from vit.data.sources import ImageSet, Splits, all_as_test
+from vit.data.sources import ImageSet, Splits, all_of_one
 from vit.errors import UserError, some_of
 from vit.evaluation.frozen import Frozen
 from vit.evaluation.imagenet_variants import NUM_CLASSES, is_wordnet, output_numbers
@@ -71,7 +71,7 @@ class Pictures:
         if lacking := some_of(repr(name) for name in used if name not in places):
             raise UserError(f"the images have classes that the model lacks: {lacking}")
         numbers = np.array([places.get(name, -1) for name in self.classes])
-        return all_as_test(replace(self.images, labels=numbers[labels]), reading.model)
+        return all_of_one(replace(self.images, labels=numbers[labels]), reading.model)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,8 @@ def export_int8(
     preprocess, arrays = about.preprocess, about.preprocess.channels is not None
     paths = _calibration(Path(calibration).expanduser(), about.classes, arrays=arrays)
     asked = Reading(model=ModelClasses(names=about.classes), arrays=arrays, tree=about.tree)
-    images = load_folder(check, asked).test
+    splits = load_folder(check, asked)
+    images = splits.get(splits.scored)
     assert images is not None
     shown = cut((images.items[i] for i in evaluated(len(images), PROOF_IMAGES, 0)), preprocess)
     with beside(path) as folder, tempfile.TemporaryDirectory() as elsewhere:

@@ -35,14 +35,17 @@ def closing(
     longer: str,
     labelled: bool,
     root: str | None,
+    dataset: str | None,
+    more: str,
     in_python: bool,
     example: Path | None,
 ) -> str:
-    """The result, the run directory, and the next three commands.
+    """The result, the run directory, and the next commands.
 
     `result`: its headline. `longer`: the option that lets the run train on. `root` and `example`:
-    the user's folder of images and one picture in it, if any. `in_python`: the run needs objects,
-    which a command cannot give.
+    the user's images and one picture among them, if any. `dataset`: a name, without root. `more`:
+    options with which another run reads and cuts them as this one. `in_python`: the run needs
+    objects, which a command cannot give.
     """
     run = shlex.quote(str(folder))
     again = (f"vit test {run}", "score it again")
@@ -50,8 +53,9 @@ def closing(
     if in_python:
         again = (f"vit test {run} --data FOLDER", "score it on other images")
         on = (f"vit fit --data FOLDER --pretrained {run}", "train on other images")
-    if not (folder / "checkpoints").exists() and root is not None:  # nothing was trained
-        command = f"vit fit --data {shlex.quote(root)} --pretrained {run}"
+    data, untrained = root or dataset, not (folder / "checkpoints").exists()
+    if untrained and data is not None:
+        command = f"vit fit --data {shlex.quote(data)} --pretrained {run}{more}"
         on = (command, "fine-tune all of it")
     if not labelled:
         command = f"vit fit --data LABELLED --pretrained {run}"
@@ -61,6 +65,8 @@ def closing(
         picture = example.relative_to(Path.cwd()) if below else example
         command = f"vit classify {run} {shlex.quote(str(picture))}"
         following = [(command, "name what is on a picture"), again, on]
+    elif root is not None or untrained:
+        following = [again, on]
     else:
         photos = "vit fit --data my_photos/", "your own photos, a folder per class"
         following = [again, photos, ("vit recipes", "what else there is to train")]

@@ -14,9 +14,11 @@ from filelock import FileLock, Timeout
 from lightning.pytorch import Trainer
 
 from vit.checkpoints.archives import BEST, DIGESTS, LAST, read_checkpoint
+from vit.checkpoints.hub import TRAINED_ON
 from vit.console import is_first_process, note
 from vit.data.addresses import root_name
 from vit.data.module import ImageData
+from vit.data.trained_on import TrainedOn
 from vit.errors import UserError, some_of
 from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
 from vit.runs.mistakes import differences, listed
@@ -70,7 +72,7 @@ class RunDirectory:
             yield cls(**places, **decision, saved=saved)
 
     def begin(self, options: Options) -> None:
-        """Writes config.yaml, and marks an earlier summary as unfinished; once."""
+        """Writes config.yaml and model/trained_on, and marks an earlier summary as unfinished."""
         if self.begun:
             return
         self.begun = True
@@ -82,6 +84,11 @@ class RunDirectory:
         if self.checkpoint is not None:  # of the weights that the run began with
             options.weights.update(recorded_options(self.folder).get("weights", {}))
         write_text(self.folder / CONFIG, HEADER + options.recorded_text())
+        before, here = options.data.known, options.data.learned()
+        if here is None:
+            note("a Dataset's images have no lasting names: model/trained_on does not list them")
+        record = TrainedOn({} if before is None else before.digests, here or {})
+        record.write(self.folder / "model" / TRAINED_ON)
 
     def check_continues(self, model: Module, data: ImageData, trainer: Trainer) -> None:
         """UserError for other classes, architecture, images per step, images, labels or splits

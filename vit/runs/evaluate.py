@@ -3,7 +3,6 @@
 The directory may come from somebody else: nothing that it names is imported.
 """
 
-import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,8 +20,10 @@ from vit.data.sampler import evaluated
 from vit.data.sources import SplitName
 from vit.errors import UserError
 from vit.inference.engines import open_engine
+from vit.inference.lineage import known_by, note_seen
 from vit.reports.predictions import Predictions
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
+from vit.runs.following import same_place
 from vit.runs.mistakes import check_given, explained
 from vit.runs.options import PARSER, TASKS, Module
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together
@@ -89,14 +90,16 @@ class Subject:
         self.weights = run / "model"
         if not (self.weights / "config.json").is_file():
             self.weights = find_checkpoint(run)  # an unfinished run
-        self.data = ImageData(**options.data)
+        self.data = ImageData(**options.data).unseen_by(known_by(run, before=True))
         self._read_as(other)
         if predicting:
             self._check_labels()
-        self.split: SplitName = split or self._default_split()
+        self.split: SplitName = split or self._default_split(other)
         self.data.image_set(self.split)  # an error before anything runs
         if not other and self.split != "train":
             self._note_changes()
+        if other or self.split != "train":
+            note_seen(run, self.data.image_set(self.split), self.split)
 
     def _read_as(self, other: bool) -> None:
         info = inspect_pretrained(str(self.weights))
@@ -125,8 +128,10 @@ class Subject:
                 "it was trained on may be among them"
             )
 
-    def _default_split(self) -> SplitName:
+    def _default_split(self, other: bool) -> SplitName:
         splits = self.data.splits
+        if other:
+            return splits.scored
         if splits.test is not None or splits.val is None:
             return "test"
         note("there are no test images: val is scored, as at the end of the run")
@@ -172,7 +177,7 @@ def held_out_images(run: Path, count: int) -> list[Any]:
     """At most so many images drawn of val, or else of test; [] if the data is gone."""
     recorded = recorded_options(run)
     try:
-        data = ImageData(**_options(recorded, []).data)
+        data = ImageData(**_options(recorded, []).data).unseen_by(known_by(run, before=True))
         images = data.splits.val or data.splits.test
     except UserError as error:
         note(f"the images of {run} are not used: {error}")
@@ -180,12 +185,6 @@ def held_out_images(run: Path, count: int) -> list[Any]:
     if images is None:
         return []
     return [images.items[place] for place in evaluated(len(images), count, data.seed)]
-
-
-def same_place(recorded: str | None, given: str | None) -> bool:
-    """Whether two folders or files are one; not if one of them is None."""
-    places = [place and os.path.realpath(os.path.expanduser(place)) for place in (recorded, given)]
-    return places[0] is not None and places[0] == places[1]
 
 
 def _options(recorded: Mapping[str, Any], args: list[str]) -> Namespace:
@@ -199,9 +198,7 @@ def _options(recorded: Mapping[str, Any], args: list[str]) -> Namespace:
     kept = {name: recorded["trainer"].get(name) for name in TRAINER}
     trainer = {name: value for name, value in kept.items() if not isinstance(value, dict)}
     trainer["enable_model_summary"] = False
-    # The seed of the splits follows from that of the run, and is not recorded itself.
-    splits = {**(recorded["data"].get("splits") or {}), "seed": recorded["seed_everything"]}
-    data = {**recorded["data"], "global_batch": None, "splits": splits}
+    data = {**recorded["data"], "global_batch": None, "seed": recorded["seed_everything"]}
     for of_training in ("augment", "pseudo"):  # the first may name a class or function
         data.pop(of_training, None)
     try:

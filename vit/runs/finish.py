@@ -24,6 +24,7 @@ from vit.reports.pretraining import Examples, write_pretraining
 from vit.reports.results import write_results
 from vit.runs.directory import RunDirectory, find_checkpoint
 from vit.runs.files import SUMMARY
+from vit.runs.following import carried
 from vit.runs.options import Module, Options
 from vit.runs.scoring import finite, score, thresholds_of
 from vit.runs.trust import measure
@@ -80,6 +81,8 @@ def finish(
         longer=limit_option(trainer),
         labelled=data.labelled,
         root=data.root,
+        dataset=data.dataset,
+        more=carried(options),
         in_python=bool(options.own),
         example=Path(items[0]) if isinstance(items, PathList) else None,
     )

@@ -10,10 +10,12 @@ from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
 
 from vit.console import note, say
 from vit.data.module import ImageData
+from vit.inference.lineage import known_by
 from vit.runs.batch import choose_batch, naming_a_smaller_batch
 from vit.runs.directory import RunDirectory, checkpoints
 from vit.runs.finish import clocks, finish, limit_option
 from vit.runs.first_batch import draw_first_batch
+from vit.runs.following import check_held_out
 from vit.runs.options import Module, Options
 from vit.runs.processes import ChildrenAlive, check_launched, check_same, ending_together, launched
 from vit.runs.trainer import build_trainer, in_one_line, limit_threads_of
@@ -36,6 +38,9 @@ def fit(options: Options) -> RunDirectory:
             run.closing = f"{run.folder} is finished; to train on, raise --epochs or --steps"
             return run
         data = options.data
+        if run.checkpoint is not None:  # cut as it was then
+            data.unseen_by(known_by(run.checkpoint, before=True))
+        check_held_out(options.config, data)
         model = options.build_model(data)
         recipe, alive = options.listed("callbacks"), ChildrenAlive()
         wanted = options.trainer["enable_progress_bar"] is not False

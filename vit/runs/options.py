@@ -31,9 +31,11 @@ from vit.data.module import ImageData
 from vit.data.options import InputFormat
 from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
+from vit.inference.lineage import known_by
 from vit.models.fields import changed
-from vit.recipes import find_recipe
+from vit.recipes import DEFAULT_RECIPE, find_recipe
 from vit.runs.batch import settle_batch
+from vit.runs.following import parsed
 from vit.runs.mistakes import check_given, explained
 from vit.runs.short_names import written_out
 from vit.runs.trainer import (
@@ -70,7 +72,6 @@ TASKS: dict[str, type[Module]] = {
 }
 """The module that is trained, by the name that a recipe gives it."""
 
-DEFAULT_RECIPE = "finetune"
 PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
 """Arguments of every parser of options."""
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
@@ -108,14 +109,15 @@ class Options:
         self.module_class = TASKS[_task(first.task, self.recipes)]
         _check_name(rest, self.recipes)
         _check_steps(self.typed, self.recipes)
-        self.args = [
+        self._from_run = files == [self._run_config]
+        self._recipe_args = [
             *(f"--config={path}" for path in files),
             *_architecture(self.recipes),
             *(f"--{k}={v}" for k, v in vars(first).items() if isinstance(v, str) and k != "logger"),
             *(logger_arguments(first.logger) if first.logger else ()),
             *_optimizer_of_lr(rest, self.recipes),
-            *rest,
         ]
+        self.args = [*self._recipe_args, *rest]
         # Recipes may name classes and functions in a file here. The path of a command lacks this
         # folder, and the parser reads a recipe in the recipe's. At the end, so that no file here
         # takes the place of a library.
@@ -130,7 +132,11 @@ class Options:
         """Parses and completes the options, and builds their values, so that wrong ones are found
         before data is read."""
         try:
-            self.config = self.parser.parse_args(self.args)
+            if self._from_run:
+                self.config = self.parser.parse_args(self.args)
+            else:
+                typed = self.args[len(self._recipe_args) :]
+                self.config = parsed(self.parser, self._recipe_args, typed)
             seed_everything(self.config.seed_everything, workers=True)
             self._complete()
             self._built = self.parser.instantiate(self.config)
@@ -185,6 +191,7 @@ class Options:
     def data(self) -> ImageData:
         """The data module; its images are found at first use."""
         data = ImageData(**self._built.data, own=self.own.get("images"))
+        data.unseen_by(known_by(self.config.model.pretrained))
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
@@ -284,7 +291,7 @@ def _parser(module_class: type[Module]) -> LightningArgumentParser:
     add("--patience", type=PositiveInt | None, help=text)  # pyright: ignore
     for name, kind in (("own", list[str]), ("weights", dict[str, str])):  # of config.yaml alone
         add(f"--{name}", type=kind | None, help=argparse.SUPPRESS)
-    parser.link_arguments("seed_everything", "data.splits.seed", compute_fn=int)
+    parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
     return parser
 
 

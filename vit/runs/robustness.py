@@ -12,6 +12,7 @@ from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
 from vit.evaluation.frozen import Frozen
 from vit.evaluation.robustness import Pictures, output_names
+from vit.inference.lineage import note_seen
 from vit.runs.evaluate import Subject
 from vit.runs.files import is_run
 
@@ -31,6 +32,7 @@ def find_pictures(
     if root is None:
         data = frozen.images(dataset=name, data_dir=data_dir)
         images = Pictures(data.image_set("test"), data.classes)
+        note_seen(model, images.images, "tested")
     elif official := _image_folders(frozen, Path(root)):
         return "ImageNet-C", _alike(official)
     elif official := _files(frozen, Path(root)):
@@ -40,6 +42,7 @@ def find_pictures(
         images = Pictures(subject.data.image_set(subject.split), subject.data.classes)
     else:
         images = _folder(frozen, root)
+        note_seen(model, images.images, "tested")
     return "generated", {None: [images], **dict.fromkeys(KINDS, [images] * len(STRENGTHS))}
 
 
@@ -71,7 +74,7 @@ def _folder(frozen: Frozen, root: str) -> Pictures:
     place = Path(root)
     inside = [each.name for each in place.iterdir() if each.is_dir()] if place.is_dir() else []
     data = frozen.images(root=root).read_as(classes=output_names(frozen, inside))
-    return Pictures(data.image_set("test"), data.classes)
+    return Pictures(data.image_set(data.splits.scored), data.classes)
 
 
 def _files(frozen: Frozen, root: Path) -> dict[str | None, list[Pictures]]:

@@ -18,10 +18,11 @@ from vit.errors import UserError, some_of
 from vit.evaluation.features import Extractor
 from vit.inference.answers import identity
 from vit.inference.classifier import Classifier, load
+from vit.inference.lineage import note_seen
 from vit.models.zoo import canonical_name
 from vit.recipes import list_recipes
 from vit.runs.directory import read_summary, recorded_options
-from vit.runs.evaluate import same_place
+from vit.runs.following import same_place
 from vit.runs.options import Options
 from vit.runs.short_names import written_out
 from vit.runs.transfer import check_free, check_plan, train
@@ -115,6 +116,9 @@ class SelfTraining:
         data, images = self.base.data, self.images.splits.train
         if self.teacher is not None:
             self._check_teacher(self.teacher)
+            for name, held_out in data.splits.present().items():
+                if name != "train":
+                    note_seen(self.teacher, held_out, name)
         say(f"{len(self.paths):,} unlabelled images in {self.paths.root}")
         if not self.base.module_class.labelled or data.multilabel:
             raise UserError(

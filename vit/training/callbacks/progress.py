@@ -87,7 +87,9 @@ class RunProgress(ProgressBar):
             self._open("validate", sum(trainer.num_val_batches), "batches")
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._open("test", sum(trainer.num_test_batches), "batches")
+        self._open(
+            getattr(pl_module, "evaluation_split", "test"), sum(trainer.num_test_batches), "batches"
+        )
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._open("predict", sum(trainer.num_predict_batches), "batches")

@@ -1,0 +1,273 @@
+"""A run that starts from another one: its test holds no image that the weights have seen."""
+
+import csv
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vit as package
+from tests.command import Vit
+from vit.checkpoints import hub, publish
+from vit.checkpoints.native import save_native
+from vit.data.trained_on import TrainedOn
+from vit.preprocessing import Preprocess
+
+ARCHITECTURE = {"patch_size": 8, "width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 2}
+SMALL = ("--data.batch_size=16", "--data.loading.num_workers=0", "--trainer.precision=32-true")
+
+
+@pytest.fixture(autouse=True)
+def encoder(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    model = package.create_model("vit_ti16", num_classes=0, image_size=16, **ARCHITECTURE)
+    folder = tmp_path / "encoder"
+    steps = Preprocess(image_size=(16, 16), crop_fraction=1.0).to_dict()
+    save_native(folder, model, classes=None, preprocess=steps, extra={})
+    return folder
+
+
+def pictures(root: Path, folders: tuple[str, ...], count: int, first: int = 0) -> Path:
+    """`count` pictures in each folder, all of them different."""
+    for number, name in enumerate(folders):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for at in range(first, first + count):
+            random = np.random.default_rng([number, at])
+            pixels = random.integers(0, 90, (18, 20, 3))
+            pixels[..., number % 3] += 150
+            Image.fromarray(pixels.astype("uint8")).save(root / name / f"{at:03}.png")
+    return root
+
+
+def printed(out: str) -> list[list[str]]:
+    """The words of each command that is printed at the end of a fit."""
+    lines = out.partition("\nnext:\n")[2].splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines]
+    assert commands and all(words[0] == "vit" for words in commands)
+    return commands
+
+
+def names(vit: Vit, run: str, split: str) -> set[str]:
+    """The images of a split, by the paths in a file of predictions."""
+    done = vit("predict", run, "--split", split, "--out", "predictions.csv")
+    assert done.status == 0, done.err
+    with Path("predictions.csv").open(encoding="utf-8") as file:
+        return {Path(row["image"]).as_posix() for row in csv.DictReader(file)}
+
+
+def in_a_tree(root: Path) -> Path:
+    return pictures(root, ("pet/cat", "pet/dog", "wild/fox"), 30)
+
+
+def in_a_list(root: Path) -> Path:
+    pictures(root, ("a", "b", "c"), 30)
+    files = sorted(root.rglob("*.png"))
+    rows = [f"{p.relative_to(root)},{p.parent.name};any" for p in files]
+    (root / "list.csv").write_text("\n".join(["where,what", *rows]) + "\n")
+    return root / "list.csv"
+
+
+SETS: dict[str, tuple[Any, list[str]]] = {
+    "plain": (lambda root: pictures(root, ("a", "b", "c"), 30), []),
+    "seed": (lambda root: pictures(root, ("a", "b", "c"), 30), ["--seed", "3"]),
+    "splits": (
+        lambda root: pictures(root, ("a", "b", "c"), 30),
+        ["--data.splits.seed", "7", "--data.splits.test_fraction", "0.3"],
+    ),
+    "tree": (in_a_tree, ["--data.labels", "tree", "--seed", "1"]),
+    "columns": (
+        in_a_list,
+        shlex.split(
+            "--data.columns.path where --data.columns.label what --data.label_separator ';' "
+            "--data.loading.on_error skip"
+        ),
+    ),
+    "shards": (lambda root: pictures(root, ("a", "b", "c"), 30), ["--seed", "2"]),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_each_command_that_a_probe_prints_works_and_tests_on_images_it_did_not_learn(
+    vit: Vit, tmp_path: Path, name: str
+) -> None:
+    make, options = SETS[name]
+    data = make(tmp_path / "my data")
+    if name == "shards":
+        assert vit("data", "pack", data, tmp_path / "my shards").status == 0
+        data = tmp_path / "my shards"
+    start = ("--data", data, "--pretrained", "encoder", "--run_dir", "runs/a")
+    first = vit("fit", "-c", "probe", *start, *options, *SMALL)
+    assert first.status == 0, first.err
+    learned = names(vit, "runs/a", "train")
+    [*others, on] = printed(first.out)
+    assert not any("my_photos" in word for words in [*others, on] for word in words)
+    for words in others:
+        done = vit(*words[1:])
+        assert done.status == 0, (words, done.err)
+    second = vit(*on[1:], "--steps", "2", "--run_dir", "runs/b")
+    assert second.status == 0, (on, second.err)
+    tested = names(vit, "runs/b", "test")
+    assert tested and not tested & learned
+    runs = [json.loads(Path(run, "summary.json").read_text()) for run in ("runs/a", "runs/b")]
+    assert runs[0]["splits"] == runs[1]["splits"]  # images, labels, and names of classes
+    for words in printed(second.out):
+        done = vit(*words[1:])
+        assert done.status == 0, (words, done.err)
+    again = vit("test", "runs/b")
+    assert again.status == 0 and "note" not in again.err
+
+
+def probed(vit: Vit, data: Path, run: str, *options: str) -> None:
+    start = ("--data", data, "--pretrained", "encoder", "--run_dir", run)
+    done = vit("fit", "-c", "probe", *start, *options, *SMALL)
+    assert done.status == 0, done.err
+
+
+def tuned(vit: Vit, data: Path, weights: str, run: str, *options: str) -> Any:
+    start = ("--data", data, "--pretrained", weights, "--run_dir", run, "--steps", "2")
+    return vit("fit", *start, *options, *SMALL)
+
+
+def test_another_seed_and_new_images_leave_test_to_images_that_were_not_learned(
+    vit: Vit, tmp_path: Path
+) -> None:
+    data = pictures(tmp_path / "data", ("a", "b", "c"), 30)
+    probed(vit, data, "runs/a", "--seed=3")
+    learned = names(vit, "runs/a", "train")
+    pictures(data, ("a", "b", "c"), 10, first=30)
+    moved = tmp_path / "elsewhere"
+    data.rename(moved)  # no option is followed there
+    done = tuned(vit, moved, "runs/a", "runs/b", "--data.splits.val_fraction=0.1", "--seed=4")
+    assert done.status == 0, done.err
+    assert "val and test are cut from the 39 of 120 images that runs/a was not trained" in done.err
+    held_out = names(vit, "runs/b", "test") | names(vit, "runs/b", "val")
+    assert len(held_out) == 24 and not held_out & learned
+    third = tuned(vit, moved, "runs/b/model", "runs/c")  # which learned what both have learned
+    assert third.status == 0 and "39 of 120" not in third.err
+    learned |= names(vit, "runs/b", "train")
+    assert not names(vit, "runs/c", "test") & learned
+    note = vit("test", "runs/c", "--data", shutil.copytree(moved, tmp_path / "copy")).err
+    known = len(learned | names(vit, "runs/c", "train"))
+    assert f"{known} of 120 test images were in the training of runs/c" in note
+
+
+def test_of_weights_that_have_seen_all_images_none_is_held_out(vit: Vit, tmp_path: Path) -> None:
+    data = pictures(tmp_path / "data", ("a", "b"), 12)
+    probed(vit, data, "runs/a", "--data.splits.test_fraction=0.05")
+    shares = ("--data.splits.test_fraction=0.25", "--data.splits.val_fraction=0.25")
+    done = tuned(vit, data, "runs/a", "runs/b", *shares)
+    assert done.status == 0, done.err
+    assert "the 2 of 24 images that runs/a was not trained on; for a score" in done.err
+    assert len(names(vit, "runs/b", "test")) == 2
+    done = tuned(vit, data, "runs/b", "runs/c", "--data.splits.seen=allow", *shares)
+    assert done.status == 0, done.err
+    assert len(names(vit, "runs/c", "test")) == len(names(vit, "runs/c", "val")) == 6
+
+
+def test_seen_images_in_splits_that_are_given_are_refused_or_allowed(
+    vit: Vit, tmp_path: Path
+) -> None:
+    data = pictures(tmp_path / "data", ("a", "b"), 20)
+    probed(vit, data, "runs/a", "--data.splits.test_fraction=0.5")
+    given = tmp_path / "given"
+    for at, name in enumerate(sorted(names(vit, "runs/a", "train"))):
+        split = "test" if at % 2 else "train"
+        (given / split / name).parent.mkdir(parents=True, exist_ok=True)
+        (given / split / name).write_bytes((data / name).read_bytes())
+    refused = tuned(vit, given, "runs/a", "runs/b")
+    assert refused.status == 2 and not Path("runs/b").exists()
+    assert refused.err.splitlines()[-1].startswith(
+        "vit: 10 of 10 test images were in the training of runs/a; give others, or"
+    )
+    allowed = tuned(vit, given, "runs/a", "runs/b", "--data.splits.seen", "allow")
+    assert allowed.status == 0 and "note: 10 of 10 test images were in" in allowed.err
+    assert "note: 10 of 10 test images" in vit("test", "runs/b").err
+
+
+def test_the_record_goes_along_with_the_weights_and_readers_count_by_it(
+    vit: Vit, tmp_path: Path
+) -> None:
+    data = pictures(tmp_path / "data", ("a", "b", "c"), 20)
+    probed(vit, data, "runs/a", "--seed=3")
+    assert tuned(vit, data, "runs/a", "runs/b").status == 0
+    learned = len(names(vit, "runs/a", "train"))
+    shutil.copytree(data, "copy")
+    assert vit("convert", "runs/b", "native", "--to", "native").status == 0
+    assert "trained_on" in publish._DESCRIPTIONS and "trained_on" in hub._DESCRIPTIONS
+    for weights in ("runs/b", "runs/b/model", "runs/b/checkpoints/last.ckpt", "native"):
+        record = hub.record_of(weights)
+        assert record is not None, weights
+        assert len(TrainedOn.read(record).all["content"]) == learned
+    assert vit("convert", "encoder", "native", "--to", "native", "--overwrite").status == 0
+    assert hub.record_of("native") is None  # of the model before
+    counted = "of 60 {} images were in the training of {}"
+    for command, text in {
+        ("test", "runs/b", "--data", "copy"): counted.format("test", "runs/b"),
+        ("test", "runs/a", "runs/b", "--data", "copy"): counted.format("test", "runs/a"),
+        ("robustness", "runs/b", "--data", "copy", "--limit", "6"): "were in the training",
+        ("export", "runs/b", "m.pt2", "--check", "copy"): counted.format("--check", "runs/b"),
+        ("knn", "runs/b", "--data", "copy", "--no-cache"): "test images were in the training",
+        ("fewshot", "runs/b", "--data", "copy", "--no-cache"): "test images were in the training",
+        ("probe", "runs/b", "--data", "copy", "--no-cache"): "test images were in the training",
+    }.items():
+        done = vit(*command)
+        assert done.status == 0 and text in done.err, (command, done.err)
+    record = Path("runs/b/model/trained_on")
+    record.write_bytes(record.read_bytes()[:-8])
+    done = vit("test", "runs/b", "--data", "copy")
+    assert done.status == 2 and done.err.splitlines()[-1].startswith(f"vit: {record} lists no")
+
+
+def test_commands_of_other_recipes_and_of_a_named_set_work_too(vit: Vit, tmp_path: Path) -> None:
+    data = pictures(tmp_path / "data", ("a", "b", "c"), 20)
+    probed(vit, data, "runs/a", "--seed=3")
+    lora = ("-c", "lora", "--model.lora=2")
+    assert tuned(vit, data, "runs/a", "runs/b", *lora).status == 0
+    done = tuned(vit, data, "runs/b", "runs/c", *lora)
+    assert done.status == 0, done.err
+    for words in printed(done.out):
+        again = vit(*words[1:])
+        assert again.status == 0, (words, again.err)
+    assert not names(vit, "runs/c", "test") & names(vit, "runs/a", "train")
+    start = ("--data", "digits", "--data.splits.val_fraction=0.1", "--pretrained", "encoder")
+    first = vit("fit", "-c", "probe", *start, *SMALL, "--run_dir=runs/d", "--seed=5")
+    again, on = printed(first.out)
+    assert again == ["vit", "test", "runs/d"] and on[2:4] == ["--data", "digits"]
+    second = vit(*on[1:], "--steps=2", "--run_dir=runs/e", "--seed=6")
+    assert second.status == 0, second.err
+    assert "as in runs/d, whose images these are: data.splits.seed 5" in second.err
+    held_out = names(vit, "runs/e", "val")
+    assert held_out and held_out == names(vit, "runs/d", "val")
+
+
+def test_options_of_somebody_elses_run_are_plain_values(vit: Vit, tmp_path: Path) -> None:
+    data = pictures(tmp_path / "data", ("a", "b"), 12)
+    probed(vit, data, "runs/a", "--seed=3")
+    config, text = Path("runs/a/config.yaml"), Path("runs/a/config.yaml").read_text()
+    other = "columns:\n    class_path: tests.command.Result\n    init_args: {path: x}"
+    changed = re.sub(r"columns:\n(    \w+: \w+\n)+", f"{other}\n", text)
+    assert changed != text
+    config.write_text(changed)
+    done = tuned(vit, data, "runs/a", "runs/b")
+    assert done.status == 0, done.err
+    recorded = Path("runs/b/config.yaml").read_text()
+    assert "path: path" in recorded and "tests.command" not in recorded
+
+
+def test_a_run_that_is_stopped_keeps_what_was_learned_before(vit: Vit, tmp_path: Path) -> None:
+    data = pictures(tmp_path / "data", ("a", "b", "c"), 20)
+    probed(vit, data, "runs/a", "--seed=3")
+    assert tuned(vit, data, "runs/a", "runs/b", "--seed=4").status == 0
+    before = TrainedOn.read(Path("runs/b/model/trained_on")).before["content"]
+    Path("runs/a/model/trained_on").unlink()  # as where the weights came from another place
+    done = vit("fit", "--run_dir", "runs/b", "--steps", "4")
+    assert done.status == 0, done.err
+    after = TrainedOn.read(Path("runs/b/model/trained_on")).before["content"]
+    assert len(before) == 54 and np.array_equal(before, after)

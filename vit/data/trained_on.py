@@ -1,0 +1,198 @@
+"""The file trained_on beside weights: a digest of each image that they learned, and which images of
+a set are among those. Shapes: n images."""
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from vit.console import Meter
+from vit.data.addresses import local_copy
+from vit.data.decode import ImageError
+from vit.data.opened import OpenedImages
+from vit.data.shards import ShardImages
+from vit.data.sources import SPLIT_NAMES, ImageSet, PathList, Splits
+from vit.errors import UserError
+from vit.writing import write_bytes
+
+MOST = 200_000
+"""Images of a set of which contents are recorded."""
+PIECE = 4_096
+"""Bytes at the start, in the middle and at the end of an encoded image that its digest is of."""
+FEW = 10
+"""Images that are left to hold out, below which a remedy is named."""
+READERS, SHARE = 8, 256
+"""Threads that read files, and images that one takes at a time."""
+
+Kind = Literal["content", "path"]
+"""Besides the size of the encoded image, a digest is of pieces of it, or of its path below the
+split's folder."""
+Digests = dict[Kind, np.ndarray]
+"""uint64, ascending, each once."""
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """Images that weights learned."""
+
+    before: Digests = field(default_factory=dict)
+    """In the runs that this one started from."""
+    here: Digests = field(default_factory=dict)
+
+    @property
+    def all(self) -> Digests:
+        """In any of the runs."""
+        return together([self.before, self.here])
+
+    def write(self, file: Path) -> None:
+        """Writes a safetensors file, whole or not at all."""
+        parts = {"before": self.before, "here": self.here}
+        tensors = {f"{name}.{kind}": part[kind] for name, part in parts.items() for kind in part}
+        write_bytes(file, save(tensors))
+
+    @classmethod
+    def read(cls, file: Path) -> "TrainedOn":
+        """The content of a file. UserError if it is damaged, or something else."""
+        parts: dict[str, dict[Any, np.ndarray]] = {"before": {}, "here": {}}
+        try:
+            with safe_open(str(file), framework="np") as content:
+                for name in content.keys():
+                    part, _, kind = name.partition(".")
+                    values = parts[part][kind] = content.get_tensor(name)
+                    if kind not in ("content", "path") or values.dtype.str[1:] != "u8":
+                        raise ValueError(name)
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise UserError(
+                f"{file} lists no trained images; copy it again, or delete it"
+            ) from error
+        return cls(together([parts["before"]]), together([parts["here"]]))
+
+
+def together(parts: Iterable[Digests]) -> Digests:
+    """The union of several."""
+    union: Digests = {}
+    for part in parts:
+        for kind, values in part.items():
+            union[kind] = np.union1d(union.get(kind, values), values)
+    return union
+
+
+def digests(sets: Iterable[ImageSet]) -> Digests | None:
+    """Digests of all images of some sets; None if one has neither files nor lasting names."""
+    parts: list[Digests] = []
+    for images in sets:
+        if not (kinds := _kinds(images)):
+            return None
+        kind = kinds[0] if len(images) <= MOST else kinds[-1]
+        values = _values(images, kind)
+        parts.append({kind: values[values != 0]})
+    return together(parts)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Images that weights learned."""
+
+    digests: Digests
+    weights: str
+    """For people: which ones."""
+
+    def mask(self, images: ImageSet) -> np.ndarray:
+        """True `n` for the images that are among them."""
+        seen = np.zeros(len(images), dtype=bool)
+        for kind in _kinds(images):
+            if len(known := self.digests.get(kind, ())):
+                seen |= np.isin(_values(images, kind), known)
+        return seen
+
+    def count(self, images: ImageSet, name: str) -> str:
+        """Such as '37 of 100 test images were in the training of runs/a'; empty for none."""
+        seen = int(self.mask(images).sum())
+        found = f"{seen:,} of {len(images):,} {name} images were in the training of {self.weights}"
+        return found if seen else ""
+
+    def eligible(self, train: ImageSet) -> tuple[np.ndarray | None, list[str]]:
+        """True `n` for the images of train that may be held out, or None for all; a note on it."""
+        unseen = ~self.mask(train)
+        left = int(unseen.sum())
+        if left == len(train):
+            return None, []
+        text = f"val and test are cut from the {left:,} of {len(train):,} images that"
+        text += f" {self.weights} was not trained on"
+        more = "; for a score that says more, give a test folder of others" if left < FEW else ""
+        return unseen, [text + more]
+
+    def given(self, splits: Splits) -> list[str]:
+        """A sentence for each of val and test, if it was not cut here, with images among them."""
+        cut = {"val": splits.val_origin, "test": splits.test_origin}
+        parts = [(name, images) for name, images in splits.present().items() if name in cut]
+        texts = [self.count(each, name) for name, each in parts if cut[name] != "cut from train"]
+        return [text for text in texts if text]
+
+
+def _kinds(images: ImageSet) -> list[Kind]:
+    """Kinds of digests that images have, the better one first."""
+    items: Any = images.items
+    if isinstance(items, OpenedImages):
+        with suppress(ImageError):
+            return ["content", "path"] if isinstance(items[0], bytes) else []
+    if isinstance(items, np.ndarray) or not getattr(items, "whole", True):
+        return ["path"]  # of a data set by name, or of shards that are not copied here
+    return ["content", "path"]
+
+
+def _values(images: ImageSet, kind: Kind) -> np.ndarray:
+    """uint64 `n`; 0 for an image that cannot be read."""
+    stored, total = isinstance(images.items, PathList | ShardImages), len(images)
+
+    def values(first: int) -> list[int]:
+        return [_value(images, kind, at) for at in range(first, min(first + SHARE, total))]
+
+    found: list[int] = []
+    with ThreadPoolExecutor(READERS if stored else 1) as pool:
+        with Meter("images that were trained on", total, "img") as meter:
+            for numbers in pool.map(values, range(0, total, SHARE)):
+                found += numbers
+                meter.advance(len(numbers))
+    return np.array(found, dtype=np.uint64)
+
+
+def _value(images: ImageSet, kind: Kind, at: int) -> int:
+    """The digest of an image."""
+    items: Any = images.items
+    stored = isinstance(items, PathList | ShardImages)
+    try:
+        path, start, size = items.place_of(at) if stored else ("", 0, 0)
+        if kind == "path":
+            name = images.names.name(at)
+            above, _, below = name.partition("/")
+            parts = os.fsencode(below if above.lower() in SPLIT_NAMES else name)
+            size = size or (os.path.getsize(path) if path else 0)
+        elif stored:
+            with open(local_copy(path), "rb", buffering=0) as file:
+                size = size or os.fstat(file.fileno()).st_size
+                pieces = [os.pread(file.fileno(), n, start + first) for first, n in _pieces(size)]
+            parts = b"".join(pieces)
+        else:
+            content = items[at]
+            size = len(content)
+            parts = b"".join(content[first : first + n] for first, n in _pieces(size))
+    except (OSError, ImageError):
+        return 0
+    digest = blake2b(f"{size}\0".encode() + parts, digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _pieces(size: int) -> list[tuple[int, int]]:
+    """First byte and length of each piece of an encoded image."""
+    if size <= 3 * PIECE:
+        return [(0, size)]
+    return [(first, PIECE) for first in (0, (size - PIECE) // 2, size - PIECE)]

@@ -1,0 +1,33 @@
+"""What weights were trained on, by the record beside them."""
+
+from pathlib import Path
+
+import numpy as np
+
+from vit.checkpoints.hub import record_of
+from vit.console import note
+from vit.data.sources import ImageSet, PathList
+from vit.data.trained_on import Known, TrainedOn
+
+
+def known_by(weights: str | Path | None, *, before: bool = False) -> Known | None:
+    """Images that weights learned, or their run before its own training; None without a record.
+
+    UserError for a damaged one.
+    """
+    file = None if weights is None else record_of(weights)
+    if file is None:
+        return None
+    record = TrainedOn.read(file)
+    digests = record.before if before else record.all
+    return Known(digests, str(weights)) if digests else None
+
+
+def note_seen(weights: str | Path, images: ImageSet | list[str], name: str) -> None:
+    """Says how many of the images, or of the files at these paths, the weights learned."""
+    if isinstance(images, list):
+        paths = PathList(images)
+        images = ImageSet(paths, np.zeros(len(paths)), paths)
+    known = known_by(weights)
+    if known is not None and (text := known.count(images, name)):
+        note(text)

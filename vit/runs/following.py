@@ -1,0 +1,115 @@
+"""Splits follow the weights: on the images of the run that weights come from, its options say how
+these are read and cut."""
+
+import json
+import os
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+from lightning.pytorch.cli import LightningArgumentParser
+
+from vit.console import note
+from vit.data.module import ImageData
+from vit.data.options import Columns
+from vit.data.trained_on import Known, digests
+from vit.errors import UserError
+from vit.inference.lineage import note_seen
+from vit.recipes import DEFAULT_RECIPE, find_recipe
+from vit.runs.files import CONFIG, is_run
+from vit.runs.mistakes import differences, flat
+from vit.yaml_reader import read_options
+
+if TYPE_CHECKING:  # it imports this module
+    from vit.runs.options import Options
+
+FOLLOWED = ("splits.seed", "splits.test_fraction", "labels", "label_separator", "channels")
+FOLLOWED += tuple(f"columns.{field.name}" for field in fields(Columns))
+"""Options in `data`; config.yaml may be somebody else's, and only plain values are taken."""
+PLAIN = str | int | float | None
+READING = ("splits.", "labels", "label_separator", "columns.", "channels", "loading.on_error")
+"""Beginnings of the names of options in `data` without which the images are others."""
+ELSEWHERE = ("root", "dataset", "seed", "image_size", "inputs.", "pseudo")
+"""Options that a command has already, that follow from the weights, or that are of one run."""
+
+
+def parsed(parser: LightningArgumentParser, recipes: list[str], typed: list[str]) -> Namespace:
+    """The values of arguments; what is not typed is as in the run that the weights come from, if
+    the images are the same. A note names what that changes."""
+    config = parser.parse_args([*recipes, *typed])
+    place = Path(config.model.pretrained or "").expanduser()  # a run, or something in it
+    run = next((folder for folder in (place, *list(place.parents)[:2]) if is_run(folder)), None)
+    if config.model.pretrained is None or run is None:
+        return config
+    after = parser.parse_args([*recipes, *_followed(run, config), *typed])
+    if taken := differences(config.data.as_dict(), after.data.as_dict()):
+        values = ", ".join(f"data.{name} {value}" for name, (_, value) in taken.items())
+        note(f"as in {run}, whose images these are: {values}")
+    return after
+
+
+def _followed(run: Path, config: Namespace) -> list[str]:
+    """Arguments for the options of a run, if its images are those of `config`."""
+    options = read_options(run / CONFIG)
+    seed = options.get("seed_everything")
+    options = dict(flat(options["data"])) if isinstance(options.get("data"), dict) else {}
+    options = {n: v for n, v in options.items() if isinstance(v, PLAIN)}
+    root = str(options["root"]) if options.get("root") else None
+    same = same_place(root, config.data.root)
+    if config.data.root is None and config.data.dataset is not None:
+        same = root is None and options.get("dataset") == config.data.dataset
+    if not same:
+        return []
+    if options.get("splits.seed") is None and seed != config.seed_everything:
+        options["splits.seed"] = seed
+    return [f"--data.{name}={_text(options[name])}" for name in FOLLOWED if name in options]
+
+
+def _text(value: object) -> str:
+    """A value as it is typed."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def carried(options: "Options") -> str:
+    """Typed options with which a run by the default recipe reads and cuts the images as this one:
+    those of the data that were not its recipe's, or are not the default recipe's."""
+    usual = dict(flat(options.parser.get_defaults().data.as_dict()))
+    of_recipes = [group for r in options.recipes if isinstance(group := r.get("data"), dict)]
+    by_default = read_options(find_recipe(DEFAULT_RECIPE)).get("data", {})
+    here = usual | {n: v for group in of_recipes for n, v in flat(group)}
+    there = usual | dict(flat(by_default))
+    words = [f"--seed {seed}"] if (seed := options.config.seed_everything) else []
+    for name, value in flat(options.config.data.as_dict()):
+        same = value == here.get(name) and (not name.startswith(READING) or value == there[name])
+        if not same and not name.startswith(ELSEWHERE):
+            words.append(f"--data.{name} {shlex.quote(_text(value))}")
+    return "".join(f" {word}" for word in words)
+
+
+def same_place(recorded: str | None, given: str | None) -> bool:
+    """Whether two folders or files are one; not if one of them is None."""
+    places = [place and os.path.realpath(os.path.expanduser(place)) for place in (recorded, given)]
+    return places[0] is not None and places[0] == places[1]
+
+
+def check_held_out(config: Namespace, data: ImageData) -> None:
+    """Says how many of val and test the weights or a teacher have learned, or the run will.
+
+    UserError where the weights have, unless that is allowed.
+    """
+    seen = [] if data.known is None else data.known.given(data.splits)
+    if seen and config.data.splits.seen == "refuse":
+        raise UserError(f"{'; '.join(seen)}; give others, or --data.splits.seen allow")
+    for text in seen:
+        note(text)
+    held_out = {n: images for n, images in data.splits.present().items() if n != "train"}
+    teacher = config.model.get("loss.distillation.teacher")
+    for name, images in held_out.items():
+        if teacher is not None:
+            note_seen(teacher, images, name)
+        if data.mixture:
+            same = Known(digests([data.mixture.unlabelled]) or {}, "this run, without labels")
+            if text := same.count(images, name):
+                note(text)
