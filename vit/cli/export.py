@@ -62,17 +62,24 @@ def _float32(options: Namespace, target: dict[str, Any]) -> None:
     from vit.exports.proof import PROOF_IMAGES
     from vit.exports.write import export
 
-    images, origin, folder = None, "given pictures", Path(options.model).expanduser()
+    images, origin = None, "given pictures"
     if options.check is not None:
         images = list(pictures(options.check, arrays=True))
         origin = f"{len(images):,} pictures of {', '.join(options.check)}"
-    elif (folder / "config.yaml").is_file():
+    elif run := _run(options):
         from vit.runs.evaluate import held_out_images  # heavy: imports lightning
 
-        images = held_out_images(folder, PROOF_IMAGES) or None
+        images = held_out_images(run, PROOF_IMAGES) or None
         origin = f"{len(images or ()):,} held-out images of the run"
     result = export(weights_of(options.model), check=images, origin=origin, **target)
-    _show(result, options.json, vars(result.proof))
+    line = f"{result.detail}; {result.proof.line()}"
+    _show(result, options.json, vars(result.proof), line)
+
+
+def _run(options: Namespace) -> Path | None:
+    """The directory of the run that MODEL is, if it is one."""
+    folder = Path(options.model).expanduser()
+    return folder if (folder / "config.yaml").is_file() else None
 
 
 def _int8(options: Namespace, target: dict[str, Any]) -> None:
@@ -82,24 +89,36 @@ def _int8(options: Namespace, target: dict[str, Any]) -> None:
 
     [check] = options.check
     most = MAX_DROP if options.max_drop is None else options.max_drop
-    model = weights_of(options.model)
-    result = export_int8(model, calibration=options.int8, check=check, max_drop=most, **target)
+    model, train = weights_of(options.model), []
+    if run := _run(options):
+        from vit.runs.evaluate import training_files  # heavy: imports lightning
+
+        train = training_files(run)
+    folders = {"calibration": options.int8, "check": check, "train": train}
+    result = export_int8(model, max_drop=most, **folders, **target)
     found = result.accuracy
     about: dict[str, Any] = {"images": found.count, "drop": found.drop, "interval": found.interval}
-    lines = [f"accuracy on {found.count:,} images of {check}, 95 % intervals in brackets:"]
+    proofs = {"float32": result.proof, "int8": result.int8}
+    lines = [f"{name:8} {proof.line()}" for name, proof in proofs.items()]
+    lines.append(f"accuracy on {found.count:,} images of {check}, 95 % intervals in brackets:")
     for name, right in (("float32", found.before), ("int8", found.after)):
         low, high = wilson_interval(right, found.count)
         about[name] = {"accuracy": right / found.count, "interval": [low, high]}
+        about[name] |= {"comparison": vars(proofs[name])}
         lines.append(f"{name:8} {right / found.count:.2%} ({low:.2%} to {high:.2%})")
     low, high = found.interval
     lines.append(
         f"drop     {found.drop:.2f} points ({low:.2f} to {high:.2f}): {found.lost:,} images lost, "
         f"{found.gained:,} gained"
     )
+    about["seen"] = result.seen
+    for name, origin in (("calibration", "the calibration"), ("train", "the run's train")):
+        if count := result.seen[name]:
+            lines.append(f"{count:,} of these images are of {origin}: others may lose more")
     about["sees_max_drop"] = found.sees(most)
     if not found.sees(most):
         lines.append(f"the folder is too small to see a drop of {most:g} points; give more images")
-    _show(result, options.json, about, *lines)
+    _show(result, options.json, about, result.detail, *lines)
 
 
 def _show(result: "Exported", as_json: bool, about: dict[str, Any], *lines: str) -> None:
@@ -108,6 +127,6 @@ def _show(result: "Exported", as_json: bool, about: dict[str, Any], *lines: str)
     if as_json:
         print(json.dumps({"files": files, **about, "detail": result.detail}, indent=2))
         return
-    print(f"{result.detail}; {result.proof.line()}", *lines, sep="\n")
+    print(*lines, sep="\n")
     for file in result.files:
         print(f"{file}  {file.stat().st_size / 1e6:,.1f} MB")

@@ -3,8 +3,9 @@
 Shapes: n images, h w pixels, c channels.
 """
 
+import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from vit.data.sampler import evaluated
 from vit.data.scan import image_files
 from vit.errors import UserError, needed, some_of
 from vit.exports.page import write_page
-from vit.exports.proof import PROOF_IMAGES, cut, paired, prove
+from vit.exports.proof import PROOF_IMAGES, Proof, compare, cut, paired, prove
 from vit.exports.source import described
 from vit.exports.write import (
     Differs,
@@ -42,9 +43,13 @@ FEWEST, MOST = 32, 300
 
 @dataclass(frozen=True)
 class Quantized(Exported):
-    """What `export_int8` wrote. `proof` is of the float32 model that was quantised."""
+    """What `export_int8` wrote. `proof` is of the file in float32 that was quantised."""
 
+    int8: Proof
+    """Of the file in int8, on the same pictures."""
     accuracy: Paired
+    seen: dict[str, int]
+    """How many of the images of the accuracy are pictures of the `calibration`, and of `train`."""
 
 
 def export_int8(
@@ -57,6 +62,7 @@ def export_int8(
     max_drop: float = MAX_DROP,
     opset: int | None = None,
     overwrite: bool = False,
+    train: Iterable[str | Path] = (),
 ) -> Quantized:
     """Writes a classifier of one label per image for OpenVINO (by NNCF) or ONNX Runtime, in int8.
 
@@ -70,6 +76,7 @@ def export_int8(
         max_drop: Points of accuracy on `check` that may be lost.
         opset: As for `export`.
         overwrite: Replaces files that are there.
+        train: Paths of the images that the model was trained on, to count them in `check`.
 
     Raises:
         UserError: The model cannot be exported, or one of the folders cannot be used.
@@ -90,13 +97,14 @@ def export_int8(
     with beside(path) as folder, tempfile.TemporaryDirectory() as elsewhere:
         plain, file = Path(elsewhere) / path.name, folder / path.name
         run, _ = written_in_float32(kind, graph, about, plain, opset)
-        proof = prove(graph, run, shown, f"images of {check}")
+        proof = prove(graph, run, shown, f"{len(shown)} images of {check}")
         if not proof.passed:
             raise Differs(f"{path} was not kept, as float32 answers differently: {proof.line()}")
         pixels = cut(paths, preprocess)
         with quiet():
             QUANTIZERS[kind](plain, file, pixels, replace(about, precision="int8"))
         engine = open_engine(file)
+        int8 = compare(graph, engine.run, shown, proof.origin)
         accuracy = paired(run, engine.run, images, preprocess)
         if accuracy.drop > max_drop:
             low, high = accuracy.interval
@@ -107,7 +115,14 @@ def export_int8(
             )
         write_page(file, kind, about)
         detail = f"{engine.name}, calibrated on {len(paths)} pictures of {calibration}"
-        return Quantized(moved(folder, path), detail, proof, accuracy)
+        sets = {"calibration": _files(paths), "train": _files(train)}
+        seen = {name: len(_files(images.items) & files) for name, files in sets.items()}
+        return Quantized(moved(folder, path), detail, proof, int8, accuracy, seen)
+
+
+def _files(paths: Iterable[str | Path]) -> set[str]:
+    """The files behind paths, of which several may lead to one."""
+    return {os.path.realpath(path) for path in paths}
 
 
 def _calibration(folder: Path, classes: list[str], *, arrays: bool) -> list[Path]:

@@ -18,7 +18,7 @@ from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import note
 from vit.data.module import ImageData
 from vit.data.sampler import evaluated
-from vit.data.sources import SplitName
+from vit.data.sources import PathList, SplitName
 from vit.errors import UserError
 from vit.inference.engines import open_engine
 from vit.reports.predictions import Predictions
@@ -170,16 +170,29 @@ class Subject:
 
 def held_out_images(run: Path, count: int) -> list[Any]:
     """At most so many images drawn of val, or else of test; [] if the data is gone."""
-    recorded = recorded_options(run)
-    try:
-        data = ImageData(**_options(recorded, []).data)
-        images = data.splits.val or data.splits.test
-    except UserError as error:
-        note(f"the images of {run} are not used: {error}")
-        return []
-    if images is None:
+    data = _data_of(run)
+    images = data and (data.splits.val or data.splits.test)
+    if not data or not images:
         return []
     return [images.items[place] for place in evaluated(len(images), count, data.seed)]
+
+
+def training_files(run: Path) -> list[str]:
+    """Paths of the images that the run was trained on; [] if they are no files, or gone."""
+    data = _data_of(run)
+    items = data.splits.train.items if data else None
+    return list(items) if isinstance(items, PathList) else []
+
+
+def _data_of(run: Path) -> ImageData | None:
+    """The run's data; None, and a note, if it is gone."""
+    try:
+        data = ImageData(**_options(recorded_options(run), []).data)
+        _ = data.splits
+    except UserError as error:
+        note(f"the images of {run} are not used: {error}")
+        return None
+    return data
 
 
 def same_place(recorded: str | None, given: str | None) -> bool:
