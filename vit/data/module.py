@@ -32,7 +32,7 @@ from vit.data.options import (
 )
 from vit.data.own import OwnImages
 from vit.data.pseudo import Mixture
-from vit.data.raster import rgb, with_statistics
+from vit.data.raster import note_unused_bits, rgb, with_statistics
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
 from vit.data.sources import ImageSet, SplitName, Splits
 from vit.data.transforms import TrainTransform
@@ -184,6 +184,8 @@ class ImageData(LightningDataModule):
         if self.sampling.balanced and splits.multilabel:
             weights = "use model.loss.class_weights=balanced"
             raise UserError(f"sampling.balanced needs one label per image, not several; {weights}")
+        if self.channels is None:
+            note_unused_bits(splits.train)
         return splits
 
     @cached_property
