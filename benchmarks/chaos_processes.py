@@ -78,7 +78,7 @@ class Launch:
 
 
 def losses(folder: str) -> dict[int, float]:
-    """Validation loss by step: of all images, while train/loss is of the first process's batch."""
+    """Validation loss by step."""
     path = Path(folder) / "metrics.csv"
     if not path.is_file():
         return {}

@@ -72,7 +72,7 @@ def judged(content: dict[str, Any]) -> str:
         lines.append((sentence, there, interval(points), verdict(points)))
     points = gaps(content, (STUDENT, 3), TEACHER, "corrupted")
     sentence = "Noisy Student improves the accuracy under corruption"
-    lines.append((sentence, "ImageNet-C: mCE 45.7 to 28.3", interval(points), verdict(points)))
+    lines.append((sentence, "-", interval(points), verdict(points)))
     return table(("sentence", "there", "points", "verdict"), lines)
 
 

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.command import Vit, saved
+from tests.pictures import encoded, scene
 from vit.cli.data import DEFAULT
 from vit.data import pack
 from vit.data.module import ImageData
@@ -74,6 +75,39 @@ def test_without_a_model_files_are_checked_and_a_line_says_how_to_check_labels(
     assert "label in doubt" not in done.out and "cannot be opened" in done.out
     assert "data_check/findings.html" in done.out
     assert f"pretrained: {DEFAULT}" in find_recipe("probe").read_text()
+
+
+def of_12_bits() -> bytes:
+    values = np.random.default_rng(0).integers(0, 4096, (64, 64)).astype(np.uint16)
+    return encoded(Image.fromarray(values), "PNG")
+
+
+UNUSABLE = {
+    "black": ("blank", "jpg", lambda: encoded(Image.new("RGB", (64, 64)))),
+    "one colour": ("blank", "jpg", lambda: encoded(Image.new("RGB", (64, 64), "orange"))),
+    "cut short": ("truncated", "jpg", lambda: encoded(scene(1))[:-3000]),
+    "empty": ("unreadable", "jpg", lambda: b""),
+    "a pointer": ("unreadable", "jpg", lambda: b"version https://git-lfs.github.com/spec/v1\n"),
+    "12 bits": ("blank", "png", of_12_bits),
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--model", "encoder")])
+@pytest.mark.parametrize("fault", UNUSABLE)
+def test_a_folder_without_a_usable_image_has_the_findings_of_one_with(
+    vit: Vit, tmp_path: Path, fault: str, options: tuple[str, ...]
+) -> None:
+    (kind, suffix, make), counts = UNUSABLE[fault], []
+    saved(Path("encoder"), None)
+    for name in ("a", "b"):
+        (tmp_path / "folder" / name).mkdir(parents=True)
+        (tmp_path / "folder" / name / f"1.{suffix}").write_bytes(make())
+    for _ in range(2):
+        done = vit("data", "check", "folder", "--json", "--num-workers=0", *options)
+        assert done.status == 0, done.err
+        counts.append({row["kind"]: row["count"] for row in json.loads(done.out)["findings"]})
+        (tmp_path / "folder" / "a" / "good.jpg").write_bytes(encoded(scene(2)))
+    assert counts[0] == counts[1] and counts[0][kind] >= 1
 
 
 def test_a_clean_folder_has_no_findings(vit: Vit, tmp_path: Path) -> None:

@@ -139,10 +139,10 @@ def test_what_is_left_out_is_noted(tmp_path, make_tree):
     root = make_tree(
         tmp_path / "p", {"train/a": 4, "train/b": 4, "val/a": 1, "train": 2, "r\x1baw": 3}
     )
-    (root / "train" / "a" / "x.heic").touch()
+    (root / "train" / "a" / "x.psd").touch()
     assert load_folder(root).notes == [
         f"{root}: folders beside train/ left out: 'r\\x1baw'",
-        f"{root}/train: left out: 1 .heic",
+        f"{root}/train: left out: 1 .psd",
         f"{root}/train: images outside class folders left out: 2",
     ]
 
@@ -180,8 +180,8 @@ def test_a_class_whose_name_is_not_text_is_an_error_before_training(tmp_path, ma
 
 def test_an_empty_class_says_what_its_files_are(tmp_path, make_tree):
     root = make_tree(tmp_path / "photos", {"cat": 3, "dog": 0})
-    (root / "dog" / "1.heic").touch()
-    with pytest.raises(UserError, match=r"photos/dog has no images.*1 \.heic"):
+    (root / "dog" / "1.psd").touch()
+    with pytest.raises(UserError, match=r"photos/dog has no images.*1 \.psd"):
         load_folder(root)
 
 

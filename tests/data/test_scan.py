@@ -20,18 +20,28 @@ def test_every_extension_of_the_list_is_taken_in_any_case(tmp_path):
         (tmp_path / f"a{extension}").touch()
         (tmp_path / f"b{extension.upper()}").touch()
     assert len(files(tmp_path)) == 2 * len(image_extensions())
-    assert {".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".avif"} <= image_extensions()
+    assert {
+        ".jpg",
+        ".jpeg",
+        ".png",
+        ".webp",
+        ".gif",
+        ".tif",
+        ".avif",
+        ".heic",
+        ".jxl",
+    } <= image_extensions()
 
 
 def test_what_is_no_image_is_counted(tmp_path, make_tree):
     make_tree(tmp_path, {"cat": 1, "cat/.ipynb_checkpoints": 2, ".git": 1, "__MACOSX/cat": 1})
-    for name in ("a.heic", "b.HEIC", "c.txt", "README", "._0.jpg"):
+    for name in ("a.psd", "b.PSD", "c.txt", "README", "._0.jpg"):
         (tmp_path / "cat" / name).touch()
     os.mkfifo(tmp_path / "cat" / "pipe.jpg")
     (tmp_path / "cat" / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
     assert files(tmp_path) == ["cat/0.jpg"]
     assert left_out(tmp_path) == {
-        **{".heic": 2, ".txt": 1, "without extension": 1, "hidden": 1, ".jpg": 2}
+        **{".psd": 2, ".txt": 1, "without extension": 1, "hidden": 1, ".jpg": 2}
     }
 
 

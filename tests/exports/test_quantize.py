@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from tests.command import CLASSES, Vit, saved
+from tests.command import CLASSES, TINY, Vit, saved
+from vit.data.decode import open_image
 from vit.errors import UserError
 from vit.exports import quantize
 from vit.exports.write import export
@@ -50,6 +52,59 @@ def test_a_model_of_8_bits_is_kept_with_its_accuracy(
     monkeypatch.setattr(sys, "argv", ["page", str(images[0])])
     runpy.run_path(str(tmp_path / f"x_{runtime}.py"))
     assert exported.predict(images[0])[0].classes[0] in capsys.readouterr().out.splitlines()[0]
+
+
+def test_each_figure_names_what_was_measured_and_images_seen_before_are_counted(
+    vit: Vit, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, other = saved(Path("model")), load(saved(Path("other")))
+    for parameter in other.model.get_submodule("head").parameters():
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+
+    def worse(plain: Path, file: Path, *_: Any) -> None:
+        export(other, file)
+
+    monkeypatch.setitem(quantize.QUANTIZERS, "onnx", worse)
+    args = ("--int8", photos, "--check", photos, "--max-drop", 100)
+    done = vit("export", model, "x.onnx", *args)
+    assert done.status == 0, done.err
+    _, plain, eight, *_ = lines = done.out.splitlines()
+    pictures = sorted(photos.rglob("*.jpg"))
+    logits = []
+    for classifier in (load(model), other):
+        pixels = torch.stack([classifier.preprocess(open_image(path)) for path in pictures])
+        logits.append(classifier.outputs(pixels)[0])
+    first, second = logits
+    equal = int((first.argmax(1) == second.argmax(1)).sum())
+    assert equal < 36 and "float32  36 images of" in plain and "36 of 36 answers equal" in plain
+    assert "int8     36 images of" in eight and f"{equal} of 36 answers equal" in eight
+    about = json.loads(vit("export", model, "y.onnx", *args, "--json").out)
+    assert (
+        about["int8"]["comparison"]["difference"]
+        > 0.1
+        > about["float32"]["comparison"]["difference"]
+    )
+    assert "36 of these images are of the calibration: others may lose more" in lines
+    assert about["in_calibration"] == 36
+
+
+def test_training_images_of_the_run_among_those_of_the_accuracy_are_counted(
+    vit: Vit, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        quantize.QUANTIZERS, "onnx", lambda plain, file, *_: shutil.copy(plain, file)
+    )
+    done = vit("fit", "-c", "cifar10", "--data", photos, *TINY, "--steps=1", "--run-dir=run")
+    assert done.status == 0, done.err
+    train = json.loads(Path("run/summary.json").read_text())["images"]["train"]
+    other = shutil.copytree(photos, tmp_path / "other")
+    for path in other.rglob("*.jpg"):
+        with Image.open(path) as image:
+            image.rotate(180).save(path)
+    done = vit("export", "run", "x.onnx", "--int8", other, "--check", photos, "--max-drop", 100)
+    assert done.status == 0, done.err
+    assert f"{train} of 36 --check images were in the training of run" in done.err
+    assert "of the calibration" not in done.out and train < 36
 
 
 def test_first_and_last_products_and_those_of_activations_stay_whole(

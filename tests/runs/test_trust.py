@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import vit as package
 from tests.command import TINY, Vit, saved
+from vit.data.decode import open_image
 from vit.inference.trust import FILE, Trust
-
-LINES = "score of unknown images: energy, no classes could be left out to choose a score"
 
 
 def with_splits(photos: Path) -> Path:
@@ -135,14 +135,16 @@ def test_a_run_tells_which_of_its_images_are_the_least_alike(vit: Vit, photos: P
     fitted(vit, "--data", root)
     summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
     found = summary["unknown"]
-    assert found["groups"] == 3 and found["score"] == min(found["areas"], key=found["areas"].get)
     assert found["images"] == 12
     assert found["accuracies"][99] == pytest.approx(summary["metrics"]["val/acc1"])
     page = Path("run/report.html").read_text(encoding="utf-8")
-    assert "<h2>None of these</h2>" in page and f"ordered by the score <i>{found['score']}" in page
+    assert (
+        "<h2>None of these</h2>" in page
+        and "12 validation images, all of known classes, ordered" in page
+    )
 
     stored = Trust.read(Path("run/model"))
-    assert stored is not None and stored.usual is not None and stored.usual.shape == (3, 12)
+    assert stored is not None and stored.usual is not None and stored.usual.shape == (12,)
     answers = json.loads(vit("classify", "run", root / "val", "--unknown=0.5", "--json").out)
     refused = [row["unknown"] for row in answers]
     assert 1 <= sum(refused) <= 5  # the seventh of twelve and those like it are answered
@@ -157,14 +159,8 @@ def test_a_run_tells_which_of_its_images_are_the_least_alike(vit: Vit, photos: P
     assert package.load("run").predict(str(root / "val"))[0].unknown is None
 
 
-def test_with_two_classes_none_is_left_out_and_with_several_labels_the_energy_decides(
-    vit: Vit, photos: Path
-) -> None:
-    for path in (photos / "blue").iterdir():
-        path.unlink()
-    (photos / "blue").rmdir()
+def test_with_several_labels_the_energy_is_that_of_their_sigmoids(vit: Vit, photos: Path) -> None:
     root = with_val(photos, Path("split"))
-    assert LINES in fitted(vit, "--data", root)
     rows = ["path,label,split"]
     for path in sorted(root.rglob("*.jpg")):
         label = "red|grün" if path.stem in ("01", "09") else path.parent.name
@@ -172,8 +168,12 @@ def test_with_two_classes_none_is_left_out_and_with_several_labels_the_energy_de
     Path("several.csv").write_text("\n".join(rows), encoding="utf-8")
     fitted(vit, "--data", "several.csv", "--run-dir=several")
     stored = Trust.read(Path("several/model"))
-    assert stored is not None and stored.neighbours is None and stored.unknown == "energy"
-    assert stored.usual is not None and stored.usual.shape == (1, 8)
+    assert stored is not None and stored.usual is not None and stored.usual.shape == (12,)
+    classifier = package.load("several")
+    pictures = [open_image(path) for path in sorted((root / "val").rglob("*.jpg"))]
+    logits = classifier.outputs(torch.stack([classifier.preprocess(p) for p in pictures]))[0]
+    expected = -np.log1p(np.exp(logits.double().numpy())).sum(1)
+    np.testing.assert_allclose(stored.usual.numpy(), np.sort(expected), rtol=1e-4)
     picture = next((root / "val").rglob("*.jpg"))
     [answer] = json.loads(vit("classify", "several", picture, "--unknown=0.5", "--json").out)
     assert answer["unknown"] in (True, False) and "labels" in answer
@@ -185,8 +185,9 @@ def test_a_head_on_frozen_features_needs_no_val(vit: Vit, photos: Path) -> None:
     done = vit("fit", "-c", "probe", *options, "--run-dir=run", "--data.loading.num_workers=0")
     assert done.status == 0, done.err
     stored = Trust.read(Path("run/model"))
-    assert stored is not None and stored.usual is not None and stored.neighbours is not None
-    assert abs(len(stored.neighbours) - stored.usual.shape[1]) <= 1
+    assert stored is not None and stored.usual is not None
+    images = json.loads(Path("run/summary.json").read_text())["images"]["train"]
+    assert len(stored.usual) == images  # each by a head that was fitted without it
     gray = Path("gray.png")
     Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(gray)
     assert vit("classify", "run", gray, "--unknown=0.5").status == 0

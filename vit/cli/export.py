@@ -47,10 +47,10 @@ def run(args: list[str]) -> int:
     if options.int8 is not None and len(options.check or ()) != 1:
         raise UserError("--int8 needs --check with one folder, of class folders, for its accuracy")
     from vit.exports.write import Differs
-    from vit.inference.lineage import note_seen
+    from vit.inference.lineage import files, note_seen
 
     if options.check is not None:
-        note_seen(options.model, [*pictures(options.check, arrays=True)], "--check")
+        note_seen(options.model, files(pictures(options.check, arrays=True)), "--check")
     names = ("dst", "format", "opset", "overwrite")
     write = _float32 if options.int8 is None else _int8
     try:
@@ -75,7 +75,8 @@ def _float32(options: Namespace, target: dict[str, Any]) -> None:
         images = held_out_images(folder, PROOF_IMAGES) or None
         origin = f"{len(images or ()):,} held-out images of the run"
     result = export(weights_of(options.model), check=images, origin=origin, **target)
-    _show(result, options.json, vars(result.proof))
+    line = f"{result.detail}; {result.proof.line()}"
+    _show(result, options.json, vars(result.proof), line)
 
 
 def _int8(options: Namespace, target: dict[str, Any]) -> None:
@@ -85,24 +86,30 @@ def _int8(options: Namespace, target: dict[str, Any]) -> None:
 
     [check] = options.check
     most = MAX_DROP if options.max_drop is None else options.max_drop
-    model = weights_of(options.model)
-    result = export_int8(model, calibration=options.int8, check=check, max_drop=most, **target)
+    model, folders = weights_of(options.model), {"calibration": options.int8, "check": check}
+    result = export_int8(model, max_drop=most, **folders, **target)
     found = result.accuracy
     about: dict[str, Any] = {"images": found.count, "drop": found.drop, "interval": found.interval}
-    lines = [f"accuracy on {found.count:,} images of {check}, 95 % intervals in brackets:"]
+    proofs = {"float32": result.proof, "int8": result.int8}
+    lines = [f"{name:8} {proof.line()}" for name, proof in proofs.items()]
+    lines.append(f"accuracy on {found.count:,} images of {check}, 95 % intervals in brackets:")
     for name, right in (("float32", found.before), ("int8", found.after)):
         low, high = wilson_interval(right, found.count)
         about[name] = {"accuracy": right / found.count, "interval": [low, high]}
+        about[name] |= {"comparison": vars(proofs[name])}
         lines.append(f"{name:8} {right / found.count:.2%} ({low:.2%} to {high:.2%})")
     low, high = found.interval
     lines.append(
         f"drop     {found.drop:.2f} points ({low:.2f} to {high:.2f}): {found.lost:,} images lost, "
         f"{found.gained:,} gained"
     )
+    about["in_calibration"] = result.in_calibration
+    if count := result.in_calibration:
+        lines.append(f"{count:,} of these images are of the calibration: others may lose more")
     about["sees_max_drop"] = found.sees(most)
     if not found.sees(most):
         lines.append(f"the folder is too small to see a drop of {most:g} points; give more images")
-    _show(result, options.json, about, *lines)
+    _show(result, options.json, about, result.detail, *lines)
 
 
 def _show(result: "Exported", as_json: bool, about: dict[str, Any], *lines: str) -> None:
@@ -111,6 +118,6 @@ def _show(result: "Exported", as_json: bool, about: dict[str, Any], *lines: str)
     if as_json:
         print(json.dumps({"files": files, **about, "detail": result.detail}, indent=2))
         return
-    print(f"{result.detail}; {result.proof.line()}", *lines, sep="\n")
+    print(*lines, sep="\n")
     for file in result.files:
         print(f"{file}  {file.stat().st_size / 1e6:,.1f} MB")

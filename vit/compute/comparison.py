@@ -33,7 +33,7 @@ def model_rows(options: Comparison) -> tuple[list[Row], list[str]]:
         "A multiply-add is 2 FLOPs. PyTorch's own counter counts matrix products and convolutions; "
         "a training step is forward and backward pass, without the gradient of the pixels.",
         f"Activations: kept for the backward pass on a GPU, in {options.precision}; checkpointed: "
-        "with the models' activation_checkpointing, which recomputes the forward pass.",
+        "with `--model.architecture.recompute true`, which repeats the forward pass.",
     ]
     if options.devices:
         notes[0] = (

@@ -294,8 +294,10 @@ def _cosines() -> np.ndarray:
 
 def near_pairs(small: np.ndarray) -> np.ndarray:
     """Pairs `p 2` of pictures, or of a picture and a mirror image, with hashes close together."""
-    straight, mirrored = hashes(small)
     found = [np.empty((0, 2), dtype=np.int64)]
+    if not len(small):  # unreadable or of one colour, all of them
+        return found[0]
+    straight, mirrored = hashes(small)
     for start in range(0, len(small), _ROWS):
         rows = straight[start : start + _ROWS, None]
         close = np.bitwise_count(rows ^ straight[start:]) <= BITS_APART

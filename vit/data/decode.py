@@ -6,6 +6,7 @@ The same for training and for prediction:
 - Transparency (alpha channel, transparent palette entry or colour): composited on white, except
   the transparent level of a gray PNG of 16 bits.
 - 16 bits a channel: the high byte is kept.
+- HEIC and JPEG XL: by plugins of Pillow (the extra `photos`), which turn them by their own fields.
 - 32-bit integers and floats: refused, because their files do not say which value is white.
 - Animations and multi-page files: the first frame.
 - CMYK, also as Adobe writes it (inverted), 1-bit, palette, YCbCr and LAB: Pillow's conversion.
@@ -20,9 +21,11 @@ import io
 import os
 import warnings
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from typing import Any, TypeVar
 
-from PIL import Image
+from PIL import Image, features
 from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
@@ -46,6 +49,9 @@ _TRANSPOSE = {
 
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 """First bytes of files."""
+_HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+"""Brands of HEIC files."""
+_JPEG_XL = b"\xff\n", b"\0\0\0\x0cJXL \r\n\x87\n"
 _REPLACE = "replace or delete it"
 _IMPOSTORS = (
     (b"version https://git-lfs", "a Git LFS pointer, not the image itself; run 'git lfs pull'"),
@@ -136,9 +142,43 @@ def decode(stream: Stream, head: bytes, name: str) -> Image.Image:
             return _upright_rgb(JpegImageFile(stream), name)
         if head.startswith(PNG):
             return _upright_rgb(PngImageFile(stream), name)
+    add_plugin(head, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # damaged EXIF fields, size
         return _upright_rgb(Image.open(stream), name)
+
+
+def add_plugin(head: bytes, name: str) -> None:
+    """Makes Pillow read HEIC and JPEG XL, if a file begins so; ImageError without the plugin."""
+    kind = _kind_of_photo(head)
+    if kind and not _is_read(kind):
+        extra = "pip install 'vitkit[photos]'"
+        raise ImageError(f"{name}: a {kind} image needs {extra}; or convert it to JPEG")
+
+
+def _kind_of_photo(head: bytes) -> str | None:
+    """HEIC, AVIF or JPEG XL, if a file that begins with `head` is one."""
+    if head.startswith(_JPEG_XL):
+        return "JPEG XL"
+    if head[4:8] != b"ftyp":
+        return None
+    brands = [head[at : at + 4] for at in range(8, min(64, int.from_bytes(head[:4], "big")), 4)]
+    if b"avif" in brands or b"avis" in brands:
+        return "AVIF"
+    return "HEIC" if any(brand in _HEIC for brand in brands) else None
+
+
+@cache
+def _is_read(kind: str) -> bool:
+    """Whether Pillow reads the format, with the plugin that this registers if it is there."""
+    try:
+        if kind == "HEIC":
+            import_module("pillow_heif").register_heif_opener()
+        elif kind == "JPEG XL":
+            import_module("pillow_jxl")  # registers itself
+    except ImportError:
+        return False
+    return kind != "AVIF" or bool(features.check("avif"))
 
 
 def check_size(height: int, width: int, name: str) -> None:
@@ -152,6 +192,8 @@ def check_size(height: int, width: int, name: str) -> None:
 
 def turned(image: Image.Image) -> Image.Transpose | None:
     """What makes an image upright that its EXIF tag turns."""
+    if image.format == "JXL" and not vars(image)["jpeg"]:
+        return None  # the tag is for information; what turns it has been applied (ISO 18181-2)
     return _TRANSPOSE.get(image.getexif().get(Base.Orientation, 1))
 
 
@@ -221,10 +263,10 @@ def _diagnosis(error: Exception, head: bytes) -> str:
     for signature, message in _IMPOSTORS:
         if start.startswith(signature):
             return message
-    if head[4:12] in (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc"):
-        return "a HEIC photo, which Pillow cannot read; convert it to JPEG"
     if "truncated" in str(error).lower():
         return f"the image is cut short (truncated file); {_REPLACE}"
+    if kind := _kind_of_photo(head):  # whose decoders say little
+        return f"the {kind} image is damaged or cut short; {_REPLACE}"
     if isinstance(error, Image.UnidentifiedImageError):
         return f"not an image of a known format, or its beginning is damaged; {_REPLACE}"
     reason = " ".join(str(error).split()) or type(error).__name__

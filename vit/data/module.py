@@ -32,7 +32,7 @@ from vit.data.options import (
 )
 from vit.data.own import OwnImages
 from vit.data.pseudo import Mixture
-from vit.data.raster import rgb, with_statistics
+from vit.data.raster import note_unused_bits, rgb, with_statistics
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
 from vit.data.sources import ImageSet, SplitName, Splits
 from vit.data.trained_on import Digests, Known, digests
@@ -195,6 +195,8 @@ class ImageData(LightningDataModule):
         if self.sampling.balanced and splits.multilabel:
             weights = "use model.loss.class_weights=balanced"
             raise UserError(f"sampling.balanced needs one label per image, not several; {weights}")
+        if self.channels is None:
+            note_unused_bits(splits.train)
         return splits
 
     @cached_property
@@ -322,11 +324,11 @@ class ImageData(LightningDataModule):
     predict_dataloader = test_dataloader
 
     def evaluation_loader(
-        self, split: SplitName, *, limit: int | list[int] | None = None, persistent: bool = False
+        self, split: SplitName, *, limit: int | None = None, persistent: bool = False
     ) -> DataLoader[Any]:
         """This process's share of a split, every image once, without augmentation.
 
-        `limit`: at most so many images of all processes together, drawn by the seed, or positions.
+        `limit`: at most so many images of all processes together, drawn by the seed.
         """
         dataset = self._image_dataset(split, training=False)
         shown = evaluated(len(dataset), limit, self.seed)

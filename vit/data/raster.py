@@ -23,8 +23,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.console import Meter, say
-from vit.data.decode import PNG, ImageError, Stream, check_size, name_of, read, upright
+from vit.console import Meter, note, say
+from vit.data.decode import (
+    PNG,
+    ImageError,
+    Stream,
+    add_plugin,
+    check_size,
+    name_of,
+    read,
+    upright,
+)
 from vit.data.options import InputFormat
 from vit.data.sources import ImageSet
 from vit.errors import UserError, needed, some_of
@@ -37,6 +46,8 @@ _GRAY = 0
 _BITS_PER_SAMPLE = 258
 _WHITE = {"uint8": 255.0, "uint16": 65535.0}
 """What becomes 1; other types have no agreed white."""
+SAMPLE, DARK = 16, 2**14
+"""Of images, whether they use their upper bits: how many, and the values that do not."""
 
 
 def open_raster(source: Any, channels: int) -> Tensor:
@@ -114,6 +125,34 @@ def channel_statistics(
     return mean.tolist(), np.sqrt(squares / count).tolist()
 
 
+def note_unused_bits(images: ImageSet) -> None:
+    """Notes that gray files of 16 bits are nearly black as RGB, which has their upper 8 bits.
+
+    That is where none of up to SAMPLE of them has a value of 14 bits or more, as of cameras and
+    scanners of 12 bits. Only PNG and TIFF files are opened.
+    """
+    highest = 0
+    for at in range(0, len(images), -(-len(images) // SAMPLE)):
+        item = images.items[at]
+        if isinstance(item, str) and item.lower().endswith((".png", ".tif", ".tiff")):
+            with suppress(ImageError):  # which is for those to say who need all images
+                highest = max(highest, read(item, _highest))
+    if 0 < highest < DARK:
+        note(
+            f"the values of 16-bit images end at {highest:,} of 65,535, so that they are nearly "
+            "black in 8 bits; --data.channels 1 reads all bits"
+        )
+
+
+def _highest(stream: Stream, head: bytes, name: str) -> int:
+    """The largest value of a gray image of 16 bits; of another one 0."""
+    with Image.open(stream) as image:
+        if not image.mode.startswith("I;16"):
+            return 0
+        check_size(image.height, image.width, name)
+        return int(np.asarray(image).max())
+
+
 def picture(raster: Tensor, *, stretch: bool = True) -> Image.Image:
     """An RGB image to look at: three channels as red, green and blue, else the first as gray.
 
@@ -147,6 +186,7 @@ def _decoded(stream: Stream, head: bytes, name: str) -> tuple[str, np.ndarray]:
     elif head.startswith(_TIFF):
         values = _tiff(stream, name)
     else:
+        add_plugin(head, name)
         with Image.open(stream) as image:
             depth, color = head[24:26] if head.startswith(PNG) else (8, _GRAY)
             deep = depth == 16 and color != _GRAY

@@ -10,7 +10,7 @@ from vit.errors import UserError
 
 EXTENSIONS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
-    *(".ppm", ".pgm", ".pbm", ".pnm"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".heic", ".heif", ".hif", ".jxl"),
 )
 LITTER = frozenset({"__MACOSX"})
 """Folders in archives from macOS."""
@@ -18,11 +18,8 @@ LITTER = frozenset({"__MACOSX"})
 
 @cache
 def image_extensions(arrays: bool = False) -> frozenset[str]:
-    """Lower-case extensions of images; .avif if Pillow opens it, .npy with `arrays`."""
-    from PIL import features
-
-    more = {".avif"} if features.check("avif") else set()
-    return frozenset(EXTENSIONS) | more | ({".npy"} if arrays else set())
+    """Lower-case extensions of images; .npy with `arrays`."""
+    return frozenset(EXTENSIONS) | ({".npy"} if arrays else set())
 
 
 def scan(top: str, *, arrays: bool = False) -> tuple[dict[str, list[str]], Counter[str]]:

@@ -61,6 +61,8 @@ def feature_pairs(pictures: Pictures, features: np.ndarray, images: np.ndarray) 
     places = np.full(len(pictures.facts), -1)
     places[images] = np.arange(len(images))
     once = distinct(pictures)
+    if not len(once):
+        return np.empty((0, 2), dtype=np.int64)
     values = _evened(features[places[once]])
     _, near = neighbours(values, values, NEAREST + 1)
     pairs = np.stack([np.arange(len(values)).repeat(near.shape[1]), near.numpy().ravel()], 1)

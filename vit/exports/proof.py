@@ -86,6 +86,12 @@ def prove(graph: Graph, run: Run, pictures: np.ndarray, origin: str) -> Proof:
     return replace(proof, difference=apart[worst], own=own[worst])
 
 
+def compare(graph: Graph, run: Run, pictures: np.ndarray, origin: str) -> Proof:
+    """How far `run` is from the graph in PyTorch in float32 on pictures `n h w c`."""
+    apart, agreeing = _compared(partial(in_pytorch, graph), run, pictures)
+    return Proof(max(apart.values()), agreeing, len(pictures), origin)
+
+
 def in_pytorch(graph: Graph, pixels: np.ndarray) -> Arrays:
     """What the graph answers."""
     with torch.inference_mode():

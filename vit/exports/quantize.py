@@ -15,9 +15,10 @@ from vit.data.folder import load_folder
 from vit.data.options import ModelClasses, Reading
 from vit.data.sampler import evaluated
 from vit.data.scan import image_files
+from vit.data.trained_on import Known, digests
 from vit.errors import UserError, needed, some_of
 from vit.exports.page import write_page
-from vit.exports.proof import PROOF_IMAGES, cut, paired, prove
+from vit.exports.proof import PROOF_IMAGES, Proof, compare, cut, paired, prove
 from vit.exports.source import described
 from vit.exports.write import (
     Differs,
@@ -32,6 +33,7 @@ from vit.exports.write import (
 from vit.exports.write import written as written_in_float32
 from vit.inference.classifier import Classifier
 from vit.inference.engines import KEY, Description, open_engine, openvino_core, seal
+from vit.inference.lineage import files
 from vit.intervals import Paired
 from vit.models.zoo import Model
 
@@ -42,9 +44,13 @@ FEWEST, MOST = 32, 300
 
 @dataclass(frozen=True)
 class Quantized(Exported):
-    """What `export_int8` wrote. `proof` is of the float32 model that was quantised."""
+    """What `export_int8` wrote. `proof` is of the file in float32 that was quantised."""
 
+    int8: Proof
+    """Of the file in int8, on the same pictures."""
     accuracy: Paired
+    in_calibration: int
+    """Images of the accuracy that are pictures of the calibration."""
 
 
 def export_int8(
@@ -91,13 +97,14 @@ def export_int8(
     with beside(path) as folder, tempfile.TemporaryDirectory() as elsewhere:
         plain, file = Path(elsewhere) / path.name, folder / path.name
         run, _ = written_in_float32(kind, graph, about, plain, opset)
-        proof = prove(graph, run, shown, f"images of {check}")
+        proof = prove(graph, run, shown, f"{len(shown)} images of {check}")
         if not proof.passed:
             raise Differs(f"{path} was not kept, as float32 answers differently: {proof.line()}")
         pixels = cut(paths, preprocess)
         with quiet():
             QUANTIZERS[kind](plain, file, pixels, replace(about, precision="int8"))
         engine = open_engine(file)
+        int8 = compare(graph, engine.run, shown, proof.origin)
         accuracy = paired(run, engine.run, images, preprocess)
         if accuracy.drop > max_drop:
             low, high = accuracy.interval
@@ -108,7 +115,9 @@ def export_int8(
             )
         write_page(file, kind, about)
         detail = f"{engine.name}, calibrated on {len(paths)} pictures of {calibration}"
-        return Quantized(moved(folder, path), detail, proof, accuracy)
+        calibrating = Known(digests([files(paths)]) or {}, "the calibration")
+        common = int(calibrating.mask(images).sum())
+        return Quantized(moved(folder, path), detail, proof, int8, accuracy, common)
 
 
 def _calibration(folder: Path, classes: list[str], *, arrays: bool) -> list[Path]:

@@ -1,5 +1,6 @@
 """What weights were trained on, by the record beside them."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,14 @@ def known_by(weights: str | Path | None, *, before: bool = False) -> Known | Non
     return Known(digests, str(weights)) if digests else None
 
 
-def note_seen(weights: str | Path, images: ImageSet | list[str], name: str) -> None:
-    """Says how many of the images, or of the files at these paths, the weights learned."""
-    if isinstance(images, list):
-        paths = PathList(images)
-        images = ImageSet(paths, np.zeros(len(paths)), paths)
+def files(paths: Iterable[str | Path]) -> ImageSet:
+    """Files as images without labels."""
+    names = PathList([str(path) for path in paths])
+    return ImageSet(names, np.zeros(len(names)), names)
+
+
+def note_seen(weights: str | Path, images: ImageSet, name: str) -> None:
+    """Says how many of the images the weights learned."""
     known = known_by(weights)
     if known is not None and (text := known.count(images, name)):
         note(text)

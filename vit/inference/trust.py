@@ -36,16 +36,8 @@ class Trust:
     """float64 `n`, ascending: `vit.confidence.set_scores` of the true classes; None with
     several labels per image."""
 
-    unknown: str = ""
-    """The one of `vit.inference.unknown.SCORES` that tells images of unknown classes."""
     usual: Tensor | None = None
-    """float32 `s n`: each of SCORES for images of val; with several labels per image the energy
-    alone."""
-    neighbours: Tensor | None = None
-    """This and the next three: `vit.inference.unknown.References`."""
-    directions: Tensor | None = None
-    centre: Tensor | None = None
-    means: Tensor | None = None
+    """float32 `n`, ascending: `vit.inference.unknown.energy` of the images."""
 
     def cuts(self, coverages: Iterable[float]) -> dict[float, float]:
         """The cut of `vit.confidence.set_scores` for each coverage that there are images for."""

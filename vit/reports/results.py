@@ -83,7 +83,7 @@ def write_results(
         groups=groups,
         **_confidence(summary, predictions, split),
         group_rows=_group_rows(groups),
-        refusing=_refusing(summary.get("unknown")),
+        refusing=_refusing(summary),
         reliability=plot(lambda theme: figures.reliability(groups, theme), "Reliability diagram"),
         wrong=wrong,
         wrong_title=wrong_title,
@@ -232,15 +232,16 @@ def _confidence(summary: Mapping[str, Any], predictions: Predictions, split: str
     return {"measured": about, "unscaled": unscaled, "sets": sets}
 
 
-def _refusing(unknown: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The plot of accuracy by share answered, some of its numbers, and why the score was chosen."""
+def _refusing(summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The plot of accuracy by share answered, and some of its numbers; None if not measured."""
+    unknown = summary.get("unknown")
     if not unknown:
         return None
     accuracies, images = unknown["accuracies"], unknown["images"]
     rows = [(f"{n} %", percent(accuracies[n - 1], images)) for n in SHOWN_SHARES]
     drawn = plot(lambda theme: figures.answered(accuracies, theme), "Accuracy by share answered")
-    areas = [(name, f"{area:.3f}") for name, area in unknown["areas"].items()]
-    return {**unknown, "plot": drawn, "rows": rows, "areas": areas}
+    measured_on = f"{images:,} {summary['confidence']['measured_on']}"
+    return {"plot": drawn, "rows": rows, "measured_on": measured_on}
 
 
 def _reliability(predictions: Predictions) -> Reliability:

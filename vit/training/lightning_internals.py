@@ -1,4 +1,4 @@
-"""Lightning's private parts that exact resume and a stop of all processes need.
+"""Lightning's private parts that exact resume, a stop of all processes and a step's loss need.
 
 tests/training/test_lightning_internals.py fails where Lightning has changed one of them.
 """
@@ -33,6 +33,12 @@ def take_children(trainer: Trainer) -> list[Popen[bytes]]:
     if children:
         processes.clear()
     return children
+
+
+def is_logged(trainer: Trainer) -> bool:
+    """True if the loggers get the figures of this batch, the last one of its step."""
+    connector: Any = trainer._logger_connector
+    return connector.should_update_logs and not trainer.fit_loop._should_accumulate()
 
 
 def place_loops(

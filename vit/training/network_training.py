@@ -30,6 +30,7 @@ from vit.training.callbacks import ConsumedSamples, EveryImageOnce, FiniteLoss
 from vit.training.callbacks.ema import averages
 from vit.training.counted_data import counting_data
 from vit.training.draws import StepDraws, batch_draws, set_depth
+from vit.training.lightning_internals import is_logged
 from vit.training.losses import with_penalties
 from vit.training.metrics import EvaluationMetrics
 from vit.training.optimizers.groups import param_groups
@@ -146,6 +147,8 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         self.layer_decay = 1.0
         self.draws: StepDraws | None = None
         """Random numbers of the current training batch; None between batches."""
+        self._step_loss = -1, torch.zeros(2)
+        """The number of a step; the sum of the loss over its images so far, and how many."""
         self.evaluation_split = "test"
         """The split that the test loop gets; names its metrics."""
 
@@ -231,6 +234,10 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.draws = None
         set_depth(self.model, None)
+        sums = self._step_loss[1]
+        if is_logged(self.trainer):
+            sums = self.trainer.strategy.reduce(sums.clone(), reduce_op="sum")
+        self.log("train/loss", sums[0] / sums[1], prog_bar=True, batch_size=len(batch[0]))
 
     def configure_optimizers(self) -> Any:
         """The optimizer over named groups, and its schedule, stepped with it."""
@@ -274,7 +281,10 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
 
     def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
         loss, size = with_penalties(self.training_loss(batch), self.model), len(batch[0])
-        self.log("train/loss", loss, prog_bar=True, batch_size=size)
+        value, (step, sums) = loss.detach().float(), self._step_loss
+        part = torch.stack([value * size, torch.full_like(value, size)])
+        new = step != self.trainer.global_step
+        self._step_loss = self.trainer.global_step, part if new else sums + part
         rates = [group["lr"] for group in self.trainer.optimizers[0].param_groups]
         # A tensor on the CPU: Lightning would move a number to the device, and wait for it.
         self.log("lr", torch.tensor(max(rates), dtype=torch.float64), batch_size=size)
