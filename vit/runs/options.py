@@ -34,7 +34,7 @@ from vit.models.fields import changed
 from vit.recipes import find_recipe
 from vit.runs.batch import settle_batch
 from vit.runs.mistakes import check_given, explained
-from vit.runs.short_names import written_out
+from vit.runs.short_names import DEFAULT_RECIPE, written_out
 from vit.runs.trainer import (
     RUN_DIRECTORY,
     SET_HERE,
@@ -69,7 +69,6 @@ TASKS: dict[str, type[Module]] = {
 }
 """The module that is trained, by the name that a recipe gives it."""
 
-DEFAULT_RECIPE = "finetune"
 PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
 """Arguments of every parser of options."""
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])

@@ -31,6 +31,7 @@ from vit.runs.directory import read_summary
 from vit.runs.fit import fit
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
+from vit.runs.short_names import written_out
 from vit.runs.transfer_table import VTAB, Row, Trial, to_json, to_markdown
 from vit.writing import writable, write_json, write_text
 
@@ -61,7 +62,7 @@ class Plan:
     """Further options of `vit fit`."""
 
     def __post_init__(self) -> None:
-        check_free("transfer", self.rest, SET_BY_PLAN)
+        check_free("transfer", written_out(self.rest), SET_BY_PLAN)
 
     def protocol(self, name: str, images: int) -> Protocol:
         """The paper's protocol, changed by the user.
