@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoints.mirror import mirrored
 from tests.command import TINY, Vit
 
 CPU = "--trainer.accelerator=cpu"
@@ -180,6 +181,26 @@ def test_an_epoch_shorter_than_an_interval_is_one_line(vit: Vit) -> None:
     done = vit(*args, "--trainer.limit_train_batches=0.1")
     assert done.status == 2
     assert "limit_train_batches" in done.err.splitlines()[-1]
+
+
+def test_bad_images_and_a_wrong_root_end_a_fit_before_weights_are_fetched(
+    vit: Vit, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        (photos / "red" / f"{number:02}.jpg").write_bytes(b"")
+    Path("wrong").mkdir()
+    with mirrored(tmp_path / "cache", monkeypatch) as server:
+        done = vit("fit", "--data", photos, CPU)
+        *_, line = done.err.splitlines()
+        assert done.status == 2 and "00.jpg: the file is empty" in line and "01.jpg: " in line
+        assert "`vit data check '" in line and "--fix" in line
+        assert line.endswith("--data.loading.on_error skip leaves such images out")
+        done = vit("fit", "--data", "wrong", CPU)
+        assert done.status == 2 and "wrong" in done.err.splitlines()[-1]
+        assert not server.asked
+        vit("fit", "--data", photos, CPU, "--data.loading.on_error=skip")
+        assert server.asked
+    assert not Path("runs").exists()
 
 
 def test_a_truncated_image_is_named_and_can_be_skipped(vit: Vit, photos: Path) -> None:

@@ -425,7 +425,7 @@ def test_a_test_image_that_cannot_be_read_costs_nothing_that_was_computed(
         shutil.copytree(photos, root / part)
     broken = root / "test/red/00.jpg"
     content = broken.read_bytes()
-    broken.write_bytes(content[:200])
+    broken.write_bytes(content[:-100])  # its header can be read
     done = vit(*command, f"--data.root={root}", "--run_dir=run")
     assert done.status == 2 and "00.jpg" in done.err
     assert Path("run/model/config.json").is_file()

@@ -170,7 +170,8 @@ def _print(
         for row in rows:
             if "error" in row:
                 if options.on_error != "skip":
-                    raise UserError(f"{row['image']}: {row['error']}")
+                    way = "--on_error skip goes on with the others"
+                    raise UserError(f"{row['image']}: {row['error']}; {way}")
                 say(f"skipped: {row['image']}: {row['error']}")
                 continue
             answered.append(row)
