@@ -5,7 +5,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -103,6 +103,12 @@ def _remove(path: Path) -> None:
 def is_temporary(name: str) -> bool:
     """The name is one that `beside` gives."""
     return _TEMPORARY.fullmatch(name) is not None
+
+
+def for_spreadsheet(cells: Iterable[Any]) -> list[Any]:
+    """The cells of a row; texts that a spreadsheet would run as formulas get a leading '."""
+    signs = ("=", "+", "-", "@", "\t", "\r", "\n")
+    return [f"'{c}" if isinstance(c, str) and c.startswith(signs) else c for c in cells]
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

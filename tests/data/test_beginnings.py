@@ -75,7 +75,7 @@ def test_a_nan_in_test_is_found_before_training(tmp_path: Path) -> None:
                 values = np.full((8, 8, 2), number, np.float32)
                 values[0, 0, 0] = np.nan if (split, name, number) == ("test", "b", 2) else 0
                 np.save(tmp_path / split / name / f"{number}.npy", values)
-    with pytest.raises(UserError, match="test/b/2.npy: it has values that are NaN"):
+    with pytest.raises(UserError, match=r"test/b/2\.npy: it has values that are NaN"):
         ImageData(root=str(tmp_path), image_size=8, channels=2).look()
     skipped = Loading(on_error="skip")
     ImageData(root=str(tmp_path), image_size=8, channels=2, loading=skipped).look()

@@ -76,6 +76,12 @@ def add_engine(add: Callable[..., Any]) -> None:
     add("--engine", choices=choices, default="torch", help="openvino: on the CPU (default torch)")
 
 
+def add_spreadsheet(add: Callable[..., Any]) -> None:
+    """Adds --spreadsheet, of every command that writes a CSV for people."""
+    text = "put ' before names in the CSV that a spreadsheet would run as formulas"
+    add("--spreadsheet", action="store_true", help=text)
+
+
 def asked_device(options: argparse.Namespace) -> str | None:
     """--device, and cpu for a model that an engine computes."""
     from vit.inference.engines import is_export

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from vit.cli.arguments import OneLineParser
+from vit.console import show
 from vit.writing import writable
 
 EPILOG = """\
@@ -30,5 +31,5 @@ def run(args: list[str]) -> int:
     if options.to is not None:
         folder = writable(Path(options.to).expanduser(), "--to")
     for row in rows:
-        print(fetch_published(row, folder))
+        show(str(fetch_published(row, folder)))
     return 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit.cli.arguments import OneLineParser, number, pictures, whole_number
 from vit.cli.frozen import weights_of
+from vit.console import show
 from vit.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def run(args: list[str]) -> int:
     try:
         write(options, {name: getattr(options, name) for name in names})
     except Differs as error:
-        print(f"vit: {error}")
+        show(f"vit: {error}")
         return 1
     return 0
 
@@ -108,6 +109,6 @@ def _show(result: "Exported", as_json: bool, about: dict[str, Any], *lines: str)
     if as_json:
         print(json.dumps({"files": files, **about, "detail": result.detail}, indent=2))
         return
-    print(f"{result.detail}; {result.proof.line()}", *lines, sep="\n")
+    show("\n".join([f"{result.detail}; {result.proof.line()}", *lines]))
     for file in result.files:
-        print(f"{file}  {file.stat().st_size / 1e6:,.1f} MB")
+        show(f"{file}  {file.stat().st_size / 1e6:,.1f} MB")

@@ -1,6 +1,6 @@
 """`vit fit`: trains by a recipe, evaluates the best weights once, writes one run directory."""
 
-from vit.console import is_first_process, say
+from vit.console import is_first_process, say, show
 from vit.errors import UserError
 from vit.runs.short_names import check_size, written_out
 
@@ -71,5 +71,5 @@ def run(args: list[str]) -> int:
         say(done.closing)
         print((done.folder / "summary.json").read_text(encoding="utf-8"), end="")
     else:
-        print(done.closing)
+        show(done.closing)
     return 0

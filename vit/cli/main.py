@@ -16,7 +16,15 @@ from typing import NoReturn
 
 import vit
 from vit import signals
-from vit.errors import MESSAGE, UserError, did_you_mean, of_worker, shorten, user_error_in
+from vit.errors import (
+    MESSAGE,
+    UserError,
+    did_you_mean,
+    of_worker,
+    printable,
+    shorten,
+    user_error_in,
+)
 from vit.hardware import keep_memory, sleep_when_waiting
 
 # name -> (module:function, its line in the help). The function returns the exit status.
@@ -123,9 +131,9 @@ def _status(error: BaseException) -> int:
     if isinstance(error, OSError) and (error.strerror or known):
         where = "" if error.filename is None else f": {error.filename}"
         # A full disk, a lost share, or a lost process of the run.
-        print(f"vit: {error.strerror or text}{where}", file=sys.stderr)
+        print(printable(f"vit: {error.strerror or text}{where}"), file=sys.stderr)
         return 1
-    print(f"vit: {_unexpected(error)}", file=sys.stderr)
+    print(printable(f"vit: {_unexpected(error)}"), file=sys.stderr)
     return 1
 
 

@@ -1,4 +1,4 @@
-"""A look at the files of a run before its weights are fetched, so that broken ones end it at once."""
+"""A look at the files of a run before its weights are fetched: broken ones end it at once."""
 
 import time
 import warnings

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit import signals
+from vit.console import show
 from vit.errors import UserError
 from vit.inference.classifier import Classifier, load
 
@@ -76,7 +77,7 @@ def fit(
 
     with signals.handled():
         run = fit_by(_options(recipe, data, val, test, callbacks, augment, **options))
-    print(run.closing)
+    show(run.closing)
     return Run(run.folder)
 
 
