@@ -9,15 +9,21 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from vit.errors import UserError, needed
-from vit.writing import atomic, for_spreadsheet, remove_orphans, writable, write_json
+from vit.writing import (
+    atomic,
+    for_spreadsheet,
+    naming,
+    remove_orphans,
+    sole_writer,
+    writable,
+    write_json,
+)
 
 PART_ROWS = 10_000
 """At least, of a Parquet file; the last one has fewer."""
@@ -53,22 +59,14 @@ def opened(
     `facts`: what the rows depend on, in JSON types; kept beside the file. "model" is for people and
     may differ. Raises UserError for a file that was begun with others, or by something else.
     """
-    lock = out.with_name(f".{out.name}.lock")
     kind = Parts if out.suffix == ".parquet" else partial(Lines, spreadsheet=spreadsheet)
-    try:
-        with FileLock(lock, timeout=0):
-            _check_begun(out, facts)
-            file = kind(out, columns)
-            try:
-                yield file
-            finally:  # after a signal as well
-                file.finish()
-                with suppress(OSError):  # Windows deletes it itself
-                    lock.unlink()
-    except Timeout as error:
-        raise UserError(
-            f"--out {out} is being written by another process; wait until it has ended"
-        ) from error
+    with sole_writer(out, f"--out {out}"):
+        _check_begun(out, facts)
+        file = kind(out, columns)
+        try:
+            yield file
+        finally:  # after a signal as well
+            file.finish()
 
 
 def _check_begun(out: Path, facts: dict[str, Any]) -> None:
@@ -108,7 +106,7 @@ class Lines:
     def __init__(self, out: Path, columns: list[str], *, spreadsheet: bool = False) -> None:
         self._out, self._columns, self._spreadsheet = out, columns, spreadsheet
         self._is_csv = out.suffix == ".csv"
-        with out.open("ab+") as file:
+        with naming(out), out.open("ab+") as file:
             file.seek(0)
             rows, size = -self._is_csv, 0
             for line in file:
@@ -127,7 +125,7 @@ class Lines:
             lines = [_csv_line(shown(_texts(row.values()))) for row in cells]
         else:
             lines = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in cells]
-        with self._out.open("ab") as file:
+        with naming(self._out), self._out.open("ab") as file:
             file.write(b"".join(lines))
 
     def finish(self) -> None:

@@ -35,7 +35,7 @@ def fit(options: Options) -> RunDirectory:
         if run.finished and run.checkpoint is None:
             run.closing = f"{run.folder} is finished; to train on, raise --epochs or --steps"
             return run
-        data = options.data
+        data = options.data.look(options.looked)
         model = options.build_model(data)
         recipe, alive = options.listed("callbacks"), ChildrenAlive()
         wanted = options.trainer["enable_progress_bar"] is not False

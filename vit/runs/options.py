@@ -84,7 +84,7 @@ class Options:
     def __init__(self, args: list[str], **own: Any) -> None:
         quiet_lightning()
         self.typed = args
-        self._looked: ImageData | None = None
+        self.looked: ImageData | None = None
         self.own = {name: value for name, value in own.items() if value}
         args = written_out(args)
         first, rest = _known_first(args)
@@ -164,7 +164,7 @@ class Options:
             config.model.pretrained = os.path.expanduser(config.model.pretrained)
             built = self._check_values()
             if not os.path.exists(config.model.pretrained):  # before it is fetched
-                self._looked = self._data_of(built)
+                self.looked = self._data_of(built).look()
             _fill_from_pretrained(config)
         elif config.trainer.strategy == FSDP2:
             self._check_values()
@@ -185,12 +185,12 @@ class Options:
 
     @cached_property
     def data(self) -> ImageData:
-        """The data module; its images have been found, and some opened."""
+        """The data module; its images are found at first use."""
         return self._data_of(self._built)
 
     def _data_of(self, built: Namespace) -> ImageData:
         data = ImageData(**built.data, own=self.own.get("images"))
-        return data.read_as(labelled=self.module_class.labelled).look(self._looked)
+        return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:
         """Module with the classes, image size and preprocessing of the data."""
