@@ -23,9 +23,11 @@ class OneLineParser(argparse.ArgumentParser):
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(**{"allow_abbrev": False, "formatter_class": form, **options})
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  # overloads
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
         """As argparse's; UserError for KEY=VALUE, which is an option without its dashes."""
-        for before, word in pairwise(["", *args]):
+        for before, word in pairwise(["", *(args or ())]):
             name, equals, value = word.partition("=")
             option = self._option_string_actions.get(before)
             is_value = option is not None and option.nargs != 0

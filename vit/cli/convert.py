@@ -7,7 +7,7 @@ from typing import Any
 
 from vit.checkpoints.formats import FORMATS
 from vit.cli.arguments import OneLineParser
-from vit.console import note, show
+from vit.console import note
 from vit.errors import UserError, did_you_mean
 
 EPILOG = """\
@@ -98,7 +98,7 @@ def _compare(given: argparse.Namespace, options: dict[str, Any]) -> int:
         print(json.dumps(asdict(result) | {"relative": result.relative}))
         return 0
     size = "x".join(map(str, result.image_size))
-    show(
+    print(
         f"largest difference {result.largest_difference:.3g}, relative {result.relative:.3g} "
         f"(2 random images of {size} pixels, float64)"
     )
@@ -121,5 +121,5 @@ def _convert(given: argparse.Namespace, options: dict[str, Any]) -> int:
     print_report(done.loaded)
     for text in done.notes:
         note(text)
-    show("\n".join(done.written))
+    print("\n".join(done.written))
     return 0

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from vit.cli.arguments import OneLineParser
-from vit.console import show
 from vit.writing import writable
 
 EPILOG = """\
@@ -31,5 +30,5 @@ def run(args: list[str]) -> int:
     if options.to is not None:
         folder = writable(Path(options.to).expanduser(), "--to")
     for row in rows:
-        show(str(fetch_published(row, folder)))
+        print(fetch_published(row, folder))
     return 0

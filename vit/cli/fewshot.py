@@ -4,7 +4,6 @@ import json
 
 from vit.cli.arguments import whole_number
 from vit.cli.frozen import bench_parser, open_bench, usual
-from vit.console import show
 
 DESCRIPTION = """\
 Draws a few training images of each class, fits a ridge regression to their features and scores it
@@ -54,10 +53,10 @@ def run(args: list[str]) -> int:
         document = {**about, "l2": l2, "seeds": list(range(options.seeds)), "rows": rows}
         print(json.dumps(document, indent=2))
         return 0
-    show(f"{bench.split} accuracy on {bench.name} in %, {len(test.labels):,} images")
-    show(f"{'shots':>5} {'mean':>7} {'std':>6}   each draw")
+    print(f"{bench.split} accuracy on {bench.name} in %, {len(test.labels):,} images")
+    print(f"{'shots':>5} {'mean':>7} {'std':>6}   each draw")
     for row in rows:
         std = "-" if row["std"] is None else f"{100 * row['std']:.2f}"
         each = " ".join(f"{100 * share:.2f}" for share in row["accuracies"])
-        show(f"{row['shots']:5} {100 * row['mean']:7.2f} {std:>6}   {each}")
+        print(f"{row['shots']:5} {100 * row['mean']:7.2f} {std:>6}   {each}")
     return 0

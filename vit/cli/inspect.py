@@ -4,7 +4,7 @@ from pathlib import Path
 
 from vit.cli.arguments import OneLineParser, chosen_device, pictures, pixels
 from vit.cli.frozen import weights_of
-from vit.console import note, say, show
+from vit.console import note, say
 from vit.errors import UserError
 from vit.hardware import peak_memory
 from vit.writing import writable
@@ -58,7 +58,7 @@ def run(args: list[str]) -> int:
     for text in result.notes:
         note(text)
     for path in result.written:
-        show(str(path))
+        print(path)
     peak = peak_memory(next(subject.model.parameters()).device)
     if peak is not None:
         say(f"peak memory: {peak / 1e6:,.0f} MB")

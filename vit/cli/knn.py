@@ -3,7 +3,6 @@
 import json
 
 from vit.cli.frozen import bench_parser, open_bench, usual
-from vit.console import show
 
 DESCRIPTION = """\
 Classifies each test image by the votes of the training images with the most similar features,
@@ -40,8 +39,8 @@ def run(args: list[str]) -> int:
         rows = [{"k": k, "accuracy": share} for k, share in accuracies.items()]
         print(json.dumps({**about, "temperature": temperature, "rows": rows}, indent=2))
         return 0
-    show(f"{bench.split} accuracy on {bench.name} in %, {len(test.labels):,} images")
-    show(f"{'k':>5} {'accuracy':>9}")
+    print(f"{bench.split} accuracy on {bench.name} in %, {len(test.labels):,} images")
+    print(f"{'k':>5} {'accuracy':>9}")
     for k, share in accuracies.items():
-        show(f"{k:5} {100 * share:9.2f}")
+        print(f"{k:5} {100 * share:9.2f}")
     return 0

@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from vit.cli.frozen import bench_parser, open_bench
-from vit.console import note, show
+from vit.console import note
 from vit.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def _show(about: dict[str, Any], result: "ProbeResult", chosen_on: str, as_json:
         }
         print(json.dumps(document, indent=2))
         return
-    show(f"{name.capitalize():>10} {'accuracy on ' + chosen_on + ', %':>30}")
+    print(f"{name.capitalize():>10} {'accuracy on ' + chosen_on + ', %':>30}")
     for value, share in result.sweep.items():
-        show(f"{value:10.4g} {100 * share:30.2f}{'  chosen' if value == result.chosen else ''}")
-    on = f"{about['split']} accuracy on {about['data']}"
-    show(f"{on}  {result.accuracy:.4f}  ({about['test_images']:,} images)")
+        print(f"{value:10.4g} {100 * share:30.2f}{'  chosen' if value == result.chosen else ''}")
+    print(f"{about['split']} accuracy on {about['data']}  {result.accuracy:.4f}", end="")
+    print(f"  ({about['test_images']:,} images)")

@@ -7,7 +7,6 @@ from typing import Any
 
 from vit.cli.arguments import whole_number
 from vit.cli.frozen import bench_parser, load_frozen, one_data_set
-from vit.console import show
 from vit.errors import UserError
 
 DESCRIPTION = """\
@@ -26,7 +25,7 @@ def run(args: list[str]) -> int:
     add("--seed", type=int, metavar="N", help="of generated pictures (default 0)")
     options = parser.parse_args(args)
     document = _measured(options)
-    show(json.dumps(document, indent=2) if options.json else _table(document))
+    print(json.dumps(document, indent=2) if options.json else _table(document))
     return 0
 
 

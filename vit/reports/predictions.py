@@ -129,7 +129,7 @@ def write_csv(
             cells += [_short(predictions.label_probabilities[row]), *best[0], int(correct)]
             cells += [cell for pair in best[1:] for cell in pair]
             if chosen is not None:
-                cells.append("|".join(classes[k] for k in np.flatnonzero(chosen[row])))
+                cells.append("|".join(classes[k] for k in np.flatnonzero(chosen[row]).tolist()))
             writer.writerow(for_spreadsheet(cells) if spreadsheet else cells)
 
 
