@@ -18,6 +18,7 @@ from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_
 from vit.data.beginnings import check_beginnings
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
+from vit.data.decode import ImageError
 from vit.data.extra import check_change
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
@@ -215,7 +216,10 @@ class ImageData(LightningDataModule):
         """The preprocessing, with `channels` and no mean and std by those of train."""
         assert self.channels is not None
         skip = self.loading.on_error == "skip"
-        inputs = with_statistics(self.inputs, self.splits.train, self.channels, skip=skip)
+        try:
+            inputs = with_statistics(self.inputs, self.splits.train, self.channels, skip=skip)
+        except ImageError as error:
+            raise ImageError(f"{error}; {self.remedy}") from error
         return inputs.preprocess(self.image_size, self.channels)
 
     @property
