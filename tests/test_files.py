@@ -1,10 +1,14 @@
 """Files appear whole, and mistakes stay one line."""
 
+import errno
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.command import coloured, saved
 from vit.errors import UserError
 from vit.writing import atomic, write_json
 
@@ -29,3 +33,39 @@ def test_a_mistake_stays_one_line_whatever_its_value(value: str, shown: str) -> 
     assert str(UserError(f"no folder {value}")) == f"no folder {shown}"
     assert str(UserError("Grün 日本 'x'")) == "Grün 日本 'x'"
     assert str(pickle.loads(pickle.dumps(UserError(value)))) == shown
+
+
+LIMITED = """\
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+from vit.cli.main import entry
+entry()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("classify MODEL PHOTOS --out out/x.csv --top 3 --batch-size 64", "out/x.csv"),
+        ("data check PHOTOS --out out --num-workers 0", "out/findings.csv"),
+        ("data pack PHOTOS out", "out/images-00000.tar"),
+    ],
+)
+def test_a_file_that_may_not_grow_is_named(command: str, file: str, tmp_path: Path) -> None:
+    places = {"MODEL": saved(tmp_path / "model"), "PHOTOS": coloured(tmp_path / "photos")}
+    words = [str(places.get(word, word)) for word in command.split()]
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    *_, line = done.stderr.splitlines()
+    assert done.returncode == 1 and "File too large" in line and file in line, done.stderr
+
+
+def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with pytest.raises(OSError) as error, atomic(path):
+        raise OSError(errno.EFBIG, "File too large")
+    assert error.value.filename == str(path) and error.value.errno == errno.EFBIG
+    with pytest.raises(OSError) as error, atomic(path):
+        raise OSError(errno.ENOENT, "No such file", "other")
+    assert error.value.filename == "other" and not any(tmp_path.iterdir())

@@ -5,6 +5,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from vit.errors import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -22,7 +24,17 @@ def is_first_process() -> bool:
 def say(text: str, *, everywhere: bool = False) -> None:
     """Prints to stderr; `everywhere`: other processes than the first print, too."""
     if everywhere or is_first_process():
-        print(text, file=sys.stderr, flush=True)
+        print(_lines(text), file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Prints a result to stdout."""
+    print(_lines(text))
+
+
+def _lines(text: str) -> str:
+    """The text; in names of classes and files, control characters are escaped."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def note(text: str) -> None:
@@ -47,7 +59,7 @@ class Meter:
     def __init__(
         self, name: str, total: float, unit: str, *, everywhere: bool = False, shown: bool = True
     ) -> None:
-        self.name, self.total, self.unit = name, total, unit
+        self.name, self.total, self.unit = printable(name), total, unit
         self.done = self._begun = 0.0
         self._shown = shown and (everywhere or is_first_process())
         self._bar: Progress | None = None

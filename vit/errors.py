@@ -60,11 +60,17 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
 
 
+def did_you_mean_beside(path: str) -> str:
+    """As `did_you_mean`, for the names in the folder of a path that does not exist."""
+    place = os.path.abspath(os.path.expanduser(path))
+    parent, name = os.path.split(place)
+    beside = os.path.isdir(parent) and not os.path.exists(place)
+    return did_you_mean(name, os.listdir(parent)) if beside else ""
+
+
 def no_folder(path: str) -> UserError:
     """For a folder or file of data that does not exist, with the nearest names beside it."""
-    parent, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
-    siblings = os.listdir(parent) if os.path.isdir(parent) else []
-    return UserError(f"data folder {path} does not exist{did_you_mean(name, siblings)}")
+    return UserError(f"data folder {path} does not exist{did_you_mean_beside(path)}")
 
 
 def some_of(names: Iterable[str], most: int = 5, separator: str = ", ") -> str:

@@ -8,11 +8,15 @@ parent process ignores (nohup, a background job) stays ignored.
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, SimpleNamespace
 
 NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
+DOUBLED_SECONDS = 2.0
+"""A SIGTERM so soon after another is the same one: a launcher passes on to its processes what the
+scheduler has sent to all of them."""
 HANDLED = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]  # not all on Windows
 
 
@@ -29,7 +33,7 @@ class Stopped(SystemExit):
 
 
 # Of this process, as signal handlers are.
-_requests = SimpleNamespace(pid=0, deferrals=0, received=0, several=False)
+_requests = SimpleNamespace(pid=0, deferrals=0, received=0, at=0.0, several=False)
 
 
 @contextmanager
@@ -66,7 +70,8 @@ def handled() -> Iterator[None]:
 
 @contextmanager
 def deferred(*, several: bool = False) -> Iterator[None]:
-    """Context in which the first signal is only recorded, see `received`; a second SIGINT acts.
+    """Context in which the first signal is only recorded, see `received`. A second SIGINT acts, and
+    so does a second SIGTERM.
 
     On exit from the outermost one a recorded signal raises Stopped. With `several` processes the
     second SIGINT gets the default action: one that waits for another runs no handler.
@@ -91,10 +96,13 @@ def received() -> int:
 def _on_signal(number: int, frame: FrameType | None) -> None:
     if os.getpid() != _requests.pid:  # a forked worker that has not set its handlers yet
         os._exit(128 + number)
-    first = not _requests.received
+    first, now = not _requests.received, time.monotonic()
+    repeated = number == _requests.received == signal.SIGTERM
+    if first:
+        _requests.at = now
     # Recorded before anything is raised: Python drops what is raised in os.fork and in __del__.
     _requests.received = _requests.received or number
-    if not _requests.deferrals:
+    if not _requests.deferrals or (repeated and now > _requests.at + DOUBLED_SECONDS):
         raise Stopped(number)
     if first:
         again = signal.SIG_DFL if _requests.several else signal.default_int_handler

@@ -5,11 +5,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from vit.errors import UserError
 
@@ -22,13 +24,47 @@ def atomic(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
     try:
-        yield temporary
-        with temporary.open("rb+") as stream:
-            os.fsync(stream.fileno())  # otherwise a crash could leave the new name on an empty file
-        put(temporary, path)
+        with naming(path):
+            yield temporary
+            with temporary.open("rb+") as stream:
+                os.fsync(stream.fileno())  # else a crash could leave the new name on an empty file
+            put(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the system, such as of a full disk, name the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def sole_writer(path: Path, what: str) -> Iterator[None]:
+    """Locks a file or folder, and deletes what killed writers of it have left beside it.
+
+    UserError, with `what` people call it, if another process writes it.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        with FileLock(lock, timeout=0):
+            for left in path.parent.glob(".*"):
+                if is_temporary(left.name) and left.name.startswith(f".{path.stem}."):
+                    _remove(left)
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # Windows deletes it itself
+                    lock.unlink()
+    except Timeout as error:
+        busy = f"{what} is being written by another process; wait until it has ended"
+        raise UserError(busy) from error
 
 
 def beside(path: Path) -> Path:
@@ -103,6 +139,12 @@ def _remove(path: Path) -> None:
 def is_temporary(name: str) -> bool:
     """The name is one that `beside` gives."""
     return _TEMPORARY.fullmatch(name) is not None
+
+
+def for_spreadsheet(cells: Iterable[Any]) -> list[Any]:
+    """The cells of a row; texts that a spreadsheet would run as formulas get a leading '."""
+    signs = ("=", "+", "-", "@", "\t", "\r", "\n")
+    return [f"'{c}" if isinstance(c, str) and c.startswith(signs) else c for c in cells]
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

@@ -121,6 +121,7 @@ def test_answers_before_an_unreadable_picture_are_printed(
     done = vit("classify", model, *good, photos / "broken.jpg", good[0], "--top", 2, *flags)
     lines = [line for line in done.err.splitlines() if "ETA" not in line]  # on a slow machine
     assert done.status == 2 and len(lines) == 1 and "broken.jpg" in lines[0]
+    assert lines[0].endswith("; --on_error skip goes on with the others")
     if flags:
         assert [row["image"] for row in json.loads(done.out)] == [str(path) for path in good]
     else:
@@ -280,3 +281,40 @@ def test_bfloat16_names_the_same_class(vit: Vit, model: Path, photos: Path) -> N
     share = half["top"][0]["probability"]
     assert share == pytest.approx(whole["top"][0]["probability"], abs=0.02)
     assert share != whole["top"][0]["probability"]
+
+
+def test_control_characters_in_names_do_not_reach_the_terminal(
+    vit: Vit, tmp_path: Path, photos: Path
+) -> None:
+    wild = ["\x1b]0;title\x07blue", "gr\x9bün", "red\nline"]
+    model = saved(tmp_path / "wild", wild)
+    picture = photos / "red/00.jpg"
+    picture = picture.rename(photos / "red/\x1b[2J\x07.jpg")
+    done = vit("classify", model, picture)
+    assert done.status == 0 and not {"\x1b", "\x07", "\x9b"} & {*done.out, *done.err}
+    assert "\\x1b[2J\\x07.jpg" in done.out and "\\x1b]0;title\\x07blue" in done.out
+    assert "red\\nline" in done.out
+    picture.write_bytes(b"")
+    done = vit("classify", model, picture, "--on_error", "skip")
+    assert "\\x1b[2J\\x07.jpg" in done.err and not {"\x1b", "\x07"} & {*done.out, *done.err}
+
+
+def test_formulas_are_texts_in_a_csv_on_demand(
+    vit: Vit, tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = saved(tmp_path / "wild", ["=1+1", "@x", "-y"])
+    monkeypatch.chdir(photos / "red")
+    Path("00.jpg").rename("=2+2.jpg")
+    for option, mark in (((), ""), (("--spreadsheet",), "'")):
+        out = f"{len(option)}.csv"
+        assert vit("classify", model, "=2+2.jpg", "--out", out, *option).status == 0
+        [row] = csv.DictReader(Path(out).open(newline=""))
+        assert row["image"] == f"{mark}=2+2.jpg"
+        assert {row["class"], row["class_2"], row["class_3"]} == {
+            f"{mark}{name}" for name in ("=1+1", "@x", "-y")
+        }
+        assert 0 < float(row["probability"]) < 1
+    done = vit("classify", model, "=2+2.jpg", "--out", "0.csv", "--spreadsheet")
+    assert done.status == 2 and "was begun with spreadsheet False" in done.err
+    done = vit("classify", model, "=2+2.jpg", "--out", "x.jsonl", "--spreadsheet")
+    assert done.status == 2 and "--spreadsheet is for a CSV: --out x.csv" in done.err

@@ -1,5 +1,6 @@
 """`vit data check` from the command line to the manifest that `vit fit` takes."""
 
+import csv
 import errno
 import json
 import re
@@ -183,3 +184,13 @@ def test_photos_are_packed_and_the_last_line_says_what_is_next(vit: Vit, photos:
     options = ("--data.shuffle=blocks", "--data.sampling.balanced=true")
     mixed = vit("fit", "-c", "quickstart", "--data", "shards", *options)
     assert mixed.status == 2 and "data.sampling.balanced exclude each other" in mixed.err
+
+
+def test_a_class_name_is_no_formula_for_a_spreadsheet(vit: Vit, photos: Path) -> None:
+    (photos / "red").rename(photos / "=1+\x1b1")
+    command = ("data", "check", photos, "--out", "out", *CHECKED)
+    for option, mark in (((), ""), (("--spreadsheet",), "'")):
+        done = vit(*command, *option)
+        assert done.status == 0 and "=1+\\x1b1" in done.out and "\x1b" not in done.out + done.err
+        rows = csv.DictReader(Path("out/findings.csv").open(newline=""))
+        assert f"{mark}=1+\x1b1" in {row["image"] for row in rows if row["finding"] == "few"}

@@ -1,5 +1,6 @@
 """`vit data pack`: shards of a folder, read back, resumed, and read like the folder."""
 
+import errno
 import io
 import json
 import tarfile
@@ -19,6 +20,7 @@ from vit.data.loaders import range_loader
 from vit.data.module import ImageData
 from vit.data.shards import SUFFIX
 from vit.errors import UserError
+from vit.writing import sole_writer
 
 
 @pytest.fixture
@@ -222,3 +224,27 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"{tmp_path}/twice/train-00000.tar: sample cat/1 has"):
         pack.MOST_IMAGES = 99
         packed(folder, tmp_path / "twice")
+
+
+def test_a_pack_goes_on_after_a_full_disk_between_its_first_files(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    for name in ("write_text", "write_json"):
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+            patched.setattr(pack, name, full)
+            packed(folder, tmp_path / "shards")
+        (tmp_path / "shards" / ".pack.0123abcd.json").write_text("killed")
+    assert packed(folder, tmp_path / "shards") == packed(folder, tmp_path / "other")
+    names = {path.name for path in (tmp_path / "shards").iterdir()}
+    assert names == {path.name for path in (tmp_path / "other").iterdir()}
+
+
+def test_a_second_pack_into_a_folder_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    with sole_writer(tmp_path / "shards" / "pack.json", ""):
+        with pytest.raises(UserError, match="shards is being written by another process; wait"):
+            packed(folder, tmp_path / "shards")
+    assert packed(folder, tmp_path / "shards")

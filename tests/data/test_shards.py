@@ -208,6 +208,10 @@ def test_labels_are_those_of_the_samples(tmp_path: Path) -> None:
         ({"1.cls": " ", "1.jpg": PIXELS}, "1.cls holds no label in UTF-8; pack it again"),
         ({"1.cls": b"\xff", "1.jpg": PIXELS}, "1.cls holds no label in UTF-8"),
         ({"1.jpg": PIXELS}, "has 1 images but no class folders .*.cls files"),
+        (
+            {"a/1.jpg": PIXELS, "./a/1.jpg": PIXELS},
+            "a/1.jpg is in it twice; pack it again",
+        ),
         ({"a/1.txt": ""}, "no images in .*; there: left out: 1 txt"),
         ({f"top/{c}/{c}.jpg": PIXELS for c in "ab"}, "one class only, 'top'; two are needed"),
         (

@@ -25,6 +25,7 @@ from vit.exports.write import Differs
 from vit.inference.engines import KEY, Description, open_engine
 from vit.inference.graph import Graph, baked
 from vit.preprocessing import Preprocess
+from vit.writing import sole_writer
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("openvino")
@@ -309,3 +310,13 @@ def test_modules_in_memory_keep_their_weights(tmp_path: Path) -> None:
     vit.export(model, tmp_path / "m.pt2")
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert isinstance(model, nn.Module) and model.get_parameter("norm.weight").requires_grad
+
+
+def test_what_a_killed_export_has_left_is_deleted_by_the_next(tmp_path: Path) -> None:
+    for name in (".m.0123abcd", ".other.0123abcd"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "m.onnx").write_bytes(b"half")
+    vit.export(tiny(), tmp_path / "m.pt2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.0123abcd", "m.pt2"]
+    with sole_writer(tmp_path / "n.pt2", ""), pytest.raises(UserError, match=r"n\.pt2 is being w"):
+        vit.export(tiny(), tmp_path / "n.pt2")

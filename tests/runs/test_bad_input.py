@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoints.mirror import mirrored
 from tests.command import TINY, Vit
 
 CPU = "--trainer.accelerator=cpu"
@@ -36,7 +37,7 @@ OPTIONS = [
     ("--model.architecture.in_channels 1", ["in_channels=1", "data.channels"]),
     ("--model.name vit_b61 --model.architecture=null", ["'vit_b61'", "'vit_b16'"]),
     ("--model.optimizer SGDD", ["model.optimizer", "SGDD"]),
-    ("--model.optimizer.lr=.nan", ["model.optimizer", "lr=nan"]),
+    ("--model.optimizer.lr=.nan", ["--model.optimizer.lr .nan must be a number, at least 0"]),
     ("--model.optimizer torch.optim.LBFGS", ["model.optimizer", "LBFGS"]),
     ("--model.mixing.mixup=-1", ["mixup=-1"]),
     ("--data.image_size 9", ["image_size=9x9", "multiple"]),
@@ -49,9 +50,9 @@ OPTIONS = [
         "--model.loss.class_weights=x",
         ["model.loss", "class_weights", "['none', 'balanced']", "dict", "x"],
     ),
-    ("--model.optimizer.lr high", ["model.optimizer", "lr", "float", "high"]),
+    ("--model.optimizer.lr high", ["--model.optimizer.lr high must be a number, at least 0"]),
     ("--save_every=-1", ["save_every", "v>=0", "-1"]),
-    ("--seed x", ["seed_everything", "int()", "'x'"]),
+    ("--seed x", ["--seed x must be a whole number"]),
     ("--data.augment.extra nosuch.change", ["data.augment.extra", "No module named 'nosuch'"]),
     ("--data.augment.extra PIL.ImageOps.flop", ["extra", "module 'PIL.ImageOps' has no", "'flop'"]),
     ("--data.augment.extra change", ["data.augment.extra", "a dot import path string: change"]),
@@ -60,8 +61,8 @@ OPTIONS = [
     ("--model.loss.function nosuch.loss", ["model.loss", "function", "No module named 'nosuch'"]),
     ("--model.loss.function torch.nn.L1Loss --model.loss.kind bce", ["--model.loss.kind auto"]),
     ("--data.sampling.balanced maybe", ["data.sampling.balanced", "bool", "maybe"]),
-    ("--steps=-3", ["trainer.max_steps=-3 must be at least 0"]),
-    ("--seed_everything=-1", ["seed_everything", "-1", "v>=0 and v<=4294967295"]),
+    ("--steps=-3", ["--steps -3 must be a whole number, at least 0"]),
+    ("--seed_everything=-1", ["--seed_everything -1 must be a whole number, from 0 to 429"]),
     ("--trainer.val_check_interval=00:00:00:01", ["is a time", "give a number of batches"]),
     ("--task [1]", ["task '[1]'"]),
     ("--trainer.max_epochs ten", ["trainer.max_epochs", "ten"]),
@@ -180,6 +181,26 @@ def test_an_epoch_shorter_than_an_interval_is_one_line(vit: Vit) -> None:
     done = vit(*args, "--trainer.limit_train_batches=0.1")
     assert done.status == 2
     assert "limit_train_batches" in done.err.splitlines()[-1]
+
+
+def test_bad_images_and_a_wrong_root_end_a_fit_before_weights_are_fetched(
+    vit: Vit, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        (photos / "red" / f"{number:02}.jpg").write_bytes(b"")
+    Path("wrong").mkdir()
+    with mirrored(tmp_path / "cache", monkeypatch) as server:
+        done = vit("fit", "--data", photos, CPU)
+        *_, line = done.err.splitlines()
+        assert done.status == 2 and "00.jpg: the file is empty" in line and "01.jpg: " in line
+        assert "`vit data check '" in line and "--fix" in line
+        assert line.endswith("--data.loading.on_error skip leaves such images out")
+        done = vit("fit", "--data", "wrong", CPU)
+        assert done.status == 2 and "wrong" in done.err.splitlines()[-1]
+        assert not server.asked
+        vit("fit", "--data", photos, CPU, "--data.loading.on_error=skip")
+        assert server.asked
+    assert not Path("runs").exists()
 
 
 def test_a_truncated_image_is_named_and_can_be_skipped(vit: Vit, photos: Path) -> None:

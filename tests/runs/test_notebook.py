@@ -141,6 +141,14 @@ def test_the_same_call_resumes_exactly_and_a_command_says_what_it_lacks(
         ({"val": [("a.jpg", 0)]}, "train is of type NoneType; give a folder"),
         ({"data": [("a.jpg", 0)], "data.root": "."}, "data.root=. and data are two sets of images"),
         ({"data.dataset": "digits", "data.root": "."}, "data.root=. are two sets of images"),
+        (
+            {"data": ".", "run_dir": "a", "output_dir": "b"},
+            "--run_dir a and --output_dir b are two",
+        ),
+        (
+            {"data": ".", "model": torch.nn.Linear(1, 1)},
+            "model is a Linear; give options, such as model=",
+        ),
     ],
 )
 def test_objects_that_cannot_be_used_are_one_line(
@@ -148,3 +156,21 @@ def test_objects_that_cannot_be_used_are_one_line(
 ) -> None:
     with pytest.raises(UserError, match=message):
         vit.fit("finetune", **arguments)
+
+
+def test_a_run_is_opened_by_the_text_of_its_path(vit_command: Vit) -> None:
+    Path("runs/photos-probe").mkdir(parents=True)
+    Path("runs/photos-probe/summary.json").write_text('{"metrics": {"test/acc1": 0.5}}')
+    assert vit.Run("runs/photos-probe").metrics == {"test/acc1": 0.5}  # pyright: ignore
+    with pytest.raises(UserError, match=r"runs/photos-prob has no summary.*mean 'photos-probe'\?"):
+        _ = vit.Run("runs/photos-prob").summary  # pyright: ignore
+    Path("a.jpg").touch()
+    for command in ("classify", "test"):
+        done = vit_command(command, "runs/photos-prob", *["a.jpg"] * (command == "classify"))
+        assert done.status == 2 and "did you mean 'photos-probe'?" in done.err
+
+
+def test_a_folder_in_place_of_a_data_set_is_named(vit_command: Vit) -> None:
+    Path("small").mkdir()
+    with pytest.raises(UserError, match="dataset='small' is a place of files; give root='small'"):
+        vit.ImageData("small")

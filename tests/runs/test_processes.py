@@ -74,6 +74,16 @@ def test_processes_with_other_options_and_images_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_refused_start_of_two_processes_leaves_nothing(
+    tmp_path: Path, photos: Path, deadline: Callable[[float], float]
+) -> None:
+    shared = ("fit", "-c", "cifar10", *TINY, f"--data.root={photos}", "--run_dir=run", "--steps=2")
+    for done in pair(tmp_path, shared, seconds=deadline(120)):
+        *_, line = done.err.splitlines()
+        assert done.status == 2 and "torchrun has started 2 processes" in line, done.err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("end", "status", "named"),
     [("kill -9 $$", 1, "signal 9"), ("exit 130", 130, "exit status 130")],

@@ -508,7 +508,7 @@ def test_a_test_image_that_cannot_be_read_costs_nothing_that_was_computed(
         shutil.copytree(photos, root / part)
     broken = root / "test/red/00.jpg"
     content = broken.read_bytes()
-    broken.write_bytes(content[:200])
+    broken.write_bytes(content[:-100])  # its header can be read
     done = vit(*command, f"--data.root={root}", "--run_dir=run")
     assert done.status == 2 and "00.jpg" in done.err
     assert Path("run/model/config.json").is_file()
@@ -516,3 +516,28 @@ def test_a_test_image_that_cannot_be_read_costs_nothing_that_was_computed(
     done = vit(*command, f"--data.root={root}", "--run_dir=run")
     assert done.status == 0 and "nothing is left to train" in done.err
     assert "test/acc1" in json.loads(Path("run/summary.json").read_text())["metrics"]
+
+
+STOPS = """\
+import os, signal
+from lightning.pytorch.callbacks import Callback
+class AtTheEnd(Callback):
+    def on_train_end(self, trainer, model):
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_run_that_is_stopped_at_its_very_end_has_the_rows_of_one_that_is_not(
+    vit: Vit, photos: Path
+) -> None:
+    Path("stops.py").write_text(STOPS)
+    fit = ("fit", "-c", "cifar10", f"--data.root={photos}", *TINY, "--steps=4")
+    assert vit(*fit, "--run_dir=whole").status == 0
+    done = vit(*fit, "--run_dir=stopped", "--trainer.callbacks+=stops.AtTheEnd")
+    assert done.status == 143 and not Path("stopped/summary.json").exists()
+    assert vit(*fit, "--run_dir=stopped").status == 0
+    whole, stopped = (
+        [(row["step"], row["val/loss"], row["test/loss"]) for row in csv.DictReader(file)]
+        for file in map(open, ("whole/metrics.csv", "stopped/metrics.csv"))
+    )
+    assert whole == stopped and whole[-1][0] == "4" and whole[-1][2]

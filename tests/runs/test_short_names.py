@@ -26,7 +26,7 @@ print(status, 'torch' in sys.modules)
         ("--lr 0.1 --arch=vit_b16", ["--model.optimizer.lr=0.1", "--model.name=vit_b16"]),
         ("--epochs 3", ["--trainer.max_epochs=3", "--trainer.max_steps=-1"]),
         ("--steps=9", ["--trainer.max_steps=9", "--trainer.max_epochs=-1"]),
-        ("--batch-size 8 --seed -1", ["--data.batch_size=8", "--seed_everything=-1"]),
+        ("--batch-size 8 --seed 1", ["--data.batch_size=8", "--seed_everything=1"]),
         ("--run-dir a --data.loading.num-workers=2",
          ["--run_dir", "a", "--data.loading.num_workers=2"]),
         ("--model.loss.class-weights.big-cat 2", ["--model.loss.class_weights.big-cat", "2"]),
@@ -99,8 +99,31 @@ def test_a_folder_named_like_a_data_set_is_the_folder(vit: Vit) -> None:
         ("fit --data digits --lr=", "--lr needs a value"),
         ("test runs/x --dta digits", "no option --dta"),
         ("trian --data digits", "did you mean 'train'"),
+        ("fit --data photos --arch vit_b61", "unknown model 'vit_b61'; did you mean 'vit_b16'"),
+        ("fit --data photos --batch-size 0", "--batch-size 0 must be a whole number, at least 1"),
+        ("fit --data photos --epochs 0", "--epochs 0 must be a whole number, at least 1"),
+        ("fit --data photos --epochs -1", "--epochs -1 must be a whole number, at least 1"),
+        ("fit --data photos --steps -5", "--steps -5 must be a whole number, at least 0"),
+        ("fit --data photos --seed abc", "--seed abc must be a whole number, from 0 to 4294967295"),
+        ("fit --data photos --lr -0.1", "--lr -0.1 must be a number, at least 0"),
+        ("fit --data photos --image-size 0x32", "--image-size 0x32 must be a whole number"),
+        ("fit --data photos --image-size 101", "101x101 is not a multiple of patch_size=14"),
+        ("fit -c transfer/vit --data photos --arch ViT-B/16 --image-size 32x40",
+         "32x40 is not a mult"),
+        ("fit -c transfer/vit --data photos --pretrained vit_s32.augreg_in21k --image-size 224x230",
+         "224x230 is not a multiple of patch_size=32; choose 224x224"),
+        ("test runs/x --batch-size 0", "--batch-size 0 must be a whole number"),
+        ("fit --data photos --data.root .", "--data photos and --data.root . are two spellings"),
+        ("fit --data photos --pretrained a --model.pretrained=b",
+         "--pretrained a and --model.pretrained b are two spellings of one option; give one"),
+        ("fit --data photos --run_dir=a --output_dir b", "--run_dir a and --output_dir b are two"),
+        ("fit --data photos --trainer.max_steps 9 --epochs 3",
+         "--epochs 3 and --trainer.max_steps 9 are two limits"),
+        ("fit --data photos epochs=3", "'epochs=3' is not an option; type --epochs 3"),
+        ("export runs/x format=onnx", "'format=onnx' is not an option; type --format onnx"),
+        ("runs json=1", "'json=1' is not an option; type --json 1"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line_before_torch_is_imported(
     typed: str, message: str, tmp_path: Path
 ) -> None:
@@ -110,6 +133,26 @@ def test_a_mistake_is_one_line_before_torch_is_imported(
     assert done.stdout.split() == ["2", "False"]
     [line] = done.stderr.splitlines()
     assert message in line
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "--data . --data.root=.",
+        "--epochs 3 --trainer.max_steps -1",
+        "--data.image_size [32,48] --batch-size auto --model.name vit_s16.augreg_in21k",
+        "--data mine.yaml --data.root .",
+        "--trainer.max_epochs 3 --trainer.max_steps 9",
+        "--run_dir epochs=3",
+    ],
+)
+def test_options_that_agree_are_taken(typed: str) -> None:
+    assert written_out(typed.split())
+
+
+def test_what_a_command_sets_is_refused_by_its_short_name(vit: Vit, photos: Path) -> None:
+    done = vit("transfer", "runs/x", "--data", photos, "--", "--lr", "3")
+    assert done.status == 2 and "--model.optimizer.lr: `vit transfer` sets it" in done.err
 
 
 def test_a_short_run_equals_its_long_form_to_the_bit(vit: Vit, photos: Path) -> None:

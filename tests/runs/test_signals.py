@@ -1,5 +1,6 @@
 """SIGINT and SIGTERM end `vit fit` at any moment with their status, and without a traceback."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.command import TINY
+from vit import signals
 
 # Sends a signal to its own process when a module is looked for.
 SIGNAL_AT = """\
@@ -62,3 +64,25 @@ def test_a_run_with_loading_workers_is_saved_and_says_how_it_continues(
     assert err.count("stopped; vit fit --run_dir 'my run' continues") == 1
     assert "Traceback" not in err
     assert (checkpoints / "last.ckpt").is_file()
+
+
+def test_a_second_sigterm_ends_at_once_unless_a_launcher_has_doubled_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reached = []
+    with pytest.raises(signals.Stopped) as stop, signals.handled(), signals.deferred():
+        for seconds in (signals.DOUBLED_SECONDS, signals.DOUBLED_SECONDS, -1.0):
+            monkeypatch.setattr(signals, "DOUBLED_SECONDS", seconds)
+            os.kill(os.getpid(), signal.SIGTERM)
+            reached.append(seconds)
+    assert stop.value.code == 143 and len(reached) == 2
+
+
+def test_sigterm_after_ctrl_c_waits_for_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "DOUBLED_SECONDS", -1.0)
+    reached = False
+    with pytest.raises(signals.Stopped) as stop, signals.handled(), signals.deferred():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        reached = True
+    assert reached and stop.value.code == 130

@@ -418,3 +418,26 @@ def test_other_weights_at_the_same_path_are_refused(vit: Vit, photos: Path, scor
     shutil.rmtree("pre")
     shutil.move("same", "pre")
     assert vit(*args, "--seeds=2").status == 0 and len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        ((), [16, 16]),
+        (("--image-size=32",), 32),
+        (("--", "--image-size=24"), 24),
+        (("--recipe=small.yaml", "--", "--data.image_size=40"), 40),
+    ],
+)
+def test_a_model_of_small_images_is_fine_tuned_at_their_size(
+    vit: Vit, scored: Scored, more: tuple[str, ...], size: Any
+) -> None:
+    calls = scored({"seed-0": 0.5})
+    options = ("--data=digits", "--lr-grid=0.1", "--seeds=1", "--steps=3", "--out=out")
+    cut = more.index("--") if "--" in more else len(more)
+    rest = (*(more[cut + 1 :]), "--trainer.precision=32-true", "--trainer.accelerator=cpu")
+    done = vit("transfer", "pre", *options, *more[:cut], "--", *rest)
+    assert done.status == 0, done.err
+    assert ("pre was trained at 16 x 16 pixels" in done.err) == (not more)
+    found = Options(calls[0]).config.data.image_size
+    assert (list(found) if isinstance(found, tuple | list) else found) == size

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.checkpoints.refusals import reason
-from vit.errors import UserError, did_you_mean, shorten
+from vit.errors import UserError, did_you_mean, did_you_mean_beside, shorten
 from vit.models.config import ViTConfig
 from vit.models.zoo import canonical_name, model_config
 
@@ -174,6 +174,8 @@ def find(text: str) -> Published:
         hint = f"; of this architecture there are {', '.join(tags)}"
     elif name is not None:
         hint = f": nobody publishes any of {name}"
+    elif hint := did_you_mean_beside(text):
+        pass
     elif _REPOSITORY.match(bare):
         hint = f"; a repository of the hub is hf://{bare}"
     else:

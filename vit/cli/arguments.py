@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from glob import glob
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +22,18 @@ class OneLineParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(**{"allow_abbrev": False, "formatter_class": form, **options})
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  # overloads
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
+        """As argparse's; UserError for KEY=VALUE, which is an option without its dashes."""
+        for before, word in pairwise(["", *(args or ())]):
+            name, equals, value = word.partition("=")
+            option = self._option_string_actions.get(before)
+            is_value = option is not None and option.nargs != 0
+            if equals and f"--{name}" in self._option_string_actions and not is_value:
+                self.error(f"{word!r} is not an option; type --{name} {value}")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`")
@@ -63,6 +76,12 @@ def add_engine(add: Callable[..., Any]) -> None:
     """Adds --engine."""
     choices = ("torch", "openvino")
     add("--engine", choices=choices, default="torch", help="openvino: on the CPU (default torch)")
+
+
+def add_spreadsheet(add: Callable[..., Any]) -> None:
+    """Adds --spreadsheet, of every command that writes a CSV for people."""
+    text = "put ' before names in the CSV that a spreadsheet would run as formulas"
+    add("--spreadsheet", action="store_true", help=text)
 
 
 def asked_device(options: argparse.Namespace) -> str | None:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 from vit.cli.arguments import (
     OneLineParser,
     add_engine,
+    add_spreadsheet,
     asked_device,
     chosen_device,
     number,
     pictures,
     whole_number,
 )
-from vit.console import note, say
-from vit.errors import UserError
+from vit.console import note, say, show
+from vit.errors import UserError, printable
 from vit.hardware import has_bfloat16
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def _parser() -> OneLineParser:
     add("--on_error", choices=choices, help="for unreadable pictures that are printed")
     add = parser.add_argument_group("answers in a file").add_argument
     add("--out", metavar="X", help="X.csv, X.jsonl, or a folder X.parquet: a row per picture")
+    add_spreadsheet(add)
     add("--features", action="store_true", help="a column with the head's input (.parquet)")
     add("--shard", metavar="I/N", help="part I, from 0, of N parts of the pictures")
     add("--batch-size", type=whole_number, metavar="N", help="default 32, on a CPU 8")
@@ -96,7 +98,7 @@ def _parser() -> OneLineParser:
 
 def _check(options: argparse.Namespace, out: Path | None) -> None:
     """Raises UserError for options that are impossible, alone or together."""
-    with_out = ("features", "shard", "batch_size", "num_workers")
+    with_out = ("features", "spreadsheet", "shard", "batch_size", "num_workers")
     without = ("json", "on_error")
     for name in with_out if out is None else without:
         if getattr(options, name) not in (None, False):
@@ -108,6 +110,8 @@ def _check(options: argparse.Namespace, out: Path | None) -> None:
         from vit.inference.answer_files import check_answer_file
 
         check_answer_file(out, features=options.features)
+        if options.spreadsheet and out.suffix != ".csv":
+            raise UserError(f"--spreadsheet is for a CSV: --out {out.stem}.csv")
 
 
 def _listed(options: argparse.Namespace, *, arrays: bool = False) -> "tuple[PathList, str]":
@@ -153,12 +157,13 @@ def _write(
         ALL: whole,
         **asdict(asked),
         "features": options.features,
+        "spreadsheet": options.spreadsheet,
         "precision": options.precision,
         "raw": options.raw,
         "weights": identity(classifier),
     }
     names = columns(classifier, asked, features=options.features)
-    with opened(out, names, facts) as file:
+    with opened(out, names, facts, spreadsheet=options.spreadsheet) as file:
         tally = answer(
             classifier,
             paths,
@@ -186,7 +191,8 @@ def _print(
         for row in rows:
             if "error" in row:
                 if options.on_error != "skip":
-                    raise UserError(f"{row['image']}: {row['error']}")
+                    way = "--on_error skip goes on with the others"
+                    raise UserError(f"{row['image']}: {row['error']}; {way}")
                 say(f"skipped: {row['image']}: {row['error']}")
                 continue
             answered.append(row)
@@ -203,15 +209,15 @@ def _print(
 
 
 def _print_row(row: dict[str, Any]) -> None:
-    print(row["image"])
+    show(row["image"])
     if row.get("unknown"):
-        print("  none of these; the most alike:")
+        show("  none of these; the most alike:")
     if "labels" in row:
-        print(f"  labels: {', '.join(row['labels']) or 'none'}")
+        show(f"  labels: {', '.join(row['labels']) or 'none'}")
     if "set" in row:
-        print(f"  set: {', '.join(row['set'])}")
+        show(f"  set: {', '.join(row['set'])}")
     if "answer" in row:
         found = f"{row['answer']} ({row['answer_probability']:.1%})" if row["answer"] else "none"
-        print(f"  answer: {found}")
+        show(f"  answer: {found}")
     for best in row["top"]:
-        print(f"  {best['probability']:6.1%}  {best['class']}")
+        show(f"  {best['probability']:6.1%}  {printable(best['class'])}")

@@ -8,9 +8,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from vit.cli.arguments import OneLineParser, share, whole_number
+from vit.cli.arguments import OneLineParser, add_spreadsheet, share, whole_number
 from vit.cli.frozen import add_model_arguments, load_frozen
-from vit.console import note, say
+from vit.console import note, say, show
 from vit.errors import UserError, shorten
 from vit.writing import writable, write_text
 
@@ -59,7 +59,7 @@ def _check(options: Namespace) -> int:
     findings = _findings(pictures, options)
     kinds = {kind: list(found) for kind, found in groupby(findings, attrgetter("kind"))}
     table, page = out / "findings.csv", out / "findings.html"
-    write_findings(table, pictures, findings)
+    write_findings(table, pictures, findings, spreadsheet=options.spreadsheet)
     write_text(page, _page(pictures, options.source, kinds))
     lines = [str(table), str(page)]
     if fix is not None:
@@ -75,7 +75,7 @@ def _index(options: Namespace) -> int:
     from vit.data.shards import make_indices
 
     shards = [shard for source in options.source for shard in listed_shards(source)]
-    print(f"shards: {len(shards):,}, indexed now: {make_indices(shards):,}")
+    show(f"shards: {len(shards):,}, indexed now: {make_indices(shards):,}")
     return 0
 
 
@@ -86,7 +86,7 @@ def _pack(options: Namespace) -> int:
 
     shards = pack(options.source, folder, resize=options.resize)
     images = sum(len(shard.images) for shard in shards)
-    print(f"{images:,} images, shards: {len(shards):,}\nnext: vit fit --data {quote(str(folder))}")
+    show(f"{images:,} images, shards: {len(shards):,}\nnext: vit fit --data {quote(str(folder))}")
     return 0
 
 
@@ -110,7 +110,7 @@ def _vtab(options: Namespace) -> int:
         raise UserError(f"{source} has the files of no task; docs/vtab.md says where they lie")
     for text in lacking:
         note(text)
-    print(f"{len(COVERED) - len(lacking)} tasks, next: vit transfer MODEL --data vtab={root}")
+    show(f"{len(COVERED) - len(lacking)} tasks, next: vit transfer MODEL --data vtab={root}")
     return 0
 
 
@@ -127,6 +127,7 @@ def _parser() -> OneLineParser:
     add("source", metavar="FOLDER|CSV", help="a folder, a CSV or Parquet file, or shards")
     add("--labels", choices=("plain", "tree"), default="plain", help="as --data.labels of vit fit")
     add("--out", default="data_check", metavar="DIR", help="default data_check")
+    add_spreadsheet(add)
     add("--fix", metavar="OUT.csv", help="writes a manifest without unreadable images and copies")
     add("--relabel", type=share, metavar="P", help="and with doubtful labels of probability >= P")
     add_model_arguments(check, "--model")
@@ -216,7 +217,7 @@ def _show(kinds: dict[str, list["Finding"]], lines: list[str], as_json: bool) ->
         print(json.dumps({"findings": table, "files": lines}, indent=2, ensure_ascii=False))
         return
     if not rows:
-        print("nothing was found")
+        show("nothing was found")
     for _, title, advice, count, example in rows:
-        print(f"{count:7,}  {title:33} {shorten(example, 34):35} {advice}")
-    print(*lines, sep="\n")
+        show(f"{count:7,}  {title:33} {shorten(example, 34):35} {advice}")
+    show("\n".join(lines))

@@ -6,8 +6,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from vit.cli.arguments import OneLineParser
-from vit.console import is_first_process, say
+from vit.cli.arguments import OneLineParser, add_spreadsheet
+from vit.console import is_first_process, say, show
 from vit.errors import UserError
 from vit.runs.short_names import written_out
 from vit.writing import writable
@@ -45,11 +45,7 @@ def predict(args: list[str]) -> int:
     what = "Writes the five most probable classes of every image of a split to a CSV file."
     parser = _parser("predict", what, None, "figures and predictions")
     parser.add_argument("--out", metavar="FILE", help="default: predictions_SPLIT.csv in RUN")
-    parser.add_argument(
-        "--spreadsheet",
-        action="store_true",
-        help="put ' before names that a spreadsheet would run as formulas",
-    )
+    add_spreadsheet(parser.add_argument)
     return _run(parser, args)
 
 
@@ -115,20 +111,20 @@ def _compare(options: Namespace, first: Path, rest: list[str]) -> int:
         return 0
     a, b = found["runs"]
     what = "accuracy" if found["metric"] == "acc1" else "mean average precision"
-    print(f"{what} on {found['images']:,} images of {found['split']}")
+    show(f"{what} on {found['images']:,} images of {found['split']}")
     for run, score in zip((a, b), found["scores"], strict=True):
-        print(f"{run:{max(len(a), len(b))}}  {score:.4f}")
+        show(f"{run:{max(len(a), len(b))}}  {score:.4f}")
     low, high = found["interval"]
-    print(f"difference {found['difference']:+.2f} points, 95 % interval {low:+.2f} to {high:+.2f}")
-    print(f"  by {found['method']}")
+    show(f"difference {found['difference']:+.2f} points, 95 % interval {low:+.2f} to {high:+.2f}")
+    show(f"  by {found['method']}")
     if "p_value" in found:
-        print(
+        show(
             f"{found['gained']:,} images are named rightly by the second alone, {found['lost']:,} "
             f"by the first alone: p = {found['p_value']:.2g} (McNemar's exact test)"
         )
     better, worse = (b, a) if found["difference"] > 0 else (a, b)
     no = "no difference is seen: the images are too few, or the runs are equally good"
-    print(f"{better} is better than {worse}" if found["differ"] else no)
+    show(f"{better} is better than {worse}" if found["differ"] else no)
     return 0
 
 
@@ -158,13 +154,13 @@ def _show(options: Namespace, subject: Any, result: Any, out: Path | None) -> No
         print(json.dumps(content, indent=2))
         return
     if engine is not None:
-        print(f"computed by {engine}")
-    print(headline(subject.split, metrics, predictions))
+        show(f"computed by {engine}")
+    show(headline(subject.split, metrics, predictions))
     width = max(map(len, metrics), default=0)
     for name, value in metrics.items():
-        print(f"{name:{width}} {value:.4f}")
+        show(f"{name:{width}} {value:.4f}")
     if per_class:
-        print("", *class_lines(per_class), sep="\n")
+        show("\n".join(["", *class_lines(per_class)]))
 
 
 def _listed(predictions: Any, classes: list[str]) -> list[dict[str, Any]]:

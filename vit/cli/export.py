@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit.cli.arguments import OneLineParser, number, pictures, whole_number
 from vit.cli.frozen import weights_of
+from vit.console import show
 from vit.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def run(args: list[str]) -> int:
     try:
         write(options, {name: getattr(options, name) for name in names})
     except Differs as error:
-        print(f"vit: {error}")
+        show(f"vit: {error}")
         return 1
     return 0
 
@@ -118,6 +119,6 @@ def _show(result: "Exported", as_json: bool, about: dict[str, Any], *lines: str)
     if as_json:
         print(json.dumps({"files": files, **about, "detail": result.detail}, indent=2))
         return
-    print(*lines, sep="\n")
+    show("\n".join(lines))
     for file in result.files:
-        print(f"{file}  {file.stat().st_size / 1e6:,.1f} MB")
+        show(f"{file}  {file.stat().st_size / 1e6:,.1f} MB")

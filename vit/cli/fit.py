@@ -1,8 +1,8 @@
 """`vit fit`: trains by a recipe, evaluates the best weights once, writes one run directory."""
 
-from vit.console import is_first_process, say
+from vit.console import is_first_process, say, show
 from vit.errors import UserError
-from vit.runs.short_names import written_out
+from vit.runs.short_names import check_size, written_out
 
 HELP = """\
 usage: vit fit --data MY_PHOTOS [-c RECIPE] [OPTIONS]
@@ -56,7 +56,7 @@ def run(args: list[str]) -> int:
         name, equals, value = args[0].partition("=")
         option = f"--{name} {value}" if equals else f"--data {name}"
         raise UserError(f"{args[0]!r} is not an option; type {option}")
-    written_out(args)  # a mistake in a name, before torch is imported
+    check_size(written_out(args))  # a mistake in a name or a number, before torch is imported
     as_json = "--json" in args
     args = [{"--help-all": "--help"}.get(arg, arg) for arg in args if arg != "--json"]
 
@@ -71,5 +71,5 @@ def run(args: list[str]) -> int:
         say(done.closing)
         print((done.folder / "summary.json").read_text(encoding="utf-8"), end="")
     else:
-        print(done.closing)
+        show(done.closing)
     return 0

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import vit
 from vit import signals
+from vit.console import say
 from vit.errors import MESSAGE, UserError, did_you_mean, of_worker, shorten, user_error_in
 from vit.hardware import keep_memory, sleep_when_waiting
 
@@ -123,9 +124,9 @@ def _status(error: BaseException) -> int:
     if isinstance(error, OSError) and (error.strerror or known):
         where = "" if error.filename is None else f": {error.filename}"
         # A full disk, a lost share, or a lost process of the run.
-        print(f"vit: {error.strerror or text}{where}", file=sys.stderr)
+        say(f"vit: {error.strerror or text}{where}", everywhere=True)
         return 1
-    print(f"vit: {_unexpected(error)}", file=sys.stderr)
+    say(f"vit: {_unexpected(error)}", everywhere=True)
     return 1
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from vit.cli.arguments import OneLineParser
+from vit.console import show
 from vit.errors import UserError
 from vit.runs.files import list_runs
 
@@ -26,5 +27,5 @@ def run(args: list[str]) -> int:
     width = max([len(entry["run"]) for entry in entries] or [0])
     for entry in entries:
         date = entry["date"][:16].replace("T", " ")
-        print(f"{entry['run']:{width}}  {entry['score']:18}  {date}  {entry['state']}")
+        show(f"{entry['run']:{width}}  {entry['score']:18}  {date}  {entry['state']}")
     return 0

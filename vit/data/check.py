@@ -30,7 +30,7 @@ from vit.data.options import Reading, Splitting
 from vit.data.photo import Photo
 from vit.data.scan import entries
 from vit.data.sources import SPLITS, PathList, same_spelling
-from vit.writing import atomic
+from vit.writing import atomic, for_spreadsheet
 
 SIDE = 32
 """Pixels of a side of the small pictures."""
@@ -220,8 +220,10 @@ def file_findings(pictures: Pictures) -> Iterator[Finding]:
         yield Finding(kind="names", subject=spellings[0], detail=", ".join(spellings[1:]))
 
 
-def write_findings(file: Path, pictures: Pictures, findings: Iterable[Finding]) -> None:
-    """A CSV with a row per finding."""
+def write_findings(
+    file: Path, pictures: Pictures, findings: Iterable[Finding], *, spreadsheet: bool = False
+) -> None:
+    """A CSV with a row per finding; `spreadsheet`: none of its cells is a formula."""
     head = ["finding", "image", "split", "label", "detail", "suggested", "certainty"]
 
     def row(found: Finding) -> list[object]:
@@ -229,7 +231,8 @@ def write_findings(file: Path, pictures: Pictures, findings: Iterable[Finding]) 
         if found.image is not None:
             known = [SPLITS[pictures.split[found.image]], pictures.label(found.image)]
         certainty = "" if found.certainty is None else f"{found.certainty:.4g}"
-        return [found.kind, found.subject, *known, found.detail, found.suggested, certainty]
+        row = [found.kind, found.subject, *known, found.detail, found.suggested, certainty]
+        return for_spreadsheet(row) if spreadsheet else row
 
     _write_csv(file, head, map(row, findings))
 

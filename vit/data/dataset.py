@@ -38,6 +38,7 @@ class ImageDataset(Dataset[Sample | None]):
         on_error: For an unreadable image, "error" raises ImageError. "skip" names it once on
             stderr and counts it; the sample is None at evaluation, and the next image of the set
             in training.
+        remedy: The way on, in the message of an unreadable image.
         opener: Opens images for training, such as `vit.data.photo.Photo`.
         planes: The images of the set, uint8 `n 3 h w`, of which `transform` takes whole batches.
         reader: Opens images for evaluation and for people.
@@ -48,6 +49,7 @@ class ImageDataset(Dataset[Sample | None]):
     _: KW_ONLY
     seed: int = 0
     on_error: Literal["error", "skip"] = "error"
+    remedy: str = "data.loading.on_error=skip leaves such images out"
     opener: Callable[[Any], Any] = open_image
     planes: np.ndarray | None = None
     reader: Callable[[Any], Any] = open_image
@@ -72,7 +74,7 @@ class ImageDataset(Dataset[Sample | None]):
                 return self._pixels(candidate, key), self._label(candidate), candidate
             except ImageError as error:
                 if self._skipped is None:
-                    raise
+                    raise ImageError(f"{error}; {self.remedy}") from error
                 if not self._skipped[candidate]:
                     self._skipped[candidate] = True
                     say(f"skipped: {error}", everywhere=True)

@@ -60,6 +60,8 @@ def check_source(dataset: str | None, root: str | None) -> None:
         given = f"no data (root={root!r})"
         raise UserError(f"{given}: give --data with a folder, a CSV, or the name of a data set")
     if dataset is not None and dataset not in CATALOG:
+        if os.path.exists(os.path.expanduser(dataset)):
+            raise UserError(f"dataset={dataset!r} is a place of files; give root={dataset!r}")
         near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(sorted(CATALOG))}"
         raise UserError(f"unknown dataset {dataset!r} (a folder is given by --data.root){near}")
     if root is not None:

@@ -5,6 +5,7 @@ Shapes: b batch, c channels, h w pixels, k classes.
 
 from dataclasses import replace
 from functools import cached_property
+from shlex import quote
 from typing import Any, Self, get_args
 
 from lightning.pytorch import LightningDataModule, Trainer
@@ -12,9 +13,12 @@ from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from vit.data.addresses import names_shards
 from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_epoch, divided
+from vit.data.beginnings import check_beginnings
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
+from vit.data.decode import ImageError
 from vit.data.extra import check_change
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
@@ -134,6 +138,7 @@ class ImageData(LightningDataModule):
         self.consumed_samples = 0
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
         self.own, self.pseudo = own, pseudo if pseudo and pseudo.ratio else None
+        self.skip_option = "--data.loading.on_error skip"
         if own is None:
             check_source(dataset, root)
 
@@ -199,12 +204,35 @@ class ImageData(LightningDataModule):
             note_unused_bits(splits.train)
         return splits
 
+    def look(self, before: "ImageData | None" = None) -> Self:
+        """Finds the images, and opens some; returns itself. `before`: a data module of the same
+        files that has done so. UserError for images that cannot be opened, unless they are skipped.
+        """
+        if before is not None and before._reading == self._reading:
+            self.splits = before.splits
+            return self
+        splits = self.splits
+        if self.loading.on_error == "error":
+            check_beginnings(splits, self.channels, self.remedy)
+        return self
+
+    @property
+    def remedy(self) -> str:
+        """The way on after an image that cannot be read."""
+        skip = f"{self.skip_option} leaves such images out"
+        if self.root is None or self.own is not None or names_shards(self.root):
+            return skip
+        return f"`vit data check {quote(self.root)} --fix LIST.csv` lists the others, {skip}"
+
     @cached_property
     def preprocess(self) -> Preprocess:
         """The preprocessing, with `channels` and no mean and std by those of train."""
         assert self.channels is not None
         skip = self.loading.on_error == "skip"
-        inputs = with_statistics(self.inputs, self.splits.train, self.channels, skip=skip)
+        try:
+            inputs = with_statistics(self.inputs, self.splits.train, self.channels, skip=skip)
+        except ImageError as error:
+            raise ImageError(f"{error}; {self.remedy}") from error
         return inputs.preprocess(self.image_size, self.channels)
 
     @property
@@ -369,6 +397,7 @@ class ImageData(LightningDataModule):
                 self.augment if training else None,
                 seed=self.seed,
                 on_error=self.loading.on_error,
+                remedy=self.remedy,
                 name=split,
                 keeps=keeps,
                 processes=self._of_trainer("num_devices", 1),

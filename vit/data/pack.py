@@ -38,8 +38,9 @@ from vit.data.scan import image_extensions
 from vit.data.shards import CLASSES, SUFFIX, index_of, write_index
 from vit.data.sources import SPLIT_NAMES, ImageSet, PathList, Splits, images_digest
 from vit.errors import UserError
-from vit.writing import atomic, remove_orphans, write_json, write_text
+from vit.writing import atomic, remove_orphans, sole_writer, write_json, write_text
 
+PLAN = "pack.json"
 MOST_IMAGES, MOST_BYTES = 10_000, 256 * 2**20
 """In a shard, about: the size of images is that of some."""
 QUALITY = 95
@@ -75,6 +76,11 @@ def pack(source: str, folder: Path, *, resize: int | None = None) -> list[Shard]
     splits = find_splits(dataset, root, Reading(cut=whole))
     if splits.multilabel:
         raise UserError(f"{source} has several labels per image, and a shard one; keep the files")
+    with sole_writer(folder / PLAN, str(folder)):
+        return _pack(splits, folder, resize)
+
+
+def _pack(splits: Splits, folder: Path, resize: int | None) -> list[Shard]:
     _begin(folder, splits, {"resize": resize})
     shards = list(_shards(splits, folder, resize))
     lacking = [shard for shard in shards if not (shard.path.exists() and shard.index.exists())]
@@ -92,15 +98,15 @@ def _begin(folder: Path, splits: Splits, plan: dict[str, Any]) -> None:
         plan[name] = images.digest(splits.classes)
         if not isinstance(images.items, OpenedImages):  # all of Parquet would be read for it
             plan[name] += f" {images_digest(images)}"
-    file = folder / "pack.json"
+    file = folder / PLAN
     if file.exists() and json.loads(file.read_text()) != plan:
         more = "perhaps one was added, changed or deleted since; give a new folder"
         raise UserError(f"{folder} was begun with other images or another --resize: {more}")
-    if not file.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; give a new folder")
     remove_orphans(folder)
-    write_text(folder / CLASSES, "".join(f"{name}\n" for name in splits.classes))
+    if not file.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise UserError(f"{folder} is not empty; give a new folder")
     write_json(file, plan)
+    write_text(folder / CLASSES, "".join(f"{name}\n" for name in splits.classes))
 
 
 def _shards(splits: Splits, folder: Path, resize: int | None) -> Iterator[Shard]:

@@ -307,6 +307,8 @@ def index_of(shard: str, path: Path | None = None) -> Index:
         if (count := counts[key]) != 1 or key not in labels:
             found = f"{'a' if key in labels else 'no'} label and {count} images"
             raise UserError(f"{shard}: sample {key} has {found}; it must have one of each")
+    if again := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(f"{shard}: {again[0]} is in it twice; pack it again")
     index = {
         "name": np.array([os.fsencode(name) for name in names], "S"),
         "label": np.array([labels.get(key, "").encode() for key in keys], "S"),

@@ -92,7 +92,7 @@ class Frozen:
             splits=Splitting(val_fraction=val_fraction),
             loading=Loading(num_workers=reading.num_workers, on_error=reading.on_error),
         )
-        data.preprocess = self.preprocess
+        data.preprocess, data.skip_option = self.preprocess, "--on_error skip"
         return data
 
     def about(self) -> dict[str, Any]:

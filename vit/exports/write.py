@@ -2,7 +2,7 @@
 
 import logging
 import os
-import tempfile
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -31,7 +31,8 @@ from vit.inference.engines import (
 )
 from vit.inference.graph import Graph
 from vit.models.zoo import Model
-from vit.writing import writable
+from vit.writing import beside as temporary_name
+from vit.writing import naming, sole_writer, writable
 
 OTHERS = (".tflite", ".pb", ".engine", ".mlmodel", ".mlpackage", ".pt", ".pth", ".safetensors")
 """Of formats that people export to elsewhere."""
@@ -193,11 +194,13 @@ def quiet() -> Iterator[None]:
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
     """A temporary folder on the same disk as `path`, which errors of the disk name."""
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{path.stem}.", dir=path.parent) as folder:
-            yield Path(folder)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    folder = temporary_name(path)
+    with sole_writer(path, str(path)), naming(path):
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def moved(folder: Path, path: Path) -> list[Path]:

@@ -8,15 +8,22 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from vit.errors import UserError, needed
-from vit.writing import atomic, remove_orphans, writable, write_json
+from vit.writing import (
+    atomic,
+    for_spreadsheet,
+    naming,
+    remove_orphans,
+    sole_writer,
+    writable,
+    write_json,
+)
 
 PART_ROWS = 10_000
 """At least, of a Parquet file; the last one has fewer."""
@@ -46,29 +53,23 @@ def check_answer_file(out: Path, *, features: bool) -> None:
 
 
 @contextmanager
-def opened(out: Path, columns: list[str], facts: dict[str, Any]) -> "Iterator[Lines | Parts]":
-    """The file, new or continued; this process alone writes it.
+def opened(
+    out: Path, columns: list[str], facts: dict[str, Any], *, spreadsheet: bool = False
+) -> "Iterator[Lines | Parts]":
+    """The file, new or continued; this process alone writes it. `spreadsheet`: no formulas.
 
     `facts`: what the rows depend on, in JSON types; kept beside the file. "model" and ALL are for
     people and may differ. Raises UserError for a file that was begun with others, or by something
     else.
     """
-    lock = out.with_name(f".{out.name}.lock")
-    kind = Parts if out.suffix == ".parquet" else Lines
-    try:
-        with FileLock(lock, timeout=0):
-            _check_begun(out, facts)
-            file = kind(out, columns)
-            try:
-                yield file
-            finally:  # after a signal as well
-                file.finish()
-                with suppress(OSError):  # Windows deletes it itself
-                    lock.unlink()
-    except Timeout as error:
-        raise UserError(
-            f"--out {out} is being written by another process; wait until it has ended"
-        ) from error
+    kind = Parts if out.suffix == ".parquet" else partial(Lines, spreadsheet=spreadsheet)
+    with sole_writer(out, f"--out {out}"):
+        _check_begun(out, facts)
+        file = kind(out, columns)
+        try:
+            yield file
+        finally:  # after a signal as well
+            file.finish()
 
 
 def _check_begun(out: Path, facts: dict[str, Any]) -> None:
@@ -105,10 +106,10 @@ def _cells(row: Row, columns: list[str]) -> dict[str, Any]:
 class Lines:
     """CSV or JSON Lines; a row is a line. `done` rows are in the file."""
 
-    def __init__(self, out: Path, columns: list[str]) -> None:
-        self._out, self._columns = out, columns
+    def __init__(self, out: Path, columns: list[str], *, spreadsheet: bool = False) -> None:
+        self._out, self._columns, self._spreadsheet = out, columns, spreadsheet
         self._is_csv = out.suffix == ".csv"
-        with out.open("ab+") as file:
+        with naming(out), out.open("ab+") as file:
             file.seek(0)
             rows, size = -self._is_csv, 0
             for line in file:
@@ -123,20 +124,24 @@ class Lines:
         """Writes the next rows."""
         cells = [_cells(row, self._columns) for row in rows]
         if self._is_csv:
-            lines = [_csv_line(list(row.values())) for row in cells]
+            shown = for_spreadsheet if self._spreadsheet else list
+            lines = [_csv_line(shown(_texts(row.values()))) for row in cells]
         else:
             lines = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in cells]
-        with self._out.open("ab") as file:
+        with naming(self._out), self._out.open("ab") as file:
             file.write(b"".join(lines))
 
     def finish(self) -> None:
         """Does nothing: all rows are written."""
 
 
+def _texts(cells: Iterable[Any]) -> list[Any]:
+    return ["|".join(cell) if isinstance(cell, list) else cell for cell in cells]
+
+
 def _csv_line(cells: list[Any]) -> bytes:
     line = io.StringIO()
-    texts = ["|".join(cell) if isinstance(cell, list) else cell for cell in cells]
-    csv.writer(line, lineterminator="").writerow(texts)
+    csv.writer(line, lineterminator="").writerow(cells)
     return f"{printable_name(line.getvalue())}\n".encode()
 
 

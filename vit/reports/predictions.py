@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vit.writing import atomic
+from vit.writing import atomic, for_spreadsheet
 
 CSV_TOP = 5
 THRESHOLD = 0.5
@@ -92,11 +92,6 @@ class Predictions:
         return [(int(row), int(predicted[row]), float(confidence[row])) for row in rows]
 
 
-def spreadsheet_text(text: str) -> str:
-    """The text with a leading ' if a spreadsheet would run it as a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
-
-
 def write_csv(
     file: Path,
     classes: Sequence[str],
@@ -111,8 +106,6 @@ def write_csv(
     are in a last column, predicted_labels. With `spreadsheet`, names that a spreadsheet would run
     as formulas are prefixed with '.
     """
-    shown = spreadsheet_text if spreadsheet else str
-    classes = [shown(name) for name in classes]
     head = ["index", "image", "label", "label_probability", "predicted", "probability", "correct"]
     count = min(CSV_TOP, predictions.top_classes.shape[1])
     head += [f"{name}_{i}" for i in range(2, count + 1) for name in ("predicted", "probability")]
@@ -131,13 +124,13 @@ def write_csv(
         for row, correct in enumerate(predictions.hits()):
             top = predictions.top_classes[row], predictions.top_probabilities[row]
             best = [[classes[k], _short(p)] for k, p in list(zip(*top, strict=True))[:CSV_TOP]]
-            true = shown("|".join(classes[k] for k in predictions.classes_of(row)))
-            cells = [predictions.indices[row], shown(predictions.names[row]), true]
+            true = "|".join(classes[k] for k in predictions.classes_of(row))
+            cells = [predictions.indices[row], predictions.names[row], true]
             cells += [_short(predictions.label_probabilities[row]), *best[0], int(correct)]
             cells += [cell for pair in best[1:] for cell in pair]
             if chosen is not None:
-                cells.append(shown("|".join(classes[k] for k in np.flatnonzero(chosen[row]))))
-            writer.writerow(cells)
+                cells.append("|".join(classes[k] for k in np.flatnonzero(chosen[row]).tolist()))
+            writer.writerow(for_spreadsheet(cells) if spreadsheet else cells)
 
 
 def _short(probability: float) -> str:

@@ -23,7 +23,7 @@ from vit.errors import UserError, some_of
 from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Module, Options
-from vit.runs.processes import HANDED_DOWN, decided_by_first
+from vit.runs.processes import HANDED_DOWN, decided_by_first, launched
 from vit.writing import is_temporary, recover, remove_orphans, write_json, write_text
 from vit.yaml_reader import read_options
 
@@ -66,8 +66,9 @@ class RunDirectory:
         with ExitStack() as held:
             saved: dict[str, Any] = {}
             decision = decided_by_first(lambda: _decide(options, held, saved))
-            os.environ[HANDED_DOWN] = json.dumps(decision)
-            held.callback(os.environ.pop, HANDED_DOWN, None)
+            if launched() is None:  # Lightning may start the others
+                os.environ[HANDED_DOWN] = json.dumps(decision)
+                held.callback(os.environ.pop, HANDED_DOWN, None)
             places = {k: Path(decision.pop(k)) for k in ("folder", "checkpoint") if k in decision}
             yield cls(**places, **decision, saved=saved)
 

@@ -18,7 +18,7 @@ from vit.console import note
 from vit.data.module import ImageData
 from vit.data.sampler import evaluated
 from vit.data.sources import SplitName
-from vit.errors import UserError
+from vit.errors import UserError, did_you_mean_beside
 from vit.inference.engines import open_engine
 from vit.inference.lineage import known_by, note_seen
 from vit.reports.predictions import Predictions
@@ -71,7 +71,8 @@ class Subject:
         self.engine = None if exported is None else open_engine(exported)
         quiet_lightning()
         if not is_run(run):
-            raise UserError(f"{run} is not a run directory: it has no config.yaml of a run")
+            near = did_you_mean_beside(str(run))
+            raise UserError(f"{run} is not a run directory: it has no config.yaml of a run{near}")
         self.run, self.recorded = run, recorded_options(run)
         self.module_class = TASKS[self.recorded["task"]]
         if predicting and not self.module_class.labelled:

@@ -30,6 +30,7 @@ from vit.runs.scoring import finite, score, thresholds_of
 from vit.runs.trust import measure
 from vit.training.budget import batches_per_epoch, time_limit
 from vit.training.callbacks import FineTuneBySize
+from vit.training.lightning_internals import log_at_last_step
 from vit.training.lora import merge_lora
 from vit.training.saving import BestCheckpoint
 from vit.writing import write_json
@@ -53,6 +54,7 @@ def finish(
     `began`: `clocks()` before the training. model/ is written before the scoring too, so that an
     unreadable image loses nothing.
     """
+    log_at_last_step(trainer)
     seconds, cpu = (round(now - then, 2) for now, then in zip(clocks(), began, strict=True))
     summary = _summary(options, trainer, model, data)
     summary |= {"train_seconds": seconds, "train_cpu_seconds": cpu, "resumed_at": run.step}

@@ -40,7 +40,7 @@ def fit(options: Options) -> RunDirectory:
         data = options.data
         if run.checkpoint is not None:  # cut as it was then
             data.unseen_by(known_by(run.checkpoint, before=True))
-        check_held_out(options.config, data)
+        check_held_out(options.config, data.look(options.looked))
         model = options.build_model(data)
         recipe, alive = options.listed("callbacks"), ChildrenAlive()
         wanted = options.trainer["enable_progress_bar"] is not False

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit import signals
-from vit.errors import UserError
+from vit.console import show
+from vit.errors import UserError, did_you_mean_beside
 from vit.inference.classifier import Classifier, load
+from vit.runs.files import read_summary
 
 if TYPE_CHECKING:
     from lightning.pytorch.callbacks import Callback
@@ -27,10 +29,17 @@ class Run:
     path: Path
     """Its directory: config.yaml, metrics.csv, checkpoints/, model/, summary.json, report.html."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path).expanduser())  # it may be text
+
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Content of summary.json: metrics, seconds, parameters, versions, hardware."""
-        return json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
+        """Content of summary.json: metrics, seconds, parameters, versions, hardware. UserError for
+        a run that has none yet."""
+        if not (summary := read_summary(self.path)):
+            near = did_you_mean_beside(str(self.path))
+            raise UserError(f"{self.path} has no summary.json of a finished run{near}")
+        return summary
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -76,7 +85,7 @@ def fit(
 
     with signals.handled():
         run = fit_by(_options(recipe, data, val, test, callbacks, augment, **options))
-    print(run.closing)
+    show(run.closing)
     return Run(run.folder)
 
 
@@ -117,6 +126,13 @@ def _options(
     recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())
     arguments = [part for name in recipes for part in ("-c", str(name))]
     for name, value in flat(options):
-        text = value if isinstance(value, str | Path) else json.dumps(value)  # JSON is YAML
+        try:
+            text = value if isinstance(value, str | Path) else json.dumps(value)  # JSON is YAML
+        except TypeError as error:
+            kind = type(value).__name__
+            raise UserError(
+                f"{name} is a {kind}; give options, such as model={{'name': 'vit_s16'}}, or train "
+                "your own module by Lightning's Trainer with vit.ImageData"
+            ) from error
         arguments.append(f"--{name}={text}")
     return Options(arguments, images=images, callbacks=callbacks, augment=augment)

@@ -87,6 +87,7 @@ class Options:
     def __init__(self, args: list[str], **own: Any) -> None:
         quiet_lightning()
         self.typed = args
+        self.looked: ImageData | None = None
         self.own = {name: value for name, value in own.items() if value}
         args = written_out(args)
         first, rest = _known_first(args)
@@ -169,7 +170,9 @@ class Options:
             )
         if config.model.pretrained is not None:
             config.model.pretrained = os.path.expanduser(config.model.pretrained)
-            self._check_values()
+            built = self._check_values()
+            if not os.path.exists(config.model.pretrained):  # before it is fetched
+                self.looked = self._data_of(built).look()
             _fill_from_pretrained(config)
         elif config.trainer.strategy == FSDP2:
             self._check_values()
@@ -179,19 +182,23 @@ class Options:
             config.trainer.precision = precision
         self.chooses_batch = settle_batch(config, self.recipes, self._run_config)
 
-    def _check_values(self) -> None:
-        """UserError for values that constructors refuse."""
+    def _check_values(self) -> Namespace:
+        """The values as objects. UserError for those that constructors refuse."""
         built = self.parser.instantiate(self.config)
         weight = nn.Parameter(torch.zeros(1, 1))
         build_optimizer(built.model.optimizer, param_groups([("head.weight", weight)], depth=0))
         names = ("accelerator", "devices", "num_nodes", "strategy", "precision")
         build_trainer(**{name: built.trainer[name] for name in names}, logger=False)
+        return built
 
     @cached_property
     def data(self) -> ImageData:
         """The data module; its images are found at first use."""
-        data = ImageData(**self._built.data, own=self.own.get("images"))
-        data.unseen_by(known_by(self.config.model.pretrained))
+        data = self._data_of(self._built)
+        return data.unseen_by(known_by(self.config.model.pretrained))
+
+    def _data_of(self, built: Namespace) -> ImageData:
+        data = ImageData(**built.data, own=self.own.get("images"))
         return data.read_as(labelled=self.module_class.labelled)
 
     def build_model(self, data: ImageData) -> Module:

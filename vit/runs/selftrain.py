@@ -58,11 +58,14 @@ class SelfTraining:
     def of_student(self, number: int) -> list[str]:
         """Arguments of the `vit fit` of a student, from 1."""
         places = {"answers": str(self.answers_of(number)), "root": self.paths.root}
-        words = [*self.arguments, f"--data.pseudo={json.dumps({**self.pseudo, **places})}"]
+        words = [
+            *written_out(self.arguments),
+            f"--data.pseudo={json.dumps({**self.pseudo, **places})}",
+        ]
         if self.students:
             name = self.students[min(number, len(self.students)) - 1]
             is_recipe = name in list_recipes() or Path(name).is_file()
-            words += ["-c", name] if is_recipe else ["--arch", canonical_name(name)]
+            words += ["-c", name] if is_recipe else [f"--model.name={canonical_name(name)}"]
         return words
 
     def answers_of(self, number: int) -> Path:

@@ -4,12 +4,15 @@
 Imports nothing heavy: a mistake in a name, a recipe or a folder is reported at once.
 """
 
+import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vit.errors import UserError, did_you_mean
-from vit.recipes import find_recipe
+from vit.errors import AT_LEAST_ONE, NOT_NEGATIVE, Range, UserError, did_you_mean, shorten
+from vit.recipes import DEFAULT_RECIPE, find_recipe
+from vit.yaml_reader import load_yaml, read_options
 
 SHORT = {
     "data": "data.root",
@@ -29,6 +32,17 @@ OTHER_LIMIT = {"epochs": "trainer.max_steps", "steps": "trainer.max_epochs"}
 """The limit that a short one switches off."""
 PART = "model.architecture.variant."
 """Begins the options of parts, which become one: the parser keeps the last of several."""
+NUMBERS = {
+    "data.batch_size": AT_LEAST_ONE,
+    "data.image_size": AT_LEAST_ONE,
+    "model.optimizer.lr": NOT_NEGATIVE,
+    "seed_everything": Range("from 0 to 4294967295", lambda seed: 0 <= seed < 2**32),
+    "trainer.max_epochs": AT_LEAST_ONE,
+    "trainer.max_steps": NOT_NEGATIVE,
+}
+"""Options whose values are checked as they are typed; all but the learning rate are whole."""
+FLAGS = ("help", "help_all", "json", "print_config", "spreadsheet")
+"""Options without a value."""
 WITHOUT_DOT = (
     *("config", "final_split", "help", "help_all", "json", "model", "out", "patience"),
     *("print_config", "resume", "run_dir", "save_every", "seed_everything", "split"),
@@ -56,41 +70,112 @@ def written_out(args: list[str]) -> list[str]:
     """The arguments of a run with the long names of its options.
 
     `-` in the name of an option becomes `_`. UserError for an unknown name without a dot, for a
-    recipe or folder that does not exist, and for limits in epochs and in steps together.
+    recipe, folder or architecture that does not exist, for a number that no run can have, for
+    limits in epochs and in steps together, and for two spellings of an option that disagree.
     """
     if len([word for word in args if word.endswith(".tar")]) > 1:
         raise UserError("several shards: quote their pattern: --data 'DIR/train-{000..127}.tar'")
     long: list[str] = []
     parts: dict[str, Any] = {}
-    typed: dict[str, str] = {}
-    words = iter(args)
-    for word in words:
+    typed: dict[str, dict[str, str]] = {}
+    words, is_value = [*args], False
+    while words:
+        word = words.pop(0)
         name, equals, value = word.partition("=")
         if not name.startswith("--") and name != "-c":
+            if equals and not is_value and name in {*SHORT, *OTHER_WORDS, *WITHOUT_DOT}:
+                raise UserError(f"{word!r} is not an option; type --{name} {value}")
             long.append(word)
+            is_value = False
             continue
+        is_value = not equals  # the next word, unless it is taken here
         option = "config" if name == "-c" else _underscored(name[2:])
         option = OTHER_WORDS.get(option, option)
+        value = value if equals else words[0] if words else ""
         if option.startswith(PART):
+            words, is_value = (words if equals else words[1:]), False
             kind, dot, name = option.removeprefix(PART).partition(".")
-            value = value if equals else next(words, "")
             fields = parts.get(kind) if isinstance(parts.get(kind), dict) else {}
             parts[kind] = {**(fields or {}), name: value} if dot else value
             continue
+        is_file = option == "data" and value.endswith((".yaml", ".yml"))
+        _note_typed(typed, "config" if is_file else SHORT.get(option, option), name, value)
         if option not in SHORT and option not in ("config", "data.root", "model"):
             if "." not in option and option not in WITHOUT_DOT:
                 near = did_you_mean(option, [*SHORT, *OTHER_WORDS, *WITHOUT_DOT])
                 raise UserError(f"there is no option --{option}{near or '; see `vit fit --help`'}")
-            long.append(f"--{option}{equals}{value}")
+            is_value &= option not in FLAGS
+            long.append(word.replace(name, f"--{option}", 1))
             continue
-        typed[option] = value = value if equals else next(words, "")
+        words, is_value = (words if equals else words[1:]), False
         if (not value and option != "data.root") or value.startswith("--"):
             raise UserError(f"{name} needs a value")
         long += _long(option, value)
-    if OTHER_LIMIT.keys() <= typed.keys():
-        limits = f"--epochs {typed['epochs']} and --steps {typed['steps']}"
-        raise UserError(f"{limits} are two limits; give one")
+    _check_limits(typed)
     return [*long, f"--{PART[:-1]}={_mapping(parts)}"] if parts else long
+
+
+def _note_typed(typed: dict[str, dict[str, str]], option: str, name: str, value: str) -> None:
+    """Adds the value to those of the option by the names that are typed; UserError if they
+    disagree, or for a value that no run can have."""
+    values = typed.setdefault(option, {})
+    values[name] = value
+    if len(set(values.values())) > 1 and option != "config":
+        both = " and ".join(f"{name} {value}" for name, value in values.items())
+        raise UserError(f"{both} are two spellings of one option; give one")
+    unlimited = option in OTHER_LIMIT.values() and name == f"--{option}" and value == "-1"
+    if value in ("", "null", "auto") or unlimited:
+        return
+    if option == "model.name":
+        from vit.checkpoints.published import exact, means_weights  # reads the table of weights
+        from vit.models.zoo import canonical_name
+
+        if not means_weights(value) and exact(value) is None:
+            canonical_name(value)
+    elif option in NUMBERS:
+        sides = re.split("[x,]", value.strip("[]")) if option == "data.image_size" else [value]
+        whole = "" if option == "model.optimizer.lr" else "whole "
+        try:
+            numbers = [*map(float, sides)]
+        except ValueError:
+            numbers = [math.nan]
+        fits = (math.isfinite(n) and NUMBERS[option].holds(n) for n in numbers)
+        if not all(fits) or (whole and any(n % 1 for n in numbers)):
+            rule = f"a {whole}number, {NUMBERS[option].text}"
+            raise UserError(f"{name} {shorten(value)} must be {rule}")
+
+
+def _check_limits(typed: dict[str, dict[str, str]]) -> None:
+    """UserError for a short name of a limit beside the other limit, which it switches off."""
+    given = [(n, v) for option in OTHER_LIMIT.values() for n, v in typed.get(option, {}).items()]
+    given = [f"{name} {value}" for name, value in given if value not in ("-1", "null")]
+    if len(given) > 1 and OTHER_LIMIT.keys() & {name.split()[0][2:] for name in given}:
+        raise UserError(f"{' and '.join(given[::-1])} are two limits; give one")
+
+
+def check_size(args: list[str]) -> None:
+    """UserError for an image size that the patches do not divide, where the name of the
+    architecture or of weights says how large they are. `args`: those of `vit fit`, written out."""
+    recipes = [name for word, name in pairwise(args) if word == "-c"]
+    values = {name: value for name, _, value in (word.partition("=") for word in args)}
+    size = load_yaml(values.get("--data.image_size", "null"), "--image-size")
+    if size is None or any(name.startswith("--model.architecture") for name in values):
+        return
+    if not recipes and not {"--run_dir", "--resume"} & values.keys():
+        recipes = [DEFAULT_RECIPE]
+    model: dict[str, Any] = {}
+    for recipe in recipes:
+        options = read_options(find_recipe(recipe)).get("model")
+        model |= options if isinstance(options, dict) else {}
+    weights = values.get("--model.pretrained", model.get("pretrained"))
+    name = values.get("--model.name", weights or model.get("name"))
+    if isinstance(name, str) and name != "null" and not model.get("architecture"):
+        from vit.checkpoints.published import architecture_of, named  # reads the table of weights
+        from vit.models.zoo import model_config
+
+        row = named(name)
+        if name := row.architecture if row else architecture_of(name):
+            model_config(name, image_size=size)
 
 
 def _mapping(values: dict[str, Any]) -> str:

@@ -14,12 +14,13 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import note, say
 from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
 from vit.data.manifest import SEPARATOR
@@ -27,10 +28,12 @@ from vit.data.sources import PathList, Splits, images_digest
 from vit.data.vtab import PROTOCOL, task_folders
 from vit.errors import UserError
 from vit.hardware import hardware, versions
+from vit.models.fields import as_size
 from vit.runs.directory import read_summary
 from vit.runs.fit import fit
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
+from vit.runs.short_names import written_out
 from vit.runs.transfer_table import VTAB, Row, Trial, to_json, to_markdown
 from vit.writing import writable, write_json, write_text
 
@@ -41,6 +44,8 @@ SET_BY_PLAN = (
 ).split()
 """Options of `vit fit` that each run gets from the plan."""
 SMALL_SLICE = 200
+PRETRAINED_AT = 224
+"""Pixels at which the paper's models are pre-trained, before they are fine-tuned at 384."""
 _DIVERGED = re.compile(r"[^:]* not finite (since|after) step \d+")
 
 
@@ -55,13 +60,13 @@ class Plan:
     seeds: int
     lr_grid: tuple[float, ...] | None
     steps: int | None
-    image_size: int | None
+    image_size: int | tuple[int, int] | None
     val_fraction: float | None
     rest: list[str]
     """Further options of `vit fit`."""
 
     def __post_init__(self) -> None:
-        check_free("transfer", self.rest, SET_BY_PLAN)
+        check_free("transfer", written_out(self.rest), SET_BY_PLAN)
 
     def protocol(self, name: str, images: int) -> Protocol:
         """The paper's protocol, changed by the user.
@@ -86,7 +91,9 @@ class Plan:
         self, name: str, protocol: Protocol, of_data: list[str], lr: float, seed: int
     ) -> list[str]:
         """The arguments of a `vit fit`; those of the plan come last and override recipes."""
-        size = [] if self.image_size is None else [f"--data.image_size={self.image_size}"]
+        size = (
+            [] if self.image_size is None else [f"--data.image_size={json.dumps(self.image_size)}"]
+        )
         recipe = self.recipe or f"transfer/{'vtab' if name.startswith(VTAB) else 'vit'}"
         return [
             *("-c", recipe, f"--model.schedule.warmup_steps={protocol.warmup_steps}"),
@@ -157,6 +164,7 @@ def transfer(plan: Plan, out: Path) -> tuple[list[Row], dict[str, Any]]:
     Writes `out`/results.md and results.json after each data set. UserError for a mistake; Stopped
     after a signal, once the current run is saved.
     """
+    plan = _at_own_size(plan)
     sources: dict[str, str | None] = {}
     for name, root in plan.sources.items():
         tasks_of = task_folders(root) if name == "vtab" and root is not None else {}
@@ -178,6 +186,24 @@ def transfer(plan: Plan, out: Path) -> tuple[list[Row], dict[str, Any]]:
         write_text(out / "results.md", to_markdown(rows))
         write_text(out / "results.json", to_json(rows, about))
     return rows, about
+
+
+def _at_own_size(plan: Plan) -> Plan:
+    """The plan, at the image size of a model that was trained at fewer pixels than the paper's,
+    unless a size or a recipe is given."""
+    typed = any(arg.startswith("--data.image_size") for arg in written_out(plan.rest))
+    model = os.path.expanduser(plan.model)  # weights to be fetched are not that small
+    if typed or plan.image_size or plan.recipe or not os.path.exists(model):
+        return plan
+    try:
+        info = inspect_pretrained(model)
+    except UserError:  # a fact is missing that `rest` may give
+        return plan
+    size = as_size((info.preprocess or {}).get("image_size", info.config.size))
+    if max(size) >= PRETRAINED_AT:
+        return plan
+    note(f"{plan.model} was trained at {size[0]} x {size[1]} pixels, and so are these runs")
+    return replace(plan, image_size=size)
 
 
 def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:

@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from vit.writing import atomic
+from vit.writing import atomic, naming
 
 
 class MetricsCsv(Logger):
@@ -76,7 +76,7 @@ class MetricsCsv(Logger):
         new = self._rows[self._written :]
         columns = list(dict.fromkeys([*self._columns, *(name for row in new for name in row)]))
         if self._written and columns == self._columns:
-            with self.path.open("a", newline="", encoding="utf-8") as file:
+            with naming(self.path), self.path.open("a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, columns).writerows(new)
         else:
             with atomic(self.path) as path, path.open("w", newline="", encoding="utf-8") as file:

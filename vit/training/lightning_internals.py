@@ -93,6 +93,12 @@ def place_loops(
     return due
 
 
+def log_at_last_step(trainer: Trainer) -> None:
+    """Lets loggers write what follows a fit under its last step; Lightning's own count is one lower
+    after a resume that had nothing left to train."""
+    trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+
+
 def begin_with_validation(trainer: Trainer, step: int) -> Callable[[], None]:
     """Lets a fit that continues at `step` begin with the validation that is due.
 

@@ -1,0 +1,47 @@
+"""A look at the files of a run before its weights are fetched: broken ones end it at once."""
+
+import time
+import warnings
+from contextlib import suppress
+
+import numpy as np
+from PIL import Image
+
+from vit.data.decode import ImageError, open_input
+from vit.data.sources import PathList, Splits
+from vit.errors import UserError, some_of
+
+MOST, SECONDS = 2_000, 5.0
+"""Files that are looked at, and the time for that."""
+
+
+def check_beginnings(splits: Splits, channels: int | None, remedy: str) -> None:
+    """UserError with up to five images that cannot be opened, and the `remedy`.
+
+    Opens the headers of RGB images, and all values of those with `channels`, which may be NaN: of
+    all files, or of `MOST` in equal distances over all splits, as far as `SECONDS` allow.
+    """
+    sets = [images.items for images in splits.present().values()]
+    paths = [items for items in sets if isinstance(items, PathList)]
+    ends = np.cumsum([len(items) for items in paths])
+    total = int(ends[-1]) if paths else 0
+    problems, end = list[str](), time.monotonic() + SECONDS
+    for place in np.linspace(0, total - 1, min(total, MOST)).astype(int).tolist():
+        if time.monotonic() > end:
+            break
+        which = int(np.searchsorted(ends, place, "right"))
+        try:
+            _open(paths[which][place - int(ends[which])], channels)
+        except ImageError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError(f"{some_of(problems, 5, '; ')}; {remedy}")
+
+
+def _open(path: str, channels: int | None) -> None:
+    if channels is None:
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # size, damaged EXIF fields
+            with Image.open(path):
+                return
+    open_input(path, channels)  # says what is wrong
