@@ -48,7 +48,7 @@ def _check(options: Namespace) -> int:
     from vit.data.check import Pictures, write_findings, write_fixed
     from vit.data.manifest import SEPARATOR
 
-    pictures = Pictures(options.source, tree=options.labels == "tree")
+    pictures = Pictures(options.source, tree=options.labels == "tree", group=options.group)
     if fix is not None and isinstance(pictures.items[0], bytes):
         raise UserError("--fix lists files, and these are in shards; correct and pack the files")
     for text in pictures.splits.notes:
@@ -126,8 +126,9 @@ def _parser() -> OneLineParser:
     add = check.add_argument
     add("source", metavar="FOLDER|CSV", help="a folder, a CSV or Parquet file, or shards")
     add("--labels", choices=("plain", "tree"), default="plain", help="as --data.labels of vit fit")
+    add("--group", metavar="NAME", help="as --data.columns.group of vit fit")
     add("--out", default="data_check", metavar="DIR", help="default data_check")
-    add("--fix", metavar="OUT.csv", help="writes a manifest without unreadable images and copies")
+    add("--fix", metavar="OUT.csv", help="writes a manifest without what is wrong, as listed")
     add("--relabel", type=share, metavar="P", help="and with doubtful labels of probability >= P")
     add_model_arguments(check, "--model")
     check.set_defaults(on_error="error", run=_check)

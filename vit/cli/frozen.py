@@ -67,6 +67,7 @@ def bench_parser(command: str, description: str, *, cached: bool = True) -> OneL
         help="a data set by name, or a folder, CSV or Parquet file",
     )
     parser.add_argument("--data-dir", metavar="DIR", help="where downloads go")
+    parser.add_argument("--group", metavar="NAME", help="as --data.columns.group of vit fit")
     return parser
 
 
@@ -136,9 +137,11 @@ def _image_size(given: Sequence[int] | None) -> tuple[int, int] | None:
 
 def open_bench(options: Namespace, layer: "Layer") -> "Bench":
     """The model and the images of --data."""
+    from vit.data.options import Columns
     from vit.evaluation.frozen import Bench
 
     name, root = one_data_set(options.data)
     where = {"dataset": name} if root is None else {"root": root}
     frozen = load_frozen(options, layer)
-    return Bench.open(frozen, name, data_dir=options.data_dir, **where)
+    columns = Columns(group=options.group)
+    return Bench.open(frozen, name, data_dir=options.data_dir, columns=columns, **where)

@@ -11,6 +11,7 @@ a/1.jpg,pet/cat         a/1.jpg,cat,pet
 
 import csv
 import os
+import shlex
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from vit.data.addresses import reaching
+from vit.data.groups import looks_like_group
 from vit.data.options import ModelClasses, Reading
 from vit.data.sources import (
     SPLIT_NAMES,
@@ -200,6 +202,7 @@ class Listing:
         labels: The labels of each distinct label cell, each label once.
         columns: Names of the columns that are classes, if there is no column of labels.
         present: The splits that have rows.
+        groups: n names, if there is a column of groups.
     """
 
     def __init__(self, table: Table, reading: Reading) -> None:
@@ -216,6 +219,12 @@ class Listing:
         if labelled and "path" in header and not label_at:
             label_at = self._class_columns(header)
         self._parent_at = [header.index("parent")] if reading.tree and "parent" in header else []
+        grouped = reading.columns.group is not None and reading.model is None
+        if grouped and "group" not in header:
+            raise self._lacks("group")
+        self.groups: list[str] | None = [] if grouped else None
+        if self.groups is None:
+            self._note_groups(header)
         arrays = array("q"), array("b"), array("i")
         self.names = PathList(self._read(header, [*label_at, *self._parent_at], *arrays))
         if not len(self.names):
@@ -231,7 +240,10 @@ class Listing:
 
     def _class_columns(self, header: list[str]) -> list[int]:
         """The places of the columns of zeros and ones; sets `columns`."""
-        others = [at for at, name in enumerate(header) if name not in ("path", "split")]
+        roles = (
+            ("path", "split") if self.reading.columns.group is None else ("path", "split", "group")
+        )
+        others = [at for at, name in enumerate(header) if name not in roles]
         flags = dict.fromkeys(others, False)  # column -> it has a zero or a one
         for _, row in self.table.rows(others):
             for at, cell in zip(others, row, strict=True):
@@ -249,6 +261,15 @@ class Listing:
         self.notes.append(f"{self.path}: {note}: {some_of(self.columns)}{rest}")
         return places
 
+    def _note_groups(self, header: list[str]) -> None:
+        """Notes the first column that may hold groups, and is not used."""
+        for name, role in zip(self.table.header, header, strict=True):
+            used = role in ("path", "label", "split", "parent") or name in self.columns
+            if looks_like_group(name) and not used:
+                kept = f"if one {name} has several images, --data.columns.group {shlex.quote(name)}"
+                self.notes.append(f"{self.path}: column {name!r}: {kept} keeps them in one split")
+                return
+
     def _lacks(self, role: str, hint: str = "") -> UserError:
         header, column = self.table.header, getattr(self.reading.columns, role)
         names = some_of(map(shorten, header), 20) or "no columns"
@@ -263,11 +284,13 @@ class Listing:
         if "path" not in header:
             raise self._lacks("path")
         split_at = [header.index("split")] if "split" in header else []
+        group_at = [] if self.groups is None else [header.index("group")]
         numbers_of: dict[tuple[Cell, ...], int] = {}
         files: set[int] = set()  # hashes, as paths would take the most memory
-        for number, row in self.table.rows([header.index("path"), *split_at, *cells_at]):
+        places = [header.index("path"), *split_at, *group_at, *cells_at]
+        for number, row in self.table.rows(places):
             name, split = str(row[0]), str(row[1]).lower() if split_at else "train"
-            key = row[1 + len(split_at) :]
+            key = row[1 + len(split_at) + len(group_at) :]
             file = hash(os.path.normpath(os.path.join(self.folder, name)))
             if not name:
                 raise self._mistake(number, "has no path")
@@ -283,6 +306,8 @@ class Listing:
             numbers.append(number)
             splits.append(SPLITS.index(SPLIT_NAMES[split]))
             cells.append(numbers_of[key])
+            if self.groups is not None:
+                self.groups.append(str(row[1 + len(split_at)]) or name)
             yield name
 
     def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
@@ -346,7 +371,8 @@ class Listing:
             what = f"names {name!r}, which is no file below {self.folder}"
             raise self._mistake(number, f"{what} ({len(missing):,} are missing)")
         labels = self.class_numbers(rows, model)
-        return ImageSet(items=paths, labels=labels, names=paths.printable())
+        groups = None if self.groups is None else PathList(self.groups[row] for row in rows)
+        return ImageSet(items=paths, labels=labels, names=paths.printable(), groups=groups)
 
     def class_numbers(self, rows: np.ndarray, model: ModelClasses) -> np.ndarray:
         """Class numbers, or rows of zeros and ones; zeros without classes.
