@@ -240,9 +240,7 @@ class Listing:
 
     def _class_columns(self, header: list[str]) -> list[int]:
         """The places of the columns of zeros and ones; sets `columns`."""
-        roles = (
-            ("path", "split") if self.reading.columns.group is None else ("path", "split", "group")
-        )
+        roles = ["path", "split"] + ["group"] * (self.reading.columns.group is not None)
         others = [at for at, name in enumerate(header) if name not in roles]
         flags = dict.fromkeys(others, False)  # column -> it has a zero or a one
         for _, row in self.table.rows(others):

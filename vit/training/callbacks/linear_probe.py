@@ -91,16 +91,11 @@ class LinearProbe(Callback):
         if data.sampling.balanced:
             counts = labels.bincount(minlength=data.num_classes).clamp(min=1)
             weights = balanced_weights(counts.tolist())
-        heads, known = [], module.load_report.kept
+        options, heads, known = (strengths, weights), [], module.load_report.kept
         for layer, inputs in given:
-            options: Any = {
-                "strengths": strengths,
-                "class_weights": weights,
-                "groups": self._groups,
-            }
-            head = fit_head(inputs, labels, data.num_classes, **options)
+            head = fit_head(inputs, labels, data.num_classes, *options, groups=self._groups)
             if known:
-                longer = extend_head(layer, known, inputs, labels, **options)
+                longer = extend_head(layer, known, inputs, labels, *options, self._groups)
                 stays = longer.loss <= head.loss
                 head = longer if stays else head
                 what = "stay" if stays else "are fitted again, as that is better on images left out"
