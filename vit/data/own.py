@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from vit.console import note
 from vit.data.find import check_source, find_splits
 from vit.data.manifest import Listing, Table
 from vit.data.opened import OpenedImages, plain
@@ -120,8 +121,11 @@ class _Rows(Table):
         if not isinstance(given, list | tuple) or not _is_path(_parts(given[0])[0]):
             self._opened = OpenedImages(given, split, labelled=labelled, arrays=reading.arrays)
             if labelled:
-                self.names = self._opened.class_names() or names
-                self._labels = self._opened.labels()
+                self._labels, changed = self._opened.labels()
+                self.names = [] if changed else self._opened.class_names() or names
+                if changed:
+                    text = "its items have other labels than its `targets`, so `classes` names none"
+                    note(f"{split}: {text}: the labels are the names")
         self._listing = Listing(self, Reading(labelled=labelled))
 
     def place(self, number: int) -> str:
