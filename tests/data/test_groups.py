@@ -115,7 +115,7 @@ def test_a_list_is_cut_by_a_column(bursts: Path) -> None:
 
     by_image = read(bursts, None)
     assert by_image.train.groups is None
-    note = "column 'Patient': if one Patient has several images, --data.columns.group Patient"
+    note = "column 'Patient' is not used; if one has several images, --data.columns.group Patient"
     assert [note in text for text in by_image.notes] == [True]
     assert by_image.digests["train"] != splits.digests["train"]
 

@@ -107,7 +107,7 @@ def test_test_and_the_images_to_choose_by_are_whole_groups(
     lines = [f"{p},{p.parent.name},{g}" for p, g in zip(paths, groups, strict=True)]
     (photos / "list.csv").write_text("\n".join(["path,label,video", *lines]))
     args = ("probe", model, "--data", photos / "list.csv", "--num-c", 3)
-    assert "column 'video': if one video has several images" in vit(*args).err
+    assert "column 'video' is not used; if one has several" in vit(*args).err
     found = result(vit, *args, "--group", "video")
     reading = Reading(cut=Splitting(val_fraction=0.0), columns=Columns(group="video"))
     train, test = features(model, photos / "list.csv", True, reading)

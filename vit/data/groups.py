@@ -5,8 +5,9 @@ Shapes: n images, k classes.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from shlex import quote
 
 import numpy as np
 
@@ -15,9 +16,16 @@ FEWEST = 3
 _USUAL = re.compile(r"(group|patient|subject|video|location)([ _-]?id)?")
 
 
-def looks_like_group(column: str) -> bool:
-    """Whether a column has one of the usual names of groups, such as patient_id."""
-    return _USUAL.fullmatch(column.lower()) is not None
+def unused_groups(where: str, roles: Mapping[str, str], classes: Sequence[str]) -> list[str]:
+    """A note on the first column with a usual name of groups that has no other use.
+
+    `roles`: of each column, as `Columns.roles` says; `classes`: columns that are classes.
+    """
+    used = ("path", "label", "split", "parent")
+    names = [name for name, role in roles.items() if role not in used and name not in classes]
+    usual = [name for name in names if _USUAL.fullmatch(name.lower())][:1]
+    remedy = "if one has several images, --data.columns.group {} keeps them in one split"
+    return [f"{where}: column {name!r} is not used; {remedy.format(quote(name))}" for name in usual]
 
 
 def group_numbers(groups: Iterable[str]) -> np.ndarray:

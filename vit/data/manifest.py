@@ -11,7 +11,6 @@ a/1.jpg,pet/cat         a/1.jpg,cat,pet
 
 import csv
 import os
-import shlex
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from vit.data.addresses import reaching
-from vit.data.groups import looks_like_group
+from vit.data.groups import unused_groups
 from vit.data.options import ModelClasses, Reading
+from vit.data.scan import similar_file
 from vit.data.sources import (
     SPLIT_NAMES,
     SPLITS,
@@ -134,7 +134,17 @@ class Table:
             if len(row) < len(self.header):
                 count = f"{len(row)} of {len(self.header)} columns"
                 raise UserError(f"{self.path} row {number} has {count}")
+            if any(map(str.strip, row[len(self.header) :])):
+                raise UserError(f"{self.path} row {number} has {_surplus(row, len(self.header))}")
             yield number, tuple(row[at].strip() for at in columns)
+
+
+def _surplus(row: list[str], columns: int) -> str:
+    """What a row is that has more cells than there are columns."""
+    cell, number = shorten(",".join(row[-2:])), row[0].strip().isdigit()
+    ways = f"put {cell!r} into quotes if it is one cell, or name one more column in the header"
+    by_r = " (R's write.table: row.names = FALSE)" if number else ""  # its rows' names have no name
+    return f"{len(row)} cells for {columns} columns: {ways}{by_r}"
 
 
 def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -223,8 +233,8 @@ class Listing:
         if grouped and "group" not in header:
             raise self._lacks("group")
         self.groups: list[str] | None = [] if grouped else None
-        if self.groups is None:
-            self._note_groups(header)
+        columns = dict(zip(self.table.header, header, strict=True))
+        self.notes += [] if grouped else unused_groups(self.path, columns, self.columns)
         arrays = array("q"), array("b"), array("i")
         self.names = PathList(self._read(header, [*label_at, *self._parent_at], *arrays))
         if not len(self.names):
@@ -258,15 +268,6 @@ class Listing:
         rest = f"; other columns are left out: {some_of(left_out)}" if left_out else ""
         self.notes.append(f"{self.path}: {note}: {some_of(self.columns)}{rest}")
         return places
-
-    def _note_groups(self, header: list[str]) -> None:
-        """Notes the first column that may hold groups, and is not used."""
-        for name, role in zip(self.table.header, header, strict=True):
-            used = role in ("path", "label", "split", "parent") or name in self.columns
-            if looks_like_group(name) and not used:
-                kept = f"if one {name} has several images, --data.columns.group {shlex.quote(name)}"
-                self.notes.append(f"{self.path}: column {name!r}: {kept} keeps them in one split")
-                return
 
     def _lacks(self, role: str, hint: str = "") -> UserError:
         header, column = self.table.header, getattr(self.reading.columns, role)
@@ -367,7 +368,8 @@ class Listing:
         if missing := missing_files(paths):
             name, number = paths.name(missing[0]), int(self.numbers[rows[missing[0]]])
             what = f"names {name!r}, which is no file below {self.folder}"
-            raise self._mistake(number, f"{what} ({len(missing):,} are missing)")
+            near = similar_file(paths[missing[0]])
+            raise self._mistake(number, f"{what} ({len(missing):,} are missing){near}")
         labels = self.class_numbers(rows, model)
         groups = None if self.groups is None else PathList(self.groups[row] for row in rows)
         return ImageSet(items=paths, labels=labels, names=paths.printable(), groups=groups)
