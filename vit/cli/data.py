@@ -53,9 +53,10 @@ def _check(options: Namespace) -> int:
         raise UserError("--fix lists files, and these are in shards; correct and pack the files")
     for text in pictures.splits.notes:
         note(text)
-    barred = [name for name in pictures.classes if SEPARATOR in name]
+    barred = [name for name in pictures.classes if SEPARATOR in name or name != name.strip()]
     if fix is not None and barred:
-        raise UserError(f"--fix {fix}: {SEPARATOR} in {barred[0]!r} separates labels; rename it")
+        why = f"{SEPARATOR} separates labels, and blanks around them are cut off"
+        raise UserError(f"--fix {fix} cannot list the class {barred[0]!r}: {why}; rename it")
     findings = _findings(pictures, options)
     kinds = {kind: list(found) for kind, found in groupby(findings, attrgetter("kind"))}
     table, page = out / "findings.csv", out / "findings.html"
