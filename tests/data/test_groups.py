@@ -161,7 +161,7 @@ def test_groups_in_two_splits_are_found_and_moved(bursts: Path, tmp_path: Path) 
     splits = ["split", *(["train", "train", "train", "test"] * 29), "train", "train", "val", "val"]
     rows = [f"{line},{split}" for line, split in zip(lines, splits, strict=True)]
     bursts.write_text("\n".join(rows).replace("file", "path"))
-    note = "30 groups are in several splits, such as 'p0'; `vit data check --group Patient"
+    note = "30 groups are in several splits, such as ['p0']; `vit data check --group Patient"
     reading = Reading(columns=Columns(group="Patient"))
     assert note in load_manifest(bursts, reading).notes[0]
     pictures = Pictures(str(bursts), group="Patient")

@@ -77,10 +77,15 @@ def _per_class(some: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.bincount(some, minlength=int(labels.max(initial=0)) + 1)
 
 
-def divided(sets: Iterable[Iterable[str]]) -> list[str]:
-    """The groups that are in several sets of images."""
-    counts = Counter(group for groups in sets for group in set(groups))
-    return sorted(group for group, count in counts.items() if count > 1)
+def divided_groups(
+    where: str, column: str | None, sets: Iterable[Iterable[str] | None]
+) -> list[str]:
+    """A note on the groups that are in several sets of images; None has no groups."""
+    counts = Counter(group for groups in sets for group in set(groups or ()))
+    divided = sorted(group for group, count in counts.items() if count > 1)
+    remedy = f"`vit data check --group {column} --fix OUT.csv` moves them"
+    which = f"{len(divided):,} groups are in several splits, such as {divided[:1]}"
+    return [f"{where}: {which}; {remedy}"] if divided else []
 
 
 def whole_splits(groups: Iterable[str], split: np.ndarray) -> np.ndarray:

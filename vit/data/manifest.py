@@ -24,7 +24,7 @@ from vit.data.groups import unused_groups
 from vit.data.options import ModelClasses, Reading
 from vit.data.scan import similar_file
 from vit.data.sources import (
-    SPLIT_NAMES,
+    SPLIT_WORDS,
     SPLITS,
     ImageSet,
     PathList,
@@ -293,8 +293,8 @@ class Listing:
             file = hash(os.path.normpath(os.path.join(self.folder, name)))
             if not name:
                 raise self._mistake(number, "has no path")
-            if split not in SPLIT_NAMES:
-                names = ", ".join(SPLIT_NAMES)
+            if split not in SPLIT_WORDS:
+                names = ", ".join(SPLIT_WORDS)
                 raise self._mistake(number, f"has split {shorten(row[1])!r}; known are {names}")
             if file in files:
                 raise self._mistake(number, f"lists {name} again; list it with all its labels")
@@ -303,7 +303,7 @@ class Listing:
                 self.labels.append(self._labels(key))
             files.add(file)
             numbers.append(number)
-            splits.append(SPLITS.index(SPLIT_NAMES[split]))
+            splits.append(SPLITS.index(SPLIT_WORDS[split]))
             cells.append(numbers_of[key])
             if self.groups is not None:
                 self.groups.append(str(row[1 + len(split_at)]) or name)

@@ -43,7 +43,7 @@ from vit.data.loaders import range_loader
 from vit.data.opened import Opened, distinct
 from vit.data.options import Reading
 from vit.data.scan import LITTER, image_extensions
-from vit.data.sources import SPLIT_NAMES, PathList, SplitName
+from vit.data.sources import SPLIT_WORDS, PathList, SplitName
 from vit.errors import UserError
 from vit.writing import atomic
 
@@ -177,7 +177,7 @@ def shard_parts(
 def _class_names(shard: str) -> list[str]:
     """The names in the list beside a shard, or beside its split folder; none without a list."""
     folder = os.path.dirname(shard)
-    if os.path.basename(folder).lower() in SPLIT_NAMES:
+    if os.path.basename(folder).lower() in SPLIT_WORDS:
         folder = os.path.dirname(folder)
     with suppress(FileNotFoundError), reaching(f"{folder}/{CLASSES}") as (files, place):
         return listed_names(files.cat_file(place))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from vit.data.groups import FEWEST, cut_groups, divided, group_numbers
+from vit.data.groups import FEWEST, cut_groups, divided_groups, group_numbers
 from vit.errors import BELOW_ONE, UserError, check_range, printable, some_of
 from vit.label_tree import inner_class
 
@@ -31,6 +31,16 @@ SPLIT_NAMES: dict[str, SplitName] = {
     **{name: name for name in SPLITS},
     **{"valid": "val", "validation": "val"},
 }
+"""Names of folders that are splits, whatever is beside them."""
+SPLIT_WORDS = SPLIT_NAMES | {"training": "train", "testing": "test", "dev": "val", "eval": "val"}
+"""Names of splits where nothing else is meant, as in a column of splits."""
+
+
+def split_of(name: str) -> SplitName | None:
+    """The split of a name with a whole word for one, such as seg_train; None without, or of two."""
+    words = re.split(r"[\W\d_]+", name.lower())
+    splits = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
+    return splits.pop() if len(splits) == 1 else None
 
 
 class PathList:
@@ -285,11 +295,7 @@ def complete(
     together = cut.val_fraction + cut.test_fraction
     check_range("splits.val_fraction + splits.test_fraction", together, BELOW_ONE)
     parts, notes = dict(sets), list(notes)
-    if halved := divided(images.groups for images in sets.values() if images.groups is not None):
-        which = f"{len(halved):,} groups are in several splits, such as {halved[0]!r}"
-        notes.append(
-            f"{where}: {which}; `vit data check --group {column} --fix OUT.csv` moves them"
-        )
+    notes += divided_groups(where, column, (images.groups for images in sets.values()))
     if cut.val_fraction or cut.test_fraction:
         more, shortages = _cut(sets["train"], classes, keys, where, cut)
         parts, notes = parts | more, notes + shortages
