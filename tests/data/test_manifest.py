@@ -235,6 +235,12 @@ def test_a_mistake_is_one_line_with_file_and_row(text, message, photos):
     assert "\n" not in str(caught.value) and "list.csv" in str(caught.value)
 
 
+def test_a_column_of_splits_may_say_training_testing_dev_or_eval(photos):
+    kinds = ["Training", "training", "testing", "dev", "EVAL", "train"]
+    labels = [f"{'cat' if i % 2 else 'dog'},{kind}" for i, kind in enumerate(kinds)]
+    assert sizes(uncut(write(photos, rows(labels, "path,label,split")))) == [3, 2, 1]
+
+
 def test_empty_cells_at_the_end_of_a_row_are_none(photos):
     text = "path,label\npictures/0.jpg,cat,,\npictures/1.jpg,dog\npictures/2.jpg,dog, \n"
     assert uncut(write(photos, text)).class_counts == [1, 2]

@@ -192,6 +192,16 @@ def test_a_transform_of_whole_items_is_read_in_a_pass(capsys: pytest.CaptureFixt
     assert counts(ImageData.of(train, **WHOLE)) == {"5": 3, "7": 6}
 
 
+def test_a_mapping_names_splits_as_a_column_does_and_each_once() -> None:
+    pairs = [(DARK, 0), (DARK, 1)]
+    splits = ImageData.of({"training": pairs, "dev": pairs, "testing": pairs}, **SMALL).splits
+    assert {name: len(images) for name, images in splits.present().items()} == {
+        "train": 2, "val": 2, "test": 2
+    }  # fmt: skip
+    with pytest.raises(UserError, match="dev, train, validation: keep one name for each"):
+        _ = ImageData.of({"train": pairs, "dev": pairs, "validation": pairs}, **SMALL).splits
+
+
 def test_columns_of_hugging_face_are_found_by_type_and_name() -> None:
     images = [Image.fromarray(DARK)] * 9
     train = Columns(ClassLabel(), photo=images, fine_label=[0, 2, 1] * 3)
