@@ -220,7 +220,7 @@ def _split_folders(root: str) -> tuple[dict[SplitName, str], list[str]]:
         return {"train": root}, []
     others = some_of(repr(name) for name in names if name not in found)
     notes = [f"{root}: folders beside train/ left out: {others}"] if others else []
-    places = {}
+    places: dict[SplitName, str] = {}
     for split, word in by_split(root, {name: [name] for name in found}).items():
         place = os.path.join(root, word)
         inner = [entry.name for entry in entries(place) if not entry.name.startswith(".")]
