@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_expit, logsumexp
 
-from vit.logistic import minimise
+from vit.logistic import FOLDS, can_fold, fit_head, held_out_logits, minimise, whole_folds
 
 N, D = 40, 3
 RANDOM = np.random.default_rng(0)
@@ -59,3 +59,40 @@ def test_the_starting_point_stays_as_it_is_where_gradients_are_off() -> None:
         fit = minimise(*data, start, torch.zeros(3).double(), 0.01, **STOPPING)
     assert (start == 1).all() and not (fit.weight == 1).any()
     assert fit.iterations > 1
+
+
+def test_folds_take_whole_groups_the_largest_first() -> None:
+    groups = torch.tensor([7] * 5 + [-3] * 4 + [1] * 3 + [0] * 2 + [9])
+    assert whole_folds(groups, 3).tolist() == [0] * 5 + [1] * 4 + [2] * 3 + [2] * 2 + [1]
+    order = torch.randperm(15, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(whole_folds(groups[order], 3), whole_folds(groups, 3)[order])
+    labels = torch.zeros(15)
+    assert can_fold(labels, groups) and can_fold(labels[:3], None)
+    assert not can_fold(labels, groups.clamp(0, 1)) and not can_fold(labels[:2], None)
+
+
+def test_held_out_answers_of_a_group_are_by_a_fit_without_it() -> None:
+    """Each fold by a fit of its own, on the rest that scikit-learn's GroupKFold would leave."""
+    z, labels = torch.from_numpy(FEATURES), torch.from_numpy(CLASSES)
+    groups = torch.arange(N) // 4
+    answers = held_out_logits(z, labels, 3, 0.1, groups=groups)
+    fold_of = whole_folds(groups, FOLDS)
+    assert all(len(fold_of[groups == group].unique()) == 1 for group in range(N // 4))
+    start = z.new_zeros(3, D), z.new_zeros(3)
+    for fold in range(FOLDS):
+        out, rest = fold_of == fold, fold_of != fold
+        fit = minimise(z[rest], labels[rest], *start, 0.1, **STOPPING)
+        torch.testing.assert_close(
+            answers[out], z[out] @ fit.weight.T + fit.bias, atol=1e-4, rtol=1e-4
+        )
+
+
+def test_bursts_that_are_recognised_are_not_taken_for_knowledge() -> None:
+    """Classes are drawn by group, and features tell the group alone."""
+    generator = torch.Generator().manual_seed(0)
+    groups = torch.arange(400) // 4
+    labels = torch.randint(0, 2, (100,), generator=generator)[groups]
+    near = torch.randn(100, 200, generator=generator, dtype=torch.float64)[groups]
+    z = near + 0.01 * torch.randn(400, 200, generator=generator, dtype=torch.float64)
+    assert fit_head(z, labels, 2).accuracy(labels) > 0.95
+    assert 0.3 < fit_head(z, labels, 2, groups=groups).accuracy(labels) < 0.7

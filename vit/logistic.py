@@ -139,24 +139,43 @@ def fit_head(
     strengths: Sequence[float] = STRENGTHS,
     class_weights: Tensor | None = None,
     given: Tensor | None = None,
+    groups: Tensor | None = None,
 ) -> FittedHead:
     """A head whose strength has the smallest loss by cross-validation.
 
-    `features` are float64 `n d`, `labels` classes `n` or zeros and ones `n k`, `class_weights` `k`.
-    Fewer than FOLDS images take the largest of the ascending `strengths`. The classes with `given`
-    logits (`n k`, NaN for the others) are not fitted: their rows are zero.
+    `features` are float64 `n d`, `labels` classes `n` or zeros and ones `n k`, `class_weights` `k`,
+    `groups` int64 `n`, of images that are in one fold. Fewer than FOLDS images or groups take the
+    largest of the ascending `strengths`. The classes with `given` logits (`n k`, NaN for the
+    others) are not fitted: their rows are zero.
     """
     mean, std = features.mean(0), features.std(0, correction=0) + 1e-5
     z, weights = (features - mean) / std, None if class_weights is None else class_weights.to(mean)
     strength, held_out, least = strengths[-1], None, 0.0
-    if len(z) >= FOLDS:
-        tried = [held_out_logits(z, labels, num_classes, s, weights, given) for s in strengths]
+    if can_fold(labels, groups):
+        options = weights, given, groups
+        tried = [held_out_logits(z, labels, num_classes, s, *options) for s in strengths]
         losses = [float(total_loss(logits, labels, weights)) for logits in tried]
         best = losses.index(least := min(losses))
         strength, held_out = strengths[best], tried[best]
     fit = _fitted(z, labels, num_classes, strength, weights, given)
     weight = fit.weight / std
     return FittedHead(weight, fit.bias - weight @ mean, held_out, least)
+
+
+def can_fold(labels: Tensor, groups: Tensor | None) -> bool:
+    """Whether there are FOLDS images, or groups of them."""
+    return len(labels if groups is None else groups.unique()) >= FOLDS
+
+
+def whole_folds(groups: Tensor, folds: int) -> Tensor:
+    """The fold of each image, int64 `n`: the groups `n`, largest first, go to the fold with the
+    fewest images."""
+    _, places, counts = groups.unique(return_inverse=True, return_counts=True)
+    sizes, fold_of = [0] * folds, torch.zeros_like(counts)
+    for group in counts.argsort(descending=True, stable=True).tolist():
+        fold_of[group] = fold = sizes.index(min(sizes))
+        sizes[fold] += int(counts[group])
+    return fold_of[places]
 
 
 def held_out_logits(
@@ -166,16 +185,19 @@ def held_out_logits(
     strength: float,
     class_weights: Tensor | None = None,
     given: Tensor | None = None,
+    groups: Tensor | None = None,
     *,
     folds: int = FOLDS,
     most: int | None = None,
 ) -> Tensor:
     """Logits `n k`, each image's by a fit without its fold, to at most `most` images.
 
-    `z` are standardised features `n d`; `given` as for `fit_head`.
+    `z` are standardised features `n d`; `given` and `groups` as for `fit_head`.
     """
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     fold_of, logits = torch.arange(len(z)) % folds, z.new_empty(len(z), num_classes)
+    if groups is not None:
+        fold_of = whole_folds(groups, folds)[order]
     for fold in range(folds):
         out, rest = order[fold_of == fold], order[fold_of != fold][:most].sort().values
         kept = None if given is None else given[rest]

@@ -135,7 +135,11 @@ def test_labels_of_a_tree_are_those_of_the_corrected_list(vit: Vit, photos: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("check", "several", "--fix", "new.csv"), "| in 'x|y' separates labels; rename it"),
+        (("check", "several", "--fix", "new.csv"), "cannot list the class 'x|y': | separates"),
+        (
+            ("check", "blank", "--fix", "new.csv"),
+            "cannot list the class ' ant': | separates labels",
+        ),
         ((), "the following arguments are required: command; see `vit data --help`"),
         (("check",), "required: FOLDER|CSV; see `vit data check --help`"),
         (("check", "my photo"), "does not exist; did you mean 'my photos'?"),
@@ -151,8 +155,8 @@ def test_mistakes_are_one_line(
 ) -> None:
     Path("empty").mkdir()
     shutil.copytree(photos / "red", "one/red")
-    for name in ("x|y", "z"):
-        shutil.copytree(photos / "red", f"several/{name}")
+    for name in ("several/x|y", "several/z", "blank/ ant", "blank/ant"):
+        shutil.copytree(photos / "red", name)
     done = vit("data", *options)
     assert (done.status, done.err.count("\n")) == (2, 1), done.err
     assert message in done.err

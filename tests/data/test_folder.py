@@ -6,8 +6,9 @@ import pytest
 from PIL import Image
 
 from vit.data import folder
-from vit.data.find import check_source
+from vit.data.find import check_source, find_splits
 from vit.data.options import ModelClasses, Reading, Splitting
+from vit.data.pack import pack
 from vit.data.sources import ImageSet, Splits
 from vit.errors import UserError
 
@@ -263,3 +264,90 @@ def test_a_folder_without_any_image_is_one_line(tmp_path, make_tree):
     one = make_tree(tmp_path / "one", {".": 1})
     with pytest.raises(UserError, match="one has two images to cut a val from train"):
         load_folder(one, labelled=False)
+
+
+def parts(root) -> dict:
+    """The images of each split that is given, by class."""
+    whole = Splitting(val_fraction=0.0, test_fraction=0.0)
+    splits = find_splits(None, str(root), Reading(cut=whole))
+    return {
+        name: {c: images.labels.tolist().count(at) for at, c in enumerate(splits.classes)}
+        for name, images in splits.present().items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("train", "held"),
+    [
+        ("Training", {"Testing": "test"}),
+        ("seg_train", {"seg_test": "test"}),
+        ("train2017", {"val2017": "val"}),
+        ("TRAIN images", {"Test images": "test", "dev-images": "val"}),
+        ("my.training", {"my.eval": "val"}),
+    ],
+)
+def test_folders_with_a_whole_word_for_their_split_are_splits(train, held, tmp_path, make_tree):
+    tree = {f"{train}/cat": 3, f"{train}/dog": 4}
+    for name in held:
+        tree |= {f"{name}/cat": 2, f"{name}/dog": 1}
+    root = make_tree(tmp_path / "photos", tree | {"seg_pred/seg_pred": 2, "unlabeled/x": 1, "c": 2})
+    expected = {"train": {"cat": 3, "dog": 4}, **{of: {"cat": 2, "dog": 1} for of in held.values()}}
+    assert parts(root) == expected
+    splits = load_folder(root, val_fraction=0.0, test_fraction=0.0)
+    assert splits.notes[0].endswith("folders beside train/ left out: 'c', 'seg_pred', 'unlabeled'")
+    assert f"{root}: {train}/ is taken as train" in splits.notes
+    assert names(splits.train)[0] == f"{train}/cat/0.jpg" and Path(splits.train.items[0]).is_file()
+    (tmp_path / "shards").mkdir()
+    pack(str(root), tmp_path / "shards")
+    assert parts(tmp_path / "shards") == expected
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"trainers/a": 3, "testudo/a": 3, "devil/a": 3},
+        {"cat/2023": 2, "dog/2023": 2},
+        {"train_station": 2, "test_tube": 2},
+        {"Training/cat": 2, "Testing/cat": 2, "more/cat": 2},
+        {"Training/cat": 2, "train_2/cat": 2, "Testing/cat": 2},
+        {"seg_train/cat": 2, "train_test/cat": 2},
+        {"Training/cat": 2, "walking/cat": 2},
+    ],
+)
+def test_other_folders_with_such_names_are_classes(tree, tmp_path, make_tree):
+    root = make_tree(tmp_path / "photos", tree)
+    expected = {name.partition("/")[0]: count for name, count in tree.items()}
+    assert parts(root) == {"train": dict(sorted(expected.items()))}
+
+
+def test_exact_names_are_splits_whatever_is_beside_them(tmp_path, make_tree):
+    tree = {"train/cat": 2, "train/dog": 2, "Testing/cat": 2, "more/cat": 1}
+    root = make_tree(tmp_path / "photos", tree)
+    assert parts(root) == {"train": {"cat": 2, "dog": 2}}
+    assert "left out: 'Testing', 'more'" in load_folder(root).notes[0]
+
+
+def test_a_split_that_holds_one_folder_of_its_name_is_entered(tmp_path, make_tree):
+    tree = {
+        f"seg_{name}/seg_{name}/{c}": 2 for name in ("train", "test") for c in ("sea", "street")
+    }
+    root = make_tree(tmp_path / "photos", tree | {"seg_pred/seg_pred": 3})
+    both = {"sea": 2, "street": 2}
+    assert parts(root) == {"train": both, "test": both}
+    splits = load_folder(root)
+    assert names(splits.test)[0] == "seg_test/sea/0.jpg" and Path(splits.test.items[0]).is_file()
+    more = make_tree(tmp_path / "more", {"train/train": 2, "train/plane": 2, "val/train": 1})
+    assert parts(more) == {"train": {"plane": 2, "train": 2}, "val": {"plane": 0, "train": 1}}
+
+
+def test_splits_that_are_one_folder_or_loose_images_are_refused(tmp_path, make_tree):
+    root = make_tree(tmp_path / "photos", {"train/cat": 2, "train/dog": 2})
+    (root / "val").symlink_to("train")
+    with pytest.raises(UserError, match="train/ and val/ are one folder by a link"):
+        load_folder(root)
+    loose = make_tree(tmp_path / "loose", {"train/cat": 2, "train/dog": 2, "val": 3})
+    remedy = "val has 3 images but no class folders .* into a folder with its name"
+    with pytest.raises(UserError, match=remedy):
+        load_folder(loose)
+    with pytest.raises(UserError, match=remedy):
+        load_held_out(loose, ["cat", "dog"])

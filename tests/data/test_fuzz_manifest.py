@@ -95,6 +95,7 @@ def independent(data: bytes, root: Path) -> list[tuple[str, set[str], str]]:
     names = [name.strip().lower() for name in table[0]]
     result = []
     for row in table[1:]:
+        assert not "".join(row[len(names) :]).strip()
         cells: dict[str, list[str]] = {}
         for name, cell in zip(names, row, strict=False):
             cells.setdefault(name, []).append(cell.strip())

@@ -194,6 +194,19 @@ HEAD = "path,label,split\npictures/0.jpg,cat,train\npictures/1.jpg,dog,train\n"
         ("path,lable\na,b\n", "no column 'label', but path, lable"),
         ("file,label\na,b\n", "no column 'path', but file, label"),
         (HEAD + "pictures/2.jpg,cat\n", "row 4 has 2 of 3 columns"),
+        (
+            HEAD + "pictures/2.jpg,crane, bird,train\n",
+            "row 4 has 4 cells for 3 columns: put ' bird,train' into quotes if it is one cell, or "
+            "name one more column in the header$",
+        ),
+        (
+            '"path","label"\n"1","pictures/0.jpg","cat"\n"2","pictures/1.jpg","dog"\n',
+            r"row 2 has 3 cells for 2 columns.*\(R's write.table: row.names = FALSE\)$",
+        ),
+        (HEAD + "pictures\\\\2.jpg,cat,val\n", "is no file .*; 'pictures/2.jpg' is there$"),
+        (HEAD + "pictures/2.JPG,cat,val\n", "is no file .*; 'pictures/2.jpg' is there$"),
+        (HEAD + "pictures/2,cat,val\n", "is no file .*; 'pictures/2.jpg' is there$"),
+        (HEAD + "pictures/20.jpg,cat,val\n", r"is no file .* missing\)$"),
         (HEAD + ",cat,train\n", "row 4 has no path"),
         (HEAD + "pictures/2.jpg,,train\n", "row 4 has no label"),
         (HEAD + "pictures/2.jpg,cat,trian\n", "row 4 has split 'trian'; known are train, val"),
@@ -220,6 +233,17 @@ def test_a_mistake_is_one_line_with_file_and_row(text, message, photos):
     with pytest.raises(UserError, match=message) as caught:
         load_manifest(write(photos, text.replace("{folder}", photos.name)))
     assert "\n" not in str(caught.value) and "list.csv" in str(caught.value)
+
+
+def test_a_column_of_splits_may_say_training_testing_dev_or_eval(photos):
+    kinds = ["Training", "training", "testing", "dev", "EVAL", "train"]
+    labels = [f"{'cat' if i % 2 else 'dog'},{kind}" for i, kind in enumerate(kinds)]
+    assert sizes(uncut(write(photos, rows(labels, "path,label,split")))) == [3, 2, 1]
+
+
+def test_empty_cells_at_the_end_of_a_row_are_none(photos):
+    text = "path,label\npictures/0.jpg,cat,,\npictures/1.jpg,dog\npictures/2.jpg,dog, \n"
+    assert uncut(write(photos, text)).class_counts == [1, 2]
 
 
 def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path):

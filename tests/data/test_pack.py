@@ -18,7 +18,7 @@ from tests.data.test_parquet import epoch, stored
 from vit.data import pack
 from vit.data.loaders import range_loader
 from vit.data.module import ImageData
-from vit.data.shards import SUFFIX
+from vit.data.shards import SUFFIX, listed_names, names_list
 from vit.errors import UserError
 from vit.writing import sole_writer
 
@@ -180,6 +180,25 @@ def test_what_is_read_back_otherwise_is_not_kept(
     with pytest.raises(UserError, match=r"train-00000.tar is read back otherwise; check the disk"):
         packed(folder, tmp_path / "shards")
     assert {path.name for path in (tmp_path / "shards").iterdir()} == {"classes.txt", "pack.json"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [" bee", "bee ", "\xa0bee", "\ufeffbee", *(f"be{line}e" for line in "\n\r\v\x1c\x85\u2028")],
+)
+def test_names_that_a_line_would_change_are_refused(tmp_path: Path, name: str) -> None:
+    for each in ("ant", name):
+        (tmp_path / "photos" / each).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "photos" / each / f"{len(each)}.png")
+    with pytest.raises(UserError, match=r"class .* cannot be a line of classes.txt; rename it"):
+        packed(tmp_path / "photos", tmp_path / "shards")
+    assert not any((tmp_path / "shards").iterdir())
+
+
+def test_names_are_read_back_as_they_were_written() -> None:
+    names = ["b ee", "#1", "ä,;|", "10", "-", '"'] + [chr(code) for code in range(0x2030, 0x2040)]
+    assert listed_names(names_list(names)) == names
+    assert listed_names(b"\xef\xbb\xbfant \r\n\r\n bee\r\nbee") == ["ant", "bee (1)", "bee (2)"]
 
 
 def test_larger_images_are_resized_and_others_are_copied(tmp_path: Path) -> None:

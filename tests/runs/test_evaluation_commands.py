@@ -13,8 +13,10 @@ from PIL import Image
 from tests.command import TINY, Vit
 from vit.checkpoints.native import save_native
 from vit.cli.frozen import bench_parser, open_bench
+from vit.data.find import find_splits
 from vit.data.folder import load_folder
-from vit.data.options import Loading, Reading, Splitting
+from vit.data.manifest import load_manifest
+from vit.data.options import Columns, Loading, Reading, Splitting
 from vit.errors import UserError
 from vit.evaluation.attentive import attentive_accuracy
 from vit.evaluation.features import found_layer
@@ -28,6 +30,7 @@ from vit.models.vision_transformer import VisionTransformer
 from vit.models.zoo import model_config
 
 CLASSES = ["blue", "green", "red"]
+WITHOUT_VAL = Reading(cut=Splitting(val_fraction=0.0))
 COMMANDS = ("fewshot", "knn", "probe")
 
 
@@ -51,10 +54,10 @@ def model(tmp_path: Path) -> Path:
     return save_model(tmp_path / "model", classes=CLASSES)
 
 
-def features(model: Path, photos: Path, tanh: bool) -> tuple[Any, Any]:
+def features(model: Path, photos: Path, tanh: bool, reading: Reading = WITHOUT_VAL) -> Any:
     """And labels, of train and test, without val; image by image, in float64."""
-    classifier = load(model)
-    splits, parts = load_folder(photos, Reading(cut=Splitting(val_fraction=0.0))), []
+    classifier, parts = load(model), []
+    splits = find_splits(None, str(photos), reading)
     for split in ("train", "test"):
         images, rows = splits.get(split), []
         for path in images.items:
@@ -94,6 +97,25 @@ def test_each_command_scores_the_models_features(vit: Vit, model: Path, photos: 
     assert (probe["c"], probe["accuracy"]) == pytest.approx((expected.chosen, expected.accuracy))
     assert [row["c"] for row in probe["sweep"]] == pytest.approx([1e-6, 10**-0.5, 1e5])
     assert probe["chosen_on"] == "10% of train" and probe["kind"] == "logistic"
+
+
+def test_test_and_the_images_to_choose_by_are_whole_groups(
+    vit: Vit, model: Path, photos: Path
+) -> None:
+    paths = [path.relative_to(photos) for path in sorted(photos.rglob("*.jpg"))]
+    groups = [f"{path.parent.name} {int(path.stem) // 3}" for path in paths]
+    lines = [f"{p},{p.parent.name},{g}" for p, g in zip(paths, groups, strict=True)]
+    (photos / "list.csv").write_text("\n".join(["path,label,video", *lines]))
+    args = ("probe", model, "--data", photos / "list.csv", "--num-c", 3)
+    assert "column 'video' is not used; if one has several" in vit(*args).err
+    found = result(vit, *args, "--group", "video")
+    reading = Reading(cut=Splitting(val_fraction=0.0), columns=Columns(group="video"))
+    train, test = features(model, photos / "list.csv", True, reading)
+    whole = load_manifest(photos / "list.csv", reading).train.groups
+    expected = probe_accuracy(train, test, 3, num_c=3, groups=whole)
+    assert [row["accuracy"] for row in found["sweep"]] == [*expected.sweep.values()]
+    assert found["accuracy"] == expected.accuracy
+    assert found["test_images"] == len(test[1]) and len(test[1]) % 3 == 0
 
 
 def test_the_attentive_probe_takes_the_patches_in_float16(

@@ -193,6 +193,24 @@ def test_several_labels_are_compared_by_average_precision(vit: Vit, photos: Path
     assert "| list (mAP) |" in done.out
 
 
+def test_the_slice_and_the_test_images_are_whole_groups(
+    vit: Vit, photos: Path, scored: Scored
+) -> None:
+    listed = ["path,label,video"]
+    for name in ("red", "grün", "blue"):
+        listed += [f"{name}/{i:02}.jpg,{name},{name} {i // 2}" for i in range(12)]
+    (photos / "list.csv").write_text("\n".join(listed))
+    calls = scored({"lr-0.1": 0.1, "lr-0.2": 0.2, "seed-0": 0.5})
+    args = ("transfer", "pre", "--data", photos / "list.csv", *FAST, "--seeds=1")
+    done = vit(*args, "--lr-grid=0.1,0.2", "--", "--data.columns.group=video")
+    assert done.status == 0, done.err
+    table = rows("out/list/search.csv")
+    sets = [{row["group"] for row in table if row["split"] == s} for s in ("train", "val", "test")]
+    assert [len(groups) for groups in sets] == [14, 2, 2] and len(set.union(*sets)) == 18
+    assert {row["group"] for row in rows("out/list/final.csv")} == set.union(*sets)
+    assert values(calls, "data.columns.group") == ["group"] * 3
+
+
 def test_a_catalog_set_keeps_its_test_images(vit: Vit, scored: Scored) -> None:
     calls = scored({"lr-0.1": 0.1, "lr-0.2": 0.2, "seed-0": 0.5})
     args = ("transfer", "pre", "--data=digits", *FAST, "--seeds=1", "--val-fraction=0.2")

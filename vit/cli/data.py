@@ -48,14 +48,15 @@ def _check(options: Namespace) -> int:
     from vit.data.check import Pictures, write_findings, write_fixed
     from vit.data.manifest import SEPARATOR
 
-    pictures = Pictures(options.source, tree=options.labels == "tree")
+    pictures = Pictures(options.source, tree=options.labels == "tree", group=options.group)
     if fix is not None and isinstance(pictures.items[0], bytes):
         raise UserError("--fix lists files, and these are in shards; correct and pack the files")
     for text in pictures.splits.notes:
         note(text)
-    barred = [name for name in pictures.classes if SEPARATOR in name]
+    barred = [name for name in pictures.classes if SEPARATOR in name or name != name.strip()]
     if fix is not None and barred:
-        raise UserError(f"--fix {fix}: {SEPARATOR} in {barred[0]!r} separates labels; rename it")
+        why = f"{SEPARATOR} separates labels, and blanks around them are cut off"
+        raise UserError(f"--fix {fix} cannot list the class {barred[0]!r}: {why}; rename it")
     findings = _findings(pictures, options)
     kinds = {kind: list(found) for kind, found in groupby(findings, attrgetter("kind"))}
     table, page = out / "findings.csv", out / "findings.html"
@@ -126,9 +127,10 @@ def _parser() -> OneLineParser:
     add = check.add_argument
     add("source", metavar="FOLDER|CSV", help="a folder, a CSV or Parquet file, or shards")
     add("--labels", choices=("plain", "tree"), default="plain", help="as --data.labels of vit fit")
+    add("--group", metavar="NAME", help="as --data.columns.group of vit fit")
     add("--out", default="data_check", metavar="DIR", help="default data_check")
     add_spreadsheet(add)
-    add("--fix", metavar="OUT.csv", help="writes a manifest without unreadable images and copies")
+    add("--fix", metavar="OUT.csv", help="writes a manifest without what is wrong, as listed")
     add("--relabel", type=share, metavar="P", help="and with doubtful labels of probability >= P")
     add_model_arguments(check, "--model")
     check.set_defaults(on_error="error", run=_check)

@@ -67,6 +67,7 @@ def bench_parser(command: str, description: str, *, cached: bool = True) -> OneL
         help="a data set by name, or a folder, CSV or Parquet file",
     )
     parser.add_argument("--data-dir", metavar="DIR", help="where downloads go")
+    parser.add_argument("--group", metavar="NAME", help="as --data.columns.group of vit fit")
     return parser
 
 
@@ -136,12 +137,14 @@ def _image_size(given: Sequence[int] | None) -> tuple[int, int] | None:
 
 def open_bench(options: Namespace, layer: "Layer") -> "Bench":
     """The model and the images of --data."""
+    from vit.data.options import Columns
     from vit.evaluation.frozen import Bench
     from vit.inference.lineage import note_seen
 
     name, root = one_data_set(options.data)
     where = {"dataset": name} if root is None else {"root": root}
     frozen = load_frozen(options, layer)
-    bench = Bench.open(frozen, name, data_dir=options.data_dir, **where)
+    columns = Columns(group=options.group)
+    bench = Bench.open(frozen, name, data_dir=options.data_dir, columns=columns, **where)
     note_seen(options.model, bench.data.image_set(bench.split), bench.split)
     return bench

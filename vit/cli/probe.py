@@ -44,15 +44,18 @@ def run(args: list[str]) -> int:
     found = [bench.features(split) for split in parts]
     train, test, *val = [(features.values, features.labels) for features in found]
     given: Any = (train, test, bench.data.num_classes)
+    groups = bench.data.image_set("train").groups
+    groups = None if groups is None else groups.select(found[0].indices)
+    choice: Any = {"val": val[0] if val else None, "groups": groups}
     if options.kind == "attentive":
         from vit.evaluation.attentive import attentive_accuracy
 
         extractor: Any = bench.frozen.extractor
         given += (extractor.model.config.num_heads,)
-        result = attentive_accuracy(*given, val=val[0] if val else None, device=extractor.device)
+        result = attentive_accuracy(*given, **choice, device=extractor.device)
     else:
         device = bench.frozen.solver_device
-        result = probe_accuracy(*given, val=val[0] if val else None, num_c=num_c, device=device)
+        result = probe_accuracy(*given, **choice, num_c=num_c, device=device)
     if not result.converged:
         note("the last fit did not converge")
     seen = len(train[1]) + sum(len(labels) for _, labels in val)

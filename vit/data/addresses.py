@@ -23,13 +23,13 @@ from filelock import FileLock
 from vit.cache import cache_directory
 from vit.console import note
 from vit.data.scan import EXTENSIONS, entries
-from vit.data.sources import SPLIT_NAMES, SPLITS, SplitName
+from vit.data.sources import SPLIT_WORDS, SPLITS, SplitName, split_of
 from vit.errors import UserError, no_folder, shorten, some_of
 from vit.writing import atomic, write_text
 
 SUFFIX, PARQUET = _SUFFIXES = ".tar", ".parquet"
 _SPLIT = re.compile(
-    rf"(?:^|[/_-])({'|'.join(SPLIT_NAMES)})(?:/[^/]*|-[^/-]*|_?\d+)?(?:-of-[\w-]+)?\.\w+$", re.I
+    rf"(?:^|[/_-])({'|'.join(SPLIT_WORDS)})(?:/[^/]*|-[^/-]*|_?\d+)?(?:-of-[\w-]+)?\.\w+$", re.I
 )
 """The word in train-00012.tar, imagenet1k-validation-07.tar, val_3.tar, test.tar or train/1.tar."""
 _GRACE = 60
@@ -124,7 +124,7 @@ def find_shards(root: str) -> dict[str, list[str]]:
 def by_split(root: str, found: dict[str, list[str]]) -> dict[SplitName, str]:
     """The word of each split in what has been found by words; UserError for two of one split."""
     words = sorted(filter(None, found)) or list(found)
-    named = {SPLIT_NAMES.get(word.lower(), "train"): word for word in words}
+    named = {split_of(word) or "train": word for word in words}
     splits: dict[SplitName, str] = {name: named[name] for name in SPLITS if name in named}
     if len(splits) < len(words):
         raise UserError(f"{root} has {some_of(words)}: keep one name for each split")
@@ -140,7 +140,7 @@ def _in_folder(folder: str) -> list[str]:
     if not folders:
         pictures = any(entry.name.lower().endswith(EXTENSIONS) for entry in inside)
         return [] if pictures else [e.path for e in inside if e.name.endswith(_SUFFIXES)]
-    if not all(entry.name.lower() in (*SPLIT_NAMES, "data") for entry in folders):
+    if not all(entry.name.lower() in (*SPLIT_WORDS, "data") for entry in folders):
         return []
     return [shard for entry in folders for shard in _in_folder(entry.path)]
 

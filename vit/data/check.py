@@ -24,9 +24,10 @@ from vit.console import Meter
 from vit.data.addresses import names_shards
 from vit.data.decode import ImageError, reading_problem, turned
 from vit.data.find import check_source, find_splits
+from vit.data.groups import whole_splits
 from vit.data.loaders import range_loader
 from vit.data.manifest import SEPARATOR
-from vit.data.options import Reading, Splitting
+from vit.data.options import Columns, Reading, Splitting
 from vit.data.photo import Photo
 from vit.data.scan import entries
 from vit.data.sources import SPLITS, PathList, same_spelling
@@ -42,6 +43,7 @@ KINDS = {
     "unreadable": ("cannot be opened", "replace; --fix leaves them out"),
     "truncated": ("cut short", "copy again; --fix leaves them out"),
     "leak": ("the same picture in two splits", "--fix keeps that of test, or of val"),
+    "divided": ("of a group in several splits", "--fix moves them to that of most"),
     "conflict": ("copies with different labels", "look which is right; --fix keeps one"),
     "doubt": ("label in doubt", "look; --relabel P changes the surest"),
     "identical": ("the same file twice", "--fix keeps one"),
@@ -104,16 +106,18 @@ class Pictures:
     `labels`, `split` (index into SPLITS) and `facts` (FACTS).
     """
 
-    def __init__(self, root: str, *, tree: bool = False) -> None:
+    def __init__(self, root: str, *, tree: bool = False, group: str | None = None) -> None:
         """Raises UserError where `vit fit` would; but pictures beside each other need no class.
 
-        `tree`: as `vit fit --data.labels tree`, names of classes are paths.
+        `tree`: as `vit fit --data.labels tree`, names of classes are paths. `group`: the column of
+        groups.
         """
         check_source(None, root)
         place, whole = Path(root).expanduser(), Splitting(val_fraction=0.0, test_fraction=0.0)
         beside = place.is_dir() and not names_shards(root)
         labelled = not beside or any(entry.is_dir() for entry in entries(str(place)))
-        self.splits = find_splits(None, root, Reading(cut=whole, labelled=labelled, tree=tree))
+        options: Any = {"columns": Columns(group=group), "labelled": labelled, "tree": tree}
+        self.splits = find_splits(None, root, Reading(cut=whole, **options))
         self.classes, self.multilabel = self.splits.classes, self.splits.multilabel
         given = self.splits.present()
         sets = given.values()
@@ -122,6 +126,11 @@ class Pictures:
         self.names = PathList(chain.from_iterable(images.names.encoded() for images in sets))
         self.labels = np.concatenate([images.labels for images in sets])
         self.split = np.repeat([SPLITS.index(name) for name in given], [*map(len, sets)])
+        groups = [images.groups for images in sets if images.groups is not None]
+        self.groups = (
+            PathList(chain.from_iterable(each.encoded() for each in groups)) if groups else None
+        )
+        """Their names, if there is a column of them."""
         self.facts = np.zeros(len(self.items), FACTS)
 
     def label(self, image: int) -> str:
@@ -131,6 +140,11 @@ class Pictures:
         labels = self.labels[image]
         places = np.flatnonzero(labels) if self.multilabel else [labels]
         return SEPARATOR.join(self.classes[place] for place in places)
+
+    @property
+    def whole_split(self) -> np.ndarray:
+        """`split` of each image, but one for all of a group."""
+        return self.split if self.groups is None else whole_splits(self.groups, self.split)
 
     def read(self, num_workers: int | None = None) -> None:
         """Fills in `facts`, in worker processes, by default one per core."""
@@ -213,6 +227,11 @@ def file_findings(pictures: Pictures) -> Iterator[Finding]:
         for image in np.flatnonzero(pictures.opened & holds).tolist():
             detail = f"{found[image]}, {sides[image, 1]} x {sides[image, 0]} pixels"
             yield Finding(kind=kind, subject=names.name(image), image=image, detail=detail)
+    whole = pictures.whole_split
+    for image in np.flatnonzero(whole != pictures.split).tolist():
+        assert pictures.groups is not None
+        detail = f"most of {pictures.groups.name(image)!r} is in {SPLITS[whole[image]]}"
+        yield Finding(kind="divided", subject=names.name(image), image=image, detail=detail)
     for name, count in zip(pictures.classes, pictures.splits.class_counts, strict=False):
         if count < FEW:
             yield Finding(kind="few", subject=name, detail=f"{count} images")
@@ -240,13 +259,15 @@ def write_findings(
 def write_fixed(
     file: Path, pictures: Pictures, findings: Sequence[Finding], relabel: float | None
 ) -> tuple[int, int]:
-    """A manifest without unreadable images and copies; returns how many it lacks, and the labels
-    changed: those in doubt whose suggestion has a probability of at least `relabel`."""
+    """A manifest without unreadable images and copies, and with whole groups; returns how many it
+    lacks, and the labels changed: those in doubt whose suggestion has a probability of at least
+    `relabel`."""
     drop = ("unreadable", "truncated", "leak", "identical", "copy")
     dropped = {found.image for found in findings if found.kind in drop}
     doubts = {found.image: found for found in findings if found.kind == "doubt"}
     conflicts = {(f.other, f.image) for f in findings if f.kind == "conflict"}
     others = {kept: pictures.label(image) for kept, image in conflicts if image is not None}
+    split, groups = pictures.whole_split, pictures.groups
     changed, rows = 0, []
     for image in range(len(pictures.items)):
         if image in dropped:
@@ -257,8 +278,10 @@ def write_fixed(
             label, changed = doubt.suggested, changed + 1
         place = os.path.relpath(path, file.parent)
         suggested = doubt.suggested if doubt else others.get(image, "")
-        rows.append([place, label, SPLITS[pictures.split[image]], suggested])
-    _write_csv(file, ["path", "label", "split", "suggested"], rows)
+        row = [place, label, SPLITS[split[image]], suggested]
+        rows.append(row if groups is None else [*row, groups.name(image)])
+    head = ["path", "label", "split", "suggested", *(["group"] if groups is not None else [])]
+    _write_csv(file, head, rows)
     return len(dropped), changed
 
 

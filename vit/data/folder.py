@@ -6,6 +6,7 @@ root/pet/cat/1.jpg                  a tree: the class is pet/cat
 """
 
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from vit.data.options import ModelClasses, Reading
 from vit.data.scan import LITTER, entries, left_out_note, scan
 from vit.data.sources import (
     SPLIT_NAMES,
+    SPLIT_WORDS,
     SPLITS,
     ImageSet,
     PathList,
@@ -29,6 +31,7 @@ from vit.data.sources import (
     check_classes,
     class_order,
     complete,
+    split_of,
 )
 from vit.errors import UserError, some_of
 
@@ -167,6 +170,7 @@ class Part:
             raise UserError(f"{self.where} has classes that {lacking}: {names}")
         rows = self.rows(classes)
         if not len(rows):
+            self._check_folders(classes)
             place = f"class folders of {self.where}" if classes else self.where
             raise UserError(f"no images in {place}{self._instead()}")
         labels = self._numbers(classes)[rows] if classes else np.zeros(len(rows), dtype=np.int64)
@@ -179,10 +183,8 @@ class Part:
         if self.listed:
             return list(self.listed)
         classes = class_order(self.counts)
-        if not classes and self.loose:
-            found = f"{self.where} has {self.loose:,} images but no class folders or .cls files"
-            raise UserError(f"{found}; put those of each class into a folder with its name")
-        if classes and {*map(str.lower, classes)} <= {*SPLIT_NAMES}:
+        self._check_folders(["labels are wanted"])
+        if classes and {*map(str.lower, classes)} <= {*SPLIT_WORDS}:
             found = f"{self.where} has the folders {some_of(classes)}"
             raise UserError(f"{found}; pack each into shards of its own, such as val-000.tar")
         for name in classes:
@@ -194,6 +196,12 @@ class Part:
                 raise UserError(f"class folder {folder} has no images; {remedy}")
         check_classes(classes, self.where)
         return classes
+
+    def _check_folders(self, classes: Sequence[str]) -> None:
+        """UserError for loose images alone, where there are classes."""
+        if classes and self.loose and not self.counts:
+            found = f"{self.where} has {self.loose:,} images but no class folders or .cls files"
+            raise UserError(f"{found}; put those of each class into a folder with its name")
 
     def notes(self, labelled: bool) -> list[str]:
         notes = left_out_note(self.where, self.left_out)
@@ -209,11 +217,38 @@ def _split_folders(root: str) -> tuple[dict[SplitName, str], list[str]]:
     """Where each split is, and notes; {"train": root} for a folder without split folders."""
     if not os.path.isdir(root):
         raise UserError(f"{root} is neither a folder nor a .csv, .parquet or .tar file")
-    names = [entry.name for entry in entries(root) if entry.is_dir()]
-    names = [name for name in names if not name.startswith(".") and name not in LITTER]
-    found = {name: [name] for name in names if name.lower() in SPLIT_NAMES}
+    names = _folders(root)
+    found = [name for name in names if name.lower() in SPLIT_NAMES] or _by_words(root, names)
     if not found:
         return {"train": root}, []
     others = some_of(repr(name) for name in names if name not in found)
     notes = [f"{root}: folders beside train/ left out: {others}"] if others else []
-    return {split: os.path.join(root, word) for split, word in by_split(root, found).items()}, notes
+    places: dict[SplitName, str] = {}
+    for split, word in by_split(root, {name: [name] for name in found}).items():
+        place = os.path.join(root, word)
+        inner = [entry.name for entry in entries(place) if not entry.name.startswith(".")]
+        places[split] = os.path.join(place, word) if inner == [word] else place
+        if word.lower() not in SPLIT_NAMES:
+            notes.append(f"{root}: {word}/ is taken as {split}")
+    if len({*map(os.path.realpath, places.values())}) < len(places):
+        words = " and ".join(f"{name}/" for name in found)
+        raise UserError(f"{root}: {words} are one folder by a link; give each images of its own")
+    return places, notes
+
+
+def _folders(place: str) -> list[str]:
+    """Names of the folders in a folder that are not hidden."""
+    names = [entry.name for entry in entries(place) if entry.is_dir()]
+    return [name for name in names if not name.startswith(".") and name not in LITTER]
+
+
+def _by_words(root: str, names: list[str]) -> list[str]:
+    """Folders such as seg_train/ and seg_test/: one of train, of class folders, and others of val
+    or test. None if anything is beside them but answers to be predicted and loose images."""
+    splits = {name: split for name in names if (split := split_of(name)) is not None}
+    train = [name for name, split in splits.items() if split == "train"]
+    inner = {name: _folders(os.path.join(root, name)) for name in {*names} - {*splits} | {*train}}
+    beside = [name for name in inner if name not in splits and inner[name]]
+    beside = [name for name in beside if not re.search("pred|unlabel", name.lower())]
+    is_set = len(train) == 1 and len(splits) > 1 and inner[train[0]] and not beside
+    return [*splits] if is_set else []

@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 
 from vit.data.addresses import reaching
+from vit.data.groups import unused_groups
 from vit.data.options import ModelClasses, Reading
+from vit.data.scan import similar_file
 from vit.data.sources import (
-    SPLIT_NAMES,
+    SPLIT_WORDS,
     SPLITS,
     ImageSet,
     PathList,
@@ -134,7 +136,17 @@ class Table:
             if len(row) < len(self.header):
                 count = f"{len(row)} of {len(self.header)} columns"
                 raise UserError(f"{self.path} row {number} has {count}")
+            if any(map(str.strip, row[len(self.header) :])):
+                raise UserError(f"{self.path} row {number} has {_surplus(row, len(self.header))}")
             yield number, tuple(row[at].strip() for at in columns)
+
+
+def _surplus(row: list[str], columns: int) -> str:
+    """What a row is that has more cells than there are columns."""
+    cell, number = shorten(",".join(row[-2:])), row[0].strip().isdigit()
+    ways = f"put {cell!r} into quotes if it is one cell, or name one more column in the header"
+    by_r = " (R's write.table: row.names = FALSE)" if number else ""  # its rows' names have no name
+    return f"{len(row)} cells for {columns} columns: {ways}{by_r}"
 
 
 def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -203,6 +215,7 @@ class Listing:
         columns: Names of the columns that are classes, if there is no column of labels.
         has_splits: There is a column of splits.
         present: The splits that have rows.
+        groups: n names, if there is a column of groups.
     """
 
     def __init__(self, table: Table, reading: Reading) -> None:
@@ -220,6 +233,12 @@ class Listing:
         if labelled and "path" in header and not label_at:
             label_at = self._class_columns(header)
         self._parent_at = [header.index("parent")] if reading.tree and "parent" in header else []
+        grouped = reading.columns.group is not None and reading.model is None
+        if grouped and "group" not in header:
+            raise self._lacks("group")
+        self.groups: list[str] | None = [] if grouped else None
+        columns = dict(zip(self.table.header, header, strict=True))
+        self.notes += [] if grouped else unused_groups(self.path, columns, self.columns)
         arrays = array("q"), array("b"), array("i")
         self.names = PathList(self._read(header, [*label_at, *self._parent_at], *arrays))
         if not len(self.names):
@@ -235,7 +254,8 @@ class Listing:
 
     def _class_columns(self, header: list[str]) -> list[int]:
         """The places of the columns of zeros and ones; sets `columns`."""
-        others = [at for at, name in enumerate(header) if name not in ("path", "split")]
+        roles = ["path", "split"] + ["group"] * (self.reading.columns.group is not None)
+        others = [at for at, name in enumerate(header) if name not in roles]
         flags = dict.fromkeys(others, False)  # column -> it has a zero or a one
         for _, row in self.table.rows(others):
             for at, cell in zip(others, row, strict=True):
@@ -267,16 +287,18 @@ class Listing:
         if "path" not in header:
             raise self._lacks("path")
         split_at = [header.index("split")] if self.has_splits else []
+        group_at = [] if self.groups is None else [header.index("group")]
         numbers_of: dict[tuple[Cell, ...], int] = {}
         files: set[int] = set()  # hashes, as paths would take the most memory
-        for number, row in self.table.rows([header.index("path"), *split_at, *cells_at]):
+        places = [header.index("path"), *split_at, *group_at, *cells_at]
+        for number, row in self.table.rows(places):
             name, split = str(row[0]), str(row[1]).lower() if split_at else "train"
-            key = row[1 + len(split_at) :]
+            key = row[1 + len(split_at) + len(group_at) :]
             file = hash(os.path.normpath(os.path.join(self.folder, name)))
             if not name:
                 raise self._mistake(number, "has no path")
-            if split not in SPLIT_NAMES:
-                names = ", ".join(SPLIT_NAMES)
+            if split not in SPLIT_WORDS:
+                names = ", ".join(SPLIT_WORDS)
                 raise self._mistake(number, f"has split {shorten(row[1])!r}; known are {names}")
             if file in files:
                 raise self._mistake(number, f"lists {name} again; list it with all its labels")
@@ -285,8 +307,10 @@ class Listing:
                 self.labels.append(self._labels(key))
             files.add(file)
             numbers.append(number)
-            splits.append(SPLITS.index(SPLIT_NAMES[split]))
+            splits.append(SPLITS.index(SPLIT_WORDS[split]))
             cells.append(numbers_of[key])
+            if self.groups is not None:
+                self.groups.append(str(row[1 + len(split_at)]) or name)
             yield name
 
     def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
@@ -348,9 +372,11 @@ class Listing:
         if missing := missing_files(paths):
             name, number = paths.name(missing[0]), int(self.numbers[rows[missing[0]]])
             what = f"names {name!r}, which is no file below {self.folder}"
-            raise self._mistake(number, f"{what} ({len(missing):,} are missing)")
+            near = similar_file(paths[missing[0]])
+            raise self._mistake(number, f"{what} ({len(missing):,} are missing){near}")
         labels = self.class_numbers(rows, model)
-        return ImageSet(items=paths, labels=labels, names=paths.printable())
+        groups = None if self.groups is None else PathList(self.groups[row] for row in rows)
+        return ImageSet(items=paths, labels=labels, names=paths.printable(), groups=groups)
 
     def class_numbers(self, rows: np.ndarray, model: ModelClasses) -> np.ndarray:
         """Class numbers, or rows of zeros and ones; zeros without classes.

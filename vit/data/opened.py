@@ -5,20 +5,25 @@ Its items are (image, label), or mappings with a column of each, as Hugging Face
 Shapes: c channels, h w pixels.
 """
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from typing import Any, Self
 
 import numpy as np
+import torch
+from lightning.pytorch.utilities.seed import isolate_rng
 from PIL import Image
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from vit.console import Meter, say
 from vit.data.decode import ImageError
 from vit.errors import UserError, some_of
 
+DRAWN = 50
+"""Items of which the labels are compared with those that a Dataset lists."""
 _UNREADABLE = (OSError, SyntaxError, Image.DecompressionBombError)
 """What Pillow raises for damaged files."""
 
@@ -61,11 +66,12 @@ class OpenedImages(Opened):
         self.places = np.arange(len(dataset))
         with self._naming(0):
             self._first = first = dataset[0]
+        self._labels: Sequence[Any] | None = None
         self._columns: list[Any] = [0, 1]
         self._features: Mapping[str, Any] = {}
         """Hugging Face's types of the columns."""
         if isinstance(first, Mapping):
-            self._features = getattr(_whole(dataset), "features", {})
+            self._features = getattr(_wholes(dataset)[0], "features", {})
             self._columns = [self._column("Image", "image", "img")]
             self._columns += [self._column("ClassLabel", "label", "labels")] if labelled else []
         elif labelled and not (isinstance(first, tuple | list) and len(first) > 1):
@@ -77,12 +83,20 @@ class OpenedImages(Opened):
             raise UserError(f"{found}, and leave ToTensor and Normalize out of the Dataset")
 
     def __getitem__(self, index: int) -> Any:
-        """The image. Raises ImageError if the Dataset cannot read it, and its other errors."""
+        """The image. Raises ImageError if the Dataset cannot read it, or gives it another label
+        than was listed, and its other errors."""
         place = int(self.places[index])
         with self._naming(place):
-            image = self._image(self.dataset[place])
+            item = self.dataset[place]
+            image = self._image(item)
             if isinstance(image, Image.Image):
                 image.load()
+        if self._labels is not None:
+            now, listed = plain(item[self._columns[1]]), plain(self._labels[place])
+            if now != listed:
+                raise ImageError(
+                    f"{self.split}[{place}] has the label {now!r}, and {listed!r} before"
+                )
         if isinstance(image, Image.Image | bytes):
             return image
         pixels = np.asarray(image)
@@ -99,29 +113,67 @@ class OpenedImages(Opened):
         return blocks[self.places], most
 
     def class_names(self) -> list[str]:
-        """The classes by number, each once; empty if the Dataset does not name them."""
-        feature = self._features.get(self._columns[1])
-        feature = getattr(feature, "feature", feature)  # a list of them
-        names = getattr(feature, "names", None) or getattr(_whole(self.dataset), "classes", None)
+        """The classes by number, each once; empty if the Dataset does not name them. UserError for
+        sets under one another that name others."""
+        names, *others = [self._names_in(whole) for whole in _wholes(self.dataset)]
+        if any(other != names for other in others):
+            raise UserError(f"the parts of {self.split} name different classes; give them the same")
         if not isinstance(names, list | tuple):
             return []
         # ImageNet's are tuples of synonyms, and two of its classes are cranes.
         return distinct([", ".join(n) if isinstance(n, tuple) else str(n).strip() for n in names])
 
-    def labels(self) -> Sequence[Any]:
-        """Those that the Dataset lists, if it begins with that of its first item; or else those of
-        a pass over all items."""
+    def _names_in(self, dataset: Any) -> Any:
+        feature = getattr(dataset, "features", {}).get(self._columns[1]) if self._features else None
+        feature = getattr(feature, "feature", feature)  # a list of them
+        return getattr(feature, "names", None) or getattr(dataset, "classes", None)
+
+    def labels(self) -> tuple[Sequence[Any], bool]:
+        """Those that the Dataset lists, if DRAWN items have them, or else those of a pass over all
+        items; and whether a transform has changed them, so that they are no numbers of classes.
+
+        UserError if an item has another label each time.
+        """
         column, total = self._columns[1], len(self.dataset)
-        known = _known_labels(self.dataset, column)
-        if known is not None and str(plain(known[0])) == str(plain(self._first[column])):
-            return known
-        say(f"{self.split}: its labels are read in a pass over all images (it lists no `targets`)")
-        labels: list[Any] = []
-        with Meter(f"labels of {self.split}", total, "img") as meter:
-            for place in range(total):
-                with self._naming(place):
-                    labels.append(self.dataset[place][column])
-                meter.advance()
+        raw, labels = (_listed(self.dataset, column, changed) for changed in (False, True))
+        if labels is None or not self._is_right(labels):
+            why = (
+                "it lists no `targets`" if labels is None else "its items have others than it lists"
+            )
+            say(f"{self.split}: its labels are read in a pass over all images ({why})")
+            labels = []
+            with Meter(f"labels of {self.split}", total, "img") as meter:
+                for place in range(total):
+                    with self._naming(place):
+                        labels.append(self.dataset[place][column])
+                    meter.advance()
+            self._is_right(labels)
+        self._labels = labels
+        return labels, raw is not None and [*map(plain, raw)] != [*map(plain, labels)]
+
+    def _is_right(self, labels: Sequence[Any]) -> bool:
+        """Whether DRAWN items have these labels, in two readings by other random numbers; UserError
+        if these differ."""
+        if getattr(self.dataset, "lists_labels", False):
+            return True
+        drawn = np.random.default_rng(0).permutation(len(self.dataset))[:DRAWN].tolist()
+        with isolate_rng():
+            first, second = (self._readings(drawn, seed) for seed in (0, 1))
+        for place in first.keys() & second.keys():
+            if first[place] != second[place]:
+                both = f"the label {first[place]!r}, and then {second[place]!r}"
+                raise UserError(f"{self.split}[{place}] has {both}; labels must not be random")
+        return all(label == plain(labels[place]) for place, label in first.items())
+
+    def _readings(self, places: list[int], seed: int) -> dict[int, Any]:
+        """The labels of the items that can be read, after the global seeds have been set."""
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        labels: dict[int, Any] = {}
+        for place in places:
+            with suppress(ImageError), self._naming(place):
+                labels[place] = plain(self.dataset[place][self._columns[1]])
         return labels
 
     @contextmanager
@@ -156,29 +208,39 @@ def distinct(names: list[str]) -> list[str]:
     return [name if counts[name] == 1 else f"{name} ({at})" for at, name in enumerate(names)]
 
 
-def _whole(dataset: Any) -> Any:
-    """The Dataset of which a Subset is one."""
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
-    return dataset
-
-
-def _known_labels(dataset: Any, column: Any) -> Sequence[Any] | None:
-    """Labels that need no image to be opened."""
+def _wholes(dataset: Any) -> list[Any]:
+    """The Datasets of which a Subset or a ConcatDataset, in any nesting, is made."""
     if type(dataset) is Subset:
-        labels = _known_labels(dataset.dataset, column)
+        return _wholes(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return [whole for part in dataset.datasets for whole in _wholes(part)]
+    return [dataset]
+
+
+def _listed(dataset: Any, column: Any, changed: bool) -> Sequence[Any] | None:
+    """Labels that need no image to be opened; `changed` by a transform of torchvision's, and none
+    of a Dataset that changes whole items, as Hugging Face's with_transform does."""
+    if type(dataset) is Subset:
+        labels = _listed(dataset.dataset, column, changed)
         return None if labels is None else [labels[place] for place in dataset.indices]
+    if type(dataset) is ConcatDataset:
+        parts = [_listed(part, column, changed) for part in dataset.datasets]
+        return None if None in parts else [label for part in parts for label in part or ()]
     if isinstance(dataset, list | tuple):
         return [item[column] for item in dataset]
     if isinstance(column, str):
-        return list(dataset.with_format(None)[column]) if hasattr(dataset, "with_format") else None
+        custom = getattr(dataset, "format", {}).get("type") == "custom"
+        listed = hasattr(dataset, "with_format") and not (changed and custom)
+        return list(dataset.with_format(None)[column]) if listed else None
     labels: Any = getattr(dataset, "targets", None)
     if not hasattr(labels, "__len__") or len(labels) != len(dataset):
         return None
-    return labels.tolist() if hasattr(labels, "tolist") else labels
+    labels = labels.tolist() if hasattr(labels, "tolist") else labels
+    change = getattr(dataset, "target_transform", None) if changed else None
+    return labels if change is None else [change(label) for label in labels]
 
 
 def plain(label: Any) -> Any:
-    """A number of Python for one of NumPy or torch; other labels as they are."""
-    scalar = hasattr(label, "item") and getattr(label, "ndim", None) == 0
-    return label.item() if scalar else label
+    """Numbers and lists of Python for those of NumPy and torch; other labels as they are."""
+    label = label.tolist() if hasattr(label, "tolist") else label
+    return list(label) if isinstance(label, tuple) else label

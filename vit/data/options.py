@@ -114,10 +114,15 @@ class Columns:
     split: str = "split"
     """train, val or test; the column may be absent."""
 
+    group: str | None = None
+    """The patient, video, burst or place of each image: images of one group stay in one split, and
+    in one fold where a head is fitted. An empty cell is a group of its own."""
+
     def roles(self, header: Sequence[str]) -> list[str]:
-        """path, label or split for each name of a header; for another its lower case, or "" where
-        it is that of a role which another column has."""
-        roles = {self.path.lower(): "path", self.label.lower(): "label"}
+        """path, label, split or group for each name of a header; for another its lower case, or ""
+        where it is that of a role which another column has."""
+        roles = {} if self.group is None else {self.group.lower(): "group"}
+        roles |= {self.path.lower(): "path", self.label.lower(): "label"}
         roles[self.split.lower()] = "split"
         lower = [name.lower() for name in header]
         return [roles.get(name, "" if name in roles.values() else name) for name in lower]

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from vit.console import note
+from vit.data.addresses import by_split
 from vit.data.find import check_source, find_splits
 from vit.data.manifest import Listing, Table
 from vit.data.opened import OpenedImages, plain
 from vit.data.options import ModelClasses, Reading, Splitting
 from vit.data.sources import (
-    SPLIT_NAMES,
+    SPLIT_WORDS,
     SPLITS,
     ImageSet,
     Splits,
@@ -40,8 +42,9 @@ class OwnImages:
         self.notes: list[str] = []
         given: dict[Any, Any] = {"train": train}
         if isinstance(train, Mapping):
-            given = {SPLIT_NAMES[name]: train[name] for name in train if name in SPLIT_NAMES}
-            others = some_of(repr(name) for name in train if name not in SPLIT_NAMES)
+            words = {name: [name] for name in train if name in SPLIT_WORDS}
+            given = {split: train[word] for split, word in by_split("data", words).items()}
+            others = some_of(repr(name) for name in train if name not in SPLIT_WORDS)
             self.notes += [f"left out, as neither train, val nor test: {others}"] if others else []
         more = {"val": val, "test": test}
         self.given = given | {name: images for name, images in more.items() if images is not None}
@@ -122,8 +125,11 @@ class _Rows(Table):
         if not isinstance(given, list | tuple) or not _is_path(_parts(given[0])[0]):
             self._opened = OpenedImages(given, split, labelled=labelled, arrays=reading.arrays)
             if labelled:
-                self.names = self._opened.class_names() or names
-                self._labels = self._opened.labels()
+                self._labels, changed = self._opened.labels()
+                self.names = [] if changed else self._opened.class_names() or names
+                if changed:
+                    text = "its items have other labels than its `targets`, so `classes` names none"
+                    note(f"{split}: {text}: the labels are the names")
         self._listing = Listing(self, Reading(labelled=labelled))
 
     def place(self, number: int) -> str:

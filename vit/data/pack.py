@@ -35,10 +35,10 @@ from vit.data.options import Reading, Splitting
 from vit.data.photo import Photo
 from vit.data.sampler import block_order
 from vit.data.scan import image_extensions
-from vit.data.shards import CLASSES, SUFFIX, index_of, write_index
+from vit.data.shards import CLASSES, SUFFIX, index_of, listed_names, names_list, write_index
 from vit.data.sources import SPLIT_NAMES, ImageSet, PathList, Splits, images_digest
 from vit.errors import UserError
-from vit.writing import atomic, remove_orphans, sole_writer, write_json, write_text
+from vit.writing import atomic, remove_orphans, sole_writer, write_bytes, write_json
 
 PLAN = "pack.json"
 MOST_IMAGES, MOST_BYTES = 10_000, 256 * 2**20
@@ -94,6 +94,7 @@ def _pack(splits: Splits, folder: Path, resize: int | None) -> list[Shard]:
 
 def _begin(folder: Path, splits: Splits, plan: dict[str, Any]) -> None:
     """Writes the plan and the classes, or compares them with those of an interrupted run."""
+    names = names_list(splits.classes)
     for name, images in splits.present().items():
         plan[name] = images.digest(splits.classes)
         if not isinstance(images.items, OpenedImages):  # all of Parquet would be read for it
@@ -106,7 +107,9 @@ def _begin(folder: Path, splits: Splits, plan: dict[str, Any]) -> None:
     if not file.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise UserError(f"{folder} is not empty; give a new folder")
     write_json(file, plan)
-    write_text(folder / CLASSES, "".join(f"{name}\n" for name in splits.classes))
+    write_bytes(folder / CLASSES, names)
+    if listed_names((folder / CLASSES).read_bytes()) != splits.classes:
+        raise UserError(f"{folder / CLASSES} is read back otherwise; check the disk")
 
 
 def _shards(splits: Splits, folder: Path, resize: int | None) -> Iterator[Shard]:

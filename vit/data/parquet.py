@@ -33,6 +33,9 @@ class ParquetImages:
     Raises UserError if a file cannot be read, or lacks the column, or pictures.
     """
 
+    lists_labels = True
+    """Those of its items are its `targets`."""
+
     def __init__(self, files: list[str], column: str | None) -> None:
         with open_parquet(files[0]), reaching(files[0]) as (system, _):
             from pyarrow import dataset

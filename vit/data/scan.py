@@ -68,6 +68,20 @@ def image_files(folder: str, *, arrays: bool = False) -> Iterator[str]:
         yield from (os.path.join(folder, path, name) for name in images)
 
 
+def similar_file(path: str) -> str:
+    """'; 'a/b.jpg' is there', or "": a file of that path but for letters' case, an extension that
+    is left out, or a backslash between folders."""
+    folder, name = os.path.split(path.replace("\\", "/"))
+    there = [entry.name for entry in entries(folder)] if os.path.isdir(folder) else []
+    same = [other for other in there if name.lower() in (other.lower(), _stem(other))]
+    return f"; {os.path.join(os.path.basename(folder), same[0])!r} is there" if same else ""
+
+
+def _stem(name: str) -> str:
+    stem, suffix = os.path.splitext(name.lower())
+    return stem if suffix in image_extensions() else name
+
+
 def entries(folder: str) -> list[os.DirEntry[str]]:
     """Entries of a folder, sorted by name; UserError if it cannot be read."""
     try:

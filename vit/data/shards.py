@@ -45,7 +45,7 @@ from vit.data.loaders import range_loader
 from vit.data.opened import Opened, distinct
 from vit.data.options import Reading
 from vit.data.scan import LITTER, image_extensions
-from vit.data.sources import SPLIT_NAMES, PathList, SplitName
+from vit.data.sources import SPLIT_WORDS, PathList, SplitName
 from vit.errors import UserError
 from vit.writing import atomic
 
@@ -184,12 +184,26 @@ def shard_parts(
 def _class_names(shard: str) -> list[str]:
     """The names in the list beside a shard, or beside its split folder; none without a list."""
     folder = os.path.dirname(shard)
-    if os.path.basename(folder).lower() in SPLIT_NAMES:
+    if os.path.basename(folder).lower() in SPLIT_WORDS:
         folder = os.path.dirname(folder)
     with suppress(FileNotFoundError), reaching(f"{folder}/{CLASSES}") as (files, place):
-        text = normalize("NFC", files.cat_file(place).decode("utf-8-sig"))
-        return distinct([line.strip() for line in text.splitlines() if line.strip()])
+        return listed_names(files.cat_file(place))
     return []
+
+
+def listed_names(content: bytes) -> list[str]:
+    """The names in a list of classes, one per line, without blanks around them."""
+    text = normalize("NFC", content.decode("utf-8-sig"))
+    return distinct([line.strip() for line in text.splitlines() if line.strip()])
+
+
+def names_list(names: list[str]) -> bytes:
+    """The content of a list of classes. UserError for a name that would be read otherwise."""
+    lines = [f"{name}\n".encode("utf-8", "backslashreplace") for name in names]
+    for name, line in zip(names, lines, strict=True):
+        if listed_names(line) != [name]:
+            raise UserError(f"class {name!r} cannot be a line of {CLASSES}; rename it")
+    return b"".join(lines)
 
 
 def load_indices(shards: list[str]) -> list[Index]:

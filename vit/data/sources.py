@@ -10,10 +10,11 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from vit.data.groups import FEWEST, cut_groups, divided_groups, group_numbers
 from vit.errors import BELOW_ONE, UserError, check_range, printable, some_of
 from vit.label_tree import inner_class
 
@@ -30,6 +31,16 @@ SPLIT_NAMES: dict[str, SplitName] = {
     **{name: name for name in SPLITS},
     **{"valid": "val", "validation": "val"},
 }
+"""Names of folders that are splits, whatever is beside them."""
+SPLIT_WORDS = SPLIT_NAMES | {"training": "train", "testing": "test", "dev": "val", "eval": "val"}
+"""Names of splits where nothing else is meant, as in a column of splits."""
+
+
+def split_of(name: str) -> SplitName | None:
+    """The split of a name with a whole word for one, such as seg_train; None without, or of two."""
+    words = re.split(r"[\W\d_]+", name.lower())
+    splits = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
+    return splits.pop() if len(splits) == 1 else None
 
 
 class PathList:
@@ -107,6 +118,8 @@ class ImageSet:
     """int64 `n`, or float32 `n k` of zeros and ones where images may have several labels."""
     names: PathList
     """Such as the path below the root, or "digits/17"."""
+    groups: PathList | None = None
+    """Names of what no cut divides, such as the patient of each image."""
 
     def __post_init__(self) -> None:
         assert len(self.items) == len(self.labels) == len(self.names)
@@ -125,12 +138,19 @@ class ImageSet:
         content = blocks.astype("<i8").tobytes() + f"{mixed}".encode()
         return blake2b(content, digest_size=16).hexdigest()
 
+    def group_numbers(self) -> np.ndarray | None:
+        """A number for each image, int64 `n`, that is equal in a group; None without groups."""
+        return None if self.groups is None else group_numbers(self.groups)
+
     def digest(self, classes: Sequence[str]) -> str:
-        """BLAKE2b over the names of the images, their labels, and the names of the classes."""
+        """BLAKE2b over the names of the images, their labels, the names of the classes, and
+        groups."""
         digest = blake2b(digest_size=16)
         for name in self.names.encoded():
             digest.update(name + b"\0")
         digest.update(np.ascontiguousarray(self.labels).tobytes())
+        if self.groups is not None:
+            digest.update(self.groups.digest().encode())
         digest.update("\0".join(classes).encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 
@@ -138,7 +158,8 @@ class ImageSet:
         """The images at `indices`, in that order."""
         items = self.items
         items = items[indices] if isinstance(items, np.ndarray) else items.select(indices)
-        return ImageSet(items, self.labels[indices], self.names.select(indices))
+        groups = None if self.groups is None else self.groups.select(indices)
+        return ImageSet(items, self.labels[indices], self.names.select(indices), groups)
 
 
 @dataclass
@@ -275,12 +296,16 @@ def complete(
 ) -> Splits:
     """The splits given, `train` at least, and those cut from train: val, and test if it lacks both.
 
-    Images with one label are cut class by class, those with several as a whole. `keys` name the
-    images of train, `where` the source in errors.
+    Images with one label are cut class by class, those with several as a whole, and those in groups
+    by whole groups. `keys` name the images of train, `where` the source in errors.
 
-    Raises UserError if no class has an image to spare, or, of a `tree`, a class is no leaf.
+    Raises UserError if no class has an image to spare, if groups are asked for and there are none,
+    or, of a `tree`, a class is no leaf.
     """
-    cut = reading.cut
+    cut, column = reading.cut, reading.columns.group
+    if column is not None and sets["train"].groups is None:
+        lacking = f"data.columns.group={column!r}: {where} has no such column"
+        raise UserError(f"{lacking}; list the images in a CSV or Parquet file that has it")
     if reading.tree:
         _check_tree(classes, sets["train"])
     if "test" in sets or "val" in sets:
@@ -290,6 +315,7 @@ def complete(
     together = cut.val_fraction + cut.test_fraction
     check_range("splits.val_fraction + splits.test_fraction", together, BELOW_ONE)
     parts, notes = dict(sets), list(notes)
+    notes += divided_groups(where, column, (images.groups for images in sets.values()))
     if cut.val_fraction or cut.test_fraction:
         eligible, seen = None, []
         if reading.known is not None and cut.seen == "refuse":
@@ -320,10 +346,16 @@ def _cut(
 ) -> tuple[dict[SplitName, ImageSet], list[str]]:
     """The rest of train and the splits cut from it; notes on classes with too few images."""
     one_label = bool(classes) and whole.labels.ndim == 1
-    strata = [classes[label] for label in whole.labels] if one_label else [""] * len(keys)
     shares = {"val_fraction": cut.val_fraction, "test_fraction": cut.test_fraction}
-    seed = cut.seed or 0
-    train, val, test = held_out(keys, strata, seed=seed, eligible=eligible, **shares)
+    options: Any = {"seed": cut.seed or 0, "eligible": eligible, **shares}
+    if whole.groups is not None:
+        train, val, test = cut_groups(whole.groups, whole.labels, **options)
+        if len(train) == len(whole):
+            why = f"{FEWEST} groups are needed, and train keeps one of each class"
+            return {}, [f"{where}: no val or test is cut from it: {why}"]
+    else:
+        strata = [classes[label] for label in whole.labels] if one_label else [""] * len(keys)
+        train, val, test = held_out(keys, strata, **options)
     if cut.val_fraction and not len(val) and eligible is None:
         remedy = "add images, give a val folder, or set --data.splits.val_fraction 0"
         raise UserError(f"no class of {where} has two images to cut a val from train; {remedy}")
@@ -335,7 +367,8 @@ def _cut(
         counts = np.bincount(labels, minlength=len(classes))
         scarce = some_of(repr(classes[label]) for label in np.flatnonzero(counts == 0))
         if scarce:
-            notes.append(f"{where}: no image could be held out of {scarce}: too few images")
+            few = "images" if whole.groups is None else "groups"
+            notes.append(f"{where}: no image could be held out of {scarce}: too few {few}")
     chosen: dict[SplitName, np.ndarray] = {"val": val, "test": test}
     parts: dict[SplitName, ImageSet] = {"train": whole.select(train)}
     parts |= {name: whole.select(indices) for name, indices in chosen.items() if len(indices)}

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit.data.sources import PathList
 from vit.evaluation.probe import Pair, ProbeResult, with_selection
 from vit.shapes import Float
 
@@ -48,6 +49,7 @@ def attentive_accuracy(
     num_heads: int,
     *,
     val: Pair | None = None,
+    groups: PathList | None = None,
     epochs: int = EPOCHS,
     device: str = "cpu",
 ) -> ProbeResult:
@@ -55,7 +57,7 @@ def attentive_accuracy(
 
     They stay in memory; a batch is computed in float32, by AdamW with a cosine.
     """
-    everything, rest, chosen = with_selection(train, val)
+    everything, rest, chosen = with_selection(train, val, groups)
     patches, labels = (torch.from_numpy(array).to(device) for array in everything)
 
     def accuracy(of: np.ndarray, on: tuple[Tensor, Tensor], rate: float) -> float:

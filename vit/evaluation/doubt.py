@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vit.console import Meter, note
 from vit.data.check import Finding, Pictures
+from vit.data.groups import group_numbers
 from vit.data.manifest import SEPARATOR
 from vit.data.sources import SPLITS, ImageSet
 from vit.evaluation.frozen import Frozen
@@ -28,21 +29,27 @@ FITTED = 20_000
 """Images to which a probe is fitted, at most: more hardly change what it says of others."""
 
 
-def held_out_scores(features: np.ndarray, labels: np.ndarray, num_classes: int) -> Tensor:
-    """Logits `n k` of a probe that has not seen the image; labels are `n`, or multi-hot `n k`."""
+def held_out_scores(
+    features: np.ndarray, labels: np.ndarray, num_classes: int, groups: np.ndarray | None = None
+) -> Tensor:
+    """Logits `n k` of a probe that has not seen the image, nor others of its group; labels are `n`,
+    or multi-hot `n k`, groups int64 `n`."""
     x, y = torch.from_numpy(features).double(), torch.from_numpy(labels)
+    whole = None if groups is None else torch.from_numpy(groups)
     z = (x - x.mean(0)) / (x.std(0, correction=0) + 1e-5)
     some = torch.randperm(len(z), generator=torch.Generator().manual_seed(1))[:SAMPLE]
 
     with Meter("predicting labels", len(STRENGTHS) + 1, "probes") as meter:
 
         def loss(strength: float) -> float:
-            logits = held_out_logits(z[some], y[some], num_classes, strength)
+            of_some = None if whole is None else whole[some]
+            logits = held_out_logits(z[some], y[some], num_classes, strength, groups=of_some)
             meter.advance()
             return float(total_loss(logits, y[some]))
 
         strength = min(STRENGTHS, key=loss)
-        return held_out_logits(z, y, num_classes, strength, folds=FOLDS, most=FITTED)
+        options = {"groups": whole, "folds": FOLDS, "most": FITTED}
+        return held_out_logits(z, y, num_classes, strength, **options)
 
 
 def confident_errors(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -72,7 +79,8 @@ def doubts(pictures: Pictures, features: np.ndarray, images: np.ndarray) -> Iter
     if not classes or counts.max() < FOLDS:
         note(f"labels are not checked: no class has {FOLDS} images that can be opened")
         return
-    scores = held_out_scores(features, labels, len(classes))
+    groups = None if pictures.groups is None else group_numbers(pictures.groups)[images]
+    scores = held_out_scores(features, labels, len(classes), groups)
     if not pictures.multilabel:
         probabilities = scores.softmax(1).numpy()
         for row in confident_errors(probabilities, labels).tolist():

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.console import Meter
-from vit.data.sources import held_out
+from vit.data.groups import cut_groups
+from vit.data.sources import PathList, held_out
 from vit.errors import UserError
 from vit.logistic import minimise, two_columns
 
@@ -150,15 +151,16 @@ def probe_accuracy(
     num_classes: int,
     *,
     val: Pair | None = None,
+    groups: PathList | None = None,
     num_c: int = NUM_C,
     device: str = "cpu",
 ) -> ProbeResult:
     """The protocol, from features (n, d) and labels (n,) of two or three sets.
 
-    Ties go to the smallest C. Raises UserError if no class has two training images to choose it by.
+    Ties go to the smallest C. `groups`: as for `with_selection`, which raises UserError.
     """
     values = c_values(num_c)
-    arrays, rest, chosen = with_selection(train, val)
+    arrays, rest, chosen = with_selection(train, val, groups)
     everything = _tensors(arrays, device)
     sweep = choose_c(_rows(everything, rest), _rows(everything, chosen), num_classes, values)
     c = max(sweep, key=sweep.__getitem__)  # the smallest of the best
@@ -166,16 +168,27 @@ def probe_accuracy(
     return ProbeResult(accuracy(last, *_tensors(test, device)), c, sweep, last.converged)
 
 
-def with_selection(train: Pair, val: Pair | None) -> tuple[Pair, np.ndarray, np.ndarray]:
-    """All images of the last fit, and the places of those to fit before and to choose by."""
+def with_selection(
+    train: Pair, val: Pair | None, groups: PathList | None
+) -> tuple[Pair, np.ndarray, np.ndarray]:
+    """All images of the last fit, and the places of those to fit before and to choose by.
+
+    Without val, these are whole groups if `groups` names those of train. UserError if there are too
+    few images or groups of each class.
+    """
     if val is not None:
         features, labels = (np.concatenate(arrays) for arrays in zip(train, val, strict=True))
         rest, chosen = np.split(np.arange(len(labels)), [len(train[1])])
         return (features, labels), rest, chosen
-    places, strata = [*map(str, range(len(train[1])))], [*map(str, train[1])]
-    rest, chosen, _ = held_out(places, strata, seed=SEED, val_fraction=HELD_OUT, test_fraction=0.0)
+    cut = {"seed": SEED, "val_fraction": HELD_OUT, "test_fraction": 0.0}
+    if groups is None:
+        places, strata = [*map(str, range(len(train[1])))], [*map(str, train[1])]
+        rest, chosen, _ = held_out(places, strata, **cut)
+    else:
+        rest, chosen, _ = cut_groups(groups, train[1], **cut)
     if not len(chosen):
-        raise UserError("no class has two training images, so none can be held out to choose by")
+        few = "images" if groups is None else "groups"
+        raise UserError(f"no class has two training {few}, so none can be held out to choose by")
     return train, rest, chosen
 
 

@@ -109,7 +109,7 @@ def _options(
     from lightning.pytorch.callbacks import Callback  # heavy, as are these
 
     from vit.data.own import OwnImages
-    from vit.data.sources import SPLIT_NAMES
+    from vit.data.sources import SPLIT_WORDS
     from vit.runs.mistakes import flat
     from vit.runs.options import Options
 
@@ -118,7 +118,7 @@ def _options(
             raise UserError(f"callbacks has a {type(callback).__name__}; give Lightning's")
     images, as_options = None, data is None or isinstance(data, str | Path)
     if isinstance(data, Mapping):
-        as_options = not SPLIT_NAMES.keys() & data.keys()
+        as_options = not SPLIT_WORDS.keys() & data.keys()
     if not as_options or val is not None or test is not None:
         images = OwnImages(data, val, test)
     elif data is not None:

@@ -232,6 +232,7 @@ def _prepare(plan: Plan, name: str, root: str | None, folder: Path) -> Task:
         common = ["--data.splits.val_fraction=0"]
         common += [f"--data.columns.{role}={role}" for role in ("path", "label", "split")]
         common += [f"--data.label_separator={SEPARATOR}"] if splits.multilabel else []
+        common += ["--data.columns.group=group"] if splits.train.groups is not None else []
         search, final = ([f"--data.root={folder / file}", *common] for file in lists)
     held = len(splits.val or ())
     protocol = plan.protocol(name, len(splits.train) + held)
@@ -269,15 +270,18 @@ def _listed(splits: Splits, val: str) -> str:
         raise UserError(f"class names with {SEPARATOR!r} or outer blanks cannot be listed: {lost}")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["path", "label", "split"])
+    grouped = splits.train.groups is not None
+    writer.writerow(["path", "label", "split", *(["group"] if grouped else [])])
     for split, images in splits.present().items():
         # Data sets in memory have fixed test images, and those of the catalog have no val.
         if not isinstance(images.items, PathList):
             raise UserError("`vit transfer` lists files, and the images are in shards; unpack them")
-        for path, label in zip(images.items, images.labels, strict=True):
+        groups = [[name] for name in images.groups or ()] or [[]] * len(images)
+        for path, label, group in zip(images.items, images.labels, groups, strict=True):
             numbers = label.nonzero()[0] if splits.multilabel else [label]
             listed = val if split == "val" else split
-            writer.writerow([path, SEPARATOR.join(splits.classes[i] for i in numbers), listed])
+            labels = SEPARATOR.join(splits.classes[i] for i in numbers)
+            writer.writerow([path, labels, listed, *group])
     return file.getvalue()
 
 

@@ -314,7 +314,8 @@ class ImageClassifier(NetworkTraining[Model, EvaluationMetrics]):
         if data.splits.val is None or self.trainer.limit_val_batches == 0:
             say("thresholds: 0.5 for every class, as no validation images could choose them")
         else:
-            self.choose_thresholds(logits_of(self.trainer, self, "val"))
+            outputs = logits_of(self.trainer, self, "val")
+            self.choose_thresholds((logits, labels) for logits, labels, _ in outputs)
 
     def choose_thresholds(self, outputs: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Takes the thresholds of highest F1 on this process's batches: logits, labels `b k`.

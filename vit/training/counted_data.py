@@ -54,8 +54,9 @@ def counting_data(trainer: Trainer) -> CountedData | None:
 
 def logits_of(
     trainer: Trainer, network: nn.Module, split: Split, limit: int | None = None
-) -> list[tuple[Tensor, Tensor]]:
-    """float32 logits `b k` and labels of this process's batches of at most `limit` images."""
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """float32 logits `b k`, labels, and places in the split `b` on the CPU, of this process's
+    batches of at most `limit` images."""
     data = counting_data(trainer)
     assert data is not None
     device, training, outputs = trainer.strategy.root_device, network.training, []
@@ -64,13 +65,13 @@ def logits_of(
     meter = Meter(f"features of {split}", total, "img")
     network.eval()
     with meter, torch.inference_mode():
-        for images, labels, _ in data.evaluation_loader(split, limit=limit):
+        for images, labels, places in data.evaluation_loader(split, limit=limit):
             meter.advance(len(images))
             pixels = data.preprocess.normalize(images.to(device)).to(dtype)
             # Also of no image, as all processes gather the shards of a network.
             with trainer.precision_plugin.forward_context():
                 logits = network(pixels)
             if len(images):  # else a process without a share, or only unreadable images
-                outputs.append((logits.float(), labels.to(device)))
+                outputs.append((logits.float(), labels.to(device), places))
     network.train(training)
     return outputs

@@ -96,7 +96,7 @@ class FineTuneBySize(Callback):
 def _validation_loss(trainer: Trainer, module: Any) -> float:
     """Mean over the images, without smoothing or class weights."""
     total, count = 0.0, 0
-    for logits, labels in logits_of(trainer, module, "val", MAX_VALIDATION):
+    for logits, labels, _ in logits_of(trainer, module, "val", MAX_VALIDATION):
         total += float(module.plain_loss(logits, labels)) * len(labels)
         count += len(labels)
     sums = torch.tensor([total, count], dtype=torch.float32, device=trainer.strategy.root_device)

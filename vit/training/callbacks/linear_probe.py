@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vit.console import say
 from vit.errors import UserError
-from vit.logistic import FOLDS, STRENGTHS, FittedHead, fit_head, set_head
+from vit.logistic import STRENGTHS, FittedHead, can_fold, fit_head, set_head
 from vit.training.counted_data import CountedData, counting_data, logits_of
 from vit.training.losses import balanced_weights
 from vit.training.sharding import gathered, part
@@ -44,6 +44,8 @@ class LinearProbe(Callback):
         self.held_out: list[tuple[Tensor, Tensor]] = []
         """Logits and labels of the training images, by heads that were fitted without them; of the
         first process, if there are enough images."""
+        self._groups: Tensor | None = None
+        """Of the training images, int64 `n`, if they have groups."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         report: Any = getattr(pl_module, "load_report", None)
@@ -60,7 +62,9 @@ class LinearProbe(Callback):
         if data is None:
             raise UserError("LinearProbe needs the images of vit.ImageData")
         network: Any = pl_module.model
-        features, labels = self._features(trainer, network)
+        features, labels, places = self._features(trainer, network)
+        groups = data.splits.train.group_numbers()
+        self._groups = None if groups is None else torch.from_numpy(groups)[places]
         if not all(inputs.isfinite().all() for inputs in features):
             raise UserError(
                 "features of train are not finite numbers: the weights are damaged, or "
@@ -74,7 +78,7 @@ class LinearProbe(Callback):
             for own, value in zip(layer.parameters(), fitted.parameters(), strict=True):
                 own.data.copy_(part(trainer.strategy.broadcast(value.data), own))
         chosen_here = self.alone and data.multilabel and data.splits.val is None
-        if chosen_here and len(labels) >= FOLDS:
+        if chosen_here and can_fold(labels, self._groups):
             module: Any = pl_module
             module.choose_thresholds(self.held_out)
 
@@ -87,11 +91,11 @@ class LinearProbe(Callback):
         if data.sampling.balanced:
             counts = labels.bincount(minlength=data.num_classes).clamp(min=1)
             weights = balanced_weights(counts.tolist())
-        heads, known = [], module.load_report.kept
+        options, heads, known = (strengths, weights), [], module.load_report.kept
         for layer, inputs in given:
-            head = fit_head(inputs, labels, data.num_classes, strengths, weights)
+            head = fit_head(inputs, labels, data.num_classes, *options, groups=self._groups)
             if known:
-                longer = extend_head(layer, known, inputs, labels, strengths, weights)
+                longer = extend_head(layer, known, inputs, labels, *options, self._groups)
                 stays = longer.loss <= head.loss
                 head = longer if stays else head
                 what = "stay" if stays else "are fitted again, as that is better on images left out"
@@ -109,8 +113,9 @@ class LinearProbe(Callback):
             return []
         return [(torch.stack(logits).mean(0).to(module.device), labels.to(module.device))]
 
-    def _features(self, trainer: Trainer, network: Any) -> tuple[list[Tensor], Tensor]:
-        """The inputs of each head, float64 `n d` on the CPU, and the labels, of all processes."""
+    def _features(self, trainer: Trainer, network: Any) -> tuple[list[Tensor], Tensor, Tensor]:
+        """The inputs of each head, float64 `n d` on the CPU, the labels, and the places of the
+        images in train, of all processes."""
         inputs: list[list[Tensor]] = [[] for _ in network.head_layers]
         hooks = [
             layer.register_forward_pre_hook(
@@ -121,12 +126,15 @@ class LinearProbe(Callback):
         outputs = logits_of(trainer, network, "train", None if self.alone else MAX_IMAGES)
         for hook in hooks:
             hook.remove()
-        shares = from_all_processes((inputs, [labels.cpu() for _, labels in outputs]))
+        rows = [(labels.cpu(), places) for _, labels, places in outputs]
+        shares = from_all_processes((inputs, rows))
         features = [
             torch.cat([rows for share in shares for rows in share[0][head]])
             for head in range(len(inputs))
         ]
-        return features, torch.cat([labels for share in shares for labels in share[1]])
+        rows = [row for share in shares for row in share[1]]
+        labels, places = (torch.cat(parts) for parts in zip(*rows, strict=True))
+        return features, labels, places
 
 
 def extend_head(
@@ -136,13 +144,14 @@ def extend_head(
     labels: Tensor,
     strengths: Sequence[float],
     class_weights: Tensor | None,
+    groups: Tensor | None = None,
 ) -> FittedHead:
     """The layer's rows of the known classes, and rows of the others, fitted beside them."""
     state = {name: tensor.double().cpu() for name, tensor in layer.state_dict().items()}
     weight, bias = state["weight"].flatten(1), state["bias"]
     given = torch.full((len(labels), len(bias)), torch.nan, dtype=torch.float64)
     given[:, known] = (inputs @ weight.T + bias)[:, known]
-    head = fit_head(inputs, labels, len(bias), strengths, class_weights, given)
+    head = fit_head(inputs, labels, len(bias), strengths, class_weights, given, groups)
     head.weight[known], head.bias[known] = weight[known], bias[known]
     return head
 
