@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from vit.checkpoints.files import read_json
 from vit.checkpoints.writing import read_sealed, write_sealed
 from vit.confidence import cut, set_scores
-from vit.errors import UserError
+from vit.errors import POSITIVE, UserError, check_range, check_types
+from vit.inference.unknown import outside
 
 FILE = "trust.safetensors"
 
@@ -63,6 +65,17 @@ class Trust:
         scores = set_scores((logits.cpu().double() / self.temperature).softmax(1))
         return scores <= cut(self.scores, coverage)
 
+    def _check(self) -> None:
+        """An error for types and shapes that no measurement has."""
+        types = {"scores": Tensor | None, "usual": Tensor | None, "unknown": str}
+        check_types(FILE, vars(self), measured_on=str, images=int, temperature=float, **types)
+        check_range("temperature", self.temperature, POSITIVE)
+        if self.scores is not None and self.scores.shape != (self.images,):
+            raise ValueError("scores are one for each image")
+        if self.usual is not None:
+            features = torch.zeros(1, 1 if self.directions is None else len(self.directions))
+            outside(torch.zeros(1, 2), features, self, share=0.5)
+
     def write(self, folder: Path) -> None:
         """Writes the file beside the weights of a model directory."""
         tensors = {n: v.contiguous() for n, v in vars(self).items() if isinstance(v, Tensor)}
@@ -84,6 +97,7 @@ class Trust:
             values: dict[str, Any] = {**json.loads(text), **tensors}
             weights = values.pop("weights")
             trust = cls(**values)
-        except (KeyError, ValueError, TypeError) as error:
+            trust._check()
+        except (LookupError, ValueError, TypeError, RuntimeError, AttributeError) as error:
             raise UserError(f"{file} is damaged; delete it, or copy it again") from error
         return trust if weights == read_json(folder / "config.json").get("sha256") else None

@@ -4,14 +4,17 @@ Shapes: n images, k classes, d features, m neighbours, p directions.
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vit.confidence import cut
-from vit.inference.trust import Trust
+from vit.errors import UserError
+
+if TYPE_CHECKING:
+    from vit.inference.trust import Trust
 
 SCORES = ("energy", "neighbours", "mahalanobis")
 NEIGHBOURS, NEAREST, DIRECTIONS = 1_000, 10, 256
@@ -113,14 +116,20 @@ def unlikeness(scores: dict[str, Tensor], usual: dict[str, Tensor], chosen: str)
     return torch.stack(ranks).amax(0) / len(usual[chosen])
 
 
-def outside(logits: Tensor, features: Tensor, trust: Trust, share: float) -> Tensor:
+def outside(logits: Tensor, features: Tensor, trust: "Trust", share: float) -> Tensor:
     """(n,) true for images less like the known classes than that share of val.
 
     Of images like those of val at most 1 - share are outside (split conformal prediction).
+    UserError where it was measured on a model of other features.
     """
     assert trust.usual is not None
     stored = (getattr(trust, field.name) for field in fields(References))
     references = None if trust.neighbours is None else References(*stored)
+    if references is not None and len(references.directions) != (size := features.shape[1]):
+        raise UserError(
+            f"trust.safetensors is of features of {len(references.directions)} numbers, and the "
+            f"model's have {size}; delete it, or copy it again"
+        )
     scores = all_scores(logits.cpu(), features.cpu(), references)
     usual = dict(zip(scores, trust.usual, strict=True))
     of_val = unlikeness(usual, usual, trust.unknown).sort().values
