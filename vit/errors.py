@@ -115,3 +115,15 @@ def check_range(name: str, value: Any, allowed: Range) -> None:
     number = isinstance(value, Real) and not isinstance(value, bool)  # also one of NumPy
     if not number or not math.isfinite(value) or not allowed.holds(value):
         raise UserError(f"{name}={shorten(value)} must be {allowed.text}")
+
+
+def check_types(source: Any, values: Any, /, **types: Any) -> None:
+    """Raises UserError with source and name unless `values`, read from there, is a mapping in
+    which each name has a value of its type."""
+    if not isinstance(values, dict):
+        raise UserError(f"{source}: {shorten(values)} is not a mapping")
+    for name, kind in types.items():
+        value = values.get(name)
+        if not isinstance(value, kind):
+            words = getattr(kind, "__name__", str(kind))
+            raise UserError(f"{source}: {name}={shorten(value)} is not of type {words}")

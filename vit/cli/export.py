@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vit.cli.arguments import OneLineParser, number, pictures, whole_number
 from vit.cli.frozen import weights_of
 from vit.errors import UserError
+from vit.runs.files import is_run
 
 if TYPE_CHECKING:
     from vit.exports.write import Exported
@@ -66,7 +67,7 @@ def _float32(options: Namespace, target: dict[str, Any]) -> None:
     if options.check is not None:
         images = list(pictures(options.check, arrays=True))
         origin = f"{len(images):,} pictures of {', '.join(options.check)}"
-    elif (folder / "config.yaml").is_file():
+    elif is_run(folder):
         from vit.runs.evaluate import held_out_images  # heavy: imports lightning
 
         images = held_out_images(folder, PROOF_IMAGES) or None
