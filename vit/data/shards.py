@@ -49,6 +49,8 @@ from vit.writing import atomic
 
 CLASSES, MIXED = "classes.txt", 8
 SUFFIX = ".index.npz"
+COLUMNS = {"name": "S", "label": "S", "offset": "i", "size": "i", "digest": "u"}
+"""Arrays of an index with a row for each image, and NumPy's kind of each."""
 Index = dict[str, np.ndarray]
 """Of n images, in the order of the shard: `name`, their paths, and `label`, empty where the folder
 is the label, both bytes; `offset`, the first byte, and `size`, int64; `digest`, CRC-32, uint32.
@@ -206,10 +208,13 @@ def read_index(shard: str) -> Index | None:
     """The index beside a shard, or else in the cache; None if there is none that can be read, or
     the shard has been written since."""
     for path in (shard + SUFFIX, in_cache(shard + SUFFIX)):
-        with suppress(OSError, ValueError, EOFError, BadZipFile):
+        with suppress(OSError, ValueError, EOFError, BadZipFile, KeyError):
             if is_address(shard) or os.stat(path).st_mtime_ns >= os.stat(shard).st_mtime_ns:
                 with np.load(path, allow_pickle=False) as file:
-                    return dict(file)
+                    index = dict(file)
+                kinds = [index[name].dtype.kind for name in COLUMNS]
+                if kinds == [*COLUMNS.values()] and len({index[n].shape for n in COLUMNS}) == 1:
+                    return index
     return None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from vit.errors import UserError, needed
+from vit.errors import UserError, check_types, needed
 from vit.writing import atomic, remove_orphans, writable, write_json
 
 PART_ROWS = 10_000
@@ -79,7 +79,7 @@ def _check_begun(out: Path, facts: dict[str, Any]) -> None:
             "another name"
         )
     try:
-        old = json.loads(about.read_bytes())
+        check_types(about, old := json.loads(about.read_bytes()))
     except ValueError as error:
         raise UserError(f"{about} is damaged ({error}); choose another --out") from error
     for name, value in facts.items():

@@ -17,7 +17,7 @@ from vit.checkpoints.archives import BEST, DIGESTS, LAST, read_checkpoint
 from vit.console import is_first_process, note
 from vit.data.addresses import root_name
 from vit.data.module import ImageData
-from vit.errors import UserError, some_of
+from vit.errors import UserError, check_types, some_of
 from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Module, Options
@@ -85,6 +85,7 @@ class RunDirectory:
         saved = self.saved
         if not saved:  # a new run, or not the first process
             return
+        check_types(self.checkpoint, saved, vit=dict, run=dict, state_dict=dict)
         about = saved["vit"]
         per_step = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
         then, now = (
@@ -96,7 +97,7 @@ class RunDirectory:
             "images per step": saved["run"].get("global_batch", per_step),
             "digest of the images and labels": saved[type(data).__qualname__]["splits"],
             "model.architecture": about["config"],
-            "shape": {name: then.get(name) for name in now},
+            "shape": then,
         }
         values = (model.classes, per_step, data.digests, model.model.config.to_dict(), now)
         found = differences(before, dict(zip(before, values, strict=True)))

@@ -124,7 +124,7 @@ class Subject:
             raise UserError(f"{error}; for photos without labels: {command}") from error
 
     def _note_changes(self) -> None:
-        before = read_summary(self.run).get("splits", {}).get(self.split)
+        before = (read_summary(self.run).get("splits") or {}).get(self.split)
         if before not in (None, self.data.digests[self.split]):
             note(
                 f"the images of {self.split} are not those of when the run was made; images that "
