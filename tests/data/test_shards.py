@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -27,7 +28,7 @@ from vit.data.find import find_splits
 from vit.data.loaders import range_loader
 from vit.data.module import ImageData
 from vit.data.options import ModelClasses, Reading, Splitting
-from vit.data.shards import SUFFIX, ShardImages, make_indices
+from vit.data.shards import SUFFIX, ShardImages, make_indices, read_index
 from vit.data.sources import Splits
 from vit.errors import UserError
 
@@ -284,6 +285,27 @@ def test_a_shard_that_is_written_with_other_labels_is_read_again(tmp_path: Path)
             os.utime(path, ns=(after, after))
         splits = load(path.parent, WHOLE)
         assert splits.train.names.name(0) == f"{turn}.jpg"
+
+
+def test_an_index_of_another_form_is_made_again(tmp_path: Path) -> None:
+    path = tar(tmp_path / "set/0.tar", {f"{n}.jpg": PIXELS for n in range(4)} | LABELS)
+    labels = load(path.parent, WHOLE).train.labels.tolist()
+    file = Path(f"{path}{SUFFIX}")
+    with np.load(file) as stored:
+        index = dict(stored)
+    for name, value in (
+        ("offset", index["offset"][:3]), ("size", index["size"].astype("f8")),
+        ("label", np.array(3)), ("digest", None),
+    ):  # fmt: skip
+        changed = {k: v for k, v in {**index, name: value}.items() if v is not None}
+        with file.open("wb") as stream:
+            np.savez(stream, **changed)
+        assert read_index(str(path)) is None
+        assert load(path.parent, WHOLE).train.labels.tolist() == labels
+        assert read_index(str(path)) is not None
+
+
+LABELS = {f"{n}.cls": str(n % 2) for n in range(4)}
 
 
 class Ranges(BaseHTTPRequestHandler):

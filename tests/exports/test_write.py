@@ -2,6 +2,7 @@
 
 import copy
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -309,3 +310,17 @@ def test_modules_in_memory_keep_their_weights(tmp_path: Path) -> None:
     vit.export(model, tmp_path / "m.pt2")
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert isinstance(model, nn.Module) and model.get_parameter("norm.weight").requires_grad
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".xml", ".pt2"])
+def test_a_full_disk_is_named(suffix: str, tmp_path: Path) -> None:
+    """A limit on the size of a file stands for the disk."""
+    model, before = classifier(tiny()), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as failure:
+            vit.export(model, tmp_path / f"x{suffix}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert failure.value.filename == str(tmp_path / f"x{suffix}")
+    assert not list(tmp_path.iterdir())

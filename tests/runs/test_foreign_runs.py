@@ -21,7 +21,9 @@ from vit.runs.files import CONFIG, HEADER
 MODULE = "named_by_a_run"
 MARK = Path("imported")
 """The module writes it."""
-CODE = f"open({str(MARK)!r}, 'w').close()\n\nclass Thing:\n    def __init__(self, most: int = 1): ..."
+CODE = (
+    f"open({str(MARK)!r}, 'w').close()\n\nclass Thing:\n    def __init__(self, most: int = 1): ..."
+)
 THING = {"class_path": f"{MODULE}.Thing"}
 FORMS: dict[str, Any] = {
     "class": THING,
@@ -168,3 +170,24 @@ def test_what_only_reads_a_run_imports_nothing(read: Read) -> None:
     data = [c for c in everything if c.reading == "test" and c.place[:1] == ("data",)]
     for change in data + random.Random(0).sample(everything, DRAWN):
         check(change, read, untouched)
+
+
+@pytest.mark.parametrize("name", ["task", "seed_everything", "data", "trainer", "model", "own"])
+def test_a_configuration_without_a_section_is_named(name: str, read: Read) -> None:
+    config = Path("run", CONFIG)
+    before = config.read_text()
+    content = yaml.safe_load(before)
+    values = [3, {"a": 1}] if name == "own" else [None, [1], "text"]
+    try:
+        for value in values:
+            content[name] = value
+            config.write_text(HEADER + json.dumps(content))
+            for done in (read("test"), read("export")):
+                [line] = [row for row in done.err.splitlines() if row.startswith("vit: ")]
+                assert done.status == 2 and f"run/{CONFIG}: {name}" in line
+            if value is None:
+                del content[name]
+                config.write_text(HEADER + json.dumps(content))
+                assert f"run/{CONFIG}: {name}=None is not" in read("test").err
+    finally:
+        config.write_text(before)

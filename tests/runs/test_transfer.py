@@ -17,6 +17,7 @@ import torch
 import vit.runs.transfer
 from tests.command import Vit
 from tests.vtab_miniatures import vtab_root
+from vit.errors import UserError
 from vit.runs.options import Options
 from vit.signals import Stopped
 
@@ -390,3 +391,10 @@ def test_other_runs_in_the_same_folder_are_refused(vit: Vit, photos: Path, score
     shutil.copy(photos / "red" / "00.jpg", photos / "red" / "new.jpg")
     assert "mine.images." in refused()
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "3"])
+def test_a_plan_that_is_no_object_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UserError, match=r"plan\.json is damaged"):
+        vit.runs.transfer.check_plan(tmp_path / "plan.json", {"a": {"lr": 1}})
