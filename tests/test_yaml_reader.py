@@ -1,13 +1,15 @@
 """YAML: what is refused, with its line, and what is read as PyYAML reads it."""
 
 from pathlib import Path
+from typing import Any
 
+import jsonargparse
 import pytest
 import yaml
 
 from vit.errors import UserError
 from vit.recipes import list_recipes
-from vit.yaml_reader import load_yaml, read_options
+from vit.yaml_reader import load_yaml, quoted_keys, read_options
 
 REFUSED = [
     ("a: 1\nb: 2\na: 3", "f, line 3: not valid YAML: 'a' is given twice; keep one"),
@@ -54,7 +56,45 @@ def test_a_file_that_holds_no_options_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe4")
     with pytest.raises(UserError, match=r"latin\.yaml cannot be read as YAML"):
         read_options(tmp_path / "latin.yaml")
-    for text in ("", "- a", "model: [1]"):
+    texts = {"": "no options", "- a": "no options", "model: [1]": r"model=\[1\] is not a mapping"}
+    for text, reason in texts.items():
         (tmp_path / "wrong.yaml").write_text(text)
-        with pytest.raises(UserError, match=r"wrong\.yaml.* no options"):
+        with pytest.raises(UserError, match=rf"wrong\.yaml.* {reason}"):
             read_options(tmp_path / "wrong.yaml")
+
+
+NAMES = [
+    "0",
+    "1.5",
+    "1.50",
+    "1e-3",
+    ".5",
+    "-1",
+    "0x1F",
+    "1_000",
+    "12:30",
+    "2024-01-01",
+    "null",
+    "~",
+]
+NAMES += ["no", "yes", "on", "True", "a", "é", "it's", "<", "1.5.2"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keys_are_text_as_it_is_typed(name: str) -> None:
+    for text in (f"{{{name}: 3}}", f"a: &x {{{name}: 3}}\nb: {{<<: *x}}", f"- ö: 0\n- {name}: 3\n"):
+        for value in (load_yaml(text, "f"), by_parser(quoted_keys(text))):
+            inner = value[1] if isinstance(value, list) else value.get("b", value)
+            assert inner == {name: 3}
+
+
+def by_parser(text: str) -> Any:
+    """The value that the parser of options reads."""
+    return jsonargparse.get_loader("yaml")(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["{'0': 1}", "x", "", "[1, 2.50]", "a: 'b: 0'", "? [1]\n: 2", "{a, b}"]
+)
+def test_other_text_stays(text: str) -> None:
+    assert quoted_keys(text) == text

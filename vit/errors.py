@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from unicodedata import east_asian_width
 
 MESSAGE = 400
@@ -121,3 +121,20 @@ def check_range(name: str, value: Any, allowed: Range) -> None:
     number = isinstance(value, Real) and not isinstance(value, bool)  # also one of NumPy
     if not number or not math.isfinite(value) or not allowed.holds(value):
         raise UserError(f"{name}={shorten(value)} must be {allowed.text}")
+
+
+_WORDS = {
+    dict: "a mapping", list: "a list", str: "text", int: "a whole number", float: "a number",
+    bool: "true or false", type(None): "null",
+}  # fmt: skip
+
+
+def check_types(source: Any, values: Any, /, **types: Any) -> None:
+    """Raises UserError with source and name unless `values`, read from there, is a mapping in
+    which each name has a value of its type, or of one of a union of types."""
+    if not isinstance(values, dict):
+        raise UserError(f"{source}: {shorten(values)} is not a mapping")
+    for name, kind in types.items():
+        if not isinstance(value := values.get(name), kind):
+            words = " or ".join(_WORDS.get(each, str(each)) for each in get_args(kind) or (kind,))
+            raise UserError(f"{source}: {name}={shorten(value)} is not {words}")

@@ -1,15 +1,18 @@
-"""Reader of recipes and configurations: PyYAML's, in which a repeated key is an error."""
+"""Readers of recipes, configurations and typed options: PyYAML's, with keys as they are typed."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from vit.errors import UserError
+from vit.errors import UserError, check_types
+
+TEXT, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values; a key that is given twice is an error."""
+    """Plain values; keys are text, and one that is given twice is an error."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         names: set[str] = set()
@@ -19,6 +22,8 @@ class _Loader(yaml.SafeLoader):
                 problem = f"{name!r} is given twice; keep one of them"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             names.add(name)
+            if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
+                key.tag = TEXT
         return super().construct_mapping(node, deep)
 
 
@@ -31,9 +36,10 @@ def read_options(path: Path) -> dict[str, Any]:
     options = load_yaml(text, str(path))
     if not isinstance(options, dict):
         raise UserError(f"{path} has no options, such as 'trainer: {{max_epochs: 9}}'")
-    for name in ("data", "model", "trainer"):
-        if not isinstance(options.get(name) or {}, dict | str):  # str: a file of its own
-            raise UserError(f"{path}: {name}: {options[name]!r} holds no options")
+    sections = ("data", "model", "trainer")  # text is a file of its own
+    check_types(path, options, **dict.fromkeys(sections, dict | str | None))
+    if isinstance(model := options.get("model"), dict):
+        check_types(f"{path}: model", model, architecture=dict | None)
     return options
 
 
@@ -46,3 +52,31 @@ def load_yaml(text: str, source: str) -> Any:
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", error)
         raise UserError(f"{source}{line}: not valid YAML: {problem}") from error
+
+
+def quoted_keys(text: str) -> str:
+    """The YAML text with plain keys in quotes, so that any reader takes them as they are typed:
+    0, 1.50, null, no and 2024-01-01 are names of classes, too. YAMLError for other text."""
+    keys = [key for key in _keys(yaml.compose(text, Loader=yaml.SafeLoader)) if key.tag != MERGE]
+    # 1e-3 is text to PyYAML, and a number to other readers.
+    numbers = tuple("+-.0123456789")
+    other = {
+        key.start_mark.index: key
+        for key in keys
+        if key.tag != TEXT or key.value.startswith(numbers)
+    }
+    for start, key in sorted(other.items(), reverse=True):
+        if text[start : key.end_mark.index] == key.value:
+            text = f"{text[:start]}'{key.value}'{text[key.end_mark.index :]}"
+    return text
+
+
+def _keys(node: Any) -> Iterator[yaml.Node]:
+    """Keys of all mappings at and below a node."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield key
+            yield from _keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            yield from _keys(each)

@@ -4,7 +4,10 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.command import TINY, Vit
+from vit.runs.files import HEADER
 
 
 def test_runs_are_listed_with_score_and_state(vit: Vit, photos: Path) -> None:
@@ -33,3 +36,29 @@ def test_runs_are_listed_with_score_and_state(vit: Vit, photos: Path) -> None:
     assert json.loads(again.out)["test/acc1"] == accuracy and "held-out" in again.err
     assert vit("test").status == 2
     assert f"unrecognized arguments: {photos}; see `vit predict" in vit("predict", run, photos).err
+
+
+@pytest.mark.parametrize(
+    ("summary", "why"),
+    [
+        ('{"finished": true, "metrics": {"test/acc1": "high"}}', "metrics: test/acc1=high is not"),
+        ('{"finished": true, "metrics": [1]}', "metrics=[1] is not a mapping or null"),
+        ('{"finished": "yes"}', "finished=yes is not true or false or null"),
+        ("[1]", "[1] is not a mapping"),
+        ('{"finished": tr', "Expecting value"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_one_bad_summary_leaves_the_others_in_the_list(summary: str, why: str, vit: Vit) -> None:
+    for name in ("bad", "good"):
+        Path("runs", name).mkdir(parents=True)
+        Path("runs", name, "config.yaml").write_text(HEADER)
+    Path("runs/good/summary.json").write_text('{"finished": true, "metrics": {"test/acc1": 0.5}}')
+    Path("runs/bad/summary.json").write_text(summary)
+    listed = vit("runs")
+    assert listed.status == 0
+    rows = dict(line.split(maxsplit=1) for line in listed.out.splitlines())
+    assert rows.keys() == {"runs/bad", "runs/good"}
+    assert rows["runs/good"].startswith("test acc1 0.5000") and rows["runs/bad"].startswith("- ")
+    [line] = listed.err.splitlines()
+    assert line.startswith("note: runs/bad/summary.json is damaged") and why in line

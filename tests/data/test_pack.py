@@ -239,6 +239,9 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "shards" / "pack.json").read_text())["resize"] is None
     with pytest.raises(UserError, match=r"was begun with other images or another --resize"):
         packed(folder, tmp_path / "shards", resize=5)
+    (tmp_path / "shards" / "pack.json").write_text("{")
+    with pytest.raises(UserError, match=r"pack\.json is damaged .*; give a new folder"):
+        packed(folder, tmp_path / "shards")
     (folder / "train" / "cat" / "1.png").write_bytes((folder / "train/cat/1.jpg").read_bytes())
     with pytest.raises(UserError, match=rf"{tmp_path}/twice/train-00000.tar: sample cat/1 has"):
         pack.MOST_IMAGES = 99

@@ -74,6 +74,9 @@ def test_answers_are_read_as_written_and_damage_is_found(tmp_path: Path) -> None
         file.write_bytes(damaged)
         with pytest.raises(UserError, match="answers as they were written: delete it"):
             Answers.read(file)
+    Answers(written.values, ["a.jpg"], CLASSES, "w").write(file)  # a right digest, other shapes
+    with pytest.raises(UserError, match="answers as they were written: delete it"):
+        Answers.read(file)
     for content in (b"nothing", b""):
         file.write_bytes(content)
         with pytest.raises(UserError, match="does not hold a teacher's answers"):

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -28,7 +29,7 @@ from vit.data.find import find_splits
 from vit.data.loaders import range_loader
 from vit.data.module import ImageData
 from vit.data.options import ModelClasses, Reading, Splitting
-from vit.data.shards import SUFFIX, ShardImages, make_indices
+from vit.data.shards import SUFFIX, ShardImages, make_indices, read_index
 from vit.data.sources import Splits
 from vit.errors import UserError
 
@@ -335,6 +336,27 @@ def test_another_shard_at_the_same_address_is_read_again(
             assert images.names.name(0) == f"{turn}.jpg"
             assert images.items[0] == PIXELS
         assert Ranges.asked.count(("0.tar", False)) == 1  # its copy, or the one read
+
+
+def test_an_index_of_another_form_is_made_again(tmp_path: Path) -> None:
+    path = tar(tmp_path / "set/0.tar", {f"{n}.jpg": PIXELS for n in range(4)} | LABELS)
+    labels = load(path.parent, WHOLE).train.labels.tolist()
+    file = Path(f"{path}{SUFFIX}")
+    with np.load(file) as stored:
+        index = dict(stored)
+    for name, value in (
+        ("offset", index["offset"][:3]), ("size", index["size"].astype("f8")),
+        ("label", np.array(3)), ("digest", None),
+    ):  # fmt: skip
+        changed = {k: v for k, v in {**index, name: value}.items() if v is not None}
+        with file.open("wb") as stream:
+            np.savez(stream, **changed)
+        assert read_index(str(path)) is None
+        assert load(path.parent, WHOLE).train.labels.tolist() == labels
+        assert read_index(str(path)) is not None
+
+
+LABELS = {f"{n}.cls": str(n % 2) for n in range(4)}
 
 
 class Ranges(BaseHTTPRequestHandler):

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from vit.checkpoints import writing
+from vit.checkpoints.writing import read_sealed, write_sealed
 from vit.data.decode import open_image
 from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError
@@ -155,7 +156,14 @@ def of_other_images(file: Path) -> bytes:
     return next(path for path in file.parent.iterdir() if path != file).read_bytes()
 
 
+def with_fewer_indices(file: Path) -> bytes:
+    tensors, key = read_sealed(file)
+    write_sealed(file, {**tensors, "indices": tensors["indices"][1:]}, key)
+    return file.read_bytes()
+
+
 DAMAGES = {
+    "other shapes": with_fewer_indices,
     "truncated": lambda file: file.read_bytes()[:-9],
     "one bit": lambda file: (
         file.read_bytes()[:-200] + bytes([file.read_bytes()[-200] ^ 1]) + file.read_bytes()[-199:]

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -320,3 +321,17 @@ def test_what_a_killed_export_has_left_is_deleted_by_the_next(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == [".other.0123abcd", "m.pt2"]
     with sole_writer(tmp_path / "n.pt2", ""), pytest.raises(UserError, match=r"n\.pt2 is being w"):
         vit.export(tiny(), tmp_path / "n.pt2")
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".xml", ".pt2"])
+def test_a_full_disk_is_named(suffix: str, tmp_path: Path) -> None:
+    """A limit on the size of a file stands for the disk."""
+    model, before = classifier(tiny()), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as failure:
+            vit.export(model, tmp_path / f"x{suffix}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert failure.value.filename == str(tmp_path / f"x{suffix}")
+    assert not list(tmp_path.iterdir())

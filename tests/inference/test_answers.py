@@ -14,6 +14,7 @@ from torch import nn
 
 import vit
 from vit.data.sources import PathList
+from vit.errors import UserError
 from vit.inference import answer_files
 from vit.inference.answer_files import Row, opened
 from vit.inference.answers import answer, columns, identity
@@ -110,6 +111,16 @@ def test_a_file_that_is_cut_anywhere_is_completed(
         assert run() <= 20
         assert best_classes(out) == classes
     assert run() == 0
+
+
+def test_what_a_file_was_begun_with_is_an_object(tmp_path: Path) -> None:
+    out = tmp_path / "x.csv"
+    with opened(out, ["image"], {"top": 3}):
+        pass
+    for text in ("[1]", "{", "3"):
+        out.with_name("x.csv.json").write_text(text)
+        with pytest.raises(UserError, match=r"x\.csv\.json is damaged"), opened(out, ["image"], {}):
+            pass
 
 
 def test_a_folder_of_parts_goes_on_at_the_first_that_is_missing(

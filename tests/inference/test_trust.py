@@ -1,6 +1,7 @@
 """Temperature and sets of a loaded model, and the file that is kept beside it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from PIL import Image
 
 import vit
 from tests.command import saved
+from vit.checkpoints.writing import read_sealed, write_sealed
 from vit.errors import UserError
 from vit.inference.classifier import Asked
 from vit.inference.trust import FILE, Trust
+from vit.inference.unknown import References, all_scores
 
 CLASSES = ["cat", "dog", "hen"]
 MEASURED = Trust(
@@ -104,3 +107,66 @@ def test_sets_are_of_the_scores_that_were_measured(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"coverage=0.99 needs at least 99 held-out images"):
         classifier.predict(images, coverage=0.99)
     assert json.loads((folder / "config.json").read_text())["extra"]["temperature"] == 2.5
+
+
+def rewritten(folder: Path, change: Any) -> None:
+    """The file with another text and other tensors, under a seal of its own."""
+    tensors, text = read_sealed(folder / FILE)
+    about = json.loads(text)
+    change(about, tensors)
+    write_sealed(folder / FILE, tensors, json.dumps(about))
+
+
+def test_the_seal_covers_the_text(tmp_path: Path) -> None:
+    MEASURED.write(model(tmp_path))
+    whole = (tmp_path / FILE).read_bytes()
+    for before, after in ((b"2.5", b"7.5"), (b"validation", b"Validation")):
+        assert whole.count(before) == 1
+        (tmp_path / FILE).write_bytes(whole.replace(before, after))
+        with pytest.raises(UserError, match=r"trust\.safetensors is damaged; delete it"):
+            vit.load(tmp_path)
+
+
+def of_unknown(folder: Path) -> None:
+    """A file with references for features of 24 numbers."""
+    features, labels = torch.randn(60, 24), torch.arange(60) % 3
+    references = References.of(features, labels)
+    usual = torch.stack(list(all_scores(torch.randn(19, 3), features[:19], references).values()))
+    replace(MEASURED, unknown="energy", usual=usual, **vars(references)).write(folder)
+
+
+CHANGES: dict[str, Any] = {
+    "temperature": lambda about, tensors: about.update(temperature="2"),
+    "zero": lambda about, tensors: about.update(temperature=0.0),
+    "images": lambda about, tensors: about.update(images=3),
+    "score": lambda about, tensors: about.update(unknown="entropy"),
+    "no score": lambda about, tensors: about.update(unknown=""),
+    "scores": lambda about, tensors: tensors.update(scores=torch.ones(19, 2)),
+    "usual": lambda about, tensors: tensors.update(usual=torch.ones(19)),
+    "neighbours": lambda about, tensors: tensors.update(neighbours=torch.ones(4, 7)),
+    "centre": lambda about, tensors: tensors.update(centre=torch.ones(99)),
+    "part": lambda about, tensors: tensors.pop("means"),
+    "more": lambda about, tensors: about.update(colour=3),
+    "list": lambda about, tensors: about.update(scores=tensors.pop("scores").tolist()),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_types_and_shapes_are_checked_under_a_right_seal(name: str, tmp_path: Path) -> None:
+    of_unknown(model(tmp_path))
+    assert vit.load(tmp_path).predict(pictures(1), unknown=0.5)[0].unknown in (True, False)
+    rewritten(tmp_path, CHANGES[name])
+    with pytest.raises(UserError, match=r"trust\.safetensors is damaged; delete it"):
+        vit.load(tmp_path)
+
+
+def test_references_of_other_features_are_refused(tmp_path: Path) -> None:
+    of_unknown(model(tmp_path))
+
+    def narrower(about: Any, tensors: Any) -> None:
+        tensors["neighbours"] = tensors["neighbours"][:, :20].contiguous()
+        tensors["directions"] = tensors["directions"][:20].contiguous()
+
+    rewritten(tmp_path, narrower)
+    with pytest.raises(UserError, match="is of features of 20 numbers, and the model's have 24"):
+        vit.load(tmp_path).predict(pictures(1), unknown=0.5)

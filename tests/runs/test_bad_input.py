@@ -141,7 +141,12 @@ YAML_MISTAKES = [
         ["model.optimizer", "'momentun'"],
     ),
     ("trainer: {callbacks: [{class_path: vit.training.callbacks.EMAA}]}", ["EMAA"]),
-    ("trainer: [1]", ["mine.yaml", "trainer: [1]"]),
+    ("trainer: [1]", ["mine.yaml", "trainer=[1] is not a mapping"]),
+    ("trainer: {callbacks: 3}", ["trainer.callbacks", "3"]),
+    ("trainer: {callbacks: [{class_path: EMA, init_args: 3}]}", ["trainer.callbacks", "init_args"]),
+    ("model: {architecture: 3}", ["mine.yaml", "architecture=3 is not a mapping"]),
+    ("trainer: other.yaml", ["trainer", "other.yaml"]),
+    ("model: other.yaml", ["model", "other.yaml"]),
     ("model: {schedule: {warmup_steps: null}}", ["warmup_steps=None"]),
 ]
 

@@ -11,6 +11,7 @@ import torch
 from tests.command import TINY, Vit, coloured
 from vit import console
 from vit.cli.main import main
+from vit.yaml_reader import read_options
 
 EPOCHS = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
 
@@ -141,6 +142,24 @@ def test_digits_train_without_any_file_and_without_a_bar(
     assert done.status == 0 and "img/s" not in done.err, done.err
     assert "1,797 images of 10 classes" in done.err
     assert "(359 images)" in done.out or "of 359 images" in done.out
+
+
+def test_weights_of_classes_with_any_names(vit: Vit, photos: Path) -> None:
+    for before, name in (("red", "0"), ("blue", "1.50"), ("grün", "no")):
+        (photos / before).rename(photos / name)
+    Path("w.yaml").write_text("model: {loss: {class_weights: {0: 3, no: 2, 1.50: 0.5}}}")
+    common = ("fit", "-c", "cifar10", "--data.root", photos, *TINY, "--trainer.max_steps=1")
+    typed = "--model.loss.class_weights={0: 3, no: 2, 1.50: 0.5}"
+    for options, run in ((("-c", "w.yaml"), "a"), ((typed,), "b")):
+        done = vit(*common, *options, "--final_split=none", f"--run_dir={run}")
+        assert done.status == 0, done.err
+        [loss] = [read_options(Path(run, "config.yaml"))["model"]["loss"]]
+        assert loss["class_weights"] == {"0": 3, "no": 2, "1.50": 0.5}
+    assert (
+        vit("fit", "--run_dir=a").out == "a is finished; to train on, raise --epochs or --steps\n"
+    )
+    unknown = vit(*common, "--model.loss.class_weights={null: 3}", "--run_dir=c")
+    assert unknown.status == 2 and "there is no class 'null'" in unknown.err
 
 
 def test_several_labels_an_image(vit: Vit, photos: Path) -> None:

@@ -64,6 +64,18 @@ def test_a_stopped_run_keeps_its_objective(vit: Vit, photos: Path) -> None:
     assert "other values of model.norm_pix (was True, is False)" in done.err
 
 
+def test_another_decoder_is_refused_at_a_resume(vit: Vit, photos: Path) -> None:
+    fit = (*FIT, "--data.root", photos, "--model.decoder_width=8", "--run_dir=run")
+    two = (*fit, "--model.decoder_depth=2", "--final_split=none")
+    assert vit(*two, "--trainer.max_steps=2").status == 0
+    for depth in (1, 3):
+        done = vit(*two, f"--model.decoder_depth={depth}", "--trainer.max_steps=4")
+        Path("run/summary.json").unlink(missing_ok=True)  # as if it had been stopped
+        assert done.status == 2, done.err
+        done = vit(*two, f"--model.decoder_depth={depth}", "--trainer.max_steps=4")
+        assert done.status == 2 and "cannot resume run/checkpoints/last.ckpt: shape." in done.err
+
+
 def test_parameters_of_the_decoder_are_counted(vit: Vit, photos: Path) -> None:
     done = vit(*FIT, *SMALL, "--data.root", photos, "--trainer.max_steps=1", "--run_dir=run")
     decoder = {

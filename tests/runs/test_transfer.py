@@ -18,6 +18,7 @@ import torch
 import vit.runs.transfer
 from tests.command import Vit
 from tests.vtab_miniatures import vtab_root
+from vit.errors import UserError
 from vit.runs.options import Options
 from vit.signals import Stopped
 
@@ -459,3 +460,10 @@ def test_a_model_of_small_images_is_fine_tuned_at_their_size(
     assert ("pre was trained at 16 x 16 pixels" in done.err) == (not more)
     found = Options(calls[0]).config.data.image_size
     assert (list(found) if isinstance(found, tuple | list) else found) == size
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "3"])
+def test_a_plan_that_is_no_object_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UserError, match=r"plan\.json is damaged"):
+        vit.runs.transfer.check_plan(tmp_path / "plan.json", {"a": {"lr": 1}})

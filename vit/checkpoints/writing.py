@@ -1,7 +1,7 @@
 """Writing safetensors without numpy and without a copy: a length, a JSON header and the bytes.
 
 Source: github.com/huggingface/safetensors, "Format". A sealed file is one of our own: tensors, a
-text about them, and their SHA-256 in the header.
+text about them, and the SHA-256 of both in the header.
 """
 
 import ctypes
@@ -102,7 +102,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 def write_sealed(file: Path, tensors: Mapping[str, Tensor], text: str) -> None:
     """The file appears whole or not at all."""
-    metadata = {"format": "pt", "vit": text, "sha256": fingerprint(tensors)}
+    metadata = {"format": "pt", "vit": text, "sha256": _seal(tensors, text)}
     with atomic(file) as temporary:
         write_safetensors(temporary, tensors, metadata)
 
@@ -113,8 +113,12 @@ def read_sealed(file: Path) -> tuple[dict[str, Tensor], str]:
         with safe_open(str(file), framework="pt") as content:
             metadata = content.metadata() or {}
             tensors = {name: content.get_tensor(name) for name in content.keys()}
-        if metadata["sha256"] == fingerprint(tensors):
-            return tensors, metadata["vit"]
+        if metadata["sha256"] == _seal(tensors, text := metadata["vit"]):
+            return tensors, text
     except (SafetensorError, OSError, KeyError) as error:
         raise ValueError(f"{file} cannot be read") from error
-    raise ValueError(f"{file} has other tensors than were saved")
+    raise ValueError(f"{file} has other tensors, or another text, than were saved")
+
+
+def _seal(tensors: Mapping[str, Tensor], text: str) -> str:
+    return hashlib.sha256(f"{fingerprint(tensors)}\n{text}".encode()).hexdigest()

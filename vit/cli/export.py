@@ -9,6 +9,7 @@ from vit.cli.arguments import OneLineParser, number, pictures, whole_number
 from vit.cli.frozen import weights_of
 from vit.console import show
 from vit.errors import UserError
+from vit.runs.files import is_run
 
 if TYPE_CHECKING:
     from vit.exports.write import Exported
@@ -70,7 +71,7 @@ def _float32(options: Namespace, target: dict[str, Any]) -> None:
     if options.check is not None:
         images = list(pictures(options.check, arrays=True))
         origin = f"{len(images):,} pictures of {', '.join(options.check)}"
-    elif (folder / "config.yaml").is_file():
+    elif is_run(folder):
         from vit.runs.evaluate import held_out_images  # heavy: imports lightning
 
         images = held_out_images(folder, PROOF_IMAGES) or None

@@ -100,7 +100,11 @@ def _begin(folder: Path, splits: Splits, plan: dict[str, Any]) -> None:
         if not isinstance(images.items, OpenedImages):  # all of Parquet would be read for it
             plan[name] += f" {images_digest(images)}"
     file = folder / PLAN
-    if file.exists() and json.loads(file.read_text()) != plan:
+    try:
+        before = json.loads(file.read_text()) if file.exists() else plan
+    except ValueError as error:
+        raise UserError(f"{file} is damaged ({error}); give a new folder") from error
+    if before != plan:
         more = "perhaps one was added, changed or deleted since; give a new folder"
         raise UserError(f"{folder} was begun with other images or another --resize: {more}")
     remove_orphans(folder)

@@ -54,11 +54,12 @@ class ParquetImages:
             if column is not None:
                 self.targets = data.to_table(columns=[column])[column].to_pylist()
             fragments = list(data.get_fragments())
-        self.classes = [] if column is None else _class_names(data.schema, column)
+        self.classes = [] if column is None else _class_names(data.schema, column, files[0])
         for file, each in zip(files, fragments, strict=True):
             if picture_leaf(each.physical_schema) != self._leaf:
                 raise UserError(f"{file} has no pictures in {self._leaf}, which {files[0]} has")
-            if column is not None and _class_names(each.physical_schema, column) != self.classes:
+            of_file = column and _class_names(each.physical_schema, column, file)
+            if column is not None and of_file != self.classes:
                 raise UserError(f"{file} has other classes than {files[0]}, or in another order")
         self._files, counts = files, [each.count_rows() for each in fragments]
         self._starts = np.cumsum([0, *counts])
@@ -117,12 +118,24 @@ def picture_leaf(schema: Any) -> str | None:
     return None
 
 
-def _class_names(schema: Any, column: str) -> list[str]:
-    """The classes of a column by number, as Hugging Face's library writes them down; or []."""
-    described = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
-    feature = described.get("info", {}).get("features", {}).get(column, {})
-    feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
-    return feature.get("names", [])
+def _class_names(schema: Any, column: str, file: str) -> list[str]:
+    """The classes of a column by number, as Hugging Face's library writes them down; or [].
+
+    UserError for a description of another form.
+    """
+    try:
+        described = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+        feature = described.get("info", {}).get("features", {}).get(column, {})
+        feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
+        names = feature.get("names", [])
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return names
+    except (ValueError, AttributeError, LookupError, RecursionError):
+        pass
+    raise UserError(
+        f"{file}: its metadata `huggingface` does not name classes as the library datasets writes "
+        "them; write the file again, without that metadata"
+    )
 
 
 def parquet_splits(

@@ -51,6 +51,8 @@ from vit.writing import atomic
 
 CLASSES, MIXED = "classes.txt", 8
 SUFFIX = ".index.npz"
+COLUMNS = {"name": "S", "label": "S", "offset": "i", "size": "i", "digest": "u"}
+"""Arrays of an index with a row for each image, and NumPy's kind of each."""
 Index = dict[str, np.ndarray]
 """Of n images, in the order of the shard: `name`, their paths, and `label`, empty where the folder
 is the label, both bytes; `offset`, the first byte, and `size`, int64; `digest`, CRC-32, uint32.
@@ -239,7 +241,11 @@ def read_index(shard: str) -> Index | None:
 
 def _loaded(path: str | Path) -> Index:
     with np.load(path, allow_pickle=False) as file:
-        return dict(file)
+        index = dict(file)
+    kinds = [index[name].dtype.kind for name in COLUMNS]
+    if kinds != [*COLUMNS.values()] or len({index[name].shape for name in COLUMNS}) != 1:
+        raise ValueError(f"{path} is no index of a shard")
+    return index
 
 
 def make_indices(shards: list[str]) -> int:

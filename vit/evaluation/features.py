@@ -208,8 +208,9 @@ def _read(file: Path, key: str) -> tuple[Tensor, Tensor] | None:
         return None
     try:
         tensors, of = read_sealed(file)
-        if of == key:
-            return tensors["values"], tensors["indices"]
+        values, indices = tensors["values"], tensors["indices"]
+        if of == key and indices.shape == values.shape[:1]:
+            return values, indices
     except (KeyError, ValueError):
         pass
     note(f"{file} is damaged; recomputing its features")

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +36,8 @@ from vit.writing import naming, sole_writer, writable
 
 OTHERS = (".tflite", ".pb", ".engine", ".mlmodel", ".mlpackage", ".pt", ".pth", ".safetensors")
 """Of formats that people export to elsewhere."""
+PROBE = 2**20
+"""Bytes that a full disk does not take."""
 Format = Literal["onnx", "openvino", "pt2"]
 
 
@@ -134,7 +136,9 @@ def written(
         save_openvino(to_openvino(graph), description, path)
         engine = open_engine(path)
         return engine.run, engine.name
-    torch.export.save(exported(graph), path, extra_files={f"{KEY}.json": description.to_json()})
+    content = BytesIO()  # torch aborts the process where a disk is full
+    torch.export.save(exported(graph), content, extra_files={f"{KEY}.json": description.to_json()})
+    path.write_bytes(content.getbuffer())
     module = torch.export.load(path).module()
 
     @torch.inference_mode()
@@ -146,9 +150,14 @@ def written(
 
 
 def save_openvino(model: Any, description: Description, path: Path) -> None:
-    """Writes OpenVINO's model with its description."""
+    """Writes OpenVINO's model with its description. OSError on a full disk."""
     model.set_rt_info(description.to_json(), [KEY])
-    needed("openvino", "openvino").save_model(model, path, compress_to_fp16=False)
+    try:
+        needed("openvino", "openvino").save_model(model, path, compress_to_fp16=False)
+    except RuntimeError:  # without the system's reason, which is that of any other write
+        with path.open("ab") as file:
+            file.write(bytes(PROBE))
+        raise
     seal(path)
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vit.errors import UserError, needed
+from vit.errors import UserError, check_types, needed
 from vit.writing import (
     atomic,
     for_spreadsheet,
@@ -83,7 +83,7 @@ def _check_begun(out: Path, facts: dict[str, Any]) -> None:
             "another name"
         )
     try:
-        old = json.loads(about.read_bytes())
+        check_types(about, old := json.loads(about.read_bytes()))
     except ValueError as error:
         raise UserError(f"{about} is damaged ({error}); choose another --out") from error
     for name, value in facts.items():

@@ -14,7 +14,7 @@ from torch import Tensor
 from vit.checkpoints.files import read_json
 from vit.checkpoints.writing import read_sealed, write_sealed
 from vit.confidence import cut, set_scores
-from vit.errors import UserError
+from vit.errors import POSITIVE, UserError, check_range, check_types
 
 FILE = "trust.safetensors"
 
@@ -55,6 +55,16 @@ class Trust:
         scores = set_scores((logits.cpu().double() / self.temperature).softmax(1))
         return scores <= cut(self.scores, coverage)
 
+    def _check(self) -> None:
+        """An error for types and shapes that no measurement has."""
+        types = {"scores": Tensor | None, "usual": Tensor | None}
+        check_types(FILE, vars(self), measured_on=str, images=int, temperature=float, **types)
+        check_range("temperature", self.temperature, POSITIVE)
+        for name in types:
+            values = getattr(self, name)
+            if values is not None and values.shape != (self.images,):
+                raise ValueError(f"{name} are one for each image")
+
     def write(self, folder: Path) -> None:
         """Writes the file beside the weights of a model directory."""
         tensors = {n: v.contiguous() for n, v in vars(self).items() if isinstance(v, Tensor)}
@@ -76,6 +86,7 @@ class Trust:
             values: dict[str, Any] = {**json.loads(text), **tensors}
             weights = values.pop("weights")
             trust = cls(**values)
-        except (KeyError, ValueError, TypeError) as error:
+            trust._check()
+        except (LookupError, ValueError, TypeError, RuntimeError, AttributeError) as error:
             raise UserError(f"{file} is damaged; delete it, or copy it again") from error
         return trust if weights == read_json(folder / "config.json").get("sha256") else None

@@ -16,7 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from vit.console import say
 from vit.data.batches import DEFAULT_BATCH, batch_sizes
 from vit.data.module import ImageData
-from vit.errors import UserError
+from vit.errors import UserError, check_types
 from vit.hardware import computes_on_cpu
 from vit.yaml_reader import read_options
 
@@ -43,11 +43,13 @@ def settle_batch(config: Namespace, recipes: Sequence[Mapping[str, Any]], run: P
         )
     if run is not None:
         before = read_options(run)
+        check_types(run, before, data=dict, trainer=dict)
+        check_types(f"{run}: data", before["data"], batch_size=int | None)
         data.batch_size = before["data"]["batch_size"]
         for name in SET_BY_TRIAL:
-            trainer[name] = before["trainer"][name]
+            trainer[name] = before["trainer"].get(name)
         return False
-    numbers = [recipe.get("data", {}).get("batch_size") for recipe in recipes]
+    numbers = [(recipe.get("data") or {}).get("batch_size") for recipe in recipes]
     numbers = [DEFAULT_BATCH, *(n for n in numbers if isinstance(n, int))]
     data.batch_size = numbers[-1] if data.global_batch is None else None
     return True

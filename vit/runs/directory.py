@@ -19,7 +19,7 @@ from vit.console import is_first_process, note
 from vit.data.addresses import root_name
 from vit.data.module import ImageData
 from vit.data.trained_on import TrainedOn
-from vit.errors import UserError, some_of
+from vit.errors import UserError, check_types, some_of
 from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Module, Options
@@ -97,7 +97,10 @@ class RunDirectory:
         saved = self.saved
         if not saved:  # a new run, or not the first process
             return
-        about, images = saved["vit"], saved[type(data).__qualname__]
+        of_data = type(data).__qualname__
+        types = dict.fromkeys(("vit", "run", "state_dict", of_data), dict)
+        check_types(self.checkpoint, saved, **types)
+        about, images = saved["vit"], saved[of_data]
         per_step = data.batch_size * trainer.world_size * trainer.accumulate_grad_batches
         then, now = (
             {name: tuple(value.shape) for name, value in state.items()}
@@ -110,7 +113,7 @@ class RunDirectory:
             # A folder and its shards are the same images.
             "digest of the contents of the shards": images.get("contents") or data.contents,
             "model.architecture": about["config"],
-            "shape": {name: then.get(name) for name in now},
+            "shape": then,
         }
         contents = data.contents or images.get("contents")
         config = model.model.config.to_dict()

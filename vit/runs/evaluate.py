@@ -3,6 +3,7 @@
 The directory may come from somebody else: nothing that it names is imported.
 """
 
+import inspect
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,13 +19,15 @@ from vit.console import note
 from vit.data.module import ImageData
 from vit.data.sampler import evaluated
 from vit.data.sources import SplitName
-from vit.errors import UserError, did_you_mean_beside
+from vit.errors import UserError, check_types, did_you_mean_beside, shorten
 from vit.inference.engines import open_engine
 from vit.inference.lineage import known_by, note_seen
+from vit.preprocessing import check_choice
 from vit.reports.predictions import Predictions
 from vit.runs.directory import find_checkpoint, is_run, read_summary, recorded_options
+from vit.runs.files import CONFIG
 from vit.runs.following import same_place
-from vit.runs.mistakes import check_given, explained
+from vit.runs.mistakes import check_given, explained, flat
 from vit.runs.options import PARSER, TASKS, Module
 from vit.runs.processes import ChildrenAlive, check_launched, ending_together
 from vit.runs.scoring import score
@@ -36,12 +39,14 @@ from vit.runs.trainer import (
     quiet_lightning,
 )
 from vit.training.callbacks import RunProgress, StopTogether
+from vit.training.patch_prediction import PatchPrediction
 
 # Recorded arguments of the Trainer that an evaluation keeps.
 TRAINER = (
     "accelerator benchmark deterministic devices limit_test_batches limit_val_batches num_nodes "
     "precision"
 ).split()
+SECTIONS = ("data", "model", "trainer")
 ON_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.precision=32-true"]
 """Of an exported model."""
 
@@ -73,7 +78,7 @@ class Subject:
         if not is_run(run):
             near = did_you_mean_beside(str(run))
             raise UserError(f"{run} is not a run directory: it has no config.yaml of a run{near}")
-        self.run, self.recorded = run, recorded_options(run)
+        self.run, self.recorded = run, _checked_options(run)
         self.module_class = TASKS[self.recorded["task"]]
         if predicting and not self.module_class.labelled:
             raise UserError(
@@ -83,8 +88,9 @@ class Subject:
         other = any(arg.startswith("--data.root") for arg in args)
         if not other:
             check_given(self.recorded.get("own"), "images")
-        options = _options(self.recorded, args if exported is None else [*ON_CPU, *args])
+        options = _options(run, self.recorded, args if exported is None else [*ON_CPU, *args])
         self.trainer = options.trainer
+        self._of_model = options.get("model") or self.recorded["model"]
         if other and same_place(self.recorded["data"].get("root"), options.data.root):
             note(f"{options.data.root} is the data of the run: its held-out images are scored")
             other = False
@@ -122,7 +128,7 @@ class Subject:
             raise UserError(f"{error}; for photos without labels: {command}") from error
 
     def _note_changes(self) -> None:
-        before = read_summary(self.run).get("splits", {}).get(self.split)
+        before = (read_summary(self.run).get("splits") or {}).get(self.split)
         if before not in (None, self.data.digests[self.split]):
             note(
                 f"the images of {self.split} are not those of when the run was made; images that "
@@ -144,7 +150,7 @@ class Subject:
         model = self.module_class.for_scoring(
             str(self.weights),
             self.data.model_arguments,
-            self.recorded["model"],
+            self._of_model,
             lambda: read_checkpoint(find_checkpoint(self.run))["state_dict"],
         )
         if self.engine is not None:
@@ -176,9 +182,9 @@ class Subject:
 
 def held_out_images(run: Path, count: int) -> list[Any]:
     """At most so many images drawn of val, or else of test; [] if the data is gone."""
-    recorded = recorded_options(run)
+    options = _options(run, _checked_options(run), []).data
     try:
-        data = ImageData(**_options(recorded, []).data).unseen_by(known_by(run, before=True))
+        data = ImageData(**options).unseen_by(known_by(run, before=True))
         images = data.splits.val or data.splits.test
     except UserError as error:
         note(f"the images of {run} are not used: {error}")
@@ -188,24 +194,67 @@ def held_out_images(run: Path, count: int) -> list[Any]:
     return [images.items[place] for place in evaluated(len(images), count, data.seed)]
 
 
-def _options(recorded: Mapping[str, Any], args: list[str]) -> Namespace:
-    """Arguments of ImageData and of the Trainer: those recorded, overridden by `args`."""
+def _checked_options(run: Path) -> dict[str, Any]:
+    """Content of config.yaml. UserError where it is not as a run writes it."""
+    file, options = run / CONFIG, recorded_options(run)
+    types = {
+        "task": str,
+        "seed_everything": int,
+        "own": list | None,
+        **dict.fromkeys(SECTIONS, dict),
+    }
+    check_types(file, options, **types)
+    check_types(f"{file}: data", options["data"], splits=dict | None)
+    check_types(f"{file}: model", options["model"], loss=dict | None)
+    check_choice(f"{file}: task", options["task"], (*TASKS,))
+    return options
+
+
+def _options(run: Path, recorded: Mapping[str, Any], args: list[str]) -> Namespace:
+    """Arguments of ImageData and of the Trainer: those recorded, overridden by `args`; for a task
+    without labels those of its objective, too.
+
+    UserError for a value in `data` or `model` that is not plain: the parser would import the class,
+    or read the file, that it names.
+    """
     parser = LightningArgumentParser(prog="vit test", **PARSER)
     unused = SET_HERE | {"callbacks", "logger", "plugins"}
     settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False}
     parser.add_class_arguments(Trainer, "trainer", skip=set(unused), **settings)
     parser.add_class_arguments(ImageData, "data", skip={"own"}, **settings)
-    # An accelerator may be named as a class.
     kept = {name: recorded["trainer"].get(name) for name in TRAINER}
-    trainer = {name: value for name, value in kept.items() if not isinstance(value, dict)}
+    # An accelerator may be named as a class.
+    trainer = {name: value for name, value in kept.items() if _is_plain(value)}
     trainer["enable_model_summary"] = False
     data = {**recorded["data"], "global_batch": None, "seed": recorded["seed_everything"]}
     for of_training in ("augment", "pseudo"):  # the first may name a class or function
         data.pop(of_training, None)
+    sections = {"data": data}
+    if not (task := TASKS[recorded["task"]]).labelled:
+        shared = inspect.signature(PatchPrediction).parameters
+        parser.add_class_arguments(task, "model", skip={*shared}, **settings)
+        sections["model"] = {k: v for k, v in recorded["model"].items() if k not in shared}
+    names = {*parser.get_defaults().keys()}
+    for name, value in flat(sections):
+        if name not in names or not _is_plain(value):
+            raise UserError(
+                f"{run / CONFIG}: {name} ({shorten(value)}) is not an option with a plain value; "
+                "correct it, or copy the run again"
+            )
+    mistakes = (ArgumentError, TypeError, KeyError, ValueError)
     try:
-        before = parser.parse_object({"data": data, "trainer": trainer})
+        before = parser.parse_object({**sections, "trainer": trainer})
+    except mistakes as error:
+        raise UserError(f"{run / CONFIG}: {explained(parser, error)}") from error
+    try:
         config = parser.parse_args(args, namespace=before)
         check_arguments(config.trainer)
         return parser.instantiate(config)
-    except (ArgumentError, TypeError, KeyError, ValueError) as error:
+    except mistakes as error:
         raise explained(parser, error) from error
+
+
+def _is_plain(value: Any) -> bool:
+    """A number, text or nothing, or a list of them."""
+    values = value if isinstance(value, list) else [value]
+    return all(isinstance(each, str | int | float | None) for each in values)

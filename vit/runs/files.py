@@ -5,6 +5,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from vit.console import note
+from vit.errors import check_types
 from vit.reports.history import read_history
 
 LOCK, CONFIG, SUMMARY = ".lock", "config.yaml", "summary.json"
@@ -24,12 +26,19 @@ def is_run(folder: Path) -> bool:
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """Content of a run's summary.json; empty if it is missing or damaged."""
+    """Content of a run's summary.json; empty if it is missing, and, with a note, if damaged."""
+    file = run / SUMMARY
     try:
-        content = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        check_types(file, content, finished=bool | None, metrics=dict | None, splits=dict | None)
+        metrics = content.get("metrics") or {}
+        check_types(f"{file}: metrics", metrics, **dict.fromkeys(metrics, int | float))
+    except FileNotFoundError:
         return {}
-    return content if isinstance(content, dict) else {}
+    except (OSError, ValueError, RecursionError) as error:
+        note(f"{file} is damaged, and left out: {error}")
+        return {}
+    return content
 
 
 def list_runs(folder: Path) -> list[dict[str, str]]:

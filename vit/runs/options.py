@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import jsonargparse
 import torch
+import yaml
 from jsonargparse import ActionConfigFile, ArgumentError, Namespace  # pyright: ignore
 from jsonargparse.typing import NonNegativeFloat, PositiveInt, restricted_number_type
 from lightning.pytorch import Trainer, seed_everything
@@ -36,7 +37,7 @@ from vit.models.fields import changed
 from vit.recipes import DEFAULT_RECIPE, find_recipe
 from vit.runs.batch import settle_batch
 from vit.runs.following import parsed
-from vit.runs.mistakes import check_given, explained
+from vit.runs.mistakes import check_given, explained, flat
 from vit.runs.short_names import written_out
 from vit.runs.trainer import (
     RUN_DIRECTORY,
@@ -60,7 +61,7 @@ from vit.training.network_training import (
 )
 from vit.training.optimizers.groups import param_groups
 from vit.training.sharding import FSDP2
-from vit.yaml_reader import load_yaml, read_options
+from vit.yaml_reader import load_yaml, quoted_keys, read_options
 
 Module = NetworkTraining[Any, Any]
 
@@ -72,8 +73,11 @@ TASKS: dict[str, type[Module]] = {
 }
 """The module that is trained, by the name that a recipe gives it."""
 
-PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
+PARSER: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False, "parser_mode": "vit"}
 """Arguments of every parser of options."""
+jsonargparse.set_loader(
+    "vit", lambda text: jsonargparse.get_loader("yaml")(quoted_keys(text)), (yaml.YAMLError,)
+)
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
 
 
@@ -106,7 +110,7 @@ class Options:
                 raise UserError(f"--resume {first.resume} is neither a run nor a checkpoint of one")
             say(f"recipe {DEFAULT_RECIPE} (-c names another, `vit recipes` lists them)")
             self.recipe, files = DEFAULT_RECIPE, [find_recipe(DEFAULT_RECIPE)]
-        self.recipes = [read_options(path) for path in files]
+        self.recipes = [_recipe(path) for path in files]
         self.module_class = TASKS[_task(first.task, self.recipes)]
         _check_name(rest, self.recipes)
         _check_steps(self.typed, self.recipes)
@@ -336,6 +340,12 @@ def _task(typed: str | None, recipes: list[dict[str, Any]]) -> str:
     return task
 
 
+def _recipe(path: Path) -> dict[str, Any]:
+    """Options of a recipe, without the sections in files of their own, which the parser reads."""
+    options, sections = read_options(path), ("data", "model", "trainer")
+    return {k: v for k, v in options.items() if not (k in sections and isinstance(v, str))}
+
+
 def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:
     """UserError for a typed --model.name beside sizes from a recipe."""
     names = _names_of(typed)
@@ -351,9 +361,9 @@ def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:
 
 def _check_steps(typed: list[str], recipes: list[dict[str, Any]]) -> None:
     """UserError for a rate or a length beside a recipe that takes no step."""
-    callbacks = [(recipe.get("trainer") or {}).get("callbacks") or [] for recipe in recipes]
-    entries = [entry for each in callbacks for entry in each if isinstance(entry, dict)]
-    alone = any((entry.get("init_args") or {}).get("alone") for entry in entries)
+    lists = [_as_list((recipe.get("trainer") or {}).get("callbacks")) for recipe in recipes]
+    entries = [entry for each in lists for entry in each if isinstance(entry, dict)]
+    alone = any(dict(flat(entry)).get("init_args.alone") for entry in entries)
     of_steps = re.compile(
         r"--(lr|epochs|steps|trainer\.max_(epochs|steps)|model\.(optimizer|schedule|mixing)\b.*|"
         r"model\.loss\.(?!class_weights).*|data\.augment\b.*)"

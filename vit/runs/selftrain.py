@@ -162,11 +162,11 @@ class SelfTraining:
 
     def _check_teacher(self, teacher: str) -> None:
         """UserError for a run on the same data that held out other images."""
-        recorded, data = recorded_options(Path(teacher)).get("data", {}), self.base.data
+        recorded, data = recorded_options(Path(teacher)).get("data") or {}, self.base.data
         named = recorded.get("dataset") is not None and recorded["dataset"] == data.dataset
         if not named and not same_place(recorded.get("root"), data.root):
             return
-        before = read_summary(Path(teacher)).get("splits", {})
+        before = read_summary(Path(teacher)).get("splits") or {}
         for split, digest in data.digests.items():
             if split in ("val", "test") and before and before.get(split) != digest:
                 raise UserError(

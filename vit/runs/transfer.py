@@ -20,6 +20,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from vit.checkpoints.files import read_json
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import note, say
 from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
@@ -296,7 +297,7 @@ def check_plan(path: Path, plan: dict[str, dict[str, Any]]) -> None:
     """Writes the plan, or compares it: UserError if `path` was written for other runs."""
     if not path.is_file():
         write_json(path, plan)
-    before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(plan))
+    before, now = read_json(path), json.loads(json.dumps(plan))
     if changed := differences(before, now):
         raise UserError(
             f"{path.parent} was started with other options, weights or images: {listed(changed)}; "

@@ -2,22 +2,25 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit.errors import BELOW_ONE, FINITE, POSITIVE, UserError, check_range, did_you_mean, some_of
+from vit.preprocessing import check_choice
 from vit.shapes import Float
 from vit.training.distillation import Distillation
+
+Kind = Literal["auto", "softmax", "sigmoid", "bce"]
 
 
 @dataclass(kw_only=True)
 class Loss:
     """Cross-entropy between logits and class indices or target distributions."""
 
-    kind: Literal["auto", "softmax", "sigmoid", "bce"] = "auto"
+    kind: Kind = "auto"
     """One class per image (softmax), or one yes-or-no question per class, summed over classes
     (sigmoid: big_vision's sigmoid_xent; also for several labels per image). auto: sigmoid where
     images have several labels, else softmax. bce: DeiT III's form of sigmoid (arXiv:2204.07118;
@@ -39,6 +42,7 @@ class Loss:
     mixing and with several labels, it returns one number. val/loss stays the loss of kind auto."""
 
     def __post_init__(self) -> None:
+        check_choice("loss.kind", self.kind, get_args(Kind))
         self._check_function()
         if self.head_bias is not None:
             check_range("head_bias", self.head_bias, FINITE)
