@@ -21,13 +21,13 @@ import torch
 from harness import RESULTS, document, run_fit, save, write_manifest
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
+from vit.evaluation.rejection import choose
 
 import vit
 from vit.checkpoints.pretrained import load_pretrained
 from vit.confidence import cut
 from vit.console import Meter
 from vit.data.sampler import class_by_class
-from vit.evaluation.rejection import choose
 from vit.inference.unknown import References, all_scores, unlikeness
 from vit.logistic import fit_head
 

@@ -5,15 +5,9 @@ import random
 import numpy as np
 import pytest
 
+from vit.data.cut import complete, held_out
 from vit.data.options import Reading, Splitting
-from vit.data.sources import (
-    ImageSet,
-    PathList,
-    Splits,
-    class_order,
-    complete,
-    held_out,
-)
+from vit.data.sources import ImageSet, PathList, Splits, class_order
 from vit.errors import UserError
 
 

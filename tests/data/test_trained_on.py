@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from vit.data.cut import held_out
 from vit.data.find import find_splits
 from vit.data.options import Reading, Splitting
 from vit.data.own import OwnImages
 from vit.data.pack import pack
-from vit.data.sources import ImageSet, PathList, held_out
+from vit.data.sources import ImageSet, PathList
 from vit.data.trained_on import Known, TrainedOn, digests, together
 from vit.errors import UserError
 

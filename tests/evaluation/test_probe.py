@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from vit import logistic
-from vit.data.sources import held_out
+from vit.data.cut import held_out
 from vit.errors import UserError
 from vit.evaluation.probe import LogisticProblem, c_values, probe_accuracy
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from vit.data.addresses import names_shards, root_name
-from vit.data.sources import ImageSet, PathList, SplitName, held_out
+from vit.data.cut import held_out
+from vit.data.sources import ImageSet, PathList, SplitName
 from vit.errors import UserError, did_you_mean
 
 Parts = dict[SplitName, ImageSet]

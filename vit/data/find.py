@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from vit.cache import cache_directory
 from vit.data.addresses import check_root, find_shards, is_tar
 from vit.data.catalog import CATALOG
+from vit.data.cut import complete
 from vit.data.folder import load_folder
 from vit.data.manifest import SUFFIXES, load_manifest
 from vit.data.options import Reading
 from vit.data.parquet import parquet_splits
-from vit.data.sources import PathList, Splits, complete, missing_files
+from vit.data.sources import PathList, Splits, missing_files
 from vit.data.vtab import is_task, load_task
 from vit.errors import UserError, did_you_mean
 

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from vit.data.addresses import by_split, is_address
+from vit.data.cut import complete
 from vit.data.opened import Opened
 from vit.data.options import ModelClasses, Reading
 from vit.data.scan import LITTER, entries, left_out_note, scan
@@ -30,7 +31,6 @@ from vit.data.sources import (
     all_of_one,
     check_classes,
     class_order,
-    complete,
     split_of,
 )
 from vit.errors import UserError, some_of

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from vit.data.addresses import reaching
+from vit.data.cut import complete
 from vit.data.groups import unused_groups
 from vit.data.options import ModelClasses, Reading
 from vit.data.scan import similar_file
@@ -33,7 +34,6 @@ from vit.data.sources import (
     all_of_one,
     check_classes,
     class_order,
-    complete,
     missing_files,
 )
 from vit.errors import UserError, needed, shorten, some_of
@@ -76,9 +76,7 @@ def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
         raise UserError(f"{separator} occurs in no label of {listing.path}; leave it out")
     classes = listing.classes() if reading.labelled else []
     model = ModelClasses(names=classes, multilabel=listing.multilabel)
-    sets: dict[SplitName, ImageSet] = {
-        name: listing.images(name, model) for name in listing.present
-    }
+    sets: Any = {name: listing.images(name, model) for name in listing.present}
     keys, notes = listing.names.select(listing.rows_of("train")), listing.notes
     if reading.separator is None and not reading.tree:
         notes = notes + _joined_labels(classes, listing.path)
@@ -372,8 +370,8 @@ class Listing:
         if missing := missing_files(paths):
             name, number = paths.name(missing[0]), int(self.numbers[rows[missing[0]]])
             what = f"names {name!r}, which is no file below {self.folder}"
-            near = similar_file(paths[missing[0]])
-            raise self._mistake(number, f"{what} ({len(missing):,} are missing){near}")
+            what += f" ({len(missing):,} are missing){similar_file(paths[missing[0]])}"
+            raise self._mistake(number, what)
         labels = self.class_numbers(rows, model)
         groups = None if self.groups is None else PathList(self.groups[row] for row in rows)
         return ImageSet(items=paths, labels=labels, names=paths.printable(), groups=groups)

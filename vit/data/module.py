@@ -5,7 +5,6 @@ Shapes: b batch, c channels, h w pixels, k classes.
 
 from dataclasses import replace
 from functools import cached_property
-from shlex import quote
 from typing import Any, Self, get_args
 
 from lightning.pytorch import LightningDataModule, Trainer
@@ -13,12 +12,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from vit.data.addresses import names_shards
 from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_epoch, divided
-from vit.data.beginnings import check_beginnings
+from vit.data.beginnings import check_beginnings, way_on
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
-from vit.data.decode import ImageError
 from vit.data.extra import check_change
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
@@ -39,7 +36,7 @@ from vit.data.pseudo import Mixture
 from vit.data.raster import note_unused_bits, rgb, with_statistics
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
 from vit.data.sources import ImageSet, SplitName, Splits
-from vit.data.trained_on import Digests, Known, digests
+from vit.data.trained_on import Known
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.preprocessing import Preprocess, Size, check_choice
@@ -114,21 +111,19 @@ class ImageData(LightningDataModule):
             augment.check_channels()
         sides = 224 if image_size is None else image_size
         self.image_size: Size = (sides, sides) if isinstance(sides, int) else sides
-        self.global_batch = global_batch
+        self.inputs, self.global_batch = inputs, global_batch
         self._own_batch = asked_sizes(batch_size, global_batch)
         self.batch_size: int = self._own_batch or global_batch or DEFAULT_BATCH
-        self.inputs = inputs
         if channels is None:
             self.preprocess = inputs.preprocess(self.image_size)
         augment.check_size(self.image_size)
         if augment.extra is not None:
             check_change(augment.extra, self.image_size)
         check_shuffle(shuffle, balanced=sampling.balanced)
-        self.augment, self.sampling = augment, sampling
+        self.augment, self.sampling, self.loading = augment, sampling, loading
         self.shuffle: Shuffle = shuffle
         self.seed: int = (splits.seed or 0) if seed is None else seed
         splits = replace(splits, seed=self.seed if splits.seed is None else splits.seed)
-        self.loading = loading
         check_choice("labels", labels, get_args(Labels))
         self.known: Known | None = None
         self.labelled, self.tree, arrays = True, labels == "tree", channels is not None
@@ -219,20 +214,14 @@ class ImageData(LightningDataModule):
     @property
     def remedy(self) -> str:
         """The way on after an image that cannot be read."""
-        skip = f"{self.skip_option} leaves such images out"
-        if self.root is None or self.own is not None or names_shards(self.root):
-            return skip
-        return f"`vit data check {quote(self.root)} --fix LIST.csv` lists the others, {skip}"
+        return way_on(None if self.own is not None else self.root, self.skip_option)
 
     @cached_property
     def preprocess(self) -> Preprocess:
         """The preprocessing, with `channels` and no mean and std by those of train."""
         assert self.channels is not None
-        skip = self.loading.on_error == "skip"
-        try:
-            inputs = with_statistics(self.inputs, self.splits.train, self.channels, skip=skip)
-        except ImageError as error:
-            raise ImageError(f"{error}; {self.remedy}") from error
+        remedy = self.remedy if self.loading.on_error == "error" else None
+        inputs = with_statistics(self.inputs, self.splits.train, self.channels, remedy)
         return inputs.preprocess(self.image_size, self.channels)
 
     @property
@@ -293,11 +282,6 @@ class ImageData(LightningDataModule):
         """Train and the images with a teacher's answers, if there are any."""
         return Mixture.of(self.splits, self.pseudo) if self.pseudo else None
 
-    def learned(self) -> Digests | None:
-        """Digests of the images that are trained on; None for a Dataset, which has no names."""
-        sets = [self.splits.train, *([self.mixture.unlabelled] if self.mixture else ())]
-        return digests(sets)
-
     @cached_property
     def digests(self) -> dict[str, str]:
         """Those of the splits, of a teacher's answers, and of blocks that decide the order."""
@@ -308,8 +292,7 @@ class ImageData(LightningDataModule):
     @cached_property
     def contents(self) -> str | None:
         """The digest of the images of train, where shards have one of each; else None."""
-        digest = getattr(self.splits.train.items, "contents_digest", None)
-        return digest and digest()
+        return self.splits.train.contents_digest()
 
     def summary(self) -> str:
         """One line: '1,200 images of 3 classes: train 960, val 120, test 120 (...)'."""
@@ -408,15 +391,9 @@ class ImageData(LightningDataModule):
         workers = self.loading.num_workers
         if workers is None:
             workers = choose_num_workers(dataset, self._of_trainer("num_devices", 1))
-        return make_loader(
-            dataset,
-            num_workers=workers,
-            image_size=self.image_size,
-            channels=self.channels,
-            pin_memory=self.trainer is not None
-            and self.trainer.strategy.root_device.type == "cuda",
-            **options,
-        )
+        pinned = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        shape: Any = {"image_size": self.image_size, "channels": self.channels}
+        return make_loader(dataset, num_workers=workers, pin_memory=pinned, **shape, **options)
 
 
 if ImageData.__doc__ is not None:  # its arguments' help texts

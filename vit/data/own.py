@@ -13,18 +13,12 @@ from torch.utils.data import IterableDataset
 
 from vit.console import note
 from vit.data.addresses import by_split
+from vit.data.cut import complete
 from vit.data.find import check_source, find_splits
 from vit.data.manifest import Listing, Table
 from vit.data.opened import OpenedImages, plain
 from vit.data.options import ModelClasses, Reading, Splitting
-from vit.data.sources import (
-    SPLIT_WORDS,
-    SPLITS,
-    ImageSet,
-    Splits,
-    all_of_one,
-    complete,
-)
+from vit.data.sources import SPLIT_WORDS, SPLITS, ImageSet, Splits, all_of_one
 from vit.errors import UserError, shorten, some_of
 
 

@@ -75,27 +75,27 @@ def open_raster(source: Any, channels: int) -> Tensor:
 
 
 def with_statistics(
-    inputs: InputFormat, images: ImageSet, channels: int, *, skip: bool
+    inputs: InputFormat, images: ImageSet, channels: int, remedy: str | None
 ) -> InputFormat:
     """`inputs`; with mean and std of `images` if it has none, which are printed to stderr.
 
-    Values are those of `open_raster`. A constant channel gets a std of 1. `skip`
-    leaves unreadable images out.
+    Values are those of `open_raster`. A constant channel gets a std of 1.
 
-    Raises UserError if an image cannot be read, or has other channels, and `skip` is off.
+    Raises ImageError, with the `remedy`, if an image cannot be read or has other channels; None
+    leaves such images out.
     """
     if inputs.mean is not None and inputs.std is not None:
         return inputs
     if inputs.mean is not None or inputs.std is not None:
         raise UserError("give data.inputs.mean and data.inputs.std together, or null for both")
-    mean, std = channel_statistics(images, channels, skip=skip)
+    mean, std = channel_statistics(images, channels, remedy)
     means, stds = (some_of(f"{value:.4g}" for value in values) for values in (mean, std))
     say(f"channels: {channels}, mean {means}, std {stds} (of {len(images):,} train images)")
     return replace(inputs, mean=tuple(mean), std=tuple(value or 1.0 for value in std))
 
 
 def channel_statistics(
-    images: ImageSet, channels: int, *, skip: bool
+    images: ImageSet, channels: int, remedy: str | None
 ) -> tuple[list[float], list[float]]:
     """Mean and standard deviation (of all values, not of a sample) per channel, in float64.
 
@@ -108,9 +108,9 @@ def channel_statistics(
             meter.advance(1)
             try:
                 values = open_raster(item, channels).numpy().reshape(channels, -1)
-            except ImageError:
-                if not skip:
-                    raise
+            except ImageError as error:
+                if remedy is not None:
+                    raise ImageError(f"{error}; {remedy}") from error
                 continue
             image_mean = values.mean(1, dtype=np.float64)
             spread = np.square(values - image_mean[:, None], dtype=np.float64).sum(1)

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit.console import Meter
+from vit.data.cut import held_out
 from vit.data.groups import cut_groups
-from vit.data.sources import PathList, held_out
+from vit.data.sources import PathList
 from vit.errors import UserError
 from vit.logistic import minimise, two_columns
 

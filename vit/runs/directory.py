@@ -18,7 +18,7 @@ from vit.checkpoints.hub import TRAINED_ON
 from vit.console import is_first_process, note
 from vit.data.addresses import root_name
 from vit.data.module import ImageData
-from vit.data.trained_on import TrainedOn
+from vit.data.trained_on import TrainedOn, digests
 from vit.errors import UserError, check_types, some_of
 from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
 from vit.runs.mistakes import differences, listed
@@ -85,7 +85,9 @@ class RunDirectory:
         if self.checkpoint is not None:  # of the weights that the run began with
             options.weights.update(recorded_options(self.folder).get("weights", {}))
         write_text(self.folder / CONFIG, HEADER + options.recorded_text())
-        before, here = options.data.known, options.data.learned()
+        before, data = options.data.known, options.data
+        sets = [data.splits.train, *([data.mixture.unlabelled] if data.mixture else ())]
+        here = digests(sets)
         if here is None:
             note("a Dataset's images have no lasting names: model/trained_on does not list them")
         record = TrainedOn({} if before is None else before.digests, here or {})

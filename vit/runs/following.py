@@ -1,5 +1,5 @@
-"""Splits follow the weights: on the images of the run that weights come from, its options say how
-these are read and cut."""
+"""Options that follow from the weights: size and normalisation; and on the images of the run that
+they come from, how these are read and cut."""
 
 import json
 import os
@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
+from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import note
 from vit.data.module import ImageData
-from vit.data.options import Columns
+from vit.data.options import Columns, InputFormat
 from vit.data.trained_on import Known, digests
 from vit.errors import UserError
 from vit.inference.lineage import note_seen
 from vit.recipes import DEFAULT_RECIPE, find_recipe
 from vit.runs.files import CONFIG, is_run
 from vit.runs.mistakes import differences, flat
+from vit.training.network_training import RECOMPUTE
 from vit.yaml_reader import read_options
 
 if TYPE_CHECKING:  # it imports this module
@@ -70,6 +72,27 @@ def _followed(run: Path, config: Namespace) -> list[str]:
 def _text(value: object) -> str:
     """A value as it is typed."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def fill_from_weights(config: Namespace) -> None:
+    """Takes image size and normalisation from the weights unless the user has set them."""
+    facts = {k: v for k, v in (config.model.architecture or {}).items() if k != RECOMPUTE}
+    facts["weights"] = config.model.get("weights")
+    info = inspect_pretrained(config.model.pretrained, **facts)
+    preprocess = info.preprocess or {}
+    if config.data.channels is None:
+        config.data.channels = preprocess.get("channels")
+        if config.data.channels is None and info.config.in_channels != 3:
+            config.data.channels = info.config.in_channels
+    elif len(preprocess.get("mean", ())) != config.data.channels:
+        preprocess = {k: v for k, v in preprocess.items() if k not in ("mean", "std")}
+    if config.data.inputs.resize == "pad":  # which decides the fraction
+        preprocess = {k: v for k, v in preprocess.items() if k != "crop_fraction"}
+    inputs = [field.name for field in fields(InputFormat)]
+    for name in {"image_size", *inputs} & preprocess.keys():
+        group, value = config.data.inputs if name in inputs else config.data, preprocess[name]
+        if group[name] is None:
+            group[name] = tuple(value) if isinstance(value, list) else value
 
 
 def carried(options: "Options") -> str:

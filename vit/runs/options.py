@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -25,18 +25,16 @@ from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
 
 from vit.checkpoints.identity import identity
-from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import say
 from vit.data.find import check_source
 from vit.data.module import ImageData
-from vit.data.options import InputFormat
 from vit.errors import UserError, did_you_mean
 from vit.hardware import default_precision
 from vit.inference.lineage import known_by
 from vit.models.fields import changed
 from vit.recipes import DEFAULT_RECIPE, find_recipe
 from vit.runs.batch import settle_batch
-from vit.runs.following import parsed
+from vit.runs.following import fill_from_weights, parsed
 from vit.runs.mistakes import check_given, explained, flat
 from vit.runs.short_names import written_out
 from vit.runs.trainer import (
@@ -55,7 +53,6 @@ from vit.training.masked_patches import MaskedPatchPrediction
 from vit.training.network_training import (
     ADAMW,
     OF_DATA,
-    RECOMPUTE,
     NetworkTraining,
     build_optimizer,
 )
@@ -177,7 +174,7 @@ class Options:
             built = self._check_values()
             if not os.path.exists(config.model.pretrained):  # before it is fetched
                 self.looked = self._data_of(built).look()
-            _fill_from_pretrained(config)
+            fill_from_weights(config)
         elif config.trainer.strategy == FSDP2:
             self._check_values()
         if config.trainer.precision is None:
@@ -401,24 +398,3 @@ def _optimizer_of_lr(typed: list[str], recipes: list[dict[str, Any]]) -> list[st
         return []
     arguments = [f"--model.optimizer.{k}={json.dumps(v)}" for k, v in ADAMW.items() if k != "lr"]
     return ["--model.optimizer=torch.optim.AdamW", *arguments]
-
-
-def _fill_from_pretrained(config: Namespace) -> None:
-    """Takes image size and normalisation from the weights unless the user has set them."""
-    facts = {k: v for k, v in (config.model.architecture or {}).items() if k != RECOMPUTE}
-    facts["weights"] = config.model.get("weights")
-    info = inspect_pretrained(config.model.pretrained, **facts)
-    preprocess = info.preprocess or {}
-    if config.data.channels is None:
-        config.data.channels = preprocess.get("channels")
-        if config.data.channels is None and info.config.in_channels != 3:
-            config.data.channels = info.config.in_channels
-    elif len(preprocess.get("mean", ())) != config.data.channels:
-        preprocess = {k: v for k, v in preprocess.items() if k not in ("mean", "std")}
-    if config.data.inputs.resize == "pad":  # which decides the fraction
-        preprocess = {k: v for k, v in preprocess.items() if k != "crop_fraction"}
-    inputs = [field.name for field in fields(InputFormat)]
-    for name in {"image_size", *inputs} & preprocess.keys():
-        group, value = config.data.inputs if name in inputs else config.data, preprocess[name]
-        if group[name] is None:
-            group[name] = tuple(value) if isinstance(value, list) else value
