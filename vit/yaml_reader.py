@@ -43,6 +43,12 @@ def read_options(path: Path) -> dict[str, Any]:
     return options
 
 
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Options of a recipe, without the sections in files of their own, which the parser reads."""
+    options, sections = read_options(path), ("data", "model", "trainer")
+    return {k: v for k, v in options.items() if not (k in sections and isinstance(v, str))}
+
+
 def load_yaml(text: str, source: str) -> Any:
     """Value of a text. UserError names `source` and the line of the error."""
     try:

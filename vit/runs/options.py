@@ -58,7 +58,7 @@ from vit.training.network_training import (
 )
 from vit.training.optimizers.groups import param_groups
 from vit.training.sharding import FSDP2
-from vit.yaml_reader import load_yaml, quoted_keys, read_options
+from vit.yaml_reader import load_yaml, quoted_keys, read_recipe
 
 Module = NetworkTraining[Any, Any]
 
@@ -107,7 +107,7 @@ class Options:
                 raise UserError(f"--resume {first.resume} is neither a run nor a checkpoint of one")
             say(f"recipe {DEFAULT_RECIPE} (-c names another, `vit recipes` lists them)")
             self.recipe, files = DEFAULT_RECIPE, [find_recipe(DEFAULT_RECIPE)]
-        self.recipes = [_recipe(path) for path in files]
+        self.recipes = [read_recipe(path) for path in files]
         self.module_class = TASKS[_task(first.task, self.recipes)]
         _check_name(rest, self.recipes)
         _check_steps(self.typed, self.recipes)
@@ -335,12 +335,6 @@ def _task(typed: str | None, recipes: list[dict[str, Any]]) -> str:
     if task not in TASKS:
         raise UserError(f"unknown task {task!r}{did_you_mean(task, TASKS)}; choose {[*TASKS]}")
     return task
-
-
-def _recipe(path: Path) -> dict[str, Any]:
-    """Options of a recipe, without the sections in files of their own, which the parser reads."""
-    options, sections = read_options(path), ("data", "model", "trainer")
-    return {k: v for k, v in options.items() if not (k in sections and isinstance(v, str))}
 
 
 def _check_name(typed: list[str], recipes: list[dict[str, Any]]) -> None:
