@@ -107,8 +107,8 @@ def find_weights(path: Path) -> Path:
     weights = [p for p in sorted(path.iterdir()) if p.suffix in (".safetensors", ".npz", ".ckpt")]
     if not weights and (path / "config.yaml").is_file():
         raise UserError(
-            f"{path} is a run without a finished model; continue it: vit fit --run_dir "
-            f"{shlex.quote(str(path))} (or name a file in its checkpoints/)"
+            f"{path} is a run without a finished model; name a file in its checkpoints/, or "
+            f"continue it: vit fit --run_dir {shlex.quote(str(path))}"
         )
     if len(weights) != 1:
         what = "no weights" if not weights else f"{len(weights)} files of weights"
