@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from tests.command import Vit
-from vit.checkpoints.class_names import imagenet_classes
+from vit.checkpoints.class_names import imagenet_classes, imagenet_ids
 from vit.checkpoints.native import save_native
 from vit.checkpoints.pretrained import load_pretrained
 from vit.confidence import fit_temperature
@@ -22,7 +22,7 @@ from vit.inference.classifier import load
 from vit.models.config import ViTConfig
 from vit.models.vision_transformer import VisionTransformer
 
-IDS = [f"n{10_000_000 + 37 * i}" for i in range(1000)]
+IDS = imagenet_ids()
 SHOWN = {"val": "val", "v2": "V2", "a": "A", "r": "R"}
 SHIFTED = {"a": np.arange(3, 1000, 5), "r": np.arange(1, 1000, 5)}
 SIDE = 8
@@ -172,17 +172,9 @@ def test_logits_follow_other_names_of_imagenets_classes(
         assert done.status == 2 and "'my 0', 'my 1', 'my 2' and 997 more, are not" in done.err
 
 
-def test_a_file_of_ids_stands_in_for_val(vit: Vit, sets: Sets, tmp_path: Path) -> None:
-    file = tmp_path / "LOC_synset_mapping.txt"
-    file.write_text("\n".join(f"{name} a name" for name in IDS))
-    refused = vit("imagenet", sets.model, "--a", sets.root / "a")
-    assert refused.status == 2 and "add --val with its 1000 folders, or --classes" in refused.err
-    found = rows(vit, sets.model, "--a", sets.root / "a", "--classes", file)
-    assert found == sets.expected("a")
-
-
-def test_v2_alone_needs_no_ids(vit: Vit, sets: Sets) -> None:
-    assert rows(vit, sets.model, "--v2", sets.root / "v2") == sets.expected("v2")
+def test_no_set_needs_another(vit: Vit, sets: Sets) -> None:
+    for name in sets.files:
+        assert rows(vit, sets.model, f"--{name}", sets.root / name) == sets.expected(name)
 
 
 def test_the_temperature_of_val_is_used_for_the_others(vit: Vit, sets: Sets) -> None:
@@ -220,28 +212,19 @@ def test_an_unreadable_image_is_left_out_of_real_too(
     assert found["ReaL"]["acc1"] == pytest.approx((hits - 1) / (count - 1))
 
 
-def test_part_of_val_is_scored_with_a_note_where_the_ids_are_known(
-    vit: Vit, sets: Sets, tmp_path: Path
-) -> None:
+def test_part_of_val_is_scored_with_a_note(vit: Vit, sets: Sets, tmp_path: Path) -> None:
     part = tmp_path / "part"
     part.mkdir()
     for name in IDS[:4]:
         (part / name).symlink_to(sets.root / "val" / name)
-    refused = vit("imagenet", sets.model, "--val", part)
-    assert refused.status == 2
-    assert "has 4 folders named by WordNet id, not 1000" in refused.err.splitlines()[-1]
-    file = tmp_path / "ids.txt"
-    file.write_text("\n".join(IDS))
-    done = vit("imagenet", sets.model, "--val", part, "--classes", file)
+    done = vit("imagenet", sets.model, "--val", part)
     assert done.status == 0 and f"note: {part} has images of 4 classes only" in done.err
 
 
 def test_mistakes_are_one_line(vit: Vit, sets: Sets, tmp_path: Path) -> None:
     val = sets.root / "val"
     small = save(tmp_path / "small", tiny(10), None)
-    named = save(tmp_path / "named", tiny(1000), IDS)
-    other = tmp_path / "other.txt"
-    other.write_text("\n".join(["n99999999", *IDS[1:]]))
+    other = save(tmp_path / "other", tiny(1000), ["n99999999", *IDS[1:]])
     for args, message in (
         ((sets.model,), "nothing to evaluate"),
         ((sets.model, "--v2", val, "--real", "real.json"), "--real needs --val"),
@@ -249,7 +232,7 @@ def test_mistakes_are_one_line(vit: Vit, sets: Sets, tmp_path: Path) -> None:
         ((sets.model, "--val", val, "--real", "none.json"), "cannot read the ReaL labels"),
         ((sets.model, "--val", tmp_path / "none"), "no folder"),
         ((small, "--v2", sets.root / "v2"), "has 10 classes; these sets need ImageNet's 1000"),
-        ((named, "--a", sets.root / "a", "--classes", other), "has other ids than"),
+        ((other, "--a", sets.root / "a"), "'n99999999', 'n01443537', 'n01484850' and 997 more"),
         ((sets.model, "--v2", val), "has classes that the model lacks"),
     ):
         done = vit("imagenet", *args)

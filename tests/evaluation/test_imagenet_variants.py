@@ -1,6 +1,5 @@
 """Files and folders of ReaL, V2, A and R; their scores: tests/cli/test_imagenet.py."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,7 @@ from vit.errors import UserError
 from vit.evaluation.imagenet_variants import (
     class_folders,
     is_wordnet,
-    ranks,
     read_real,
-    read_wordnet_ids,
     real_labels,
     score_real,
 )
@@ -21,26 +18,10 @@ from vit.evaluation.imagenet_variants import (
 IDS = [f"n{10_000_000 + 37 * i}" for i in range(1000)]
 
 
-def test_wordnet_ids_are_read_from_any_of_the_usual_files(tmp_path: Path) -> None:
-    shuffled = IDS[::-1]
-    mapping = tmp_path / "LOC_synset_mapping.txt"
-    mapping.write_text("\n".join(f"{name} tench, Tinca tinca" for name in shuffled))
-    index = tmp_path / "imagenet_class_index.json"
-    index.write_text(json.dumps({str(i): [name, "a_class"] for i, name in enumerate(IDS)}))
-    for file in (mapping, index):
-        assert read_wordnet_ids(file) == IDS
-    mapping.write_text(IDS[0])
-    with pytest.raises(UserError, match=r"has 1 WordNet ids such as n01440764, not 1000"):
-        read_wordnet_ids(mapping)
-    with pytest.raises(UserError, match="cannot read the classes from"):
-        read_wordnet_ids(tmp_path / "none.txt")
-
-
 def test_lists_of_ids_are_distinguished_from_other_names() -> None:
     assert is_wordnet(IDS)
     assert not is_wordnet(IDS[:-1]) and not is_wordnet([*IDS[:-1], "tench"])
     assert not is_wordnet([*IDS[:-1], IDS[0]])
-    assert ranks(["n03", "n01", "n02"]) == [2, 0, 1]
 
 
 def test_class_folders_are_also_found_in_val(tmp_path: Path) -> None:

@@ -51,6 +51,11 @@ def imagenet_classes() -> list[str]:
     return [name for _, name, _ in _listed("imagenet1k")]
 
 
+def imagenet_ids() -> list[str]:
+    """Their WordNet ids."""
+    return [wordnet for wordnet, *_ in _listed("imagenet1k")]
+
+
 def imagenet21k_classes() -> list[str]:
     """WordNet's words for Google's 21,843 classes, and the id if several have the same words."""
     pairs = _listed("imagenet21k")

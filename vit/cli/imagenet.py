@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Evaluates a model with ImageNet's 1000 classes on ImageNet's test sets. ImageNet-A and -R have 200
 of the classes, and only the logits of these count, as in their authors' code. Folders of val, A and
-R are named by WordNet id; the logit of an id follows from val's 1000 folders, from the model's
-class names if they are ids, or from --classes."""
+R are named by WordNet id; the model's class names say which logit is whose, and without names they
+are in ImageNet's order."""
 
 
 def run(args: list[str]) -> int:
@@ -39,8 +39,6 @@ def run(args: list[str]) -> int:
     add("--a", metavar="DIR", help="ImageNet-A: 200 folders by WordNet id")
     add("--r", metavar="DIR", help="ImageNet-R: 200 folders by WordNet id")
     add = parser.add_argument
-    ids = "the 1000 WordNet ids: LOC_synset_mapping.txt or imagenet_class_index.json"
-    add("--classes", metavar="FILE", help=ids)
     fitted = "fit a temperature to val, and use it for the ECE of V2, A and R"
     add("--temperature", action="store_true", help=fitted)
     options = parser.parse_args(args)
@@ -105,10 +103,11 @@ def _sets(
 ) -> "list[tuple[str, ImageData, np.ndarray | None, list[list[int]] | None]]":
     """Name and images of each set; the places of its classes among the logits, if it has not all;
     the labels of ReaL for each image, if there are any."""
+    from vit.checkpoints.class_names import imagenet_ids
     from vit.evaluation import imagenet_variants as variants
 
-    ids = _logit_order(options, frozen)
-    numbers = variants.output_numbers(frozen.classes) if ids is None else variants.ranks(ids)
+    in_order, numbers = imagenet_ids(), variants.output_numbers(frozen.classes)
+    ids = [in_order[number] for number in numbers]
     names = [str(number) for number in numbers]
     sets = []
 
@@ -120,7 +119,6 @@ def _sets(
         return data
 
     if options.val is not None:
-        assert ids is not None
         data = images("val", variants.class_folders(options.val)[0], ids)
         labels = None
         if real is not None:
@@ -134,41 +132,7 @@ def _sets(
         sets.append(("V2", images("V2", options.v2, names), None, None))
     for name, folder in (("A", options.a), ("R", options.r)):
         if folder is not None:
-            assert ids is not None
             data = images(name, folder, ids)
             among = variants.shifted_classes(data.image_set(data.splits.scored).labels, folder)
             sets.append((name, data, among, None))
     return sets
-
-
-def _logit_order(options: Namespace, frozen: "Frozen") -> list[str] | None:
-    """The WordNet id of each logit; None if it is unknown and only V2 is evaluated.
-
-    Class names that are no ids are other names of ImageNet's classes, or there are none.
-    """
-    from vit.evaluation import imagenet_variants as variants
-
-    wordnet_ids = None if options.classes is None else variants.read_wordnet_ids(options.classes)
-    classes = frozen.classes or []
-    if variants.is_wordnet(classes):
-        if wordnet_ids is not None and set(wordnet_ids) != set(classes):
-            raise UserError(f"--classes {options.classes} has other ids than {options.model}")
-        return classes
-    numbers = variants.output_numbers(classes)
-    if wordnet_ids is not None:
-        return [wordnet_ids[number] for number in numbers]
-    if options.val is not None:
-        place, ids = variants.class_folders(options.val)
-        if variants.is_wordnet(ids):
-            return [ids[number] for number in numbers]
-        raise UserError(
-            f"{place} has {len(ids)} folders named by WordNet id, not {variants.NUM_CLASSES}, so "
-            "the logits of the ids are unknown; add --classes with LOC_synset_mapping.txt or "
-            "imagenet_class_index.json"
-        )
-    if options.a is None and options.r is None:
-        return None
-    raise UserError(
-        "the logits of the WordNet ids are unknown: add --val with its 1000 folders, or --classes "
-        "with LOC_synset_mapping.txt or imagenet_class_index.json"
-    )

@@ -96,23 +96,6 @@ def output_numbers(names: Sequence[str] | None) -> list[int]:
     return numbers
 
 
-def read_wordnet_ids(file: str | Path) -> list[str]:
-    """The 1000 ids in ImageNet's order from a file that mentions each: LOC_synset_mapping.txt,
-    imagenet_class_index.json, or one id per line. UserError for anything else."""
-    path = Path(file).expanduser()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the classes from {path}: {error}") from error
-    ids = sorted(set(_WORDNET_ID.findall(text)))
-    if not is_wordnet(ids):
-        raise UserError(
-            f"{path} has {len(ids)} WordNet ids such as n01440764, not {NUM_CLASSES}; give "
-            "LOC_synset_mapping.txt or imagenet_class_index.json"
-        )
-    return ids
-
-
 def class_folders(folder: str | Path) -> tuple[Path, list[str]]:
     """The parent of the folders named by WordNet id, `folder` or its val/, and their names.
 
@@ -129,12 +112,6 @@ def class_folders(folder: str | Path) -> tuple[Path, list[str]]:
     raise UserError(
         f"{top} has no folders named by WordNet id, such as n01440764; sort its images into them"
     )
-
-
-def ranks(ids: Sequence[str]) -> list[int]:
-    """ImageNet's class index of each id: its position in sorted order."""
-    order = {name: place for place, name in enumerate(sorted(ids))}
-    return [order[name] for name in ids]
 
 
 def shifted_classes(labels: np.ndarray, folder: str | Path) -> np.ndarray:
