@@ -20,8 +20,11 @@ _MODEL = re.compile(
     r"((?:.*\.)?)(patch_embed\.proj\.weight|stem\.conv\.weight|conv_proj\.weight|embeddings\."
     r"(position_embeddings|patch_embeddings\.weight)|embedder\.convolution\.weight)"
 )
-# Beside an encoder of transformers, whose own name is then part of its keys.
-_OF_TRANSFORMERS = ("classifier.weight", "cls_classifier.weight", "decoder.decoder_embed.weight")
+# Beside an encoder of transformers, whose own name is then part of its keys: heads and decoders.
+_OF_TRANSFORMERS = (
+    *("classifier.weight", "classifier.1.weight", "cls_classifier.weight"),
+    *("decoder.0.weight", "decoder.decoder_embed.weight"),
+)
 _AVERAGE = frozenset("ema average averaged avg teacher momentum target swa shadow".split())
 _RAW = frozenset("student online current".split())
 KINDS = {"raw": "raw weights", "average": "average of the weights"}
