@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self, get_args
 
+import numpy as np
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
@@ -35,7 +36,7 @@ from vit.data.pseudo import Mixture
 from vit.data.raster import rgb, with_statistics
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
 from vit.data.sources import ImageSet, SplitName, Splits
-from vit.data.trained_on import Digests, Known, digests
+from vit.data.trained_on import Known, digests
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
 from vit.preprocessing import Preprocess, Size, check_choice
@@ -263,7 +264,7 @@ class ImageData(LightningDataModule):
         """Train and the images with a teacher's answers, if there are any."""
         return Mixture.of(self.splits, self.pseudo) if self.pseudo else None
 
-    def learned(self) -> Digests | None:
+    def learned(self) -> np.ndarray | None:
         """Digests of the images that are trained on; None for a Dataset, which has no names."""
         sets = [self.splits.train, *([self.mixture.unlabelled] if self.mixture else ())]
         return digests(sets)
