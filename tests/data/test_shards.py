@@ -126,7 +126,7 @@ def test_names_of_shards_or_folders_are_splits(
     same(load(root, **options), load(tmp_path / "shards", **options))
     if not options:
         model = ModelClasses(names=["10", "a-b", "cat"], multilabel=False)
-        held = load(tmp_path / "shards", model=model).test
+        held = load(tmp_path / "shards", model=model).val
         assert held is not None and set(held.names) == set(load(root).val.names)  # pyright: ignore
 
 

@@ -204,7 +204,7 @@ def test_the_record_goes_along_with_the_weights_and_readers_count_by_it(
     for weights in ("runs/b", "runs/b/model", "runs/b/checkpoints/last.ckpt", "native"):
         record = hub.record_of(weights)
         assert record is not None, weights
-        assert len(TrainedOn.read(record).all["content"]) == learned
+        assert len(TrainedOn.read(record).all) == learned
     assert vit("convert", "encoder", "native", "--to", "native", "--overwrite").status == 0
     assert hub.record_of("native") is None  # of the model before
     counted = "of 60 {} images were in the training of {}"
@@ -222,7 +222,9 @@ def test_the_record_goes_along_with_the_weights_and_readers_count_by_it(
     record = Path("runs/b/model/trained_on")
     record.write_bytes(record.read_bytes()[:-8])
     done = vit("test", "runs/b", "--data", "copy")
-    assert done.status == 2 and done.err.splitlines()[-1].startswith(f"vit: {record} lists no")
+    assert done.status == 2 and done.err.splitlines()[-1].startswith(
+        f"vit: {record} lists no images"
+    )
 
 
 def test_commands_of_other_recipes_and_of_a_named_set_work_too(vit: Vit, tmp_path: Path) -> None:
@@ -265,9 +267,9 @@ def test_a_run_that_is_stopped_keeps_what_was_learned_before(vit: Vit, tmp_path:
     data = pictures(tmp_path / "data", ("a", "b", "c"), 20)
     probed(vit, data, "runs/a", "--seed=3")
     assert tuned(vit, data, "runs/a", "runs/b", "--seed=4").status == 0
-    before = TrainedOn.read(Path("runs/b/model/trained_on")).before["content"]
+    before = TrainedOn.read(Path("runs/b/model/trained_on")).before
     Path("runs/a/model/trained_on").unlink()  # as where the weights came from another place
     done = vit("fit", "--run_dir", "runs/b", "--steps", "4")
     assert done.status == 0, done.err
-    after = TrainedOn.read(Path("runs/b/model/trained_on")).before["content"]
+    after = TrainedOn.read(Path("runs/b/model/trained_on")).before
     assert len(before) == 54 and np.array_equal(before, after)

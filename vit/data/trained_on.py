@@ -5,14 +5,14 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from vit.console import Meter
 from vit.data.addresses import local_copy
@@ -34,74 +34,55 @@ READERS, SHARE = 8, 256
 
 Kind = Literal["content", "path"]
 """Besides the size of the encoded image, a digest is of pieces of it, or of its path below the
-split's folder."""
-Digests = dict[Kind, np.ndarray]
-"""uint64, ascending, each once."""
+split's folder; its last bit says which."""
+KINDS: tuple[Kind, ...] = ("content", "path")
+NONE = np.zeros(0, dtype=np.uint64)
 
 
-@dataclass(frozen=True)
-class TrainedOn:
-    """Images that weights learned."""
+class TrainedOn(NamedTuple):
+    """Digests of the images that weights learned: uint64, ascending, each once."""
 
-    before: Digests = field(default_factory=dict)
+    before: np.ndarray = NONE
     """In the runs that this one started from."""
-    here: Digests = field(default_factory=dict)
+    here: np.ndarray = NONE
 
     @property
-    def all(self) -> Digests:
+    def all(self) -> np.ndarray:
         """In any of the runs."""
-        return together([self.before, self.here])
+        return np.union1d(self.before, self.here)
 
     def write(self, file: Path) -> None:
         """Writes a safetensors file, whole or not at all."""
-        parts = {"before": self.before, "here": self.here}
-        tensors = {f"{name}.{kind}": part[kind] for name, part in parts.items() for kind in part}
-        write_bytes(file, save(tensors))
+        write_bytes(file, save(self._asdict()))
 
     @classmethod
     def read(cls, file: Path) -> "TrainedOn":
         """The content of a file. UserError if it is damaged, or something else."""
-        parts: dict[str, dict[Any, np.ndarray]] = {"before": {}, "here": {}}
         try:
-            with safe_open(str(file), framework="np") as content:
-                for name in content.keys():
-                    part, _, kind = name.partition(".")
-                    values = parts[part][kind] = content.get_tensor(name)
-                    if kind not in ("content", "path") or values.dtype.str[1:] != "u8":
-                        raise ValueError(name)
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
-            raise UserError(
-                f"{file} lists no trained images; copy it again, or delete it"
-            ) from error
-        return cls(together([parts["before"]]), together([parts["here"]]))
+            parts = load(file.read_bytes())
+            if any(part.dtype != np.uint64 or part.ndim != 1 for part in parts.values()):
+                raise ValueError("other values")
+            return cls(**{name: np.unique(part) for name, part in parts.items()})
+        except (SafetensorError, OSError, ValueError, TypeError) as error:
+            raise UserError(f"{file} lists no images; copy it again, or delete it") from error
 
 
-def together(parts: Iterable[Digests]) -> Digests:
-    """The union of several."""
-    union: Digests = {}
-    for part in parts:
-        for kind, values in part.items():
-            union[kind] = np.union1d(union.get(kind, values), values)
-    return union
-
-
-def digests(sets: Iterable[ImageSet]) -> Digests | None:
+def digests(sets: Iterable[ImageSet]) -> np.ndarray | None:
     """Digests of all images of some sets; None if one has neither files nor lasting names."""
-    parts: list[Digests] = []
+    values = [NONE]
     for images in sets:
         if not (kinds := _kinds(images)):
             return None
-        kind = kinds[0] if len(images) <= MOST else kinds[-1]
-        values = _values(images, kind)
-        parts.append({kind: values[values != 0]})
-    return together(parts)
+        values.append(_values(images, kinds[0] if len(images) <= MOST else kinds[-1]))
+    found = np.unique(np.concatenate(values))
+    return found[found > 0]
 
 
 @dataclass(frozen=True)
 class Known:
     """Images that weights learned."""
 
-    digests: Digests
+    digests: np.ndarray
     weights: str
     """For people: which ones."""
 
@@ -109,8 +90,9 @@ class Known:
         """True `n` for the images that are among them."""
         seen = np.zeros(len(images), dtype=bool)
         for kind in _kinds(images):
-            if len(known := self.digests.get(kind, ())):
-                seen |= np.isin(_values(images, kind), known)
+            among = self.digests[self.digests & np.uint64(1) == KINDS.index(kind)]
+            if len(among):
+                seen |= np.isin(_values(images, kind), among)
         return seen
 
     def count(self, images: ImageSet, name: str) -> str:
@@ -188,7 +170,7 @@ def _value(images: ImageSet, kind: Kind, at: int) -> int:
     except (OSError, ImageError):
         return 0
     digest = blake2b(f"{size}\0".encode() + parts, digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    return int.from_bytes(digest, "little") & ~1 | KINDS.index(kind)
 
 
 def _pieces(size: int) -> list[tuple[int, int]]:

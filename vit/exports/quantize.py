@@ -115,8 +115,9 @@ def export_int8(
             )
         write_page(file, kind, about)
         detail = f"{engine.name}, calibrated on {len(paths)} pictures of {calibration}"
-        calibrating = Known(digests([files(paths)]) or {}, "the calibration")
-        common = int(calibrating.mask(images).sum())
+        of_calibration = digests([files(paths)])
+        assert of_calibration is not None  # they are files
+        common = int(Known(of_calibration, "the calibration").mask(images).sum())
         return Quantized(moved(folder, path), detail, proof, int8, accuracy, common)
 
 

@@ -21,7 +21,7 @@ def known_by(weights: str | Path | None, *, before: bool = False) -> Known | Non
         return None
     record = TrainedOn.read(file)
     digests = record.before if before else record.all
-    return Known(digests, str(weights)) if digests else None
+    return Known(digests, str(weights)) if len(digests) else None
 
 
 def files(paths: Iterable[str | Path]) -> ImageSet:

@@ -18,7 +18,7 @@ from vit.checkpoints.hub import TRAINED_ON
 from vit.console import is_first_process, note
 from vit.data.addresses import root_name
 from vit.data.module import ImageData
-from vit.data.trained_on import TrainedOn, digests
+from vit.data.trained_on import NONE, TrainedOn, digests
 from vit.errors import UserError, check_types, some_of
 from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary
 from vit.runs.mistakes import differences, listed
@@ -90,8 +90,8 @@ class RunDirectory:
         here = digests(sets)
         if here is None:
             note("a Dataset's images have no lasting names: model/trained_on does not list them")
-        record = TrainedOn({} if before is None else before.digests, here or {})
-        record.write(self.folder / "model" / TRAINED_ON)
+        parts = (NONE if before is None else before.digests, NONE if here is None else here)
+        TrainedOn(*parts).write(self.folder / "model" / TRAINED_ON)
 
     def check_continues(self, model: Module, data: ImageData, trainer: Trainer) -> None:
         """UserError for other classes, architecture, images per step, images, labels or splits

@@ -37,15 +37,16 @@ ELSEWHERE = ("root", "dataset", "seed", "image_size", "inputs.", "pseudo")
 """Options that a command has already, that follow from the weights, or that are of one run."""
 
 
-def parsed(parser: LightningArgumentParser, recipes: list[str], typed: list[str]) -> Namespace:
-    """The values of arguments; what is not typed is as in the run that the weights come from, if
-    the images are the same. A note names what that changes."""
-    config = parser.parse_args([*recipes, *typed])
+def parsed(parser: LightningArgumentParser, args: list[str], *, follows: bool) -> Namespace:
+    """The values of arguments; what neither they nor their recipes say is as in the run that the
+    weights come from, if the images are the same and this one `follows`, as one that goes on does
+    not. A note names what that changes."""
+    config = parser.parse_args(args)
     place = Path(config.model.pretrained or "").expanduser()  # a run, or something in it
     run = next((folder for folder in (place, *list(place.parents)[:2]) if is_run(folder)), None)
-    if config.model.pretrained is None or run is None:
+    if config.model.pretrained is None or run is None or not follows:
         return config
-    after = parser.parse_args([*recipes, *_followed(run, config), *typed])
+    after = parser.parse_args([*_followed(run, config), *args])
     if taken := differences(config.data.as_dict(), after.data.as_dict()):
         values = ", ".join(f"data.{name} {value}" for name, (_, value) in taken.items())
         note(f"as in {run}, whose images these are: {values}")
@@ -71,7 +72,7 @@ def _followed(run: Path, config: Namespace) -> list[str]:
 
 def _text(value: object) -> str:
     """A value as it is typed."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def fill_from_weights(config: Namespace) -> None:
@@ -104,10 +105,11 @@ def carried(options: "Options") -> str:
     here = usual | {n: v for group in of_recipes for n, v in flat(group)}
     there = usual | dict(flat(by_default))
     words = [f"--seed {seed}"] if (seed := options.config.seed_everything) else []
-    for name, value in flat(options.config.data.as_dict()):
-        same = value == here.get(name) and (not name.startswith(READING) or value == there[name])
+    for name, value in flat(options.recorded()["data"]):  # a function is a name there
+        text, as_there = _text(value), _text(there.get(name))
+        same = text == _text(here.get(name)) and (not name.startswith(READING) or text == as_there)
         if not same and not name.startswith(ELSEWHERE):
-            words.append(f"--data.{name} {shlex.quote(_text(value))}")
+            words.append(f"--data.{name} {shlex.quote(text)}")
     return "".join(f" {word}" for word in words)
 
 
@@ -132,7 +134,6 @@ def check_held_out(config: Namespace, data: ImageData) -> None:
     for name, images in held_out.items():
         if teacher is not None:
             note_seen(teacher, images, name)
-        if data.mixture:
-            same = Known(digests([data.mixture.unlabelled]) or {}, "this run, without labels")
-            if text := same.count(images, name):
+        if data.mixture and (also := digests([data.mixture.unlabelled])) is not None:
+            if text := Known(also, "this run, without labels").count(images, name):
                 note(text)

@@ -111,15 +111,15 @@ class Options:
         self.module_class = TASKS[_task(first.task, self.recipes)]
         _check_name(rest, self.recipes)
         _check_steps(self.typed, self.recipes)
-        self._from_run = files == [self._run_config]
-        self._recipe_args = [
+        self._goes_on = files == [self._run_config]
+        self.args = [
             *(f"--config={path}" for path in files),
             *_architecture(self.recipes),
             *(f"--{k}={v}" for k, v in vars(first).items() if isinstance(v, str) and k != "logger"),
             *(logger_arguments(first.logger) if first.logger else ()),
             *_optimizer_of_lr(rest, self.recipes),
+            *rest,
         ]
-        self.args = [*self._recipe_args, *rest]
         # Recipes may name classes and functions in a file here. The path of a command lacks this
         # folder, and the parser reads a recipe in the recipe's. At the end, so that no file here
         # takes the place of a library.
@@ -134,11 +134,7 @@ class Options:
         """Parses and completes the options, and builds their values, so that wrong ones are found
         before data is read."""
         try:
-            if self._from_run:
-                self.config = self.parser.parse_args(self.args)
-            else:
-                typed = self.args[len(self._recipe_args) :]
-                self.config = parsed(self.parser, self._recipe_args, typed)
+            self.config = parsed(self.parser, self.args, follows=not self._goes_on)
             seed_everything(self.config.seed_everything, workers=True)
             self._complete()
             self._built = self.parser.instantiate(self.config)
