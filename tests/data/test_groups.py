@@ -14,7 +14,7 @@ from vit.data.check import Pictures, file_findings, write_fixed
 from vit.data.folder import load_folder
 from vit.data.groups import cut_groups, whole_splits
 from vit.data.manifest import load_manifest
-from vit.data.options import Columns, Reading, Splitting
+from vit.data.options import Columns, ModelClasses, Reading, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
 
@@ -153,6 +153,13 @@ def test_a_column_that_is_not_there_is_refused(bursts: Path, tmp_path: Path) -> 
         Image.new("RGB", (4, 4)).save(tmp_path / "photos" / name / "0.png")
     with pytest.raises(UserError, match=r"data.columns.group='burst'.*list the images in a CSV"):
         load_folder(tmp_path / "photos", Reading(columns=Columns(group="burst")))
+
+
+def test_images_that_are_all_scored_need_no_groups(bursts: Path) -> None:
+    columns = Columns(path="file", group="burst")
+    model = ModelClasses(names=["cat", "dog"])
+    test = load_manifest(bursts, Reading(columns=columns, model=model)).test
+    assert test is not None and len(test) == 120 and test.groups is None
 
 
 def test_groups_in_two_splits_are_found_and_moved(bursts: Path, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_an_item_with_another_label_than_before_is_unreadable(folder: Path, on_e
     assert data.counts == [12, 12, 12]
     now.append(True)
     if on_error == "error":
-        with pytest.raises(ImageError, match=r"^train\[30\] has the label 1, and 2 before"):
+        with pytest.raises(ImageError, match=r"^train\[30\] has the label 1, not 2"):
             _ = [*data.evaluation_loader("train")]
     else:
         assert sum(len(batch[1]) for batch in data.evaluation_loader("train")) == 35

@@ -94,9 +94,7 @@ class OpenedImages(Opened):
         if self._labels is not None:
             now, listed = plain(item[self._columns[1]]), plain(self._labels[place])
             if now != listed:
-                raise ImageError(
-                    f"{self.split}[{place}] has the label {now!r}, and {listed!r} before"
-                )
+                raise ImageError(f"{self.split}[{place}] has the label {now!r}, not {listed!r}")
         if isinstance(image, Image.Image | bytes):
             return image
         pixels = np.asarray(image)
@@ -137,9 +135,7 @@ class OpenedImages(Opened):
         column, total = self._columns[1], len(self.dataset)
         raw, labels = (_listed(self.dataset, column, changed) for changed in (False, True))
         if labels is None or not self._is_right(labels):
-            why = (
-                "it lists no `targets`" if labels is None else "its items have others than it lists"
-            )
+            why = "its items have others than it lists" if labels else "it lists no `targets`"
             say(f"{self.split}: its labels are read in a pass over all images ({why})")
             labels = []
             with Meter(f"labels of {self.split}", total, "img") as meter:
