@@ -29,6 +29,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_images(
     batch: int, make_data, make_model, make_trainer
 ) -> None:
     model, data = make_model(), make_data(batch_size=batch)
+    torch.nn.init.normal_(model.model.head.weight)  # else all images have the same loss
     data.setup("fit")
     images, labels, _ = map(torch.cat, zip(*data.evaluation_loader("train"), strict=True))
     with torch.inference_mode():
@@ -65,6 +66,7 @@ def test_the_loss_of_an_objective_does_not_depend_on_the_batches(
     for batch in (44, 22, 4):
         if isinstance(what, dict):
             model = make_model(**what)
+            torch.nn.init.normal_(model.model.head.weight)
         else:
             seed_everything(0, verbose=False)
             half = Preprocess(image_size=(8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
