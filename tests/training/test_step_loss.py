@@ -29,6 +29,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_images(
     batch: int, make_data, make_model, make_trainer
 ) -> None:
     model, data = make_model(), make_data(batch_size=batch)
+    torch.nn.init.normal_(model.model.head.weight)  # else all images have the same loss
     data.setup("fit")
     images, labels, _ = map(torch.cat, zip(*data.evaluation_loader("train"), strict=True))
     with torch.inference_mode():
@@ -41,6 +42,11 @@ def test_the_loss_of_a_step_is_the_mean_over_its_images(
     )
 
 
+SMALL: dict[Any, dict[str, int]] = {
+    MaskedAutoencoder: {"decoder_width": 24, "decoder_depth": 2, "decoder_heads": 2},
+    Autoregressive: {"head_width": 16, "head_depth": 1},
+}
+"""Parts that are as large as published without these."""
 OBJECTIVES: dict[str, Any] = {
     "mixing": {"mixing": Mixing(mixup=0.8, cutmix=1.0)},
     "class weights": {"loss": Loss(class_weights={"a": 5.0}), "classes": ["a", "b", "c"]},
@@ -60,11 +66,13 @@ def test_the_loss_of_an_objective_does_not_depend_on_the_batches(
     for batch in (44, 22, 4):
         if isinstance(what, dict):
             model = make_model(**what)
+            torch.nn.init.normal_(model.model.head.weight)
         else:
             seed_everything(0, verbose=False)
             half = Preprocess(image_size=(8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
             alone = {"class_token": False, "pool": "gap"} if what is Autoregressive else {}
-            model = what("vit_ti16", architecture={**SIZES, **alone}, image_size=8, preprocess=half)
+            fixed = {"architecture": {**SIZES, **alone}, "image_size": 8, "preprocess": half}
+            model = what("vit_ti16", **fixed, **SMALL.get(what, {}))
         once = {"max_steps": 1, "accumulate_grad_batches": IMAGES // batch, "limit_val_batches": 0}
         losses.append(first_loss(model, make_data(batch_size=batch), make_trainer(**once)))
     assert losses == [pytest.approx(losses[0], rel=1e-6)] * 3

@@ -234,10 +234,6 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.draws = None
         set_depth(self.model, None)
-        sums = self._step_loss[1]
-        if is_logged(self.trainer):
-            sums = self.trainer.strategy.reduce(sums.clone(), reduce_op="sum")
-        self.log("train/loss", sums[0] / sums[1], prog_bar=True, batch_size=len(batch[0]))
 
     def configure_optimizers(self) -> Any:
         """The optimizer over named groups, and its schedule, stepped with it."""
@@ -283,8 +279,11 @@ class NetworkTraining(LightningModule, Generic[Network, Scores], ABC):
         loss, size = with_penalties(self.training_loss(batch), self.model), len(batch[0])
         value, (step, sums) = loss.detach().float(), self._step_loss
         part = torch.stack([value * size, torch.full_like(value, size)])
-        new = step != self.trainer.global_step
-        self._step_loss = self.trainer.global_step, part if new else sums + part
+        sums = part if step != self.trainer.global_step else sums + part
+        self._step_loss = self.trainer.global_step, sums
+        if is_logged(self.trainer):
+            sums = self.trainer.strategy.reduce(sums.clone(), reduce_op="sum")
+        self.log("train/loss", sums[0] / sums[1], prog_bar=True, batch_size=size)
         rates = [group["lr"] for group in self.trainer.optimizers[0].param_groups]
         # A tensor on the CPU: Lightning would move a number to the device, and wait for it.
         self.log("lr", torch.tensor(max(rates), dtype=torch.float64), batch_size=size)
