@@ -42,9 +42,11 @@ def parsed(parser: LightningArgumentParser, args: list[str], *, follows: bool) -
     weights come from, if the images are the same and this one `follows`, as one that goes on does
     not. A note names what that changes."""
     config = parser.parse_args(args)
-    place = Path(config.model.pretrained or "").expanduser()  # a run, or something in it
+    if config.model.pretrained is None or not follows:
+        return config
+    place = Path(config.model.pretrained).expanduser()  # a run, or something in it
     run = next((folder for folder in (place, *list(place.parents)[:2]) if is_run(folder)), None)
-    if config.model.pretrained is None or run is None or not follows:
+    if run is None:
         return config
     after = parser.parse_args([*_followed(run, config), *args])
     if taken := differences(config.data.as_dict(), after.data.as_dict()):
@@ -125,10 +127,10 @@ def check_held_out(config: Namespace, data: ImageData) -> None:
     UserError where the weights have, unless that is allowed.
     """
     seen = [] if data.known is None else data.known.given(data.splits)
-    if seen and config.data.splits.seen == "refuse":
-        raise UserError(f"{'; '.join(seen)}; give others, or --data.splits.seen allow")
-    for text in seen:
-        note(text)
+    if seen:
+        if config.data.splits.seen == "refuse":
+            raise UserError(f"{'; '.join(seen)}; give others, or --data.splits.seen allow")
+        note("; ".join(seen))
     held_out = {n: images for n, images in data.splits.present().items() if n != "train"}
     teacher = config.model.get("loss.distillation.teacher")
     for name, images in held_out.items():
