@@ -39,7 +39,7 @@ SPLIT_WORDS = SPLIT_NAMES | {"training": "train", "testing": "test", "dev": "val
 def split_of(name: str) -> SplitName | None:
     """The split of a name with a whole word for one, such as seg_train; None without, or of two."""
     words = re.split(r"[\W\d_]+", name.lower())
-    splits = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
+    splits: set[SplitName] = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
     return splits.pop() if len(splits) == 1 else None
 
 
