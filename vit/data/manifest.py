@@ -67,8 +67,8 @@ def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
         several = bool(model.names) and (model.multilabel or listing.multilabel)
         model = replace(model, multilabel=several)
         split = max(listing.present, key=SPLITS.index)
-        images = listing.images(split, model)
-        return all_of_one(images, model, split if listing.has_splits else "test")
+        name = split if listing.has_splits else "test"
+        return all_of_one(listing.images(split, model), model, name)
     if "train" not in listing.present:
         raise UserError(f"{listing.path} has no rows of split train")
     if reading.labelled and reading.separator is not None and not listing.separated:
@@ -288,8 +288,7 @@ class Listing:
         group_at = [] if self.groups is None else [header.index("group")]
         numbers_of: dict[tuple[Cell, ...], int] = {}
         files: set[int] = set()  # hashes, as paths would take the most memory
-        places = [header.index("path"), *split_at, *group_at, *cells_at]
-        for number, row in self.table.rows(places):
+        for number, row in self.table.rows([header.index("path"), *split_at, *group_at, *cells_at]):
             name, split = str(row[0]), str(row[1]).lower() if split_at else "train"
             key = row[1 + len(split_at) + len(group_at) :]
             file = hash(os.path.normpath(os.path.join(self.folder, name)))
@@ -372,9 +371,8 @@ class Listing:
             what = f"names {name!r}, which is no file below {self.folder}"
             what += f" ({len(missing):,} are missing){similar_file(paths[missing[0]])}"
             raise self._mistake(number, what)
-        labels = self.class_numbers(rows, model)
         groups = None if self.groups is None else PathList(self.groups[row] for row in rows)
-        return ImageSet(items=paths, labels=labels, names=paths.printable(), groups=groups)
+        return ImageSet(paths, self.class_numbers(rows, model), paths.printable(), groups)
 
     def class_numbers(self, rows: np.ndarray, model: ModelClasses) -> np.ndarray:
         """Class numbers, or rows of zeros and ones; zeros without classes.
