@@ -30,7 +30,7 @@ def test_what_the_page_says_to_type_is_accepted(
     monkeypatch.chdir(tmp_path)
     Path("my_photos").mkdir()
     Path("empty.yaml").write_text("model: {}\n")
-    monkeypatch.setattr(options, "_fill_from_pretrained", lambda config: None)
+    monkeypatch.setattr(options, "fill_from_weights", lambda config: None)
     monkeypatch.setattr(batch, "computes_on_cpu", lambda accelerator: False)
     here = typed.replace("wandb", "tensorboard").replace("--resume FILE", "--resume never")
     words = shlex.split(here)

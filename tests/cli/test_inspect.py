@@ -108,7 +108,7 @@ def test_a_resnet_has_grad_cam_alone(vit: Vit, tmp_path: Path, photos: Path) -> 
     assert [name for name, _ in data["images"][0]["pictures"]] == ["Grad-CAM: hen"]
     for option in ("--layers", "--heads"):
         done = vit("inspect", model, photo, option, 0)
-        assert (done.status, done.err.count("\n")) == (2, 2), done.err  # with the load report
+        assert (done.status, done.err.count("\n")) == (2, 3), done.err  # with the load report
         assert f"{option}: model is a ResNet without attention" in done.err
     assert "give images for Grad-CAM" in vit("inspect", model).err
     encoder = saved(tmp_path / "encoder", small_bit(num_classes=0), (64, 64))

@@ -92,12 +92,9 @@ PAD = TrainTransform(crop="pad", crop_padding=2)
 
 
 def dataset(images, augment, *, preprocess=EIGHT, **options):
-    return make_dataset(
-        images,
-        preprocess,
-        augment,
-        **{"seed": 0, "on_error": "error", "name": "x", "keeps": True, "processes": 1, **options},
-    )
+    usual = {"seed": 0, "on_error": "error", "remedy": "", "name": "x"}
+    usual |= {"keeps": True, "processes": 1}
+    return make_dataset(images, preprocess, augment, **(usual | options))
 
 
 def datasets(images, augment: TrainTransform | None = PAD, **options):

@@ -249,7 +249,7 @@ class Broken(Dataset[Any]):
 def test_errors_of_a_dataset_name_the_image(workers: int) -> None:
     whole = {**SMALL, "splits": Splitting(val_fraction=0, test_fraction=0)}
     whole["loading"] = Loading(num_workers=workers)
-    with pytest.raises(ImageError, match=r"^train\[2\] cannot be read: no such page$"):
+    with pytest.raises(ImageError, match=r"^train\[2\] cannot be read: no such page; --data"):
         _ = [*ImageData.of(Broken(OSError("no such page")), **whole).evaluation_loader("train")]
     with pytest.raises(KeyError, match="mine") as caught:
         _ = [*ImageData.of(Broken(KeyError("mine")), **whole).evaluation_loader("train")]

@@ -251,10 +251,10 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
 def test_a_pack_goes_on_after_a_full_disk_between_its_first_files(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, text: str) -> None:
+    def full(path: Path, content: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    for name in ("write_text", "write_json"):
+    for name in ("write_bytes", "write_json"):
         with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
             patched.setattr(pack, name, full)
             packed(folder, tmp_path / "shards")

@@ -270,7 +270,7 @@ def vtab(vtab_root: Path, tmp_path: Path) -> Path:
 
 def test_vtab_is_trained_by_the_papers_protocol(vit: Vit, vtab: Path, scored: Scored) -> None:
     calls = scored({"seed-0": 0.5, "seed-1": 0.6, "seed-2": 0.7})
-    done = vit("transfer", "pre", f"--data=vtab={vtab}", "--out=out")
+    done = vit("transfer", "pre", f"--data=vtab={vtab}", "--out=out", "--image-size=384")
     assert done.status == 0, done.err
     assert values(calls, "data.root") == [
         str(vtab / name) for name in ("svhn", "eurosat", "kitti") for _ in range(3)

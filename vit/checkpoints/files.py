@@ -68,15 +68,16 @@ class WeightFile:
         return replace(self, shapes=shapes, read=lambda name: self.read(pairs[name]))
 
 
-def open_weights(path: str | Path, hints: dict[str, Any] | None = None) -> WeightFile:
+def open_weights(
+    path: str | Path, hints: dict[str, Any] | None = None, asked: str | None = None
+) -> WeightFile:
     """Opens a weight file, a directory with one, or a run directory.
 
-    Of a file with raw weights and their average, `hints["weights"]` is read, else the average.
+    Of a file with raw weights and their average, the `asked` one is read, else the average.
     UserError for a file that is missing, damaged, no weights, or needs code to be executed.
     """
     if not os.fspath(path):  # Path("") is the current directory
         raise UserError("pretrained='' names no file; give a file, a directory or an address")
-    asked = (hints or {}).get("weights")
     openers = {"zip": _open_zip, "safetensors": _open_safetensors, "pickle": _open_torch}
     try:
         path = find_weights(Path(path))
@@ -253,7 +254,8 @@ def _open_sharded(asked: str | None, path: Path) -> WeightFile:
 
 def _from_state_dict(path: Path, top: Mapping[str, Any]) -> WeightFile:
     described = top.get("vit") if isinstance(top.get("vit"), dict) else None
-    tensors = flattened(top)
+    # Callbacks of Lightning may keep weights of their own, such as those of the first step.
+    tensors = flattened({name: value for name, value in top.items() if name != "callbacks"})
     shapes = {key: tuple(value.shape) for key, value in tensors.items()}
     return WeightFile(path=path, shapes=shapes, read=tensors.__getitem__, vit=described)
 

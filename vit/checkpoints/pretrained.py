@@ -225,7 +225,8 @@ def _open(
     path, row = locate(pretrained)
     if row is not None:
         hints = row.facts | hints
-    file = open_weights(path, hints)
+    asked = hints.pop("weights", None)
+    file = open_weights(path, hints, asked)
     recognised = recognise(file)
     recognised.unexpected = sorted(
         file.shapes.keys() - recognised.used - recognised.left_out.keys()
@@ -234,7 +235,7 @@ def _open(
     if file.average or (recognised.average and file.vit is not None):
         recognised.average = True
         recognised.notes.append("these weights are the running average of the training's")
-    asked, kind = hints.get("weights"), "average" if recognised.average else "raw"
+    kind = "average" if recognised.average else "raw"
     if asked not in (None, kind):
         raise UserError(f"{path} has no {KINDS[asked]}: its only ones are the {KINDS[kind]}")
     if row is not None:

@@ -35,7 +35,7 @@ from vit.data.decode import (
     upright,
 )
 from vit.data.options import InputFormat
-from vit.data.sources import ImageSet
+from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError, needed, some_of
 from vit.preprocessing import Preprocess
 
@@ -128,15 +128,16 @@ def channel_statistics(
 def note_unused_bits(images: ImageSet) -> None:
     """Notes that gray files of 16 bits are nearly black as RGB, which has their upper 8 bits.
 
-    That is where none of up to SAMPLE of them has a value of 14 bits or more, as of cameras and
+    That is where none of about SAMPLE of them has a value of 14 bits or more, as of cameras and
     scanners of 12 bits. Only PNG and TIFF files are opened.
     """
-    highest = 0
-    for at in range(0, len(images), -(-len(images) // SAMPLE)):
-        item = images.items[at]
-        if isinstance(item, str) and item.lower().endswith((".png", ".tif", ".tiff")):
+    highest, paths = 0, images.items
+    if not isinstance(paths, PathList):
+        return
+    for at in range(0, len(paths), max(1, len(paths) // SAMPLE)):
+        if paths[at].lower().endswith((".png", ".tif", ".tiff")):
             with suppress(ImageError):  # which is for those to say who need all images
-                highest = max(highest, read(item, _highest))
+                highest = max(highest, read(paths[at], _highest))
     if 0 < highest < DARK:
         note(
             f"the values of 16-bit images end at {highest:,} of 65,535, so that they are nearly "

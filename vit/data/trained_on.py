@@ -67,13 +67,16 @@ class TrainedOn(NamedTuple):
             raise UserError(f"{file} lists no images; copy it again, or delete it") from error
 
 
-def digests(sets: Iterable[ImageSet]) -> np.ndarray | None:
-    """Digests of all images of some sets; None if one has neither files nor lasting names."""
+def digests(sets: Iterable[ImageSet], *, shown: bool = True) -> np.ndarray | None:
+    """Digests of all images of some sets; None if one has neither files nor lasting names.
+
+    `shown`: false for no progress.
+    """
     values = [NONE]
     for images in sets:
         if not (kinds := _kinds(images)):
             return None
-        values.append(_values(images, kinds[0] if len(images) <= MOST else kinds[-1]))
+        values.append(_values(images, kinds[0 if len(images) <= MOST else -1], shown))
     found = np.unique(np.concatenate(values))
     return found[found > 0]
 
@@ -131,7 +134,7 @@ def _kinds(images: ImageSet) -> list[Kind]:
     return ["content", "path"]
 
 
-def _values(images: ImageSet, kind: Kind) -> np.ndarray:
+def _values(images: ImageSet, kind: Kind, shown: bool = True) -> np.ndarray:
     """uint64 `n`; 0 for an image that cannot be read."""
     stored, total = isinstance(images.items, PathList | ShardImages), len(images)
 
@@ -140,7 +143,7 @@ def _values(images: ImageSet, kind: Kind) -> np.ndarray:
 
     found: list[int] = []
     with ThreadPoolExecutor(READERS if stored else 1) as pool:
-        with Meter("images that were trained on", total, "img") as meter:
+        with Meter("digests of images", total, "img", shown=shown) as meter:
             for numbers in pool.map(values, range(0, total, SHARE)):
                 found += numbers
                 meter.advance(len(numbers))

@@ -87,7 +87,7 @@ class RunDirectory:
         write_text(self.folder / CONFIG, HEADER + options.recorded_text())
         before, data = options.data.known, options.data
         sets = [data.splits.train, *([data.mixture.unlabelled] if data.mixture else ())]
-        here = digests(sets)
+        here = digests(sets, shown=options.trainer["enable_progress_bar"] is not False)
         if here is None:
             note("a Dataset's images have no lasting names: model/trained_on does not list them")
         parts = (NONE if before is None else before.digests, NONE if here is None else here)
