@@ -5,11 +5,11 @@
 `--data` has train/ and test/ with one folder per class. For each seed two classes are drawn and
 left out; the other eight are learned by a head on frozen features of WEIGHTS at 112 pixels, and by
 a small ViT from random weights (`vit fit -c cifar10`). Asked are the test images of all ten classes
-and the photos in DIR, of which most show something else. As at the end of `vit fit`, the score is
+and the photos in DIR, of which most show something else. As by `vit trust`, the score is
 chosen on train and val of the eight classes alone.
 
 Features and runs are kept in --runs. Writes benchmarks/results/unknown.json, of which
-benchmarks/trust_page.py makes the tables of docs/trust.md.
+benchmarks/unknown_page.py makes the tables of docs/trust.md.
 """
 
 import argparse
@@ -99,7 +99,7 @@ def row(found: dict[str, Any], known: Tensor, head: Any, seed: int) -> dict[str,
         return x[kept], torch.searchsorted(known, y[kept])
 
     train, val = of("train"), of("val")
-    part = class_by_class(train[1], seed)[:1_000]  # as at the end of a run
+    part = class_by_class(train[1], seed)[:1_000]  # as by `vit trust`
     train = train[0][part], train[1][part]
     references = References.of(*train, seed)
     choice = choose(train, val, seed)

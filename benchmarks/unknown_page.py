@@ -46,7 +46,7 @@ def text() -> str:
         [
             "AUROC, %, of unknown against known images:\n",
             table(head, areas),
-            "\nWith the chosen score and `--unknown 0.95`, %:\n",
+            "\nAfter `vit trust`, with `--unknown 0.95`, %:\n",
             table((*head[:2], *second), gains),
         ]
     )
