@@ -178,6 +178,7 @@ class Classifier:
                     f"{name}={share:g} needs held-out images that were measured at the end of a "
                     "run, in trust.safetensors beside its weights; exported files do not carry it: "
                     "give a run that had a val (--data.splits.val_fraction 0.1)"
+                    f"{', or measure it: vit trust RUN --data D' if name == 'unknown' else ''}"
                 )
             cut(torch.atleast_2d(measured)[0], share, name)
 

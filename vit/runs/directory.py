@@ -237,7 +237,7 @@ def locked(folder: Path, way: str = "choose another --run_dir, or ") -> Iterator
             "has ended"
         ) from error
     except OSError as error:
-        raise UserError(f"--run_dir {folder} cannot be written to: {error.strerror}") from error
+        raise UserError(f"run directory {folder} cannot be written to: {error.strerror}") from error
     (folder / LOCK).write_text(f"{os.getpid()}\n{socket.gethostname()}\n")
     recover(folder / "checkpoints", DIGESTS)
     for place in (folder, folder / "checkpoints", folder / "model"):

@@ -4,9 +4,9 @@ Shapes: n images, k classes, d features.
 """
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,20 +29,12 @@ TRAIN, IMAGES = 1_000, 2_000
 """At most: of train, class by class, and of the held-out images."""
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """Of a model for some images, on the CPU."""
+class Outputs(NamedTuple):
+    """Of a model for some images, on the CPU; `features` are the head's input."""
 
     logits: Tensor
-    """float32 `n k`."""
     features: Tensor
-    """float32 `n d`, the head's input."""
     labels: Tensor
-    """Classes `n` of the model."""
-
-    def at(self, rows: range) -> "Outputs":
-        """Those of some of the images."""
-        return Outputs(self.logits[rows], self.features[rows], self.labels[rows])
 
 
 def choose_score(run: Path, args: list[str]) -> dict[str, Any]:
@@ -110,8 +102,9 @@ def _parts(
     drawn = class_by_class(labels, data.seed).tolist()
     if halves:
         both = _outputs(classifier, data, "train", drawn[: 2 * TRAIN])
-        half, count = len(both.labels) // 2, len(both.labels)
-        return both.at(range(half)), both.at(range(half, count)), "training images"
+        half = len(both.labels) // 2
+        train, held_out = [part[:half] for part in both], [part[half:] for part in both]
+        return Outputs(*train), Outputs(*held_out), "training images"
     if data.splits.val is None:
         raise UserError(
             f"{where} has no images that were held out as val; give some, in train/ and val/ of a "
