@@ -5,11 +5,11 @@
 `--data` has train/ and test/ with one folder per class. For each seed two classes are drawn and
 left out; the other eight are learned by a head on frozen features of WEIGHTS at 112 pixels, and by
 a small ViT from random weights (`vit fit -c cifar10`). Asked are the test images of all ten classes
-and the photos in DIR, of which most show something else. As at the end of `vit fit`, the energies
-are compared with those of val of the eight classes.
+and the photos in DIR, of which most show something else. As by `vit trust`, the score is
+chosen on train and val of the eight classes alone.
 
 Features and runs are kept in --runs. Writes benchmarks/results/unknown.json, of which
-benchmarks/trust_page.py makes the tables of docs/trust.md.
+benchmarks/unknown_page.py makes the tables of docs/trust.md.
 """
 
 import argparse
@@ -24,8 +24,11 @@ from torch import Tensor
 
 import vit
 from vit.checkpoints.pretrained import load_pretrained
+from vit.confidence import cut
 from vit.console import Meter
-from vit.inference.unknown import energy, outside
+from vit.data.sampler import class_by_class
+from vit.evaluation.rejection import choose
+from vit.inference.unknown import References, all_scores, unlikeness
 from vit.logistic import fit_head
 
 SEEDS = (0, 1, 2)
@@ -95,23 +98,31 @@ def row(found: dict[str, Any], known: Tensor, head: Any, seed: int) -> dict[str,
         kept = torch.isin(y, known)
         return x[kept], torch.searchsorted(known, y[kept])
 
+    train, val = of("train"), of("val")
+    part = class_by_class(train[1], seed)[:1_000]  # as by `vit trust`
+    train = train[0][part], train[1][part]
+    references = References.of(*train, seed)
+    choice = choose(train, val, seed)
     x, y = found["test"]
     asked = torch.cat([x, found["photos"]])
     logits = head(asked)
     truth = torch.full((len(asked),), -1)
     truth[: len(x)] = torch.where(torch.isin(y, known), torch.searchsorted(known, y), -1)
-    energies = energy(logits)
-    answered = ~outside(energies, energy(head(of("val")[0])).sort().values, SHARE)
+    usual = all_scores(head(val[0]), val[0], references)
+    scores = all_scores(logits, asked, references)
+    scores["decision"] = unlikeness(scores, usual, choice.score)
+    of_val = unlikeness(usual, usual, choice.score).sort().values
+    answered = scores["decision"] <= cut(of_val, SHARE)
     right, photo = logits.argmax(1) == truth, torch.arange(len(asked)) >= len(x)
     groups = {"known": truth >= 0, "left_out": (truth < 0) & ~photo, "photos": photo}
-    result: dict[str, Any] = {"seed": seed}
+    result: dict[str, Any] = {"seed": seed, **vars(choice)}
     result["answered"] = {name: share(answered[group]) for name, group in groups.items()}
     result["accuracy_of_known"] = share(right[groups["known"]])
     for name in ("left_out", "photos"):
         both = groups["known"] | groups[name]
         result[name] = {
             "images": int(groups[name].sum()),
-            "auroc": {"energy": area(energies[both], groups[name][both])},
+            "auroc": {s: area(scores[s][both], groups[name][both]) for s in scores},
             "accuracy": {
                 "of_all": share(right[both]),
                 "of_answered": share(right[both & answered]),

@@ -78,7 +78,7 @@ def test_labels_are_the_same_with_and_without_temperature(tmp_path: Path) -> Non
     raw = vit.load(tmp_path, raw=True)
     assert raw.thresholds == thresholds
     logits = torch.linspace(-12, 12, 240).view(80, 3)
-    found, plain = (m.ranked(logits, Asked(top=3)) for m in (scaled, raw))
+    found, plain = (m.ranked(logits, None, Asked(top=3)) for m in (scaled, raw))
     assert [set(f.labels or ()) for f in found] == [set(p.labels or ()) for p in plain]
     # 0.9999 at this temperature is 1 in float32, which no probability is above.
     assert any("dog" in (f.labels or ()) for f in found)

@@ -151,7 +151,7 @@ def test_files_of_the_users_own_are_refused_and_stay(here: Path, names: list[str
 def test_what_is_no_run_is_named(here: Path) -> None:
     Path("photo.jpg").write_bytes(b"x")
     Path("folder").mkdir()
-    refuse(options("photo.jpg"), "--run_dir photo.jpg cannot be written to: File exists")
+    refuse(options("photo.jpg"), "run directory photo.jpg cannot be written to: File exists")
     for place in ("missing", "photo.jpg", "folder"):
         refuse(options(resume=place), f"--resume {place}")
 

@@ -46,6 +46,7 @@ READINGS: dict[str, tuple[str, ...]] = {
     "classify": ("classify", "run", "my photos/red/00.jpg", "--json"),
     "export": ("export", "run", "x.onnx", "--overwrite"),
     "robustness": ("robustness", "run", "--data", "my photos", "--limit", "2"),
+    "trust": ("trust", "run", "--json"),
     "inspect": ("inspect", "run"),
     "runs": ("runs", "."),
     "load": (),
@@ -164,7 +165,7 @@ def check(change: Change, read: Read, untouched: dict[str, Result]) -> None:
 def test_what_only_reads_a_run_imports_nothing(read: Read) -> None:
     untouched = {reading: read(reading) for reading in READINGS}
     assert {name for name, done in untouched.items() if done.status} <= {
-        "predict", "classify", "load", "robustness",  # an encoder has no classes
+        "predict", "classify", "load", "robustness", "trust",  # an encoder has no classes
     }  # fmt: skip
     everything = changes((*READINGS,))
     groups = {

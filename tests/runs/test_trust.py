@@ -144,7 +144,7 @@ def test_a_run_tells_which_of_its_images_are_the_least_alike(vit: Vit, photos: P
     )
 
     stored = Trust.read(Path("run/model"))
-    assert stored is not None and stored.usual is not None and stored.usual.shape == (12,)
+    assert stored is not None and stored.usual is not None and stored.usual.shape == (1, 12)
     answers = json.loads(vit("classify", "run", root / "val", "--unknown=0.5", "--json").out)
     refused = [row["unknown"] for row in answers]
     assert 1 <= sum(refused) <= 5  # the seventh of twelve and those like it are answered
@@ -168,12 +168,12 @@ def test_with_several_labels_the_energy_is_that_of_their_sigmoids(vit: Vit, phot
     Path("several.csv").write_text("\n".join(rows), encoding="utf-8")
     fitted(vit, "--data", "several.csv", "--run-dir=several")
     stored = Trust.read(Path("several/model"))
-    assert stored is not None and stored.usual is not None and stored.usual.shape == (12,)
+    assert stored is not None and stored.usual is not None and stored.usual.shape == (1, 12)
     classifier = package.load("several")
     pictures = [open_image(path) for path in sorted((root / "val").rglob("*.jpg"))]
     logits = classifier.outputs(torch.stack([classifier.preprocess(p) for p in pictures]))[0]
     expected = -np.log1p(np.exp(logits.double().numpy())).sum(1)
-    np.testing.assert_allclose(stored.usual.numpy(), np.sort(expected), rtol=1e-4)
+    np.testing.assert_allclose(stored.usual[0].numpy(), np.sort(expected), rtol=1e-4)
     picture = next((root / "val").rglob("*.jpg"))
     [answer] = json.loads(vit("classify", "several", picture, "--unknown=0.5", "--json").out)
     assert answer["unknown"] in (True, False) and "labels" in answer
@@ -187,7 +187,7 @@ def test_a_head_on_frozen_features_needs_no_val(vit: Vit, photos: Path) -> None:
     stored = Trust.read(Path("run/model"))
     assert stored is not None and stored.usual is not None
     images = json.loads(Path("run/summary.json").read_text())["images"]["train"]
-    assert len(stored.usual) == images  # each by a head that was fitted without it
+    assert stored.usual.shape == (1, images)  # each by a head that was fitted without it
     gray = Path("gray.png")
     Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(gray)
     assert vit("classify", "run", gray, "--unknown=0.5").status == 0

@@ -161,6 +161,7 @@ def _write(
         "precision": options.precision,
         "raw": options.raw,
         "weights": identity(classifier),
+        "unknown_by": classifier.trust.score if asked.unknown and classifier.trust else None,
     }
     names = columns(classifier, asked, features=options.features)
     with opened(out, names, facts, spreadsheet=options.spreadsheet) as file:

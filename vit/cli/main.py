@@ -34,6 +34,7 @@ COMMANDS = {
     "imagenet": ("vit.cli.imagenet:run", "evaluate a model on ImageNet val, ReaL, V2, A and R"),
     "robustness": ("vit.cli.robustness:run", "errors of a model on corrupted pictures"),
     "classify": ("vit.cli.classify:run", "classify images with a trained model"),
+    "trust": ("vit.cli.trust:run", "choose how a run tells images of none of its classes"),
     "inspect": ("vit.cli.inspect:run", "attention, rollout, Grad-CAM and filters of a model"),
     "data": ("vit.cli.data:run", "check a data set: bad files, copies, leaks; index shards"),
     "runs": ("vit.cli.runs:run", "list runs with their scores"),

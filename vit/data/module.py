@@ -335,11 +335,11 @@ class ImageData(LightningDataModule):
     predict_dataloader = test_dataloader
 
     def evaluation_loader(
-        self, split: SplitName, *, limit: int | None = None, persistent: bool = False
+        self, split: SplitName, *, limit: int | list[int] | None = None, persistent: bool = False
     ) -> DataLoader[Any]:
         """This process's share of a split, every image once, without augmentation.
 
-        `limit`: at most so many images of all processes together, drawn by the seed.
+        `limit`: at most so many images of all processes together, drawn by the seed, or positions.
         """
         dataset = self._image_dataset(split, training=False)
         shown = evaluated(len(dataset), limit, self.seed)

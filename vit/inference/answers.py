@@ -163,9 +163,10 @@ def _rows(classifier: Classifier, asked: Asked, features: bool, batch: Batch) ->
     rows, pixels = batch
     if pixels is None:
         return rows
-    logits, vectors = classifier.outputs(pixels, features=features)
+    compared = classifier.compares_features(asked)
+    logits, vectors = classifier.outputs(pixels, features=features or compared)
     good = [row for row in rows if "error" not in row]
-    for row, prediction in zip(good, classifier.ranked(logits, asked), strict=True):
+    for row, prediction in zip(good, classifier.ranked(logits, vectors, asked), strict=True):
         said = {name: value for name, value in vars(prediction).items() if value is not None}
         if "answer_probability" in said:
             said["answer_probability"] = _short(said["answer_probability"])

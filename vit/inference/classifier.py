@@ -26,7 +26,6 @@ from vit.errors import AT_LEAST_ONE, BELOW_ONE, INSIDE_ONE, UserError, check_ran
 from vit.inference.engines import Engine, EngineName, Precision, in_openvino, is_export, open_engine
 from vit.inference.graph import Graph
 from vit.inference.trust import Trust
-from vit.inference.unknown import energy, outside
 from vit.label_tree import LabelTree
 from vit.models.zoo import ModelConfig
 from vit.preprocessing import Preprocess
@@ -157,7 +156,8 @@ class Classifier:
         self.check(asked)
         results, source = [], iter(_each(images, arrays=self.preprocess.channels is not None))
         while batch := list(islice(source, batch_size)):
-            results += self.ranked(self.outputs(self._cut(batch))[0], asked)
+            outputs = self.outputs(self._cut(batch), features=self.compares_features(asked))
+            results += self.ranked(*outputs, asked)
         return results
 
     def check(self, asked: Asked) -> None:
@@ -178,11 +178,16 @@ class Classifier:
                     f"{name}={share:g} needs held-out images that were measured at the end of a "
                     "run, in trust.safetensors beside its weights; exported files do not carry it: "
                     "give a run that had a val (--data.splits.val_fraction 0.1)"
+                    f"{', or measure it: vit trust RUN --data D' if name == 'unknown' else ''}"
                 )
-            cut(measured, share, name)
+            cut(torch.atleast_2d(measured)[0], share, name)
 
-    def ranked(self, logits: Tensor, asked: Asked) -> list[Prediction]:
-        """Predictions from logits `b k`."""
+    def compares_features(self, asked: Asked) -> bool:
+        """Whether `ranked` needs features for what is asked."""
+        return asked.unknown is not None and bool(self.trust and self.trust.references)
+
+    def ranked(self, logits: Tensor, features: Tensor | None, asked: Asked) -> list[Prediction]:
+        """Predictions from logits `b k` and, if `compares_features`, features `b d`."""
         probabilities = self.activated(logits)
         values, order = top_classes(probabilities, asked.top)
         said: dict[str, Iterable[Any]] = {
@@ -195,9 +200,9 @@ class Classifier:
             said["labels"] = self._marked(probabilities, logits.cpu() > cuts)
         if asked.coverage is not None and self.trust is not None:
             said["set"] = self._marked(probabilities, self.trust.sets(logits, asked.coverage))
-        if asked.unknown is not None and self.trust is not None and self.trust.usual is not None:
-            energies = energy(logits.cpu(), multilabel=self.multilabel)
-            said["unknown"] = outside(energies, self.trust.usual, asked.unknown).tolist()
+        if asked.unknown is not None and self.trust is not None:
+            measured = (logits, features, asked.unknown)
+            said["unknown"] = self.trust.outside(*measured, multilabel=self.multilabel).tolist()
         if asked.confidence is not None:
             answers = LabelTree(self.classes).answers(probabilities, asked.confidence)
             said["answer"], said["answer_probability"] = zip(*answers, strict=True)

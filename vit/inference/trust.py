@@ -5,16 +5,18 @@ Shapes: n images of the measurement, b images, k classes.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
 from torch import Tensor
 
 from vit.checkpoints.files import read_json
-from vit.checkpoints.writing import read_sealed, write_sealed
+from vit.checkpoints.writing import fingerprint, read_sealed, write_sealed
 from vit.confidence import cut, set_scores
 from vit.errors import POSITIVE, UserError, check_range, check_types
+from vit.inference.unknown import SCORES, References, all_scores, outside
+from vit.preprocessing import check_choice
 
 FILE = "trust.safetensors"
 
@@ -36,8 +38,16 @@ class Trust:
     """float64 `n`, ascending: `vit.confidence.set_scores` of the true classes; None with
     several labels per image."""
 
+    unknown: str = "energy"
+    """The one of `vit.inference.unknown.SCORES` that tells images of unknown classes; another than
+    the energy where `vit trust` has chosen it."""
     usual: Tensor | None = None
-    """float32 `n`, ascending: `vit.inference.unknown.energy` of the images."""
+    """float32 `s m`: of held-out images the energy, or after `vit trust` each of SCORES."""
+    neighbours: Tensor | None = None
+    """This and the next three, after `vit trust`: `vit.inference.unknown.References`."""
+    directions: Tensor | None = None
+    centre: Tensor | None = None
+    means: Tensor | None = None
 
     def cuts(self, coverages: Iterable[float]) -> dict[float, float]:
         """The cut of `vit.confidence.set_scores` for each coverage that there are images for."""
@@ -55,15 +65,44 @@ class Trust:
         scores = set_scores((logits.cpu().double() / self.temperature).softmax(1))
         return scores <= cut(self.scores, coverage)
 
+    @property
+    def references(self) -> References | None:
+        """With what features are compared; None before `vit trust`."""
+        parts = [getattr(self, field.name) for field in fields(References)]
+        return None if all(part is None for part in parts) else References(*parts)
+
+    @property
+    def score(self) -> str:
+        """The score of unknown images, and a digest of its values for those that were measured."""
+        assert self.usual is not None
+        return f"{self.unknown} ({fingerprint({'usual': self.usual})[:16]})"
+
+    def outside(
+        self, logits: Tensor, features: Tensor | None, share: float, *, multilabel: bool
+    ) -> Tensor:
+        """True `b` for images less like the known classes than that share of the measured ones.
+
+        From logits `b k` and, with `references`, features `b d`. UserError for features of another
+        size than those of the measurement.
+        """
+        assert self.usual is not None
+        features = None if features is None else features.cpu()
+        scores = all_scores(logits.cpu(), features, self.references, multilabel=multilabel)
+        return outside(scores, dict(zip(scores, self.usual, strict=True)), self.unknown, share)
+
     def _check(self) -> None:
         """An error for types and shapes that no measurement has."""
-        types = {"scores": Tensor | None, "usual": Tensor | None}
-        check_types(FILE, vars(self), measured_on=str, images=int, temperature=float, **types)
+        tensors = ("scores", "usual", *(field.name for field in fields(References)))
+        types: dict[str, Any] = dict.fromkeys(tensors, Tensor | None)
+        types |= {"measured_on": str, "images": int, "temperature": float, "unknown": str}
+        check_types(FILE, vars(self), **types)
         check_range("temperature", self.temperature, POSITIVE)
-        for name in types:
-            values = getattr(self, name)
-            if values is not None and values.shape != (self.images,):
-                raise ValueError(f"{name} are one for each image")
+        if self.scores is not None and self.scores.shape != (self.images,):
+            raise ValueError("scores are one for each image")
+        measured = SCORES if self.references is not None else SCORES[:1]
+        check_choice("unknown", self.unknown, measured)
+        if self.usual is not None and (self.usual.dim(), len(self.usual)) != (2, len(measured)):
+            raise ValueError("usual has a row for each score")
 
     def write(self, folder: Path) -> None:
         """Writes the file beside the weights of a model directory."""

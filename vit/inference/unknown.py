@@ -1,15 +1,97 @@
-"""How unlike the known classes an image is, by the energy of its logits.
+"""How unlike the known classes an image is: three scores, higher for more unlike.
 
-Shapes: n images, k classes.
+Shapes: n images, k classes, d features, m neighbours, p directions.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vit.confidence import cut
+from vit.errors import UserError
 
+SCORES = ("energy", "neighbours", "mahalanobis")
+NEIGHBOURS, NEAREST, DIRECTIONS = 1_000, 10, 256
+MEGABYTES = 0.9
+"""At most so many for the neighbours, and for the directions and means."""
+LEAST_VARIANCE = 1e-6
+"""Added to each direction's, for features that hardly differ."""
 ROUNDING = 1e-4
-"""Of the largest energy: an image in another batch, or on another processor, has the same rank."""
+"""Of the largest score: an image in another batch, or on another processor, has the same rank."""
+
+
+@dataclass(frozen=True)
+class References:
+    """What the scores of features compare an image with; made of train images, in float16."""
+
+    neighbours: Tensor
+    """`m d`, of unit length; drawn class by class."""
+    directions: Tensor
+    """`d p`; turn features of unit length to coordinates with identity as tied covariance."""
+    centre: Tensor
+    """float32 `p`: the mean of train images in these coordinates."""
+    means: Tensor
+    """`k p`, of the classes, from the centre."""
+
+    def __post_init__(self) -> None:
+        """ValueError for shapes that do not go together."""
+        d, p = self.directions.shape
+        _, of_neighbours = self.neighbours.shape
+        _, of_means = self.means.shape
+        if (of_neighbours, of_means, self.centre.shape) != (d, p, (p,)):
+            raise ValueError("references are of different sizes")
+
+    @classmethod
+    def of(cls, features: Tensor, labels: Tensor, seed: int = 0) -> "References":
+        """References of `features` (n, d) and their classes `labels` (n,)."""
+        from sklearn.covariance import ledoit_wolf  # an inference does without these
+        from sklearn.decomposition import PCA
+
+        from vit.data.sampler import class_by_class
+
+        unit = F.normalize(features.double(), dim=1)
+        present, labels = labels.unique(return_inverse=True)
+        (n, d), numbers = unit.shape, int(MEGABYTES * 1e6 / 2)
+        p = min(DIRECTIONS, n, d, numbers // (d + len(present)))
+        principal: Any = PCA(p, random_state=seed).fit(unit.numpy())
+        axes = torch.from_numpy(principal.components_.T)
+        members = F.one_hot(labels).double()
+        averages = (members / members.sum(0)).T
+        within = unit @ axes - (averages @ unit @ axes)[labels]
+        covariance, _ = ledoit_wolf(within.numpy(), assume_centered=True)
+        tied = torch.from_numpy(covariance) + LEAST_VARIANCE * torch.eye(p)
+        directions = (axes @ torch.linalg.inv(torch.linalg.cholesky(tied)).T).half()
+        turned = unit @ directions.double()
+        centre = turned.mean(0)
+        neighbours = unit[class_by_class(labels, seed)[: min(NEIGHBOURS, numbers // d)]].half()
+        return cls(neighbours, directions, centre.float(), (averages @ (turned - centre)).half())
+
+    def scores(self, features: Tensor) -> dict[str, Tensor]:
+        """Scores (n,) of `features` (n, d).
+
+        neighbours: 1 - cosine to the k-th nearest of train images (arXiv:2204.06507, which takes
+        the Euclidean distance: the same order). k is 10, or fewer where a class has fewer of them.
+
+        mahalanobis: the distance to the nearest mean of a class, by a covariance that the classes
+        share (arXiv:1807.03888, eq. 2), shrunk by Ledoit and Wolf's rule as classes may have few
+        images, in the leading principal directions of features of unit length (arXiv:2505.18032).
+
+        UserError for features of another size.
+        """
+        if len(self.directions) != (size := features.shape[1]):
+            raise UserError(
+                f"trust.safetensors is of features of {len(self.directions)} numbers, and the "
+                f"model's have {size}; delete it, or copy it again"
+            )
+        unit = F.normalize(features.float(), dim=1)
+        nearest = min(NEAREST, max(1, len(self.neighbours) // len(self.means)))
+        cosine = (unit @ self.neighbours.float().T).topk(nearest).values[:, -1]
+        turned = unit @ self.directions.float() - self.centre
+        distance = torch.cdist(turned, self.means.float()).amin(1)
+        return {"neighbours": 1 - cosine, "mahalanobis": distance}
 
 
 def energy(logits: Tensor, *, multilabel: bool = False) -> Tensor:
@@ -21,10 +103,45 @@ def energy(logits: Tensor, *, multilabel: bool = False) -> Tensor:
     return -(F.softplus(logits).sum(1) if multilabel else logits.logsumexp(1))
 
 
-def outside(energies: Tensor, usual: Tensor, share: float) -> Tensor:
-    """(n,) true for images whose energy is above that of a share of the measured images.
+def all_scores(
+    logits: Tensor,
+    features: Tensor | None,
+    references: References | None,
+    *,
+    multilabel: bool = False,
+) -> dict[str, Tensor]:
+    """Each of SCORES (n,); without references the energy alone, which needs no features."""
+    scores = {"energy": energy(logits, multilabel=multilabel)}
+    if references is not None:
+        assert features is not None
+        scores |= references.scores(features)
+    return scores
 
-    `usual`: of the measured images, ascending. Of images like those at most 1 - share are outside
-    (split conformal prediction).
+
+def unlikeness(scores: dict[str, Tensor], usual: dict[str, Tensor], chosen: str) -> Tensor:
+    """(n,) share of the measured images that are more alike, by the `chosen` score or by
+    mahalanobis, whichever says more.
+
+    `scores`: `all_scores` (n,) of the images, and `usual` (m,) of those that were measured. The
+    score that tells classes that resemble the known ones best may take a picture of something else
+    for a sure one: the energy does (docs/trust.md). The distance does not.
     """
-    return energies - ROUNDING * usual.abs().amax() > cut(usual, share, "unknown")
+    deciding = [name for name in SCORES if name in scores and name in (chosen, "mahalanobis")]
+    ranks = []
+    for name in deciding:
+        ordered = usual[name].sort().values
+        less = scores[name] - ROUNDING * ordered.abs().amax()
+        ranks.append(torch.searchsorted(ordered, less.contiguous()))
+    return torch.stack(ranks).amax(0) / len(usual[chosen])
+
+
+def outside(
+    scores: dict[str, Tensor], usual: dict[str, Tensor], chosen: str, share: float
+) -> Tensor:
+    """(n,) true for images less like the known classes than that share of the measured ones.
+
+    The arguments are those of `unlikeness`. Of images like the measured ones at most 1 - share are
+    outside (split conformal prediction).
+    """
+    of_usual = unlikeness(usual, usual, chosen).sort().values
+    return unlikeness(scores, usual, chosen) > cut(of_usual, share, "unknown")

@@ -173,7 +173,7 @@ def _decide(options: Options, held: ExitStack, saved: dict[str, Any]) -> dict[st
     if folder.resolve() == source.resolve():
         source = folder
     _check_free(folder)
-    held.enter_context(_locked(folder))
+    held.enter_context(locked(folder))
     finished = read_summary(source).get("finished") is True
     files = [file] if file is not None else checkpoints(source)
     if (source != folder and _contents(folder)) or (resume == "never" and (files or finished)):
@@ -206,7 +206,7 @@ def _numbered(options: Options, held: ExitStack) -> Path:
     while True:
         with suppress(_Locked):
             if not _contents(folder):
-                held.enter_context(_locked(folder))
+                held.enter_context(locked(folder))
                 break
         earlier.append(folder)
         folder = Path("runs", f"{name}-{len(earlier) + 1}")
@@ -220,8 +220,8 @@ def _numbered(options: Options, held: ExitStack) -> Path:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """The folder, made and locked. UserError if that is impossible.
+def locked(folder: Path, way: str = "choose another --run_dir, or ") -> Iterator[None]:
+    """The folder, made and locked. UserError if that is impossible; `way`: on from a locked one.
 
     What was made is removed again if nothing was written.
     """
@@ -233,11 +233,11 @@ def _locked(folder: Path) -> Iterator[None]:
     except Timeout as error:
         owner = " on ".join((folder / LOCK).read_text(errors="replace").split()[:2])
         raise _Locked(
-            f"run directory {folder} is being written to by process {owner}; choose another "
-            "--run_dir, or wait until it has ended"
+            f"run directory {folder} is being written to by process {owner}; {way}wait until it "
+            "has ended"
         ) from error
     except OSError as error:
-        raise UserError(f"--run_dir {folder} cannot be written to: {error.strerror}") from error
+        raise UserError(f"run directory {folder} cannot be written to: {error.strerror}") from error
     (folder / LOCK).write_text(f"{os.getpid()}\n{socket.gethostname()}\n")
     recover(folder / "checkpoints", DIGESTS)
     for place in (folder, folder / "checkpoints", folder / "model"):

@@ -75,9 +75,6 @@ class Subject:
         """
         self.engine = None if exported is None else open_engine(exported)
         quiet_lightning()
-        if not is_run(run):
-            near = did_you_mean_beside(str(run))
-            raise UserError(f"{run} is not a run directory: it has no config.yaml of a run{near}")
         self.run, self.recorded = run, _checked_options(run)
         self.module_class = TASKS[self.recorded["task"]]
         if predicting and not self.module_class.labelled:
@@ -180,6 +177,15 @@ class Subject:
         model.forward = lambda images: engine.tensors(images)["logits"]
 
 
+def images_of(run: Path, args: list[str]) -> ImageData:
+    """The images of a run, cut as it did; `args`: options of the data that replace the run's."""
+    recorded = _checked_options(run)
+    if not any(arg.startswith("--data.root") for arg in args):
+        check_given(recorded.get("own"), "images")
+    options = _options(run, recorded, args).data
+    return ImageData(**options).unseen_by(known_by(run, before=True))
+
+
 def held_out_images(run: Path, count: int) -> list[Any]:
     """At most so many images drawn of val, or else of test; [] if the data is gone."""
     options = _options(run, _checked_options(run), []).data
@@ -195,7 +201,10 @@ def held_out_images(run: Path, count: int) -> list[Any]:
 
 
 def _checked_options(run: Path) -> dict[str, Any]:
-    """Content of config.yaml. UserError where it is not as a run writes it."""
+    """Content of config.yaml. UserError without one, and where it is not as a run writes it."""
+    if not is_run(run):
+        near = did_you_mean_beside(str(run))
+        raise UserError(f"{run} is not a run directory: it has no config.yaml of a run{near}")
     file, options = run / CONFIG, recorded_options(run)
     types = {
         "task": str,

@@ -13,6 +13,7 @@ from vit import signals
 from vit.confidence import fit_temperature, set_scores
 from vit.console import Meter, note, say
 from vit.data.module import ImageData
+from vit.evaluation.rejection import accuracies
 from vit.inference.classifier import Classifier
 from vit.inference.trust import Trust
 from vit.inference.unknown import energy
@@ -52,17 +53,6 @@ def outputs_of_val(trainer: Trainer, model: Any, data: ImageData) -> list[tuple[
     return [(logits, labels)]
 
 
-def accuracies(scores: Tensor, right: Tensor) -> list[float]:
-    """Accuracy of the 1 %, 2 %, ... 100 % of the images with the lowest `scores` `n` (El-Yaniv and
-    Wiener, 2010).
-
-    `right`: `n`, true where the most probable class is one of the image's.
-    """
-    counts = (torch.arange(1, 101) * len(scores) / 100).ceil().long()
-    ordered = right[scores.argsort(stable=True)].double()
-    return (ordered.cumsum(0)[counts - 1] / counts).tolist()
-
-
 def measure(trainer: Trainer, model: Any, data: ImageData, summary: dict[str, Any]) -> Trust | None:
     """Sets the model's temperature, and returns what else says how far its answers are to be
     trusted; None without images that the weights were not trained on.
@@ -96,9 +86,9 @@ def measure(trainer: Trainer, model: Any, data: ImageData, summary: dict[str, An
     summary["confidence"] = {**facts, "sets": []}
     energies, scores = energy(logits, multilabel=data.multilabel), None
     first = logits.argmax(1)
-    right = labels.gather(1, first[:, None])[:, 0] > 0 if data.multilabel else first == labels
-    summary["unknown"] = {"images": len(labels), "accuracies": accuracies(energies, right)}
+    wrong = labels.gather(1, first[:, None])[:, 0] == 0 if data.multilabel else first != labels
+    summary["unknown"] = {"images": len(labels), "accuracies": accuracies(energies, wrong)}
     if not data.multilabel:
         of_classes = set_scores((logits.double() / temperature).softmax(1))
         scores = of_classes.gather(1, labels[:, None])[:, 0].sort().values
-    return Trust(**facts, scores=scores, usual=energies.sort().values)
+    return Trust(**facts, scores=scores, usual=energies.sort().values[None])
