@@ -26,16 +26,19 @@ _OF_TRANSFORMERS = (
     *("decoder.0.weight", "decoder.decoder_embed.weight"),
 )
 _AVERAGE = frozenset("ema average averaged avg teacher momentum target swa shadow".split())
+_OPTIMIZER = frozenset("optimizer optimizers optim opt exp sq buffer moment grad grads".split())
 _RAW = frozenset("student online current".split())
 KINDS = {"raw": "raw weights", "average": "average of the weights"}
 """Sets of weights that a training may save."""
 
 
 def flattened(content: Mapping[Any, Any], start: str = "") -> dict[str, Tensor]:
-    """Tensors of mappings in each other, by the names that lead to them; those of optimizers, which
-    have numbers for names, are left out."""
+    """Tensors of mappings and lists in each other, by the names that lead to them; those of
+    optimizers, which have numbers for names, are left out."""
     tensors: dict[str, Tensor] = {}
     for key, value in content.items():
+        if isinstance(value, list | tuple):
+            value = {str(number): item for number, item in enumerate(value)}
         if isinstance(value, Tensor):
             tensors[f"{start}{key}"] = value
         elif isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
@@ -57,6 +60,7 @@ def model_in(
     `asked`: "raw" or "average"; None is the average, if there is one. UserError for several models.
     """
     starts = {_start(m[1], shapes) for m in map(_MODEL.fullmatch, shapes) if m}
+    starts = {start for start in starts if not _words(start) & _OPTIMIZER}
     starts = [p for p in starts if not any(p != q and p.startswith(q) for q in starts)]
     if not starts:
         common = os.path.commonprefix([*shapes])
@@ -79,6 +83,8 @@ def model_in(
             group, why = ".".join(parts[: same + 1]), "beside the model"
             if any(start.startswith(f"{group}.") for start in starts):
                 why = f"the {KINDS[other]}; weights={other} takes them"
+            elif _rank(group) > 0 and not _words(group) & _OPTIMIZER:
+                why = "it looks like an average, in a layout that is not read"
             left_out[group] = why
     return prefix, averaged, left_out
 
@@ -89,9 +95,13 @@ def _start(prefix: str, shapes: Mapping[str, Any]) -> str:
     return above if any(above + name in shapes for name in _OF_TRANSFORMERS) else prefix
 
 
+def _words(prefix: str) -> set[str]:
+    return set(re.split(r"[._]", prefix))
+
+
 def _rank(prefix: str) -> int:
     """1 for a name of an average, -1 for one of raw weights beside an average, else 0."""
-    words = set(re.split(r"[._]", prefix))
+    words = _words(prefix)
     return 1 if words & _AVERAGE else -1 if words & _RAW else 0
 
 

@@ -64,9 +64,12 @@ def convert(
         state, info = without_temperature(state, info)
     export = format_named(to).write(model.config, state, info)
     written, notes = export.save(target), [*notes, *export.notes]
-    if to == "native" and (record := record_of(source)) is not None:
-        written.append(target / TRAINED_ON)
-        write_bytes(target / TRAINED_ON, record.read_bytes())
+    if (record := record_of(source)) is not None:
+        if suffix:
+            notes.append(f"a file has no record of the images that were learned ({record})")
+        else:
+            written.append(target / TRAINED_ON)
+            write_bytes(target / TRAINED_ON, record.read_bytes())
     if not suffix:
         for name in _IN_MODEL_DIRECTORY:
             if target / name not in written:

@@ -55,9 +55,12 @@ def record_of(weights: str | Path) -> Path | None:
     if published.named(weights) or (is_address(weights) and not str(weights).startswith("hf://")):
         return None
     place = Path(locate(weights)[0]).expanduser()
-    folders = [place.parent, place.parent.parent / "model"]  # RUN/checkpoints/best.ckpt
-    if place.is_dir() and place.suffix != ".ckpt":
-        folders = [place / "model", place]
+    folders: list[Path] = []
+    for path in (place, place.resolve()):  # a link may lead to a run, or be in one
+        if path.is_dir() and path.suffix != ".ckpt":
+            folders += [path / "model", path]
+        else:
+            folders += [path.parent, path.parent.parent / "model"]  # RUN/checkpoints/best.ckpt
     return next((file for folder in folders if (file := folder / TRAINED_ON).is_file()), None)
 
 

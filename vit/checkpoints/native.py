@@ -28,6 +28,8 @@ from vit.preprocessing import Preprocess
 from vit.writing import atomic, write_json
 
 FORMAT = "vit"
+OURS = (FORMAT, "Lightning checkpoint")
+"""What reports of a load call files of this package."""
 VERSION = 1
 """Of the description; a file of another version is refused."""
 WEIGHTS = "model.safetensors"
@@ -96,9 +98,9 @@ def recognise(file: WeightFile) -> Recognised:
     """Our own file or Lightning checkpoint. Its `check` compares the SHA-256 of the tensors."""
     if file.vit is not None:
         values, path, notes = {"model": file.vit.get("config"), **file.vit}, file.path, []
-        label = "Lightning checkpoint"
+        label = OURS[1]
     else:
-        (values, path, notes), label = _description(file), "vit"
+        (values, path, notes), label = _description(file), OURS[0]
     config, info = _checked(values, path)
     if file.vit is not None and config.num_classes:
         info.extra.update(_measured(file, notes))
@@ -123,7 +125,7 @@ def recognise(file: WeightFile) -> Recognised:
 def _measured(file: WeightFile, notes: list[str]) -> dict[str, Any]:
     """Temperature and thresholds of a run's model, if it has the weights of this checkpoint of the
     run; else a note."""
-    folder = file.path.parent.parent / "model"
+    folder = file.path.resolve().parent.parent / "model"
     if (folder / WEIGHTS).is_file():
         values, _, _ = _description(open_weights(folder))
         if values.get("sha256") == fingerprint({name: file.read(name) for name in file.shapes}):

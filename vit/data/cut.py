@@ -126,6 +126,8 @@ def _cut(
         train, val, test = cut_groups(whole.groups, whole.labels, **options)
         if len(train) == len(whole):
             why = f"{FEWEST} groups are needed, and train keeps one of each class"
+            if eligible is not None:
+                why = "too few groups hold none of the images that the weights have learned"
             return {}, [f"{where}: no val or test is cut from it: {why}"]
     else:
         strata = [classes[label] for label in whole.labels] if one_label else [""] * len(keys)

@@ -47,6 +47,7 @@ TRAINER = (
     "precision"
 ).split()
 SECTIONS = ("data", "model", "trainer")
+OF_TRAINING = ("augment", "pseudo")
 ON_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.precision=32-true"]
 """Of an exported model."""
 
@@ -230,14 +231,14 @@ def _options(run: Path, recorded: Mapping[str, Any], args: list[str]) -> Namespa
     unused = SET_HERE | {"callbacks", "logger", "plugins"}
     settings: dict[str, Any] = {"instantiate": False, "fail_untyped": False}
     parser.add_class_arguments(Trainer, "trainer", skip=set(unused), **settings)
-    parser.add_class_arguments(ImageData, "data", skip={"own"}, **settings)
+    # Augmentation and answers are of training, and may name a class or function.
+    parser.add_class_arguments(ImageData, "data", skip={"own", *OF_TRAINING}, **settings)
     kept = {name: recorded["trainer"].get(name) for name in TRAINER}
     # An accelerator may be named as a class.
     trainer = {name: value for name, value in kept.items() if _is_plain(value)}
     trainer["enable_model_summary"] = False
     data = {**recorded["data"], "global_batch": None, "seed": recorded["seed_everything"]}
-    for of_training in ("augment", "pseudo"):  # the first may name a class or function
-        data.pop(of_training, None)
+    data = {name: value for name, value in data.items() if name not in OF_TRAINING}
     sections = {"data": data}
     if not (task := TASKS[recorded["task"]]).labelled:
         shared = inspect.signature(PatchPrediction).parameters

@@ -8,6 +8,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback, ProgressBar
 
+from vit.checkpoints.hub import record_of
+from vit.checkpoints.native import OURS
 from vit.console import note, say
 from vit.data.module import ImageData
 from vit.inference.lineage import known_by
@@ -134,8 +136,12 @@ def _announce(run: RunDirectory, model: Module, data: ImageData) -> None:
     if data.labelled:
         say(data.splits.per_class())
         _note_imbalance(model, data)
-    if run.checkpoint is None and model.load_report is not None:
-        say("\n".join(model.load_report.lines()))
+    report = model.load_report
+    if run.checkpoint is None and report is not None:
+        say("\n".join(report.lines()))
+        held_out = len(data.splits.present()) > 1
+        if held_out and report.format in OURS and record_of(report.source) is None:
+            note(f"{report.source} has no record of its training images; held-out ones may be some")
     total = sum(p.numel() for p in model.model.parameters())
     trained = sum(p.numel() for p in model.model.parameters() if p.requires_grad)
     share = "" if trained == total else f", {trained:,} of them trained"

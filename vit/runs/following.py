@@ -44,9 +44,9 @@ def parsed(parser: LightningArgumentParser, args: list[str], *, follows: bool) -
     config = parser.parse_args(args)
     if config.model.pretrained is None or not follows:
         return config
-    place = Path(config.model.pretrained).expanduser()  # a run, or something in it
-    run = next((folder for folder in (place, *list(place.parents)[:2]) if is_run(folder)), None)
-    if run is None:
+    place = Path(config.model.pretrained).expanduser()  # a run, something in it, or a link to that
+    folders = [folder for at in (place, place.resolve()) for folder in (at, *at.parents[:2])]
+    if (run := next(filter(is_run, folders), None)) is None:
         return config
     after = parser.parse_args([*_followed(run, config), *args])
     if taken := differences(config.data.as_dict(), after.data.as_dict()):

@@ -5,6 +5,7 @@ Imports nothing heavy: a mistake in a name, a recipe or a folder is reported at 
 """
 
 import math
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -120,7 +121,7 @@ def _note_typed(typed: dict[str, dict[str, str]], option: str, name: str, value:
     disagree, or for a value that no run can have."""
     values = typed.setdefault(option, {})
     values[name] = value
-    if len(set(values.values())) > 1 and option != "config":
+    if len({_normal(option, each) for each in values.values()}) > 1 and option != "config":
         both = " and ".join(f"{name} {value}" for name, value in values.items())
         raise UserError(f"{both} are two spellings of one option; give one")
     unlimited = option in OTHER_LIMIT.values() and name == f"--{option}" and value == "-1"
@@ -133,23 +134,31 @@ def _note_typed(typed: dict[str, dict[str, str]], option: str, name: str, value:
         if not means_weights(value) and exact(value) is None:
             canonical_name(value)
     elif option in NUMBERS:
-        sides = re.split("[x,]", value.strip("[]")) if option == "data.image_size" else [value]
-        whole = "" if option == "model.optimizer.lr" else "whole "
-        try:
-            numbers = [*map(float, sides)]
-        except ValueError:
-            numbers = [math.nan]
-        fits = (math.isfinite(n) and NUMBERS[option].holds(n) for n in numbers)
-        if not all(fits) or (whole and any(n % 1 for n in numbers)):
+        numbers = _normal(option, value)
+        if not all(math.isfinite(n) and NUMBERS[option].holds(n) for n in numbers):
+            whole = "" if option == "model.optimizer.lr" else "whole "
             rule = f"a {whole}number, {NUMBERS[option].text}"
             raise UserError(f"{name} {shorten(value)} must be {rule}")
 
 
+def _normal(option: str, value: str) -> Any:
+    """What equal values of an option have in common: numbers, of which NaN is none, or a path."""
+    if option in NUMBERS:
+        sides = re.split("[x,]", value.strip("[]")) if option == "data.image_size" else [value]
+        number = float if option == "model.optimizer.lr" else int
+        try:
+            return tuple(number(side) for side in sides)
+        except ValueError:
+            return value if value in ("", "null", "auto") else (math.nan,)
+    return os.path.normpath(value) if option in ("data.root", "model.pretrained") else value
+
+
 def _check_limits(typed: dict[str, dict[str, str]]) -> None:
     """UserError for a short name of a limit beside the other limit, which it switches off."""
-    given = [(n, v) for option in OTHER_LIMIT.values() for n, v in typed.get(option, {}).items()]
-    given = [f"{name} {value}" for name, value in given if value not in ("-1", "null")]
-    if len(given) > 1 and OTHER_LIMIT.keys() & {name.split()[0][2:] for name in given}:
+    limits = [typed.get(option, {}) for option in OTHER_LIMIT.values()]
+    limits = [{n: v for n, v in names.items() if v not in ("-1", "null")} for names in limits]
+    given = [f"{name} {value}" for names in limits for name, value in names.items()]
+    if all(limits) and OTHER_LIMIT.keys() & {name.split()[0][2:] for name in given}:
         raise UserError(f"{' and '.join(given[::-1])} are two limits; give one")
 
 
@@ -203,7 +212,7 @@ def _long(option: str, value: str) -> list[str]:
                 "--arch and a name of `vit models` for random ones"
             )
         return [f"--model={value}"]
-    if option == "image_size" and re.fullmatch(r"\d+x\d+", value):
+    if option == "image_size" and re.fullmatch(r"\d+[x,]\d+", value):
         value = f"[{value.replace('x', ',')}]"
     if option == "data":
         from vit.data.catalog import data_set  # heavy: imports numpy
