@@ -211,7 +211,8 @@ class Laboratory:
         """The summary of the fine-tuning of an encoder, or of a training from random weights."""
         words = ["-c", "cifar10/mae", "--data.root", str(self.manifests[percent])]
         words += self.shared(self.setting.finetune_steps, seed)
-        words += ["--model.pretrained", str(encoder)] if encoder else []
+        if encoder:  # which has learned the images of val, too, without their labels
+            words += ["--model.pretrained", str(encoder), "--data.splits.seen", "allow"]
         return trained(words, folder)
 
     def row(self, arm: str, seed: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from vit.data.module import ImageData
 from vit.runs import batch, options
 from vit.runs.options import Options
 
@@ -31,6 +32,7 @@ def test_what_the_page_says_to_type_is_accepted(
     Path("my_photos").mkdir()
     Path("empty.yaml").write_text("model: {}\n")
     monkeypatch.setattr(options, "fill_from_weights", lambda config: None)
+    monkeypatch.setattr(ImageData, "look", lambda data, before=None: data)
     monkeypatch.setattr(batch, "computes_on_cpu", lambda accelerator: False)
     here = typed.replace("wandb", "tensorboard").replace("--resume FILE", "--resume never")
     words = shlex.split(here)

@@ -19,23 +19,23 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS: dict[str, tuple[set[str], int]] = {
     "models": ({"variants"}, 1_990),  # by zoo alone, and only when one is named
     "variants": ({"models"}, 1_900),
-    "data": (set(), 6_130),
-    "reports": (set(), 1_670),
-    "checkpoints": ({"models"}, 4_900),
+    "data": (set(), 6_980),
+    "reports": (set(), 1_680),
+    "checkpoints": ({"models"}, 5_280),
     # `checkpoints` reads the configuration of a weights file; the catalog has the sizes of
     # data sets.
     "compute": ({"data", "models", "checkpoints"}, 1_420),
-    "inference": ({"data", "models", "checkpoints"}, 1_340),
+    "inference": ({"data", "models", "checkpoints"}, 1_450),
     # Its figures are drawn with the colours, fonts and pages of `reports`.
     "inspection": ({"data", "models", "checkpoints", "inference", "reports"}, 1_150),
-    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_540),
-    "exports": ({"data", "models", "checkpoints", "inference"}, 700),
-    "training": ({"models", "checkpoints"}, 4_370),
+    "evaluation": ({"data", "models", "checkpoints", "inference"}, 1_560),
+    "exports": ({"data", "models", "checkpoints", "inference"}, 730),
+    "training": ({"models", "checkpoints"}, 4_430),
 }
-ROOMS["runs"] = (set(ROOMS), 3_540)
-ROOMS["cli"] = (set(ROOMS), 2_450)
+ROOMS["runs"] = (set(ROOMS), 4_000)
+ROOMS["cli"] = (set(ROOMS), 2_550)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_690}
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_840}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit
 that needs it, with the reason in the message."""
 # One-page modules in vit/, which every room may import.

@@ -516,3 +516,27 @@ def test_the_report_names_what_is_read_and_what_is_not(tmp_path: Path) -> None:
     text = "\n".join(reports[0].lines())
     assert "left out: state_dict, the raw weights; weights=raw takes them" in text
     assert "note: these weights are the running average of the training's" in text
+
+
+@pytest.mark.parametrize(
+    "place",
+    [("optimizer", "exp_avg"), ("optimizer", "momentum_buffer"), ("opt_momentum",), ("grad_ema",)],
+)
+def test_an_optimizers_state_is_no_set_of_weights(place: tuple[str, ...], tmp_path: Path) -> None:
+    raw, moments = pair()
+    content: Any = moments.state_dict()
+    for name in reversed(place):
+        content = {name: content}
+    path = saved(tmp_path / "a.pth", {"model": raw.state_dict(), **content})
+    model, report = load_pretrained(path)
+    images = torch.randn(2, 3, 32, 32)
+    assert_same(model.double().eval()(images.double()), raw.double()(images.double()))
+    assert list(report.left_out) == [place[0]] and not any("average" in n for n in report.notes)
+
+
+def test_an_average_that_is_not_read_is_named(tmp_path: Path) -> None:
+    raw, average = pair()
+    shadow = {"decay": 0.99, "shadow_params": [*average.state_dict().values()]}
+    path = saved(tmp_path / "a.pth", {"model": raw.state_dict(), "ema": shadow})
+    report = load_pretrained(path)[1]
+    assert report.left_out == {"ema": "it looks like an average, in a layout that is not read"}

@@ -35,7 +35,7 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
     heavy, modules = done.stderr.splitlines()
     assert (done.returncode, heavy) == (0, "")
     if args == ["--help"]:
-        assert modules == "vit vit.cli vit.cli.main vit.errors vit.hardware vit.signals"
+        assert modules == "vit vit.cli vit.cli.main vit.console vit.errors vit.hardware vit.signals"
 
 
 def test_the_options_in_the_help_exist() -> None:

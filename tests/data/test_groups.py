@@ -181,12 +181,12 @@ def test_groups_in_two_splits_are_found_and_moved(bursts: Path, tmp_path: Path) 
     with (tmp_path / "fixed.csv").open(newline="") as stream:
         fixed = list(csv.DictReader(stream))
     assert len(fixed) == 120 and all(
-        row["group"] == f"p{row['path'].split('-')[0]}" for row in fixed
+        row["Patient"] == f"p{row['path'].split('-')[0]}" for row in fixed
     )
-    assert {(row["group"] == "p29", row["split"]) for row in fixed} == {
+    assert {(row["Patient"] == "p29", row["split"]) for row in fixed} == {
         (False, "train"), (True, "val")
     }  # fmt: skip
-    again = Pictures(str(tmp_path / "fixed.csv"), group="group")
+    again = Pictures(str(tmp_path / "fixed.csv"), group="Patient")
     again.read(0)
     assert not [found for found in file_findings(again) if found.kind == "divided"]
 

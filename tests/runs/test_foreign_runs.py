@@ -209,7 +209,7 @@ def test_a_key_with_dots_is_no_way_around(key: str, read: Read) -> None:
     content["data"][key] = f"{MODULE}.Thing"
     config.write_text(HEADER + json.dumps(content))
     try:
-        for reading in ("test", "export", "robustness"):
+        for reading in ("test", "export", "validate"):
             done = read(reading)
             assert not MARK.exists() and done.status == 2 and f"data.{key} (" in done.err
     finally:

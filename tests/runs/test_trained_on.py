@@ -146,7 +146,7 @@ def test_another_seed_and_new_images_leave_test_to_images_that_were_not_learned(
     data.rename(moved)  # no option is followed there
     done = tuned(vit, moved, "runs/a", "runs/b", "--data.splits.val_fraction=0.1", "--seed=4")
     assert done.status == 0, done.err
-    assert "val and test are cut from the 39 of 120 images that runs/a was not trained" in done.err
+    assert "some of the 39 of 120 images that runs/a was not trained" in done.err
     held_out = names(vit, "runs/b", "test") | names(vit, "runs/b", "val")
     assert len(held_out) == 24 and not held_out & learned
     third = tuned(vit, moved, "runs/b/model", "runs/c")  # which learned what both have learned
@@ -273,3 +273,41 @@ def test_a_run_that_is_stopped_keeps_what_was_learned_before(vit: Vit, tmp_path:
     assert done.status == 0, done.err
     after = TrainedOn.read(Path("runs/b/model/trained_on")).before
     assert len(before) == 54 and np.array_equal(before, after)
+
+
+@pytest.mark.parametrize("way", ["link", "link of a checkpoint", "inside", "other format", "alone"])
+def test_the_record_is_found_from_wherever_the_weights_are_named(
+    vit: Vit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    data = pictures(tmp_path / "data", ("a", "b", "c"), 20)
+    probed(vit, data, "runs/first", "--seed=3")
+    assert tuned(vit, data, "runs/first", "runs/a").status == 0
+    learned, run = names(vit, "runs/a", "train"), Path("runs/a").resolve()
+    weights = "weights.safetensors"
+    if way == "link":
+        Path(weights).symlink_to(run / "model" / "model.safetensors")
+    elif way == "link of a checkpoint":
+        Path(weights := "weights.ckpt").symlink_to(run / "checkpoints" / "last.ckpt")
+    elif way == "inside":
+        monkeypatch.chdir(run / "checkpoints")
+        weights = "last.ckpt"
+    elif way == "other format":
+        weights = "there"
+        assert vit("convert", run, weights, "--to", "huggingface").status == 0
+    else:
+        shutil.copy(run / "model" / "model.safetensors", weights)
+    options = ("--data.image_size=16",)
+    done = tuned(vit, data, weights, str(tmp_path / "runs" / "b"), *options)
+    assert done.status == 0, done.err
+    without = f"{weights} has no record of its training images" in done.err
+    monkeypatch.chdir(tmp_path)
+    assert without if way == "alone" else not names(vit, "runs/b", "test") & learned
+
+
+def test_few_images_that_were_not_learned_are_shared_by_val_and_test(
+    vit: Vit, tmp_path: Path
+) -> None:
+    data = pictures(tmp_path / "data", ("a", "b", "c"), 20)
+    probed(vit, data, "runs/a")
+    done = tuned(vit, data, "runs/a", "runs/b", "--data.splits.val_fraction=0.1")
+    assert done.status == 0 and "train 54, val 3, test 3" in done.err

@@ -227,7 +227,9 @@ def test_the_balance_loss_is_part_of_a_training_step(monkeypatch: pytest.MonkeyP
     plain = module.training_loss(batch).item()
     penalties = sum(layer.mlp.penalty.item() for layer in module.model.blocks)  # pyright: ignore
     assert penalties > 0.9 * BALANCE * 3
-    trainer: Any = type("T", (), {"optimizers": [torch.optim.SGD(module.parameters(), lr=0.1)]})
+    monkeypatch.setattr("vit.training.network_training.is_logged", lambda trainer: False)
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1)]
+    trainer: Any = type("T", (), {"optimizers": optimizers, "global_step": 0})
     monkeypatch.setattr(ImageClassifier, "trainer", trainer)
     assert module.training_step(batch, 0).item() == pytest.approx(plain + penalties)
 

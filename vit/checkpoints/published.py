@@ -174,14 +174,14 @@ def find(text: str) -> Published:
         hint = f"; of this architecture there are {', '.join(tags)}"
     elif name is not None:
         hint = f": nobody publishes any of {name}"
-    elif hint := did_you_mean_beside(text):
+    elif "/" in text and (hint := did_you_mean_beside(text)):
         pass
     elif _REPOSITORY.match(bare):
         hint = f"; a repository of the hub is hf://{bare}"
     else:
         architectures = dict.fromkeys(row.architecture for row in table().values())
         hint = did_you_mean(bare, [*architectures, *table(), *_their_names()])
-        hint = hint or "; `vit models --weights` lists them"
+        hint = hint or did_you_mean_beside(text) or "; `vit models --weights` lists them"
     raise UserError(f"no file or directory {text!r}, and no published weights of that name{hint}")
 
 

@@ -66,6 +66,8 @@ def _check(options: Namespace) -> int:
     if fix is not None:
         lacking, changed = write_fixed(fix, pictures, findings, options.relabel)
         lines.append(f"{fix}: {lacking:,} images left out, {changed:,} labels changed")
+    for text in sorted({f.detail for f in findings if "pip install" in f.detail})[:3]:
+        note(text)  # these pictures are whole, and --fix would leave them out
     _show(kinds, lines, options.json)
     return 0
 

@@ -126,6 +126,8 @@ class Pictures:
         self.names = PathList(chain.from_iterable(images.names.encoded() for images in sets))
         self.labels = np.concatenate([images.labels for images in sets])
         self.split = np.repeat([SPLITS.index(name) for name in given], [*map(len, sets)])
+        self.group = group
+        """Name of their column."""
         groups = [images.groups for images in sets if images.groups is not None]
         self.groups = (
             PathList(chain.from_iterable(each.encoded() for each in groups)) if groups else None
@@ -280,7 +282,13 @@ def write_fixed(
         suggested = doubt.suggested if doubt else others.get(image, "")
         row = [place, label, SPLITS[split[image]], suggested]
         rows.append(row if groups is None else [*row, groups.name(image)])
-    head = ["path", "label", "split", "suggested", *(["group"] if groups is not None else [])]
+    head = [
+        "path",
+        "label",
+        "split",
+        "suggested",
+        *([pictures.group] if groups is not None else []),
+    ]
     _write_csv(file, head, rows)
     return len(dropped), changed
 

@@ -44,6 +44,9 @@ def held_out(
         num_val = min(_share(count, val_fraction), count - 1)
         num_test = min(_share(count, test_fraction), count - 1 - num_val)
         free = [i for i in indices if eligible is None or eligible[i]]
+        if len(free) < (asked := num_test + num_val):  # both get their part of what there is
+            num_test = -(-len(free) * num_test // asked)
+            num_val = len(free) - num_test
         ordered = sorted(free, key=lambda i: _hash(f"{seed}\0{stratum}\0{keys[i]}"))
         part[ordered[:num_test]] = 2
         part[ordered[num_test : num_test + num_val]] = 1
@@ -93,7 +96,9 @@ def complete(
     if cut.val_fraction or cut.test_fraction:
         eligible, seen = None, []
         if reading.known is not None and cut.seen == "refuse":
-            eligible, seen = reading.known.eligible(sets["train"])
+            shares = {"val": cut.val_fraction, "test": cut.test_fraction}
+            names = " and ".join(name for name, share in shares.items() if share)
+            eligible, seen = reading.known.eligible(sets["train"], names)
         more, shortages = _cut(sets["train"], classes, keys, where, cut, eligible)
         parts, notes = parts | more, notes + seen + shortages
 
@@ -143,8 +148,10 @@ def _cut(
         counts = np.bincount(labels, minlength=len(classes))
         scarce = some_of(repr(classes[label]) for label in np.flatnonzero(counts == 0))
         if scarce:
-            few = "images" if whole.groups is None else "groups"
-            notes.append(f"{where}: no image could be held out of {scarce}: too few {few}")
+            why = "too few images"
+            if whole.groups is not None:
+                why = "no group that was drawn has one; --data.splits.seed N draws others"
+            notes.append(f"{where}: no image could be held out of {scarce}: {why}")
     chosen: dict[SplitName, np.ndarray] = {"val": val, "test": test}
     parts: dict[SplitName, ImageSet] = {"train": whole.select(train)}
     parts |= {name: whole.select(indices) for name, indices in chosen.items() if len(indices)}

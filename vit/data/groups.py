@@ -60,8 +60,10 @@ def cut_groups(
     part, left = np.zeros(len(labels), dtype=np.int8), _per_class(labels, labels)
     free = [g for g, rows in members.items() if eligible is None or eligible[rows].all()]
     ordered = sorted(free, key=lambda group: _digest(f"{seed}\0{group}", 16))
+    most = sum(len(members[group]) for group in free) / max(test_fraction + val_fraction, 1e-9)
     for number, fraction in ((2, test_fraction), (1, val_fraction)):
-        count, wanted = 0, max(1, int(fraction * len(labels) + 0.5)) if fraction else 0
+        share = fraction * min(most, len(labels))  # of few that are eligible each gets a part
+        count, wanted = 0, max(1, int(share + 0.5)) if fraction else 0
         while count < wanted and ordered:
             rows = members[ordered.pop(0)]
             of_group = _per_class(labels[rows], labels)

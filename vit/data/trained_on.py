@@ -104,13 +104,16 @@ class Known:
         found = f"{seen:,} of {len(images):,} {name} images were in the training of {self.weights}"
         return found if seen else ""
 
-    def eligible(self, train: ImageSet) -> tuple[np.ndarray | None, list[str]]:
-        """True `n` for the images of train that may be held out, or None for all; a note on it."""
+    def eligible(self, train: ImageSet, names: str) -> tuple[np.ndarray | None, list[str]]:
+        """True `n` for the images of train that may be held out, or None for all; a note on it.
+
+        `names`: of the splits that are cut.
+        """
         unseen = ~self.mask(train)
         left = int(unseen.sum())
         if left == len(train):
             return None, []
-        text = f"val and test are cut from the {left:,} of {len(train):,} images that"
+        text = f"cut into {names}: some of the {left:,} of {len(train):,} images that"
         text += f" {self.weights} was not trained on"
         more = "; for a score that says more, give a test folder of others" if left < FEW else ""
         return unseen, [text + more]

@@ -37,6 +37,7 @@ def closing(
     root: str | None,
     dataset: str | None,
     more: str,
+    held_out: bool,
     in_python: bool,
     example: Path | None,
 ) -> str:
@@ -44,14 +45,15 @@ def closing(
 
     `result`: its headline. `longer`: the option that lets the run train on. `root` and `example`:
     the user's images and one picture among them, if any. `dataset`: a name, without root. `more`:
-    options with which another run reads and cuts them as this one. `in_python`: the run needs
-    objects, which a command cannot give.
+    options with which another run reads and cuts them as this one. `held_out`: there are val or
+    test images. `in_python`: the run needs objects, which a command cannot give.
     """
     run = shlex.quote(str(folder))
     again = (f"vit test {run}", "score it again")
     on = (f"vit fit --run_dir {run} {longer}", "train on")
-    if in_python:
+    if in_python or not held_out:
         again = (f"vit test {run} --data FOLDER", "score it on other images")
+    if in_python:
         on = (f"vit fit --data FOLDER --pretrained {run}", "train on other images")
     data, untrained = root or dataset, not (folder / "checkpoints").exists()
     if untrained and data is not None:

@@ -76,7 +76,8 @@ def finish(
     write_json(run.folder / SUMMARY, summary)
     _report(run, options, model, data, summary, predictions)
     write_json(run.folder / SUMMARY, {**summary, "finished": True})
-    items = data.splits.train.items
+    held_out = data.splits.test or data.splits.val
+    items = (held_out or data.splits.train).items
     run.closing = closing(
         run.folder,
         headline(split, metrics, predictions),
@@ -85,6 +86,7 @@ def finish(
         root=data.root,
         dataset=data.dataset,
         more=carried(options),
+        held_out=held_out is not None,
         in_python=bool(options.own),
         example=Path(items[0]) if isinstance(items, PathList) else None,
     )

@@ -126,14 +126,16 @@ def check_held_out(config: Namespace, data: ImageData) -> None:
 
     UserError where the weights have, unless that is allowed.
     """
-    seen = [] if data.known is None else data.known.given(data.splits)
-    if seen:
+    if data.known is not None and (seen := data.known.given(data.splits)):
         if config.data.splits.seen == "refuse":
             raise UserError(f"{'; '.join(seen)}; give others, or --data.splits.seen allow")
         note("; ".join(seen))
-    held_out = {n: images for n, images in data.splits.present().items() if n != "train"}
     teacher = config.model.get("loss.distillation.teacher")
-    for name, images in held_out.items():
+    if teacher is None and data.mixture is None:
+        return
+    for name, images in data.splits.present().items():
+        if name == "train":
+            continue
         if teacher is not None:
             note_seen(teacher, images, name)
         if data.mixture and (also := digests([data.mixture.unlabelled])) is not None:
