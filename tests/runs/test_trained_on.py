@@ -74,6 +74,17 @@ def in_a_list(root: Path) -> Path:
     return root / "list.csv"
 
 
+def in_groups(root: Path) -> Path:
+    """Ten patients in each class, of three pictures each."""
+    pictures(root, ("a", "b", "c"), 30)
+    files = sorted(root.rglob("*.png"))
+    rows = [
+        f"{p.relative_to(root)},{p.parent.name},{p.parent.name}{int(p.stem) // 3}" for p in files
+    ]
+    (root / "list.csv").write_text("\n".join(["path,label,patient", *rows]) + "\n")
+    return root / "list.csv"
+
+
 SETS: dict[str, tuple[Any, list[str]]] = {
     "plain": (lambda root: pictures(root, ("a", "b", "c"), 30), []),
     "seed": (lambda root: pictures(root, ("a", "b", "c"), 30), ["--seed", "3"]),
@@ -89,6 +100,7 @@ SETS: dict[str, tuple[Any, list[str]]] = {
             "--data.loading.on_error skip"
         ),
     ),
+    "groups": (in_groups, ["--data.columns.group", "patient", "--seed", "5"]),
     "shards": (lambda root: pictures(root, ("a", "b", "c"), 30), ["--seed", "2"]),
 }
 
@@ -146,7 +158,7 @@ def test_another_seed_and_new_images_leave_test_to_images_that_were_not_learned(
     data.rename(moved)  # no option is followed there
     done = tuned(vit, moved, "runs/a", "runs/b", "--data.splits.val_fraction=0.1", "--seed=4")
     assert done.status == 0, done.err
-    assert "some of the 39 of 120 images that runs/a was not trained" in done.err
+    assert "val and test are cut from the 39 of 120 images that runs/a was not trained" in done.err
     held_out = names(vit, "runs/b", "test") | names(vit, "runs/b", "val")
     assert len(held_out) == 24 and not held_out & learned
     third = tuned(vit, moved, "runs/b/model", "runs/c")  # which learned what both have learned

@@ -113,7 +113,8 @@ class Known:
         left = int(unseen.sum())
         if left == len(train):
             return None, []
-        text = f"cut into {names}: some of the {left:,} of {len(train):,} images that"
+        are = "are" if " and " in names else "is"
+        text = f"{names} {are} cut from the {left:,} of {len(train):,} images that"
         text += f" {self.weights} was not trained on"
         more = "; for a score that says more, give a test folder of others" if left < FEW else ""
         return unseen, [text + more]
