@@ -90,7 +90,7 @@ def model_in(
 
 
 def _start(prefix: str, shapes: Mapping[str, Any]) -> str:
-    """Where the model begins of which `prefix` has the first tensor."""
+    """The prefix of the whole model of which `prefix` has the first tensor."""
     above = prefix[: prefix.rstrip(".").rfind(".") + 1]
     return above if any(above + name in shapes for name in _OF_TRANSFORMERS) else prefix
 

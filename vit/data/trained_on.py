@@ -99,7 +99,7 @@ class Known:
         return seen
 
     def count(self, images: ImageSet, name: str) -> str:
-        """Such as '37 of 100 test images were in the training of runs/a'; empty for none."""
+        """A sentence such as '37 of 100 test images were in the training of runs/a', or ''."""
         seen = int(self.mask(images).sum())
         found = f"{seen:,} of {len(images):,} {name} images were in the training of {self.weights}"
         return found if seen else ""
