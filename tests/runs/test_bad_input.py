@@ -78,7 +78,7 @@ OPTIONS = [
     ("--trainer.callbacks=foo.Bar", ["trainer.callbacks", "foo.Bar"]),
     ("--trainer.callbacks=[{class_path: ModelCheckpoint, init_args: {mode: x}}]", ["mode", "x"]),
     ("--trainer=[1]", ["trainer", "[1]"]),
-    ("--run_dir /dev/null/run", ["--run_dir /dev/null/run"]),
+    ("--run_dir /dev/null/run", ["run directory /dev/null/run"]),
     ("--resume weights.safetensors", ["--resume weights.safetensors", "--model.pretrained"]),
     (
         "--data.sampling.balanced=true --model.loss.class_weights=balanced",
