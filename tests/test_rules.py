@@ -32,7 +32,7 @@ ROOMS: dict[str, tuple[set[str], int]] = {
     "exports": ({"data", "models", "checkpoints", "inference"}, 730),
     "training": ({"models", "checkpoints"}, 4_430),
 }
-ROOMS["runs"] = (set(ROOMS), 4_000)
+ROOMS["runs"] = (set(ROOMS), 4_010)
 ROOMS["cli"] = (set(ROOMS), 2_550)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
 LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_840}
