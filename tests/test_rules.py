@@ -35,7 +35,7 @@ ROOMS: dict[str, tuple[set[str], int]] = {
 ROOMS["runs"] = (set(ROOMS), 4_010)
 ROOMS["cli"] = (set(ROOMS), 2_550)
 MAY_IMPORT = {room: others for room, (others, _) in ROOMS.items()}
-LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_840}
+LINES = {room: lines for room, (_, lines) in ROOMS.items()} | {"one-page modules": 1_860}
 """A budget is met by removing mechanisms, never by denser lines. It may be raised in the commit
 that needs it, with the reason in the message."""
 # One-page modules in vit/, which every room may import.
@@ -56,6 +56,7 @@ ONE_PAGE = {
     "seeds",  # for training steps and samples
     "shapes",
     "signals",
+    "tables",  # rows of what is added to the core
     "yaml_reader",
     "writing",
 }
