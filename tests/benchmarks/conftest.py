@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from types import ModuleType
 
-from tests.training.conftest import photos
+from tests.training.conftest import training_photos
 
-__all__ = ["Load", "photos"]
+__all__ = ["Load", "training_photos"]
 Load = Callable[[str], ModuleType]

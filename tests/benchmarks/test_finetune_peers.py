@@ -54,12 +54,12 @@ def test_as_many_steps_as_fit_are_taken_and_start_up_is_not_counted(
     assert spent == pytest.approx(20.0)
 
 
-def task(benchmark: ModuleType, photos: Path, **values: Any) -> Any:
+def task(benchmark: ModuleType, training_photos: Path, **values: Any) -> Any:
     rows = {
         split: [
             (file, label)
             for label, name in enumerate("abc")
-            for file in sorted((photos / split / name).iterdir())
+            for file in sorted((training_photos / split / name).iterdir())
         ]
         for split in ("train", "test")
     }
@@ -87,7 +87,7 @@ class Recorder(nn.Module):
 )
 def test_rates_of_timm_rise_fall_and_end_with_the_budget(
     benchmark: ModuleType,
-    photos: Path,
+    training_photos: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     rate: float,
@@ -108,7 +108,7 @@ def test_rates_of_timm_rise_fall_and_end_with_the_budget(
 
     hook = register_optimizer_step_pre_hook(note)
     try:
-        trained = benchmark.PEERS[name][2](task(benchmark, photos))
+        trained = benchmark.PEERS[name][2](task(benchmark, training_photos))
     finally:
         hook.remove()
     assert (trained.steps, trained.batch) == (12, 44)

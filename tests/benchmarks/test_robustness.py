@@ -10,10 +10,14 @@ from tests.benchmarks.conftest import Load
 
 
 def test_the_quick_run_ends_well_and_is_not_made_twice(
-    load_benchmark: Load, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    load_benchmark: Load,
+    training_photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys,
 ) -> None:
     benchmark = load_benchmark("robustness")
-    args = ["--data", str(photos), "--out", str(tmp_path), "--quick"]
+    args = ["--data", str(training_photos), "--out", str(tmp_path), "--quick"]
     monkeypatch.setattr(sys, "argv", ["", *args])
     benchmark.main()
     first = json.loads(capsys.readouterr().out.splitlines()[-1])

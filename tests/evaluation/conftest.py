@@ -19,9 +19,9 @@ SIZES = {"train": (9, 8, 7), "test": (4, 3, 5)}
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Path:
+def labelled_photos(tmp_path: Path) -> Path:
     """24 training and 12 test images of three colours, 18 x 14 pixels."""
-    root = tmp_path / "photos"
+    root = tmp_path / "labelled_photos"
     random = np.random.default_rng(0)
     for split, counts in SIZES.items():
         for channel, (name, count) in enumerate(zip(("red", "green", "blue"), counts, strict=True)):
@@ -35,13 +35,13 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_data(photos: Path) -> Callable[..., ImageData]:
+def make_data(labelled_photos: Path) -> Callable[..., ImageData]:
     """The photos at 16 x 16, in batches of 5, read by this process; train is whole."""
 
     def make(**options: Any) -> ImageData:
         preprocess = options.pop("preprocess", Preprocess(image_size=(16, 16), crop_fraction=1.0))
         fixed: dict[str, Any] = {
-            "root": str(photos),
+            "root": str(labelled_photos),
             "image_size": preprocess.image_size,
             "batch_size": 5,
             "num_workers": 0,

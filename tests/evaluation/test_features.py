@@ -19,11 +19,11 @@ from vit.evaluation.features import Extractor, images_digest
 from vit.preprocessing import Preprocess
 
 
-def by_hand(model, photos: Path, split: str, layer: str) -> tuple[np.ndarray, list[int]]:
+def by_hand(model, labelled_photos: Path, split: str, layer: str) -> tuple[np.ndarray, list[int]]:
     """Reference without a loader: folders in the order of the class names."""
     preprocess, rows, labels = Preprocess(image_size=(16, 16), crop_fraction=1.0), [], []
-    for label, name in enumerate(sorted(os.listdir(photos / split))):
-        for file in sorted((photos / split / name).iterdir()):
+    for label, name in enumerate(sorted(os.listdir(labelled_photos / split))):
+        for file in sorted((labelled_photos / split / name).iterdir()):
             pixels = preprocess.normalize(preprocess(open_image(file))[None])
             with torch.no_grad():
                 pooled = model.pool(model.features(pixels))
@@ -38,12 +38,12 @@ def by_hand(model, photos: Path, split: str, layer: str) -> tuple[np.ndarray, li
 @pytest.mark.parametrize("layer", ["pooled", "pre_logits", "logits"])
 @pytest.mark.parametrize("batch_size", [1, 5, 100])
 def test_every_image_is_used_once_in_order_whatever_the_batch(
-    make_model: Callable, make_data: Callable, photos: Path, layer: str, batch_size: int
+    make_model: Callable, make_data: Callable, labelled_photos: Path, layer: str, batch_size: int
 ) -> None:
     model = make_model(representation_size=10, dropout=0.5).train()
     found = Extractor(model, layer)(make_data(batch_size=batch_size), "train")
     assert not model.training
-    values, labels = by_hand(model, photos, "train", layer)
+    values, labels = by_hand(model, labelled_photos, "train", layer)
     np.testing.assert_allclose(found.values, values, rtol=1e-5, atol=1e-5)
     assert found.labels.tolist() == labels and found.indices.tolist() == list(range(24))
     assert found.values.dtype == np.float32 and not found.cached
@@ -111,11 +111,11 @@ def test_a_change_of_any_dependency_leads_to_recomputation(
 
 
 def test_a_changed_image_is_recomputed(
-    make_model: Callable, make_data: Callable, photos: Path, tmp_path: Path
+    make_model: Callable, make_data: Callable, labelled_photos: Path, tmp_path: Path
 ) -> None:
     extractor = Extractor(make_model(), "pooled", cache=tmp_path / "c")
     before = extractor(make_data(), "test")
-    Image.new("RGB", (18, 14), "white").save(photos / "test" / "green" / "1.png")
+    Image.new("RGB", (18, 14), "white").save(labelled_photos / "test" / "green" / "1.png")
     after = extractor(make_data(), "test")
     assert not after.cached
     changed = np.flatnonzero(np.abs(after.values - before.values).max(1) > 0)
@@ -244,9 +244,9 @@ def test_float64_is_more_exact_than_float32_and_that_than_bfloat16(
 
 
 def test_unreadable_images_are_named_or_left_out_with_their_labels(
-    make_model: Callable, make_data: Callable, photos: Path, tmp_path: Path
+    make_model: Callable, make_data: Callable, labelled_photos: Path, tmp_path: Path
 ) -> None:
-    (photos / "test" / "green" / "0.png").write_bytes(b"no image")
+    (labelled_photos / "test" / "green" / "0.png").write_bytes(b"no image")
     extractor = Extractor(make_model(), "pooled", cache=tmp_path / "c")
     with pytest.raises(UserError, match=r"green.0\.png"):
         extractor(make_data(), "test")

@@ -1,4 +1,4 @@
-"""A set of tiny photos, a model of a few thousand weights, a silent Trainer."""
+"""A set of tiny training_photos, a model of a few thousand weights, a silent Trainer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +23,9 @@ SIZES = {"train": (16, 15, 13), "val": (3, 3, 3), "test": (3, 3, 1)}
 
 
 @pytest.fixture(scope="session")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def training_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """44 training, 9 val and 7 test images of three classes, 10 x 12 pixels, noise on a colour."""
-    root = tmp_path_factory.mktemp("photos")
+    root = tmp_path_factory.mktemp("training_photos")
     random = np.random.default_rng(0)
     for split, counts in SIZES.items():
         for label, count in enumerate(counts):
@@ -39,12 +39,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_data(photos: Path) -> Callable[..., ImageData]:
+def make_data(training_photos: Path) -> Callable[..., ImageData]:
     """Data without augmentation, in batches of 8, read by this process."""
 
     def make(**options: Any) -> ImageData:
         fixed: dict[str, Any] = {
-            "root": str(photos),
+            "root": str(training_photos),
             "image_size": 8,
             "batch_size": 8,
             "num_workers": 0,

@@ -235,9 +235,9 @@ def test_pictures_show_the_prefix_and_what_follows_it(make: Make) -> None:
 
 
 def test_a_killed_run_continues_bitwise(
-    make: Make, photos: Path, encoder_continues_bitwise: Callable[..., None]
+    make: Make, training_photos: Path, encoder_continues_bitwise: Callable[..., None]
 ) -> None:
-    encoder_continues_bitwise(make, photos)
+    encoder_continues_bitwise(make, training_photos)
 
 
 @pytest.mark.parametrize(

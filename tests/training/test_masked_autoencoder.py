@@ -237,10 +237,10 @@ def test_targets_have_the_mean_and_the_unbiased_variance_of_each_patch(make: Mak
 
 @pytest.mark.parametrize("norm_pix", [True, False])
 def test_pictures_show_the_true_pixels_and_what_was_seen(
-    norm_pix: bool, make: Make, make_data, make_trainer, photos: Path
+    norm_pix: bool, make: Make, make_data, make_trainer, training_photos: Path
 ) -> None:
     model = make(norm_pix=norm_pix)
-    data = make_data(root=str(photos), image_size=16, batch_size=4).read_as(labelled=False)
+    data = make_data(root=str(training_photos), image_size=16, batch_size=4).read_as(labelled=False)
     make_trainer(limit_val_batches=1).validate(model, data, verbose=False)
     pixels = torch.randint(0, 256, (2, 3, 16, 16))
     images, places = (pixels.float() / 255 - 0.5) / 0.5, torch.tensor([3, 8])
@@ -292,9 +292,9 @@ def test_operations_with_mask_tokens_in_the_encoder_over_without(
 
 
 def test_a_killed_run_continues_bitwise(
-    make: Make, photos: Path, encoder_continues_bitwise: Callable[..., None]
+    make: Make, training_photos: Path, encoder_continues_bitwise: Callable[..., None]
 ) -> None:
-    encoder_continues_bitwise(make, photos)
+    encoder_continues_bitwise(make, training_photos)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")
-def ends(photos: Path, tmp_path_factory: pytest.TempPathFactory, deadline) -> tuple[Path, Any]:
+def ends(
+    training_photos: Path, tmp_path_factory: pytest.TempPathFactory, deadline
+) -> tuple[Path, Any]:
     """The folder that pairs.py has written to, and the ends of each of its cases."""
     folder = tmp_path_factory.mktemp("pairs")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.pairs", photos, folder, str(deadline(60))],
+        [sys.executable, "-m", "tests.training.pairs", training_photos, folder, str(deadline(60))],
         capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
@@ -30,10 +32,10 @@ def ends(photos: Path, tmp_path_factory: pytest.TempPathFactory, deadline) -> tu
 
 
 @pytest.fixture(scope="module")
-def results(ends: tuple[Path, Any], photos: Path) -> list[Any]:
+def results(ends: tuple[Path, Any], training_photos: Path) -> list[Any]:
     """What one process alone, and each of two together, have computed."""
     folder = ends[0]
-    pairs.train_and_score(str(photos), 1, str(folder / "one"))
+    pairs.train_and_score(str(training_photos), 1, str(folder / "one"))
     files = [folder / name for name in ("one.0", "two.0", "two.1")]
     return [torch.load(file, weights_only=True) for file in files]
 

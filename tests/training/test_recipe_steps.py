@@ -136,12 +136,12 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_twenty_steps_are_those_of_a_plain_loop(
-    case: str, photos: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, training_photos: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name, _, variant = case.partition(":")
     published = PUBLISHED[name][variant]
-    arguments = [*options(name, published), f"--data.root={photos}"]
+    arguments = [*options(name, published), f"--data.root={training_photos}"]
     if published.distillation is not None:
         kind, alpha, temperature = published.distillation
         for field, value in {"kind": kind, "alpha": alpha, "temperature": temperature}.items():
@@ -165,12 +165,16 @@ def test_the_first_twenty_steps_are_those_of_a_plain_loop(
 
 
 def test_the_first_twenty_steps_of_a_masked_autoencoder_are_those_of_transformers(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    training_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name, published = "pretrain/mae_imagenet1k", PUBLISHED["pretrain/mae_imagenet1k"][""]
     decoder = {"width": 16, "depth": 1, "heads": 2}
-    arguments = [*options(name, published), f"--data.root={photos}", "--data.image_size=16"]
+    arguments = [
+        *options(name, published),
+        f"--data.root={training_photos}",
+        "--data.image_size=16",
+    ]
     arguments += [f"--model.decoder_{key}={value}" for key, value in decoder.items()]
     built = build(arguments, recorder := Recorder())
     peer = peer_of(built.model)

@@ -23,14 +23,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
-def places(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def places(training_photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Photos, and weights of other classes and of theirs."""
     folder, model = tmp_path_factory.mktemp("weights"), make_model().model
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     for classes in ("xyz", "abc"):
         save_native(folder / classes, model, classes=[*classes], preprocess=None, extra={})
-    return [str(photos), *(str(folder / classes) for classes in ("xyz", "abc"))]
+    return [str(training_photos), *(str(folder / classes) for classes in ("xyz", "abc"))]
 
 
 @pytest.fixture(scope="module")

@@ -149,10 +149,10 @@ def test_two_choices_of_the_result_are_refused(weights: str, make_data, make_tra
 
 
 def test_thresholds_are_those_of_the_averaged_weights(
-    weights: str, make_data, make_trainer, photos: Path, tmp_path: Path
+    weights: str, make_data, make_trainer, training_photos: Path, tmp_path: Path
 ) -> None:
     random, rows = np.random.default_rng(0), ["path,label,split"]
-    for number, file in enumerate(sorted(photos.rglob("*.*"))):
+    for number, file in enumerate(sorted(training_photos.rglob("*.*"))):
         names = [name for name in "abc" if random.random() < 0.5]
         if file.suffix in {".png", ".jpg"}:
             rows.append(f"{file},{'|'.join(names)},{'val' if number % 3 == 0 else 'train'}")

@@ -35,12 +35,12 @@ def test_the_split_that_is_tested_is_the_one_that_is_counted(
 
 
 def test_skipped_images_are_known(
-    photos: Path, make_data, make_model, make_trainer, tmp_path: Path
+    training_photos: Path, make_data, make_model, make_trainer, tmp_path: Path
 ) -> None:
     import shutil
 
     root = tmp_path / "copy"
-    shutil.copytree(photos, root)
+    shutil.copytree(training_photos, root)
     (root / "test" / "a" / "0.png").write_bytes(b"not an image")
     data = make_data(root=str(root), on_error="skip")
     model = make_model()
