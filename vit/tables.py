@@ -24,7 +24,11 @@ TABLES: dict[str, dict[str, str]] = {
     # Word of --task -> vit.training.network_training.NetworkTraining.
     "tasks": {},
     # Asked in this order, and after them the folder of class folders.
-    "sources": {},
+    "sources": {
+        "vtab": "vit.data.kinds:VtabTask",
+        "shards": "vit.data.kinds:Shards",
+        "own": "vit.data.kinds:Objects",
+    },
     # Asked in this order, and after them Pillow.
     "openers": {},
     # Asked in this order: ours first, since our names of tensors are also timm's.

@@ -1,4 +1,4 @@
-"""Roots that could be read in several ways: which one answers, and with which classes and images."""
+"""Roots that could be read in several ways: which reading answers, with what classes and images."""
 
 import io
 import tarfile
@@ -141,7 +141,7 @@ def test_lists_of_a_task_win_over_folders_unless_a_model_is_scored(
     root = make_tree(root / "patch_camelyon", {"images": 4, "no": 3})
     lines = [f"images/{at}.jpg {at % 2}" for at in range(4)]
     (root / "train800val200.txt").write_text("\n".join(lines))
-    with pytest.raises(UserError, match="cannot read .*/train800.txt"):
+    with pytest.raises(UserError, match=r"cannot read .*/train800.txt"):
         answer(root)
     model = ModelClasses(names=["images", "no"])
     assert answer(root, Reading(model=model))[1] == {"train": 0, "test": 7}
@@ -174,7 +174,7 @@ def test_arrays(root: Path, photos: Path) -> None:
         np.save(root / name / "0.npy", np.zeros((2, 2)))
     reading = Reading(PLAIN.cut, arrays=True)
     assert answer(root, reading) == (["a", "b"], {"train": 2}, "a/0.npy")
-    with pytest.raises(UserError, match="data.channels N reads .npy"):
+    with pytest.raises(UserError, match=r"data.channels N reads .npy"):
         answer(root)
 
 
@@ -201,12 +201,12 @@ def test_addresses(photos: Path, root: Path) -> None:
     address = in_memory("train-0.tar", lambda folder: tar(folder, "train-0.tar", photos), root)
     for place in (address, f"{address}/train-0.tar", f"{address}/train-{{0..0}}.tar"):
         assert answer(place)[:2] == (["cat", "dog"], {"train": 4})
-    with pytest.raises(UserError, match="has neither .tar nor .parquet files"):
+    with pytest.raises(UserError, match=r"has neither .tar nor .parquet files"):
         answer("memory:///nothing")
 
 
 def test_what_is_not_there_and_what_has_a_separator(photos: Path, root: Path) -> None:
-    with pytest.raises(UserError, match="neither a folder nor a .csv, .parquet or .tar file"):
+    with pytest.raises(UserError, match=r"neither a folder nor a .csv, .parquet or .tar file"):
         answer(root / "none")
     tar(root, "train-0.tar", photos)
     for place in (photos, root):

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from vit.data.addresses import names_shards, root_name
 from vit.data.cut import held_out
+from vit.data.roots import exists, root_name
 from vit.data.sources import ImageSet, PathList, SplitName
 from vit.errors import UserError, did_you_mean
 
@@ -62,12 +62,12 @@ def data_set(text: str) -> tuple[str, str | None]:
     anything else.
     """
     name, equals, path = text.partition("=")
-    if Path(text).expanduser().exists() or names_shards(text):
+    if exists(text):
         name, path = "", text
     elif not equals and text in CATALOG:
         return text, None
     place = Path(path).expanduser()
-    if not path or not (place.exists() or names_shards(path)):
+    if not path or not exists(path):
         typed = Path(path or text).absolute()
         hint = did_you_mean(typed.name, [*CATALOG, *(p.name for p in typed.parent.glob("*"))])
         hint = hint or f"; known: {', '.join(sorted(CATALOG))}"

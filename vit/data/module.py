@@ -17,7 +17,7 @@ from vit.data.beginnings import check_beginnings, way_on
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
 from vit.data.extra import check_change
-from vit.data.find import check_source, find_splits
+from vit.data.find import check_program, check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
 from vit.data.memory import make_dataset
 from vit.data.options import (
@@ -31,7 +31,6 @@ from vit.data.options import (
     Sampling,
     Splitting,
 )
-from vit.data.own import OwnImages
 from vit.data.pseudo import Mixture
 from vit.data.raster import note_unused_bits, rgb, with_statistics
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
@@ -77,7 +76,8 @@ class ImageData(LightningDataModule):
         splits: Shares of train that become val and test, and the seed of these cuts.
         loading: Worker processes, images kept in memory, and unreadable images.
         pseudo: Unlabelled images with a teacher's answers, which are learned, too.
-        own: Images of a Python program, instead of dataset and root; `ImageData.of` takes them.
+        own: Images of a Python program, instead of dataset and root: its `Splits`, or those for
+            train, val and test, which `ImageData.of` takes.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ImageData(LightningDataModule):
         splits: Splitting = Splitting(),
         loading: Loading = Loading(),
         pseudo: Pseudo | None = None,
-        own: OwnImages | None = None,
+        own: Any = None,
     ) -> None:
         super().__init__()
         # A rank may get no image of a small val.
@@ -136,6 +136,8 @@ class ImageData(LightningDataModule):
         self.skip_option = "--data.loading.on_error skip"
         if own is None:
             check_source(dataset, root)
+        else:
+            check_program(own)
 
     @classmethod
     def of(cls, train: Any, val: Any = None, test: Any = None, **options: Any) -> Self:
@@ -144,7 +146,7 @@ class ImageData(LightningDataModule):
         Each split is a folder, a list of (path, label), or a map-style Dataset of (image, label)
         such as torchvision's and Hugging Face's. `splits` cuts those from train that are not given.
         """
-        return cls(own=OwnImages(train, val, test), **options)
+        return cls(own=(train, val, test), **options)
 
     def read_as(
         self,
@@ -190,8 +192,8 @@ class ImageData(LightningDataModule):
     @cached_property
     def splits(self) -> Splits:
         """Classes and images, found at the first use."""
-        given = (self.dataset, self.root, self._reading)
-        splits = find_splits(*given, data_dir=self.data_dir, own=self.own)
+        root = self.root if self.own is None else self.own
+        splits = find_splits(self.dataset, root, self._reading, data_dir=self.data_dir)
         if self.sampling.balanced and splits.multilabel:
             weights = "use model.loss.class_weights=balanced"
             raise UserError(f"sampling.balanced needs one label per image, not several; {weights}")

@@ -28,7 +28,6 @@ from filelock import FileLock
 
 from vit.console import Meter, say
 from vit.data.addresses import (
-    by_split,
     cache_limit,
     fetch,
     in_cache,
@@ -38,6 +37,7 @@ from vit.data.addresses import (
     reaching,
     retried,
     state_of,
+    words_by_split,
 )
 from vit.data.decode import ImageError, NamedBytes
 from vit.data.folder import Part, class_of
@@ -177,7 +177,7 @@ def shard_parts(
     """What reads each split in shards of `find_shards`."""
     names = _class_names(next(iter(found.values()))[0])
     parts: dict[SplitName, Callable[[], Part]] = {}
-    for split, word in by_split(root, found).items():
+    for split, word in words_by_split(root, found).items():
         above, where = (f"{word}/", f"{word} of {root}") if word else ("", root)
         parts[split] = partial(_part, where, found[word], names, above, reading)
     return parts

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from vit.data.groups import group_numbers
-from vit.errors import UserError, printable
+from vit.errors import UserError, printable, some_of
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
     from vit.data.opened import Opened
@@ -43,6 +43,16 @@ def split_of(name: str) -> SplitName | None:
     words = re.split(r"[\W\d_]+", name.lower())
     splits: set[SplitName] = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
     return splits.pop() if len(splits) == 1 else None
+
+
+def by_split(root: str, words: Iterable[str]) -> dict[SplitName, str]:
+    """The word of each split among `words`, or of train without any; UserError for two of one."""
+    words = list(words)
+    named = {split_of(word) or "train": word for word in words}
+    splits: dict[SplitName, str] = {name: named[name] for name in SPLITS if name in named}
+    if len(splits) < len(words):
+        raise UserError(f"{root} has {some_of(words)}: keep one name for each split")
+    return splits
 
 
 class PathList:

@@ -30,6 +30,7 @@ from PIL import Image
 
 from vit.console import Meter
 from vit.data.catalog import Protocol
+from vit.data.kinds import is_task
 from vit.data.manifest import Listing, Table
 from vit.data.options import ModelClasses, Reading
 from vit.data.sources import Splits
@@ -51,11 +52,6 @@ def _stem(name: str) -> str:
 
 
 _NAMES = {_stem(each): name for name, task in TASKS.items() for each in (name, *task["also"])}
-
-
-def is_task(folder: str | os.PathLike[str]) -> bool:
-    """The folder has lists of VTAB-1k."""
-    return (Path(folder).expanduser() / "train800val200.txt").is_file()
 
 
 def task_folders(root: str) -> dict[str, str]:
