@@ -29,8 +29,8 @@ TABLES: dict[str, dict[str, str]] = {
         "shards": "vit.data.kinds:Shards",
         "own": "vit.data.kinds:Objects",
     },
-    # Asked in this order, and after them Pillow.
-    "openers": {},
+    # Asked in this order for images that are not RGB; all others are Pillow's.
+    "openers": {"raster": "vit.data.raster:Raster"},
     # Asked in this order: ours first, since our names of tensors are also timm's.
     "formats": {},
     "builders": {},

@@ -10,12 +10,14 @@ from typing import Any, Self, get_args
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_epoch, divided
-from vit.data.beginnings import check_beginnings, way_on
+from vit.data.beginnings import check_beginnings, note_unused_bits, way_on
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
+from vit.data.decode import opener_of
 from vit.data.extra import check_change
 from vit.data.find import check_program, check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
@@ -32,13 +34,12 @@ from vit.data.options import (
     Splitting,
 )
 from vit.data.pseudo import Mixture
-from vit.data.raster import note_unused_bits, rgb, with_statistics
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
 from vit.data.sources import ImageSet, SplitName, Splits
 from vit.data.trained_on import Known
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
-from vit.preprocessing import Preprocess, Size, check_choice
+from vit.preprocessing import Preprocess, Size, check_choice, picture
 
 
 class ImageData(LightningDataModule):
@@ -216,14 +217,16 @@ class ImageData(LightningDataModule):
     @property
     def remedy(self) -> str:
         """The way on after an image that cannot be read."""
-        return way_on(None if self.own is not None else self.root, self.skip_option)
+        root = None if self.own is not None else self.root
+        return way_on(root, self.splits.train, self.skip_option)
 
     @cached_property
     def preprocess(self) -> Preprocess:
         """The preprocessing, with `channels` and no mean and std by those of train."""
         assert self.channels is not None
         remedy = self.remedy if self.loading.on_error == "error" else None
-        inputs = with_statistics(self.inputs, self.splits.train, self.channels, remedy)
+        opener, train = opener_of(self.channels), self.splits.train
+        inputs = opener.complete(self.inputs, train, self.channels, remedy)
         return inputs.preprocess(self.image_size, self.channels)
 
     @property
@@ -277,7 +280,8 @@ class ImageData(LightningDataModule):
 
     def open_image(self, split: SplitName, index: int) -> Image.Image:
         """An image of a split before preprocessing, in RGB; with `channels` a picture of it."""
-        return rgb(self._image_dataset(split, training=False).open(index))
+        image = self._image_dataset(split, training=False).open(index)
+        return picture(image) if isinstance(image, Tensor) else image
 
     @cached_property
     def mixture(self) -> Mixture | None:
