@@ -27,6 +27,7 @@ TABLES: dict[str, dict[str, str]] = {
     "sources": {
         "vtab": "vit.data.kinds:VtabTask",
         "shards": "vit.data.kinds:Shards",
+        "lists": "vit.data.kinds:Lists",
         "own": "vit.data.kinds:Objects",
     },
     # Asked in this order for images that are not RGB; all others are Pillow's.

@@ -9,7 +9,7 @@ from vit.cache import cache_directory
 from vit.data.catalog import CATALOG
 from vit.data.cut import complete
 from vit.data.folder import load_folder
-from vit.data.manifest import SUFFIXES, load_manifest
+from vit.data.manifest import SUFFIXES, Listing, Table, load_manifest
 from vit.data.options import Reading
 from vit.data.roots import check_root, source_of
 from vit.data.sources import PathList, Splits, missing_files
@@ -30,7 +30,7 @@ def find_splits(
     if (source := source_of(root)) is not None:
         return source.splits(root, reading)
     if root.lower().endswith(SUFFIXES) and not os.path.isdir(root):
-        return load_manifest(root, reading)
+        return load_manifest(Listing(Table(root), reading))
     return load_folder(root, reading)
 
 

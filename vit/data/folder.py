@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from vit.data.cut import complete
-from vit.data.opened import Opened
+from vit.data.items import Opened
 from vit.data.options import ModelClasses, Reading
 from vit.data.scan import LITTER, entries, left_out_note, scan
 from vit.data.sources import (

@@ -1,4 +1,4 @@
-"""Kinds of roots beside class folders and lists: tasks of VTAB-1k, shards, objects of Python.
+"""Kinds of roots beside class folders and plain lists, and who reads them.
 
 What reads a root is imported once it is taken.
 """
@@ -13,6 +13,9 @@ from vit.errors import UserError
 if TYPE_CHECKING:  # torch
     from vit.data.options import Reading
     from vit.data.sources import Splits
+
+CSV, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
+"""Ends of names, in lower case."""
 
 
 class VtabTask(Source):
@@ -74,6 +77,25 @@ class Shards(Source):
         """The folder of a pattern of shards."""
         pattern = root.endswith(".tar") and not os.path.isfile(os.path.expanduser(root))
         return Path(root).expanduser().resolve().parent.name if pattern else place_name(root)
+
+
+class Lists(Source):
+    """Lists of images in a file of Parquet, or with columns of zeros and ones."""
+
+    def takes(self, root: Any) -> bool:
+        if not isinstance(root, str) or not root.lower().endswith((*PARQUET, *CSV)):
+            return False
+        if not os.path.isfile(os.path.expanduser(root)):
+            return False
+        from vit.data.lists import may_have_flags
+
+        return root.lower().endswith(PARQUET) or may_have_flags(root)
+
+    def splits(self, root: str, reading: "Reading") -> "Splits":
+        from vit.data.lists import listing_of
+        from vit.data.manifest import load_manifest
+
+        return load_manifest(listing_of(root, reading))
 
 
 class Objects(Source):

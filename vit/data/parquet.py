@@ -20,7 +20,7 @@ from vit.data.addresses import (
     words_by_split,
 )
 from vit.data.decode import ImageError, NamedBytes
-from vit.data.manifest import open_parquet
+from vit.data.lists import open_parquet
 from vit.data.options import Reading
 from vit.data.sources import SplitName
 from vit.errors import UserError, some_of

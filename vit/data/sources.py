@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from vit.data.groups import group_numbers
+from vit.data.items import Opened
 from vit.errors import UserError, printable, some_of
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
-    from vit.data.opened import Opened
     from vit.data.options import ModelClasses
 
 SplitName = Literal["train", "val", "test"]
@@ -85,10 +85,6 @@ class PathList:
         """The i-th name without `root`."""
         return os.fsdecode(self._bytes[self._starts[index] : self._ends[index]])
 
-    def place_of(self, index: int) -> tuple[str, int, int]:
-        """File, first byte and, where it is not all of the file, bytes of the i-th image."""
-        return self[index], 0, 0
-
     def encoded(self) -> Iterator[bytes]:
         """The names as bytes of the file system."""
         ends = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
@@ -123,9 +119,8 @@ RUN, RUNS = 64, 128
 class ImageSet:
     """Images that are not decoded, and their labels."""
 
-    items: "PathList | np.ndarray | Opened"
-    """Paths, uint8 pixels `n h w` (gray) or `n h w 3` (RGB), what a Dataset opens, or files in
-    shards."""
+    items: PathList | np.ndarray | Opened
+    """Paths, uint8 pixels `n h w` (gray) or `n h w 3` (RGB), or images of another store."""
     labels: np.ndarray
     """int64 `n`, or float32 `n k` of zeros and ones where images may have several labels."""
     names: PathList
@@ -141,7 +136,7 @@ class ImageSet:
 
     def in_blocks(self) -> tuple[np.ndarray, int]:
         """The block of each image, int64 `n`, and how many blocks are mixed at a time."""
-        stored = getattr(self.items, "in_blocks", lambda: None)()
+        stored = self.items.in_blocks() if isinstance(self.items, Opened) else None
         return (np.arange(len(self)) // RUN, RUNS) if stored is None else stored
 
     def blocks_digest(self) -> str:
@@ -151,9 +146,8 @@ class ImageSet:
         return blake2b(content, digest_size=16).hexdigest()
 
     def contents_digest(self) -> str | None:
-        """A digest of names and contents, if the images are in shards, which have one of each."""
-        of_shards = getattr(self.items, "contents_digest", None)
-        return of_shards and of_shards()
+        """A digest of names and contents, if their store has one of each, as shards have."""
+        return self.items.contents_digest() if isinstance(self.items, Opened) else None
 
     def group_numbers(self) -> np.ndarray | None:
         """A number for each image, int64 `n`, that is equal in a group; None without groups."""
