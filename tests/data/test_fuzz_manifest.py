@@ -145,9 +145,7 @@ def test_a_random_csv_is_one_line_or_what_an_independent_reader_sees(
     file = str(root / "list.csv")
     try:
         splits = find_splits(
-            None,
-            str(root / "list.csv"),
-            Reading(cut=Splitting(val_fraction=0.0, test_fraction=0.0)),
+            None, file, Reading(cut=Splitting(val_fraction=0.0, test_fraction=0.0))
         )
     except UserError as error:
         check_line(error)
@@ -156,11 +154,7 @@ def test_a_random_csv_is_one_line_or_what_an_independent_reader_sees(
     assert sorted(listed(splits), key=repr) == sorted(independent(data, root), key=repr)
     assert len(splits.classes) >= 2 and len(set(splits.classes)) == len(splits.classes)
     try:
-        cut = find_splits(
-            None,
-            str(root / "list.csv"),
-            Reading(cut=Splitting(val_fraction=0.3, test_fraction=0.2)),
-        )
+        cut = find_splits(None, file, Reading(cut=Splitting(val_fraction=0.3, test_fraction=0.2)))
     except UserError as error:
         check_line(error)
         return
