@@ -36,7 +36,7 @@ from vit.tables import objects
 
 if TYPE_CHECKING:  # NumPy and torch
     from vit.data.options import InputFormat
-    from vit.data.sources import ImageSet
+    from vit.data.sources import ImageSet, PathList
 
 MAX_PIXELS = 178_956_970
 """Images of more pixels (height times width) are refused before they are decoded; the limit is
@@ -123,12 +123,22 @@ class Opener(ABC):
         Raises ImageError, with the `remedy`, for an image that cannot be read; None leaves it out.
         """
 
+    @abstractmethod
+    def look(self, paths: "PathList") -> None:
+        """Notes what images lose that are read as RGB."""
+
+
+@cache
+def openers() -> tuple[Opener, ...]:
+    """All openers, made once in a process."""
+    return tuple(kind() for kind in objects("openers").values())
+
 
 @cache
 def opener_of(channels: int) -> Opener:
-    """The first opener of such images, once in a process. UserError if there is none."""
-    for kind in objects("openers").values():
-        if (opener := kind()).takes(channels):
+    """The first opener of such images. UserError if there is none."""
+    for opener in openers():
+        if opener.takes(channels):
             return opener
     raise UserError(f"data.channels={channels}: no installed package reads such images")
 

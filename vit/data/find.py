@@ -34,7 +34,7 @@ def find_splits(
     return load_folder(root, reading)
 
 
-def check_source(dataset: str | None, root: str | None) -> None:
+def check_source(dataset: str | None, root: Any) -> None:
     """UserError without data, for an unknown name, for what does not exist, and for an address that
     cannot be read here."""
     if root == "" or (root is None and dataset is None):  # "" is an unset shell variable
@@ -45,14 +45,8 @@ def check_source(dataset: str | None, root: str | None) -> None:
             raise UserError(f"dataset={dataset!r} is a place of files; give root={dataset!r}")
         near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(sorted(CATALOG))}"
         raise UserError(f"unknown dataset {dataset!r} (a folder is given by --data.root){near}")
-    if root is not None:
+    if root is not None and not isinstance(root, Splits):
         check_root(root)
-
-
-def check_program(images: Any) -> None:
-    """UserError for objects that are no images."""
-    if not isinstance(images, Splits) and source_of(images) is None:
-        raise UserError(f"images are a {type(images).__name__}, which no installed package reads")
 
 
 def load_dataset(

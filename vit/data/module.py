@@ -10,16 +10,15 @@ from typing import Any, Self, get_args
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from PIL import Image
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_epoch, divided
-from vit.data.beginnings import check_beginnings, note_unused_bits, way_on
+from vit.data.beginnings import check_beginnings, way_on
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
-from vit.data.decode import opener_of
+from vit.data.decode import opener_of, openers
 from vit.data.extra import check_change
-from vit.data.find import check_program, check_source, find_splits
+from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
 from vit.data.memory import make_dataset
 from vit.data.options import (
@@ -35,7 +34,7 @@ from vit.data.options import (
 )
 from vit.data.pseudo import Mixture
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
-from vit.data.sources import ImageSet, SplitName, Splits
+from vit.data.sources import ImageSet, PathList, SplitName, Splits
 from vit.data.trained_on import Known
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
@@ -77,8 +76,7 @@ class ImageData(LightningDataModule):
         splits: Shares of train that become val and test, and the seed of these cuts.
         loading: Worker processes, images kept in memory, and unreadable images.
         pseudo: Unlabelled images with a teacher's answers, which are learned, too.
-        own: Images of a Python program, instead of dataset and root: its `Splits`, or those for
-            train, val and test, which `ImageData.of` takes.
+        own: Images of a Python program, as `ImageData.of` takes them, or its `Splits`.
     """
 
     def __init__(
@@ -135,10 +133,7 @@ class ImageData(LightningDataModule):
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
         self.own, self.pseudo = own, pseudo if pseudo and pseudo.ratio else None
         self.skip_option = "--data.loading.on_error skip"
-        if own is None:
-            check_source(dataset, root)
-        else:
-            check_program(own)
+        check_source(dataset, own or root)
 
     @classmethod
     def of(cls, train: Any, val: Any = None, test: Any = None, **options: Any) -> Self:
@@ -193,13 +188,14 @@ class ImageData(LightningDataModule):
     @cached_property
     def splits(self) -> Splits:
         """Classes and images, found at the first use."""
-        root = self.root if self.own is None else self.own
-        splits = find_splits(self.dataset, root, self._reading, data_dir=self.data_dir)
+        images = self.own or self.root
+        splits = find_splits(self.dataset, images, self._reading, data_dir=self.data_dir)
         if self.sampling.balanced and splits.multilabel:
             weights = "use model.loss.class_weights=balanced"
             raise UserError(f"sampling.balanced needs one label per image, not several; {weights}")
-        if self.channels is None:
-            note_unused_bits(splits.train)
+        if self.channels is None and isinstance(splits.train.items, PathList):
+            for opener in openers():
+                opener.look(splits.train.items)
         return splits
 
     def look(self, before: "ImageData | None" = None) -> Self:
@@ -217,17 +213,16 @@ class ImageData(LightningDataModule):
     @property
     def remedy(self) -> str:
         """The way on after an image that cannot be read."""
-        root = None if self.own is not None else self.root
-        return way_on(root, self.splits.train, self.skip_option)
+        return way_on(self.own or self.root, self.splits.train, self.skip_option)
 
     @cached_property
     def preprocess(self) -> Preprocess:
         """The preprocessing, with `channels` and no mean and std by those of train."""
-        assert self.channels is not None
-        remedy = self.remedy if self.loading.on_error == "error" else None
-        opener, train = opener_of(self.channels), self.splits.train
-        inputs = opener.complete(self.inputs, train, self.channels, remedy)
-        return inputs.preprocess(self.image_size, self.channels)
+        channels, remedy = self.channels, self.remedy
+        assert channels is not None
+        remedy = remedy if self.loading.on_error == "error" else None
+        inputs = opener_of(channels).complete(self.inputs, self.splits.train, channels, remedy)
+        return inputs.preprocess(self.image_size, channels)
 
     @property
     def model_arguments(self) -> dict[str, Any]:
@@ -281,7 +276,7 @@ class ImageData(LightningDataModule):
     def open_image(self, split: SplitName, index: int) -> Image.Image:
         """An image of a split before preprocessing, in RGB; with `channels` a picture of it."""
         image = self._image_dataset(split, training=False).open(index)
-        return picture(image) if isinstance(image, Tensor) else image
+        return image if isinstance(image, Image.Image) else picture(image)
 
     @cached_property
     def mixture(self) -> Mixture | None:

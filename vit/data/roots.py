@@ -47,15 +47,16 @@ def source_of(root: Any) -> Source | None:
     return next((source for source in sources if source.takes(root)), None)
 
 
-def exists(root: str) -> bool:
+def exists(root: Any) -> bool:
     """Whether there is a file or folder, or a source that takes it. UserError as of `takes`."""
-    return os.path.exists(os.path.expanduser(root)) or source_of(root) is not None
+    is_place = isinstance(root, str) and os.path.exists(os.path.expanduser(root))
+    return is_place or source_of(root) is not None
 
 
-def check_root(root: str) -> None:
+def check_root(root: Any) -> None:
     """UserError if `root` does not exist, or cannot be read here."""
     if not exists(root):
-        raise no_folder(root)
+        raise no_folder(str(root))
 
 
 def root_name(root: str) -> str:

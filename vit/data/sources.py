@@ -5,7 +5,6 @@ Shapes: n images, h w pixels, k classes.
 
 import os
 import re
-import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -284,12 +283,3 @@ def images_digest(images: ImageSet, *, times: bool = True) -> str:
         time = status.st_mtime_ns if times else ""
         digest.update(os.fsencode(path) + f"\0{status.st_size} {time}\n".encode())
     return digest.hexdigest()
-
-
-def same_spelling(classes: Sequence[str]) -> list[list[str]]:
-    """Names of classes that differ only in case, blanks, Unicode form or a final s: Cat, cats."""
-    groups: dict[str, list[str]] = {}
-    for name in classes:
-        form = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
-        groups.setdefault(form.removesuffix("s"), []).append(name)
-    return [names for names in groups.values() if len(names) > 1]

@@ -29,7 +29,6 @@ import numpy as np
 from PIL import Image
 
 from vit.console import Meter
-from vit.data.catalog import Protocol
 from vit.data.kinds import is_task
 from vit.data.manifest import Listing, Table
 from vit.data.options import ModelClasses, Reading
@@ -38,8 +37,6 @@ from vit.errors import UserError, some_of
 from vit.writing import write_text
 
 TASKS: dict[str, Any] = json.loads(Path(__file__).with_name("vtab.json").read_text())
-PROTOCOL = Protocol(2_500, (0.01,), 0.2)
-"""arXiv:2010.11929, section B.1.1."""
 LINES = {"train800": 800, "val200": 200, "train800val200": 1_000, "test": None}
 """Lists, and how many images they have."""
 Sets = dict[str, tuple[Any, np.ndarray]]
