@@ -129,18 +129,18 @@ class Opener(ABC):
 
 
 @cache
-def openers() -> tuple[Opener, ...]:
-    """All openers, made once in a process."""
-    return tuple(kind() for kind in objects("openers").values())
-
-
-@cache
 def opener_of(channels: int) -> Opener:
-    """The first opener of such images. UserError if there is none."""
-    for opener in openers():
-        if opener.takes(channels):
+    """The first opener of such images, once in a process. UserError if there is none."""
+    for kind in objects("openers").values():
+        if (opener := kind()).takes(channels):
             return opener
     raise UserError(f"data.channels={channels}: no installed package reads such images")
+
+
+def note_losses(paths: "PathList") -> None:
+    """Notes what images lose that are read as RGB."""
+    for kind in objects("openers").values():
+        kind().look(paths)
 
 
 def open_input(source: Any, channels: int | None) -> Any:

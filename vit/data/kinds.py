@@ -80,16 +80,16 @@ class Shards(Source):
 
 
 class Lists(Source):
-    """Lists of images in a file of Parquet, or with columns of zeros and ones."""
+    """Lists in a file of Parquet, or with columns of zeros and ones, or of parents."""
 
     def takes(self, root: Any) -> bool:
         if not isinstance(root, str) or not root.lower().endswith((*PARQUET, *CSV)):
             return False
         if not os.path.isfile(os.path.expanduser(root)):
             return False
-        from vit.data.lists import may_have_flags
+        from vit.data.lists import is_wide
 
-        return root.lower().endswith(PARQUET) or may_have_flags(root)
+        return root.lower().endswith(PARQUET) or is_wide(root)
 
     def splits(self, root: str, reading: "Reading") -> "Splits":
         from vit.data.lists import listing_of

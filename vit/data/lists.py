@@ -1,10 +1,10 @@
-"""Lists of images in files of Parquet, and lists with columns of zeros and ones as classes.
+"""Lists in files of Parquet, and with columns of zeros and ones, or of the parents in a tree.
 
-path,cat,dog,indoors
-a/1.jpg,1,0,1
-a/2.jpg,0,1,0
+path,cat,dog,indoors    path,label,parent
+a/1.jpg,1,0,1           a/1.jpg,cat,pet
+a/2.jpg,0,1,0           a/2.jpg,dog,pet
 
-Both are read as `vit.data.manifest` reads a CSV file with a column of labels. A label of Parquet
+All are read as `vit.data.manifest` reads a CSV file with a column of labels. A label of Parquet
 may be a list, of an image with several. A row of zeros is an image without any.
 """
 
@@ -17,7 +17,8 @@ from vit.data.addresses import reaching
 from vit.data.kinds import PARQUET
 from vit.data.manifest import Cell, Listing, Table
 from vit.data.options import Reading
-from vit.errors import UserError, needed, some_of
+from vit.errors import UserError, needed, shorten, some_of
+from vit.label_tree import node_path
 
 _FLAGS = {"": False, "0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """Cells of a column that is a class, in lower case."""
@@ -26,13 +27,20 @@ _FLAGS = {"": False, "0": False, "1": True, "0.0": False, "1.0": True, "false": 
 def listing_of(path: str, reading: Reading) -> Listing:
     """The rows of a file. UserError for a mistake in it."""
     table = ParquetTable(path) if path.lower().endswith(PARQUET) else Table(path)
-    flagged = reading.has_classes and "label" not in reading.columns.roles(table.header)
-    return FlagListing(table, reading) if flagged else Listing(table, reading)
+    roles = reading.columns.roles(table.header)
+    if not reading.has_classes:
+        return Listing(table, reading)
+    if "label" not in roles:
+        return FlagListing(table, reading)
+    return (ParentListing if reading.tree and "parent" in roles else Listing)(table, reading)
 
 
-def may_have_flags(path: str) -> bool:
-    """Whether the first row of a CSV file has zeros and ones. UserError if it cannot be read."""
+def is_wide(path: str) -> bool:
+    """Whether a CSV file has a column `parent`, or its first row zeros and ones. UserError if it
+    cannot be read."""
     table = Table(path)
+    if "parent" in map(str.lower, table.header):
+        return True
     _, row = next(table.rows(range(len(table.header))), (0, ()))
     return sum(_is_flag(cell) for cell in row) > 1
 
@@ -117,7 +125,7 @@ class FlagListing(Listing):
         return not all(self.labels)
 
     def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
-        pairs = zip(self.columns, cells, strict=False)  # a tree's parent may follow
+        pairs = zip(self.columns, cells, strict=True)
         return tuple(name for name, cell in pairs if _FLAGS[str(cell).lower()])
 
     def _trained(self) -> list[str]:
@@ -127,3 +135,37 @@ class FlagListing(Listing):
                 remedy = "remove the column, or add images of the class"
                 raise UserError(f"{self.path}: column {name!r} has a 1 in no train row; {remedy}")
         return classes
+
+
+class ParentListing(Listing):
+    """Rows of a tree, whose labels are below the name or path in a column `parent`.
+
+    UserError for a label with two parents, or a parent that is a label.
+    """
+
+    def __init__(self, table: Table, reading: Reading) -> None:
+        self._parent, self._parents = "", dict[str, str]()
+        """Of the row that is read, and of each label."""
+        super().__init__(table, reading)
+        for label, parent in self._parents.items():
+            for name in self._parents.keys() & set(node_path(parent).split("/")):
+                below = f"the parent of {shorten(label)!r}; a label has no others below it"
+                raise UserError(f"{self.path} has {shorten(name)!r} as a label and as {below}")
+
+    def _label_columns(self, header: list[str]) -> list[int]:
+        return [*super()._label_columns(header), header.index("parent")]
+
+    def _has_several(self, label_at: list[int]) -> bool:
+        return super()._has_several(label_at[:-1])
+
+    def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+        self._parent = str(cells[-1])
+        return super()._labels(cells[:-1])
+
+    def _node(self, label: str) -> str:
+        before = self._parents.setdefault(label, self._parent)
+        if before != self._parent:
+            parents = f"{shorten(before)!r} and {shorten(self._parent)!r}"
+            found = f"{self.path} has the label {shorten(label)!r} with parents {parents}"
+            raise UserError(f"{found}; give one, or paths as labels")
+        return node_path(f"{self._parent}/{label}")

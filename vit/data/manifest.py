@@ -3,10 +3,6 @@
 path,label,split     path,label             path,label,label
 a/1.jpg,cat,train    a/1.jpg,cat|indoors    a/1.jpg,cat,indoors
 a/2.jpg,dog,val      a/2.jpg,dog            a/2.jpg,dog,
-
-Classes in a tree:
-path,label              path,label,parent
-a/1.jpg,pet/cat         a/1.jpg,cat,pet
 """
 
 import csv
@@ -51,11 +47,11 @@ def load_manifest(listing: "Listing") -> Splits:
     repeated. A separator takes the place of `|`, and says that images have several labels. The
     labels of the whole set are then rows of zeros and ones, and an empty cell is an image without
     any. The classes are those of train, in natural order; splits are cut as in `load_folder`. In a
-    tree labels are paths, below the name or path in a column `parent`, if there is one.
+    tree labels are paths.
 
     Raises UserError if the file cannot be read, a column is missing, a row is incomplete or
-    doubled, a file does not exist, a split is unknown, val or test has a label that train lacks, no
-    label has the separator, or a parent is a label.
+    doubled, a file does not exist, a split is unknown, val or test has a label that train lacks, or
+    no label has the separator.
     """
     reading, model = listing.reading, listing.reading.model
     if model is not None:
@@ -175,11 +171,9 @@ class Listing:
         self.notes: list[str] = []
         self.columns: list[str] = []
         self.labels: list[tuple[str, ...]] = []
-        self._parents: dict[str, str] = {}  # of each label in a tree
         header = reading.columns.roles(self.table.header)
         self.has_splits = "split" in header
         label_at = self._label_columns(header) if reading.has_classes else []
-        self._parent_at = [header.index("parent")] if reading.tree and "parent" in header else []
         grouped = reading.columns.group is not None and reading.model is None
         if grouped and "group" not in header:
             raise self._lacks("group")
@@ -187,10 +181,9 @@ class Listing:
         columns = dict(zip(self.table.header, header, strict=True))
         self.notes += [] if grouped else unused_groups(self.path, columns, self.columns)
         arrays = array("q"), array("b"), array("i")
-        self.names = PathList(self._read(header, [*label_at, *self._parent_at], *arrays))
+        self.names = PathList(self._read(header, label_at, *arrays))
         if not len(self.names):
             raise UserError(f"{self.path} has a header but no rows")
-        self._check_parents()
         self.numbers, self.splits, self.cells = (np.frombuffer(a, a.typecode) for a in arrays)
         self.multilabel = any(len(labels) > 1 for labels in self.labels)
         self.multilabel |= self._has_several(label_at)
@@ -248,8 +241,6 @@ class Listing:
 
     def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
         """The labels in the label cells of one row, each once; in a tree paths."""
-        parent = str(cells[-1]) if self._parent_at else ""
-        cells = cells[: len(cells) - len(self._parent_at)]
         labels: list[str] = []
         for cell in cells:
             if isinstance(cell, str):
@@ -257,23 +248,12 @@ class Listing:
                 cell = cell.split(self.separator)
             labels += [part for part in map(str.strip, cell) if part]
         if self.reading.tree:
-            labels = [self._below(parent, label) for label in labels]
+            labels = [self._node(label) for label in labels]
         return tuple(dict.fromkeys(labels))
 
-    def _below(self, parent: str, label: str) -> str:
-        """The path of a label; UserError if its parent was another before."""
-        before = self._parents.setdefault(label, parent)
-        if before != parent:
-            parents = f"{shorten(before)!r} and {shorten(parent)!r}; give one, or paths as labels"
-            raise UserError(f"{self.path} has the label {shorten(label)!r} with parents {parents}")
-        return node_path(f"{parent}/{label}")
-
-    def _check_parents(self) -> None:
-        """UserError for a parent that is a label too, as each one in a loop."""
-        for label, parent in self._parents.items():
-            for name in self._parents.keys() & set(node_path(parent).split("/")):
-                below = f"the parent of {shorten(label)!r}; a label has no others below it"
-                raise UserError(f"{self.path} has {shorten(name)!r} as a label and as {below}")
+    def _node(self, label: str) -> str:
+        """The path of a label in a tree."""
+        return node_path(label)
 
     def _mistake(self, number: int, what: str) -> UserError:
         return UserError(f"{self.table.place(number)} {what}")

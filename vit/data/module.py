@@ -16,7 +16,7 @@ from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_
 from vit.data.beginnings import check_beginnings, way_on
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
-from vit.data.decode import opener_of, openers
+from vit.data.decode import note_losses, opener_of
 from vit.data.extra import check_change
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
@@ -194,8 +194,7 @@ class ImageData(LightningDataModule):
             weights = "use model.loss.class_weights=balanced"
             raise UserError(f"sampling.balanced needs one label per image, not several; {weights}")
         if self.channels is None and isinstance(splits.train.items, PathList):
-            for opener in openers():
-                opener.look(splits.train.items)
+            note_losses(splits.train.items)
         return splits
 
     def look(self, before: "ImageData | None" = None) -> Self:
@@ -218,9 +217,9 @@ class ImageData(LightningDataModule):
     @cached_property
     def preprocess(self) -> Preprocess:
         """The preprocessing, with `channels` and no mean and std by those of train."""
-        channels, remedy = self.channels, self.remedy
+        channels, skips = self.channels, self.loading.on_error == "skip"
         assert channels is not None
-        remedy = remedy if self.loading.on_error == "error" else None
+        remedy = None if skips else self.remedy
         inputs = opener_of(channels).complete(self.inputs, self.splits.train, channels, remedy)
         return inputs.preprocess(self.image_size, channels)
 
