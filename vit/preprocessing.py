@@ -67,7 +67,7 @@ class Preprocess:
     std: tuple[float, ...] = HALF
     """Divides red, green and blue after the mean is subtracted."""
     channels: int | None = None
-    """Channels of the images, whose values are then those of the file (vit/data/raster.py); mean
+    """Channels of the images, whose values are then those of the file (vit/data/decode.py); mean
     and std have as many numbers. None: every image becomes RGB of 8 bits."""
 
     def __post_init__(self) -> None:
@@ -261,6 +261,19 @@ def interleaved(image: Image.Image) -> Tensor:
         raise ValueError(f"image of mode {image.mode}: open it with vit.data.decode.open_image")
     pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)  # writable: no warning
     return pixels.view(image.height, image.width, 3)
+
+
+def picture(raster: Tensor, *, stretch: bool = True) -> Image.Image:
+    """An RGB image to look at: three channels as red, green and blue, else the first as gray.
+
+    With `stretch` the darkest value becomes black and the brightest white; else 0 and 1 do.
+    """
+    shown = raster[:3] if len(raster) >= 3 else raster[:1].expand(3, -1, -1)
+    if stretch:
+        low, high = shown.amin(), shown.amax()
+        shown = (shown - low) / (high - low).clamp(min=1e-12)
+    pixels = shown.clamp(0, 1) * 255
+    return Image.fromarray(pixels.round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
 
 
 def pillow_filter(interpolation: Interpolation) -> Image.Resampling:

@@ -24,9 +24,14 @@ TABLES: dict[str, dict[str, str]] = {
     # Word of --task -> vit.training.network_training.NetworkTraining.
     "tasks": {},
     # Asked in this order, and after them the folder of class folders.
-    "sources": {},
-    # Asked in this order, and after them Pillow.
-    "openers": {},
+    "sources": {
+        "vtab": "vit.data.kinds:VtabTask",
+        "shards": "vit.data.kinds:Shards",
+        "lists": "vit.data.kinds:Lists",
+        "own": "vit.data.kinds:Objects",
+    },
+    # Asked in this order for images that are not RGB; all others are Pillow's.
+    "openers": {"raster": "vit.data.raster:Raster"},
     # Asked in this order: ours first, since our names of tensors are also timm's.
     "formats": {},
     "builders": {},

@@ -17,7 +17,7 @@ from vit.data.check import (
     write_findings,
     write_fixed,
 )
-from vit.data.manifest import load_manifest
+from vit.data.find import find_splits
 from vit.data.options import Reading, Splitting
 from vit.errors import UserError
 
@@ -97,7 +97,7 @@ def test_the_fixed_manifest_is_the_rest_and_its_labels_change_only_if_asked(
         lacking, changed = write_fixed(place, pictures, findings, relabel)
         assert (lacking, changed) == (5, int(label == "b"))
         assert "a/00.jpg,a,train,b\n" in place.read_text()  # the label of the copy left out
-        splits = load_manifest(place, Reading(cut=WHOLE))
+        splits = find_splits(None, str(place), Reading(cut=WHOLE))
         assert splits.val and splits.test
         assert [len(splits.train), len(splits.val), len(splits.test)] == [8, 5, 4]
         labels = dict(zip(splits.train.names, splits.train.labels.tolist(), strict=True))
@@ -110,7 +110,7 @@ def test_the_fixed_manifest_is_the_rest_and_its_labels_change_only_if_asked(
     # Edited by hand: a label that no row of train has.
     place.write_text(place.read_text().replace("13.jpg,b,test", "13.jpg,bb,test"))
     with pytest.raises(UserError, match=r"row \d+ has label 'bb', which is no class of train"):
-        load_manifest(place, Reading(cut=WHOLE))
+        find_splits(None, str(place), Reading(cut=WHOLE))
 
 
 def test_several_labels_and_none_are_read(copied: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vit.data.manifest import load_manifest
+from vit.data.find import find_splits
 from vit.data.options import Reading, Splitting
 from vit.data.sources import SPLIT_NAMES, Splits
 from vit.errors import UserError
@@ -142,9 +142,10 @@ def test_a_random_csv_is_one_line_or_what_an_independent_reader_sees(
 ) -> None:
     data = data.replace(b"{root}", os.fsencode(root))
     (root / "list.csv").write_bytes(data)
+    file = str(root / "list.csv")
     try:
-        splits = load_manifest(
-            root / "list.csv", Reading(cut=Splitting(val_fraction=0.0, test_fraction=0.0))
+        splits = find_splits(
+            None, file, Reading(cut=Splitting(val_fraction=0.0, test_fraction=0.0))
         )
     except UserError as error:
         check_line(error)
@@ -153,9 +154,7 @@ def test_a_random_csv_is_one_line_or_what_an_independent_reader_sees(
     assert sorted(listed(splits), key=repr) == sorted(independent(data, root), key=repr)
     assert len(splits.classes) >= 2 and len(set(splits.classes)) == len(splits.classes)
     try:
-        cut = load_manifest(
-            root / "list.csv", Reading(cut=Splitting(val_fraction=0.3, test_fraction=0.2))
-        )
+        cut = find_splits(None, file, Reading(cut=Splitting(val_fraction=0.3, test_fraction=0.2)))
     except UserError as error:
         check_line(error)
         return

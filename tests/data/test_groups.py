@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit.data.check import Pictures, file_findings, write_fixed
+from vit.data.check import Pictures, file_findings, whole_splits, write_fixed
+from vit.data.find import find_splits
 from vit.data.folder import load_folder
-from vit.data.groups import cut_groups, whole_splits
-from vit.data.manifest import load_manifest
+from vit.data.groups import cut_groups
 from vit.data.options import Columns, ModelClasses, Reading, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
@@ -98,7 +98,7 @@ def bursts(tmp_path: Path) -> Path:
 
 def read(path: Path, group: str | None = "patient", **cut: Any) -> Splits:
     columns = Columns(path="file", group=group)
-    return load_manifest(path, Reading(cut=Splitting(**cut), columns=columns))
+    return find_splits(None, str(path), Reading(cut=Splitting(**cut), columns=columns))
 
 
 def test_a_list_is_cut_by_a_column(bursts: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_column_that_is_not_there_is_refused(bursts: Path, tmp_path: Path) -> 
 def test_images_that_are_all_scored_need_no_groups(bursts: Path) -> None:
     columns = Columns(path="file", group="burst")
     model = ModelClasses(names=["cat", "dog"])
-    test = load_manifest(bursts, Reading(columns=columns, model=model)).test
+    test = find_splits(None, str(bursts), Reading(columns=columns, model=model)).test
     assert test is not None and len(test) == 120 and test.groups is None
 
 
@@ -170,7 +170,7 @@ def test_groups_in_two_splits_are_found_and_moved(bursts: Path, tmp_path: Path) 
     bursts.write_text("\n".join(rows).replace("file", "path"))
     note = "30 groups are in several splits, such as ['p0']; `vit data check --group Patient"
     reading = Reading(columns=Columns(group="Patient"))
-    assert note in load_manifest(bursts, reading).notes[0]
+    assert note in find_splits(None, str(bursts), reading).notes[0]
     pictures = Pictures(str(bursts), group="Patient")
     pictures.read(0)
     moved = [found for found in file_findings(pictures) if found.kind == "divided"]

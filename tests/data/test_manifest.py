@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from vit.data import manifest
+from vit.data.find import find_splits
 from vit.data.options import Columns, ModelClasses, Reading, Splitting
 from vit.data.sources import Splits
 from vit.errors import UserError
@@ -26,14 +26,14 @@ def load_manifest(
     **cut: Any,
 ) -> Splits:
     given = {"labelled": labelled, "separator": separator, "columns": columns, "tree": tree}
-    return manifest.load_manifest(path, Reading(cut=Splitting(**cut), **given))
+    return find_splits(None, str(path), Reading(cut=Splitting(**cut), **given))
 
 
 def load_held_out_manifest(
     path: Path, classes: list[str], multilabel: bool = False, **given: Any
 ) -> Splits:
     model = ModelClasses(names=classes, multilabel=multilabel)
-    return manifest.load_manifest(path, Reading(model=model, **given))
+    return find_splits(None, str(path), Reading(model=model, **given))
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from tests.data.conftest import png
 from vit.data.decode import ImageError, open_image
 from vit.data.module import ImageData
 from vit.data.options import InputFormat
-from vit.data.raster import open_raster, picture
+from vit.data.raster import open_raster
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
-from vit.preprocessing import Preprocess, center_crop, resize_to_cover
+from vit.preprocessing import Preprocess, center_crop, picture, resize_to_cover
 
 RANDOM = np.random.default_rng(0)
 

@@ -24,7 +24,7 @@ from tests.command import TINY, Vit, saved, vit
 from tests.grouped import image_data
 from tests.pictures import encoded, scene
 from vit.data import addresses, shards
-from vit.data.addresses import by_split, expanded, find_shards
+from vit.data.addresses import expanded, find_shards, words_by_split
 from vit.data.find import find_splits
 from vit.data.loaders import range_loader
 from vit.data.module import ImageData
@@ -565,6 +565,6 @@ def test_an_address_of_a_folder_is_that_of_its_shards() -> None:
     assert find_shards("memory:///set") == shards
     assert find_shards("memory:///set/train-*.tar") == {"train": names[:2]}
     with pytest.raises(UserError, match="set has val, valid: keep one name for each split"):
-        by_split("set", {"valid": names, "val": names})
+        words_by_split("set", {"valid": names, "val": names})
     with pytest.raises(UserError, match=r"memory:///none has neither .tar nor .parquet files"):
         load("memory:///none")

@@ -13,9 +13,8 @@ from lightning.pytorch import Trainer
 
 from tests.command import TINY, Vit
 from tests.runs.pair import pair
-from vit.data.batches import batch_sizes
 from vit.errors import UserError
-from vit.runs.batch import largest_batch, naming_a_smaller_batch, settle_batch
+from vit.runs.batch import batch_sizes, largest_batch, naming_a_smaller_batch, settle_batch
 from vit.training.classifier import ImageClassifier
 from vit.training.masked_patches import MaskedPatchPrediction
 

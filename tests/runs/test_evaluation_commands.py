@@ -15,7 +15,6 @@ from vit.checkpoints.native import save_native
 from vit.cli.frozen import bench_parser, open_bench
 from vit.data.find import find_splits
 from vit.data.folder import load_folder
-from vit.data.manifest import load_manifest
 from vit.data.options import Columns, Loading, Reading, Splitting
 from vit.errors import UserError
 from vit.evaluation.attentive import attentive_accuracy
@@ -111,7 +110,7 @@ def test_test_and_the_images_to_choose_by_are_whole_groups(
     found = result(vit, *args, "--group", "video")
     reading = Reading(cut=Splitting(val_fraction=0.0), columns=Columns(group="video"))
     train, test = features(model, photos / "list.csv", True, reading)
-    whole = load_manifest(photos / "list.csv", reading).train.groups
+    whole = find_splits(None, str(photos / "list.csv"), reading).train.groups
     expected = probe_accuracy(train, test, 3, num_c=3, groups=whole)
     assert [row["accuracy"] for row in found["sweep"]] == [*expected.sweep.values()]
     assert found["accuracy"] == expected.accuracy

@@ -20,6 +20,9 @@ ACCURACIES = {
     "flowers": "Oxford Flowers-102",
 }
 """Columns of the table in order, with their full names."""
+_COLUMNS = {"oxford_iiit_pet": "pets", "flowers102": "flowers"}
+_COLUMNS |= {name: name for name in ("imagenet", "cifar10", "cifar100")}
+"""Name in vit/data/catalog.py -> column."""
 AVERAGE = "average"
 """In addition to the columns: the mean in Figure 5 of the paper."""
 
@@ -88,10 +91,7 @@ TABLE6 = (
 
 def column_of(datasets: Iterable[str | None]) -> str:
     """The column of the runs' data sets (names in our catalog); ImageNet's for none or several."""
-    from vit.data.catalog import CATALOG  # not needed for the table
-
-    rows = [CATALOG.get(name or "") for name in datasets]
-    columns = {row and row.column for row in rows}
+    columns = {_COLUMNS.get(name or "") for name in datasets}
     return (columns.pop() if len(columns) == 1 else None) or "imagenet"
 
 

@@ -22,9 +22,10 @@ from filelock import FileLock
 
 from vit.cache import cache_directory
 from vit.console import note
+from vit.data.roots import check_root
 from vit.data.scan import EXTENSIONS, entries
-from vit.data.sources import SPLIT_WORDS, SPLITS, SplitName, split_of
-from vit.errors import UserError, no_folder, shorten, some_of
+from vit.data.sources import SPLIT_WORDS, SplitName, by_split
+from vit.errors import UserError, shorten, some_of
 from vit.writing import atomic, write_text
 
 SUFFIX, PARQUET = _SUFFIXES = ".tar", ".parquet"
@@ -51,28 +52,17 @@ def is_address(place: str) -> bool:
     return "://" in place
 
 
-def check_root(root: str) -> None:
-    """UserError if `root` does not exist, or is an address that no installed package reads."""
-    if is_address(root):
-        try:
-            fsspec.get_filesystem_class(root.partition("://")[0])
-        except (ImportError, ValueError) as error:  # it names the package
-            raise UserError(f"data.root={root} cannot be read: {error}") from error
-    elif not os.path.exists(os.path.expanduser(root)) and not names_shards(root):
-        raise no_folder(root)
+def check_address(root: str) -> None:
+    """UserError if no installed package reads an address."""
+    try:
+        fsspec.get_filesystem_class(root.partition("://")[0])
+    except (ImportError, ValueError) as error:  # it names the package
+        raise UserError(f"data.root={root} cannot be read: {error}") from error
 
 
 def names_shards(root: str) -> bool:
     """It is an address, or names shards that exist."""
     return is_address(root) or bool(find_shards(root))
-
-
-def root_name(root: str) -> str:
-    """The name of a folder or list of images; of shards that of their folder."""
-    place = Path(root).expanduser().resolve()
-    if root.endswith(SUFFIX) and not place.is_file():
-        return place.parent.name
-    return place.name if place.is_dir() else place.stem
 
 
 def listed_shards(root: str) -> list[str]:
@@ -121,13 +111,10 @@ def find_shards(root: str) -> dict[str, list[str]]:
     return splits
 
 
-def by_split(root: str, found: dict[str, list[str]]) -> dict[SplitName, str]:
-    """The word of each split in what has been found by words; UserError for two of one split."""
+def words_by_split(root: str, found: dict[str, list[str]]) -> dict[SplitName, str]:
+    """The word of each split in `find_shards`; a note on shards of no split beside others."""
     words = sorted(filter(None, found)) or list(found)
-    named = {split_of(word) or "train": word for word in words}
-    splits: dict[SplitName, str] = {name: named[name] for name in SPLITS if name in named}
-    if len(splits) < len(words):
-        raise UserError(f"{root} has {some_of(words)}: keep one name for each split")
+    splits = by_split(root, words)
     if len(words) < len(found):
         note(f"{root}: shards of no split left out: {some_of(map(os.path.basename, found['']))}")
     return splits

@@ -1,6 +1,5 @@
 """How the images of an optimizer step are divided among processes and batches."""
 
-from math import isqrt
 from typing import Literal
 
 from vit.errors import UserError
@@ -31,20 +30,6 @@ def asked_sizes(batch_size: BatchSize, global_batch: int | None) -> int | None:
         if number is not None and number < 1:
             raise UserError(f"{name}={number} must be at least 1")
     return batch_size
-
-
-def batch_sizes(whole: int, processes: int, *, paired: bool) -> list[int]:
-    """Sizes of batches of one process of which a whole number makes a step, ascending.
-
-    Args:
-        whole: Images of a step of all processes; a multiple of `processes`.
-        processes: Number of processes that train together.
-        paired: Images are mixed in pairs, so that batches are even unless one is the step.
-    """
-    share = whole // processes
-    small = [n for n in range(1, isqrt(share) + 1) if share % n == 0]
-    sizes = sorted({*small, *(share // n for n in small)})
-    return [n for n in sizes if not paired or n % 2 == 0 or n == whole]
 
 
 def divided(whole: int, own_batch: int | None, processes: int, accumulated: int) -> tuple[int, int]:

@@ -4,23 +4,23 @@ import time
 import warnings
 from contextlib import suppress
 from shlex import quote
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from vit.data.addresses import names_shards
 from vit.data.decode import ImageError, open_input
-from vit.data.sources import PathList, Splits
+from vit.data.sources import ImageSet, PathList, Splits
 from vit.errors import UserError, some_of
 
 MOST, SECONDS = 2_000, 5.0
 """Files that are looked at, and the time for that."""
 
 
-def way_on(root: str | None, skip_option: str) -> str:
-    """Says what to do about an image that cannot be read; `root`: where it is, if that is known."""
+def way_on(root: Any, images: ImageSet, skip_option: str) -> str:
+    """Says what to do about one of the `images` in `root` that cannot be read."""
     skip = f"{skip_option} leaves such images out"
-    if root is None or names_shards(root):
+    if not isinstance(root, str) or not isinstance(images.items, PathList):
         return skip
     return f"`vit data check {quote(root)} --fix LIST.csv` lists the others, {skip}"
 

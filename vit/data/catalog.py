@@ -14,29 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from vit.data.addresses import names_shards, root_name
 from vit.data.cut import held_out
+from vit.data.roots import exists, root_name
 from vit.data.sources import ImageSet, PathList, SplitName
 from vit.errors import UserError, did_you_mean
 
 Parts = dict[SplitName, ImageSet]
 Loader = Callable[[Path], tuple[list[str], Parts]]
 Channels = tuple[float, float, float]
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """The training of one transfer."""
-
-    steps: int
-    lr_grid: tuple[float, ...]
-    val_fraction: float
-    """Share of train on which learning rates are compared."""
-
-    @property
-    def warmup_steps(self) -> int:
-        """500, or a fifth of short runs (google-research/big_vision, configs/transfer.py)."""
-        return min(500, self.steps // 5)
 
 
 @dataclass(frozen=True)
@@ -49,10 +34,6 @@ class Dataset:
     load: Loader
     mean_std: tuple[Channels, Channels] | None = None
     """Mean and deviation of train's red, green and blue in [0, 1], if recipes use them."""
-    paper: Protocol | None = None
-    """Of the ViT paper (arXiv:2010.11929, Table 4 and section B.1.1) if it transfers to it."""
-    column: str | None = None
-    """In the paper's Table 6."""
 
 
 def data_set(text: str) -> tuple[str, str | None]:
@@ -62,12 +43,12 @@ def data_set(text: str) -> tuple[str, str | None]:
     anything else.
     """
     name, equals, path = text.partition("=")
-    if Path(text).expanduser().exists() or names_shards(text):
+    if exists(text):
         name, path = "", text
     elif not equals and text in CATALOG:
         return text, None
     place = Path(path).expanduser()
-    if not path or not (place.exists() or names_shards(path)):
+    if not path or not exists(path):
         typed = Path(path or text).absolute()
         hint = did_you_mean(typed.name, [*CATALOG, *(p.name for p in typed.parent.glob("*"))])
         hint = hint or f"; known: {', '.join(sorted(CATALOG))}"
@@ -168,10 +149,6 @@ _TRAIN_TEST = _named(train="train", test="test")
 _TRAIN_VAL_TEST = _named(train="train", val="val", test="test")
 _BOOLEAN: dict[SplitName, dict[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
 
-PAPER_GRID = (0.001, 0.003, 0.01, 0.03)
-_CIFAR = Protocol(10_000, PAPER_GRID, 0.02)
-_SMALL = Protocol(500, PAPER_GRID, 0.1)
-
 CATALOG: dict[str, Dataset] = {
     "digits": Dataset({"train": 1_438, "test": 359}, 10, _digits),
     "cifar10": Dataset(
@@ -179,15 +156,11 @@ CATALOG: dict[str, Dataset] = {
         10,
         partial(_torchvision, "CIFAR10", _BOOLEAN),
         mean_std=((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
-        paper=_CIFAR,
-        column="cifar10",
     ),
     "cifar100": Dataset(
         {"train": 50_000, "test": 10_000},
         100,
         partial(_torchvision, "CIFAR100", _BOOLEAN),
-        paper=_CIFAR,
-        column="cifar100",
     ),
     "svhn": Dataset(
         {"train": 73_257, "test": 26_032},
@@ -204,15 +177,11 @@ CATALOG: dict[str, Dataset] = {
         {"train": 3_680, "test": 3_669},
         37,
         partial(_torchvision, "OxfordIIITPet", _named(train="trainval", test="test")),
-        paper=_SMALL,
-        column="pets",
     ),
     "flowers102": Dataset(
         {"train": 1_020, "val": 1_020, "test": 6_149},
         102,
         partial(_torchvision, "Flowers102", _TRAIN_VAL_TEST),
-        paper=_SMALL,
-        column="flowers",
     ),
     "food101": Dataset(
         {"train": 75_750, "test": 25_250}, 101, partial(_torchvision, "Food101", _TRAIN_TEST)
@@ -228,7 +197,5 @@ CATALOG: dict[str, Dataset] = {
         # The labels of the official test set are secret: papers report the official val.
         partial(_torchvision, "ImageNet", _named(train="train", test="val"), below="imagenet"),
         mean_std=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        paper=Protocol(20_000, (0.003, 0.01, 0.03, 0.06), 0.01),
-        column="imagenet",
     ),
 }

@@ -6,6 +6,7 @@ pictures are gray and squashed to a square; if they differ little, so do their h
 
 import csv
 import os
+import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,13 +25,13 @@ from vit.console import Meter
 from vit.data.addresses import names_shards
 from vit.data.decode import ImageError, reading_problem, turned
 from vit.data.find import check_source, find_splits
-from vit.data.groups import whole_splits
+from vit.data.groups import group_numbers
 from vit.data.loaders import range_loader
 from vit.data.manifest import SEPARATOR
 from vit.data.options import Columns, Reading, Splitting
 from vit.data.photo import Photo
 from vit.data.scan import entries
-from vit.data.sources import SPLITS, PathList, same_spelling
+from vit.data.sources import SPLITS, PathList
 from vit.writing import atomic, for_spreadsheet
 
 SIDE = 32
@@ -339,3 +340,24 @@ def near_pairs(small: np.ndarray) -> np.ndarray:
         pairs = np.argwhere(close) + start
         found.append(pairs[pairs[:, 0] < pairs[:, 1]])
     return np.concatenate(found)
+
+
+def whole_splits(groups: Iterable[str], split: np.ndarray) -> np.ndarray:
+    """The split of each image, `n`, that leaves groups whole: the one which has most images of the
+    group before, of several the last.
+
+    `split`: numbers 0 to 2.
+    """
+    _, places = np.unique(group_numbers(groups), return_inverse=True)
+    counts = np.zeros((places.max() + 1, 3), dtype=np.int64)
+    np.add.at(counts, (places, split), 1)
+    return 2 - counts[:, ::-1].argmax(1)[places]
+
+
+def same_spelling(classes: Sequence[str]) -> list[list[str]]:
+    """Names of classes that differ only in case, blanks, Unicode form or a final s: Cat, cats."""
+    groups: dict[str, list[str]] = {}
+    for name in classes:
+        form = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+        groups.setdefault(form.removesuffix("s"), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]

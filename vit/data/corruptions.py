@@ -19,7 +19,7 @@ from PIL import Image
 from scipy import ndimage, signal
 
 from vit.data.decode import open_image
-from vit.data.opened import Opened
+from vit.data.items import Opened
 from vit.data.sources import ImageSet
 from vit.preprocessing import Preprocess, Size
 

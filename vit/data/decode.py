@@ -20,10 +20,11 @@ Only Pillow is imported, and none of its global switches is touched.
 import io
 import os
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL import Image, features
 from PIL.ExifTags import Base
@@ -31,6 +32,11 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from vit.errors import UserError, printable
+from vit.tables import objects
+
+if TYPE_CHECKING:  # NumPy and torch
+    from vit.data.options import InputFormat
+    from vit.data.sources import ImageSet, PathList
 
 MAX_PIXELS = 178_956_970
 """Images of more pixels (height times width) are refused before they are decoded; the limit is
@@ -97,16 +103,52 @@ def open_image(source: str | os.PathLike[str] | bytes | Image.Image | Any) -> Im
     return _from_array(source)
 
 
+class Opener(ABC):
+    """Reads images that are not RGB: a row of the table `openers`, made without arguments."""
+
+    @abstractmethod
+    def takes(self, channels: int) -> bool:
+        """Whether it reads images with so many channels."""
+
+    @abstractmethod
+    def open(self, source: Any, channels: int) -> Any:
+        """float32 `c h w` of a path, a file's bytes, a PIL image or an array. Raises ImageError."""
+
+    @abstractmethod
+    def complete(
+        self, inputs: "InputFormat", images: "ImageSet", channels: int, remedy: str | None
+    ) -> "InputFormat":
+        """`inputs`, with mean and std by the training images if it has none.
+
+        Raises ImageError, with the `remedy`, for an image that cannot be read; None leaves it out.
+        """
+
+    @abstractmethod
+    def look(self, paths: "PathList") -> None:
+        """Notes what images lose that are read as RGB."""
+
+
+@cache
+def opener_of(channels: int) -> Opener:
+    """The first opener of such images, once in a process. UserError if there is none."""
+    for kind in objects("openers").values():
+        if (opener := kind()).takes(channels):
+            return opener
+    raise UserError(f"data.channels={channels}: no installed package reads such images")
+
+
+def note_losses(paths: "PathList") -> None:
+    """Notes what images lose that are read as RGB."""
+    for kind in objects("openers").values():
+        kind().look(paths)
+
+
 def open_input(source: Any, channels: int | None) -> Any:
     """An image as Preprocess takes it: RGB, or float32 `c h w` if `channels` is given.
 
     `source` is a path, a file's bytes, a PIL image or an array. Raises ImageError.
     """
-    if channels is None:
-        return open_image(source)
-    from vit.data.raster import open_raster  # NumPy is loaded for these images only
-
-    return open_raster(source, channels)
+    return open_image(source) if channels is None else opener_of(channels).open(source, channels)
 
 
 def read(

@@ -3,58 +3,38 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from vit.cache import cache_directory
-from vit.data.addresses import check_root, find_shards, is_tar
 from vit.data.catalog import CATALOG
 from vit.data.cut import complete
 from vit.data.folder import load_folder
-from vit.data.manifest import SUFFIXES, load_manifest
+from vit.data.manifest import SUFFIXES, Listing, Table, load_manifest
 from vit.data.options import Reading
-from vit.data.parquet import parquet_splits
+from vit.data.roots import check_root, source_of
 from vit.data.sources import PathList, Splits, missing_files
-from vit.data.vtab import is_task, load_task
 from vit.errors import UserError, did_you_mean
-
-if TYPE_CHECKING:
-    from vit.data.own import OwnImages
 
 
 def find_splits(
-    dataset: str | None,
-    root: str | None,
-    reading: Reading,
-    *,
-    data_dir: str | None = None,
-    own: "OwnImages | None" = None,
+    dataset: str | None, root: Any, reading: Reading, *, data_dir: str | None = None
 ) -> Splits:
-    """The splits of a named data set, or of the files in `root`, by the arguments of ImageData."""
-    shards = {} if root is None or own is not None else find_shards(root)
-    tars = {word: names for word, names in shards.items() if is_tar(names)}
-    if root is not None and not tars and (stored := parquet_splits(root, shards, reading)):
-        from vit.data.own import OwnImages  # it finds the splits of its folders here
-
-        own = OwnImages(stored)
-    if root is not None and reading.model is None and is_task(root):
-        return load_task(root, search=reading.cut.val_fraction > 0)
-    if own is not None:
-        return own.splits(reading)
-    is_manifest = root is not None and root.lower().endswith(SUFFIXES) and not os.path.isdir(root)
-    trained_on = reading.labelled and reading.model is None
-    if reading.separator is not None and trained_on and not is_manifest:
-        separator = f"data.label_separator={reading.separator!r}"
-        raise UserError(f"{root or dataset} is no CSV or Parquet file: leave out {separator}")
+    """The splits of a named data set, or of `root`: files, or images of a Python program."""
     if root is None:
         assert dataset is not None
+        reading.refuse_separator(dataset)
         splits = load_dataset(dataset, reading, data_dir=data_dir)
         return splits if reading.labelled else replace(splits, classes=[])
-    if is_manifest:
-        return load_manifest(root, reading)
-    return load_folder(root, reading, tars)
+    if isinstance(root, Splits):
+        return root
+    if (source := source_of(root)) is not None:
+        return source.splits(root, reading)
+    if root.lower().endswith(SUFFIXES) and not os.path.isdir(root):
+        return load_manifest(Listing(Table(root), reading))
+    return load_folder(root, reading)
 
 
-def check_source(dataset: str | None, root: str | None) -> None:
+def check_source(dataset: str | None, root: Any) -> None:
     """UserError without data, for an unknown name, for what does not exist, and for an address that
     cannot be read here."""
     if root == "" or (root is None and dataset is None):  # "" is an unset shell variable
@@ -65,7 +45,7 @@ def check_source(dataset: str | None, root: str | None) -> None:
             raise UserError(f"dataset={dataset!r} is a place of files; give root={dataset!r}")
         near = did_you_mean(dataset, CATALOG) or f"; known are {', '.join(sorted(CATALOG))}"
         raise UserError(f"unknown dataset {dataset!r} (a folder is given by --data.root){near}")
-    if root is not None:
+    if root is not None and not isinstance(root, Splits):
         check_root(root)
 
 

@@ -1,4 +1,4 @@
-"""Folders of class folders, or shards of them, with or without train/, val/ and test/ above.
+"""Folders of class folders, with or without train/, val/ and test/ above.
 
 root/cat/1.jpg                      one folder: val and test are cut from it
 root/train/cat/1.jpg  root/val/...  split folders: train/ and any of val/, test/
@@ -9,15 +9,14 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from vit.data.addresses import by_split, is_address
 from vit.data.cut import complete
-from vit.data.opened import Opened
+from vit.data.items import Opened
 from vit.data.options import ModelClasses, Reading
 from vit.data.scan import LITTER, entries, left_out_note, scan
 from vit.data.sources import (
@@ -29,6 +28,7 @@ from vit.data.sources import (
     SplitName,
     Splits,
     all_of_one,
+    by_split,
     check_classes,
     class_order,
     split_of,
@@ -36,30 +36,50 @@ from vit.data.sources import (
 from vit.errors import UserError, some_of
 
 
-def load_folder(
-    root: str | os.PathLike[str], reading: Reading, shards: dict[str, list[str]] | None = None
-) -> Splits:
+def load_folder(root: str | os.PathLike[str], reading: Reading) -> Splits:
     """The splits below `root`; the classes are those of train, in natural order (1, 2, 10).
 
     Folders below a class folder belong to the class; of a tree, a class is a folder of images at
     any depth. With one folder or with train/ alone, val and test are cut from it; with train/ and
-    test/, val; with train/ and val/ there is no test. `shards`: those in it, by `find_shards`.
+    test/, val; with train/ and val/ there is no test.
 
-    Raises UserError if `root` or a class of train is missing or empty, there is one class only, or
-    a split has a class that train, or the model, lacks.
+    Raises UserError if `root` is missing, and as `part_splits` does.
     """
-    found, notes = _parts(str(root), reading, shards)
+    reading.refuse_separator(str(root))
+    place = os.path.abspath(os.path.expanduser(root))
+    folders, notes = _split_folders(place)
+    parts: dict[SplitName, Callable[[], Part]] = {}
+    for name, where in folders.items():
+        above = "" if where == place else f"{os.path.basename(where)}/"
+        parts[name] = partial(_scanned, where, above, reading)
+    return part_splits(str(root), parts, reading, notes)
+
+
+def part_splits(
+    root: str,
+    readers: "Mapping[SplitName, Callable[[], Part]]",
+    reading: Reading,
+    notes: Sequence[str] = (),
+) -> Splits:
+    """The splits of parts: those that are there, and those that are cut from train.
+
+    `readers`: what reads each part; for a model that exists only one is read.
+
+    Raises UserError if a class of train is missing or empty, there is one class only, or a split
+    has a class that train, or the model, lacks.
+    """
+    notes = [*notes]
     if reading.model is not None:
-        split = max(found, key=SPLITS.index)
-        part = found[split]()
+        split = max(readers, key=SPLITS.index)
+        part = readers[split]()
         images = part.images(reading.model, "the model lacks")
-        unnamed = part.where in (str(root), os.path.abspath(os.path.expanduser(root)))
+        unnamed = part.where in (root, os.path.abspath(os.path.expanduser(root)))
         notes += part.notes(reading.has_classes)
         return all_of_one(images, reading.model, "test" if unnamed else split, notes)
-    if "train" not in found:
-        names = ", ".join(f"{name}/" for name in found)
+    if "train" not in readers:
+        names = ", ".join(f"{name}/" for name in readers)
         raise UserError(f"{root} has {names} but no train/; put the training images there")
-    parts: dict[SplitName, Part] = {name: part() for name, part in found.items()}
+    parts: dict[SplitName, Part] = {name: read() for name, read in readers.items()}
     train = parts["train"]
     classes = train.classes() if reading.labelled else []
     sets: dict[SplitName, ImageSet] = {}
@@ -73,25 +93,6 @@ def load_folder(
             "classes; --data.labels tree makes classes of the inner ones"
         )
     return complete(classes, sets, keys, reading, where=train.where, notes=notes)
-
-
-def _parts(
-    root: str, reading: Reading, shards: dict[str, list[str]] | None
-) -> tuple[dict[SplitName, "Callable[[], Part]"], list[str]]:
-    """What reads each split, and notes."""
-    if shards:
-        from vit.data.shards import shard_parts  # its parts are of the class below
-
-        return shard_parts(root, reading, shards), []
-    if is_address(root):
-        raise UserError(f"data.root={root} has neither .tar nor .parquet files")
-    root = os.path.abspath(os.path.expanduser(root))
-    folders, notes = _split_folders(root)
-    parts: dict[SplitName, Callable[[], Part]] = {}
-    for name, where in folders.items():
-        above = "" if where == root else f"{os.path.basename(where)}/"
-        parts[name] = partial(_scanned, where, above, reading)
-    return parts, notes
 
 
 def _scanned(where: str, above: str, reading: Reading) -> "Part":
@@ -224,7 +225,7 @@ def _split_folders(root: str) -> tuple[dict[SplitName, str], list[str]]:
     others = some_of(repr(name) for name in names if name not in found)
     notes = [f"{root}: folders beside train/ left out: {others}"] if others else []
     places: dict[SplitName, str] = {}
-    for split, word in by_split(root, {name: [name] for name in found}).items():
+    for split, word in by_split(root, sorted(found)).items():
         place = os.path.join(root, word)
         inner = [entry.name for entry in entries(place) if not entry.name.startswith(".")]
         places[split] = os.path.join(place, word) if inner == [word] else place

@@ -93,17 +93,5 @@ def divided_groups(
     return [f"{where}: {which}; {remedy}"] if divided else []
 
 
-def whole_splits(groups: Iterable[str], split: np.ndarray) -> np.ndarray:
-    """The split of each image, `n`, that leaves groups whole: the one which has most images of the
-    group before, of several the last.
-
-    `split`: numbers 0 to 2.
-    """
-    _, places = np.unique(group_numbers(groups), return_inverse=True)
-    counts = np.zeros((places.max() + 1, 3), dtype=np.int64)
-    np.add.at(counts, (places, split), 1)
-    return 2 - counts[:, ::-1].argmax(1)[places]
-
-
 def _digest(text: str, size: int) -> bytes:
     return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=size).digest()

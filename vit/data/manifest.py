@@ -1,25 +1,19 @@
-"""Images listed in a CSV or Parquet file with the columns path, label and, optionally, split.
+"""Images listed in a CSV file with the columns path, label and, optionally, split.
 
-path,label,split     path,label             path,label,label        path,cat,dog,indoors
-a/1.jpg,cat,train    a/1.jpg,cat|indoors    a/1.jpg,cat,indoors     a/1.jpg,1,0,1
-a/2.jpg,dog,val      a/2.jpg,dog            a/2.jpg,dog,            a/2.jpg,0,1,0
-
-Classes in a tree:
-path,label              path,label,parent
-a/1.jpg,pet/cat         a/1.jpg,cat,pet
+path,label,split     path,label             path,label,label
+a/1.jpg,cat,train    a/1.jpg,cat|indoors    a/1.jpg,cat,indoors
+a/2.jpg,dog,val      a/2.jpg,dog            a/2.jpg,dog,
 """
 
 import csv
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from vit.data.addresses import reaching
 from vit.data.cut import complete
 from vit.data.groups import unused_groups
 from vit.data.options import ModelClasses, Reading
@@ -36,33 +30,30 @@ from vit.data.sources import (
     class_order,
     missing_files,
 )
-from vit.errors import UserError, needed, shorten, some_of
+from vit.errors import UserError, shorten, some_of
 from vit.label_tree import node_path
 
-SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
+SUFFIXES = (".csv", ".tsv")
 SEPARATOR = "|"
 """Stands between the labels of one image, unless label_separator is given."""
-_FLAGS = {"": False, "0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
-"""Cells of a column that is a class, in lower case."""
 Cell = str | tuple[str, ...]
-"""Text without outer blanks; a list of Parquet is a tuple."""
+"""Text without outer blanks; several labels are a tuple."""
 
 
-def load_manifest(path: str | os.PathLike[str], reading: Reading) -> Splits:
-    """The splits that a manifest lists; relative paths are relative to the manifest's folder.
+def load_manifest(listing: "Listing") -> Splits:
+    """The splits that a file lists; relative paths are relative to its folder.
 
-    An image has several labels if its cell holds `a|b` or a Parquet list, if the label column is
-    repeated, or if it has a 1 in several columns of classes. A separator takes the place of `|`,
-    and says that images have several labels. The labels of the whole set are then rows of zeros
-    and ones, and an empty cell is an image without any. The classes are those of train, in natural
-    order; splits are cut as in `load_folder`. In a tree labels are paths, below the name or path
-    in a column `parent`, if there is one.
+    An image has several labels if its cell holds `a|b` or is a list, or if the label column is
+    repeated. A separator takes the place of `|`, and says that images have several labels. The
+    labels of the whole set are then rows of zeros and ones, and an empty cell is an image without
+    any. The classes are those of train, in natural order; splits are cut as in `load_folder`. In a
+    tree labels are paths.
 
     Raises UserError if the file cannot be read, a column is missing, a row is incomplete or
-    doubled, a file does not exist, a split is unknown, val or test has a label that train lacks, a
-    column of a class has no 1 in train, no label has the separator, or a parent is a label.
+    doubled, a file does not exist, a split is unknown, val or test has a label that train lacks, or
+    no label has the separator.
     """
-    listing, model = Listing(Table(path), reading), reading.model
+    reading, model = listing.reading, listing.reading.model
     if model is not None:
         several = bool(model.names) and (model.multilabel or listing.multilabel)
         model = replace(model, multilabel=several)
@@ -97,7 +88,7 @@ def _joined_labels(classes: Sequence[str], path: str) -> list[str]:
 
 
 class Table:
-    """A file of rows with a `header`, the names of the columns without outer blanks.
+    """A CSV file of rows with a `header`, the names of the columns without outer blanks.
 
     UserError for a file that cannot be read, or is not of its format.
     """
@@ -106,14 +97,7 @@ class Table:
         self.path = path = os.path.abspath(os.path.expanduser(os.fspath(path)))
         self.folder = os.path.dirname(path)
         """Where relative paths start."""
-        self._is_parquet = path.lower().endswith((".parquet", ".pq"))
-        if self._is_parquet:
-            with open_parquet(path) as file:
-                names: list[str] = file.schema_arrow.names
-        else:
-            names = next(_csv_rows(path), (0, []))[1]
-        self._names = names
-        self.header = [name.strip() for name in names]
+        self.header = [name.strip() for name in next(_csv_rows(path), (0, []))[1]]
 
     def place(self, number: int) -> str:
         """A row in a message."""
@@ -122,12 +106,9 @@ class Table:
     def rows(self, columns: Sequence[int]) -> Iterator[tuple[int, tuple[Cell, ...]]]:
         """The number of each row for messages, and its cells in these columns.
 
-        Numbers start at 1: the last line of the row in a CSV file, rows of a Parquet file. Raises
-        UserError when a mistake in the file is reached.
+        The number is that of the last line of the row. Raises UserError when a mistake in the file
+        is reached.
         """
-        if self._is_parquet:
-            yield from _parquet_rows(self.path, [self._names[at] for at in columns])
-            return
         rows = _csv_rows(self.path)
         next(rows, None)
         for number, row in rows:
@@ -167,40 +148,6 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{where}: {error}; check its quotes and encoding") from error
 
 
-@contextmanager
-def open_parquet(path: str) -> Iterator[Any]:
-    """The open file at a path or address; UserError if it cannot be read."""
-    needed("pyarrow", "parquet")
-    from pyarrow import parquet
-
-    try:
-        # Not read_table, which makes columns of folder names such as split=val.
-        with (
-            reaching(path) as (files, place),
-            files.open(place) as stream,
-            parquet.ParquetFile(stream) as file,
-        ):
-            yield file
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _parquet_rows(path: str, names: list[str]) -> Iterator[tuple[int, tuple[Cell, ...]]]:
-    number = 0
-    with open_parquet(path) as file:
-        for batch in file.iter_batches(columns=names):
-            columns = [batch.column(name).to_pylist() for name in names]
-            for row in zip(*columns, strict=True):
-                number += 1
-                yield number, tuple(map(_cell, row))
-
-
-def _cell(value: Any) -> Cell:
-    if isinstance(value, list):
-        return tuple(map(str, map(_cell, value)))
-    return "" if value is None or value != value else str(value).strip()
-
-
 class Listing:
     """The rows of a table, column by column: numbers, and one block of bytes with the paths.
 
@@ -210,7 +157,7 @@ class Listing:
         splits: int8 n, index into `SPLITS`.
         cells: int32 n, index into `labels`: equal label cells share one entry.
         labels: The labels of each distinct label cell, each label once.
-        columns: Names of the columns that are classes, if there is no column of labels.
+        columns: Names of the columns that are classes, in a file without a column of labels.
         has_splits: There is a column of splits.
         present: The splits that have rows.
         groups: n names, if there is a column of groups.
@@ -224,13 +171,9 @@ class Listing:
         self.notes: list[str] = []
         self.columns: list[str] = []
         self.labels: list[tuple[str, ...]] = []
-        self._parents: dict[str, str] = {}  # of each label in a tree
-        labelled, header = reading.has_classes, reading.columns.roles(self.table.header)
+        header = reading.columns.roles(self.table.header)
         self.has_splits = "split" in header
-        label_at = [at for at, name in enumerate(header) if name == "label"] if labelled else []
-        if labelled and "path" in header and not label_at:
-            label_at = self._class_columns(header)
-        self._parent_at = [header.index("parent")] if reading.tree and "parent" in header else []
+        label_at = self._label_columns(header) if reading.has_classes else []
         grouped = reading.columns.group is not None and reading.model is None
         if grouped and "group" not in header:
             raise self._lacks("group")
@@ -238,38 +181,24 @@ class Listing:
         columns = dict(zip(self.table.header, header, strict=True))
         self.notes += [] if grouped else unused_groups(self.path, columns, self.columns)
         arrays = array("q"), array("b"), array("i")
-        self.names = PathList(self._read(header, [*label_at, *self._parent_at], *arrays))
+        self.names = PathList(self._read(header, label_at, *arrays))
         if not len(self.names):
             raise UserError(f"{self.path} has a header but no rows")
-        self._check_parents()
         self.numbers, self.splits, self.cells = (np.frombuffer(a, a.typecode) for a in arrays)
         self.multilabel = any(len(labels) > 1 for labels in self.labels)
-        if self.columns:
-            self.multilabel |= not all(self.labels)
-        else:
-            self.multilabel |= len(label_at) > 1 or (labelled and reading.separator is not None)
+        self.multilabel |= self._has_several(label_at)
         self.present: list[SplitName] = [SPLITS[kind] for kind in np.unique(self.splits)]
 
-    def _class_columns(self, header: list[str]) -> list[int]:
-        """The places of the columns of zeros and ones; sets `columns`."""
-        roles = ["path", "split"] + ["group"] * (self.reading.columns.group is not None)
-        others = [at for at, name in enumerate(header) if name not in roles]
-        flags = dict.fromkeys(others, False)  # column -> it has a zero or a one
-        for _, row in self.table.rows(others):
-            for at, cell in zip(others, row, strict=True):
-                if at in flags and str(cell).lower() not in _FLAGS:
-                    del flags[at]
-                elif at in flags and cell:
-                    flags[at] = True
-        places = [at for at, filled in flags.items() if filled]
-        if len(places) < 2:
+    def _label_columns(self, header: list[str]) -> list[int]:
+        """The places of the columns with labels; `header` has the roles of all columns."""
+        places = [at for at, name in enumerate(header) if name == "label"]
+        if "path" in header and not places:
             raise self._lacks("label", "; nor has it columns of zeros and ones as classes")
-        self.columns = [self.table.header[at] for at in places]
-        note = f"its {len(places):,} columns of zeros and ones are the classes"
-        left_out = [self.table.header[at] for at in others if at not in places]
-        rest = f"; other columns are left out: {some_of(left_out)}" if left_out else ""
-        self.notes.append(f"{self.path}: {note}: {some_of(self.columns)}{rest}")
         return places
+
+    def _has_several(self, label_at: list[int]) -> bool:
+        """Images may have several labels, also where none of them has."""
+        return len(label_at) > 1 or bool(label_at and self.reading.separator is not None)
 
     def _lacks(self, role: str, hint: str = "") -> UserError:
         header, column = self.table.header, getattr(self.reading.columns, role)
@@ -312,11 +241,6 @@ class Listing:
 
     def _labels(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
         """The labels in the label cells of one row, each once; in a tree paths."""
-        parent = str(cells[-1]) if self._parent_at else ""
-        cells = cells[: len(cells) - len(self._parent_at)]
-        if self.columns:
-            pairs = zip(self.columns, cells, strict=True)
-            return tuple(name for name, cell in pairs if _FLAGS[str(cell).lower()])
         labels: list[str] = []
         for cell in cells:
             if isinstance(cell, str):
@@ -324,23 +248,12 @@ class Listing:
                 cell = cell.split(self.separator)
             labels += [part for part in map(str.strip, cell) if part]
         if self.reading.tree:
-            labels = [self._below(parent, label) for label in labels]
+            labels = [self._node(label) for label in labels]
         return tuple(dict.fromkeys(labels))
 
-    def _below(self, parent: str, label: str) -> str:
-        """The path of a label; UserError if its parent was another before."""
-        before = self._parents.setdefault(label, parent)
-        if before != parent:
-            parents = f"{shorten(before)!r} and {shorten(parent)!r}; give one, or paths as labels"
-            raise UserError(f"{self.path} has the label {shorten(label)!r} with parents {parents}")
-        return node_path(f"{parent}/{label}")
-
-    def _check_parents(self) -> None:
-        """UserError for a parent that is a label too, as each one in a loop."""
-        for label, parent in self._parents.items():
-            for name in self._parents.keys() & set(node_path(parent).split("/")):
-                below = f"the parent of {shorten(label)!r}; a label has no others below it"
-                raise UserError(f"{self.path} has {shorten(name)!r} as a label and as {below}")
+    def _node(self, label: str) -> str:
+        """The path of a label in a tree."""
+        return node_path(label)
 
     def _mistake(self, number: int, what: str) -> UserError:
         return UserError(f"{self.table.place(number)} {what}")
@@ -351,15 +264,16 @@ class Listing:
 
     def classes(self) -> list[str]:
         """The classes of train; UserError if they cannot be trained on."""
+        classes = self._trained()
+        check_classes(classes, self.path)
+        return classes
+
+    def _trained(self) -> list[str]:
+        """The labels in rows of train, in the order of their indices."""
         used = np.unique(self.cells[self.rows_of("train")]).tolist()
         classes = class_order(label for cell in used for label in self.labels[cell])
         if not classes:
             raise UserError(f"{self.path} has no labels in its train rows")
-        for name in self.columns:
-            if name not in classes:
-                remedy = "remove the column, or add images of the class"
-                raise UserError(f"{self.path}: column {name!r} has a 1 in no train row; {remedy}")
-        check_classes(classes, self.path)
         return classes
 
     def images(self, split: SplitName, model: ModelClasses) -> ImageSet:

@@ -16,6 +16,7 @@ from vit.data.batches import DEFAULT_BATCH, BatchSize, asked_sizes, batches_per_
 from vit.data.beginnings import check_beginnings, way_on
 from vit.data.catalog import CATALOG
 from vit.data.dataset import Batch, ImageDataset
+from vit.data.decode import note_losses, opener_of
 from vit.data.extra import check_change
 from vit.data.find import check_source, find_splits
 from vit.data.loaders import choose_num_workers, make_loader, share_of
@@ -31,15 +32,13 @@ from vit.data.options import (
     Sampling,
     Splitting,
 )
-from vit.data.own import OwnImages
 from vit.data.pseudo import Mixture
-from vit.data.raster import note_unused_bits, rgb, with_statistics
 from vit.data.sampler import Shuffle, TrainBatchSampler, balancing, check_shuffle, evaluated
-from vit.data.sources import ImageSet, SplitName, Splits
+from vit.data.sources import ImageSet, PathList, SplitName, Splits
 from vit.data.trained_on import Known
 from vit.data.transforms import TrainTransform
 from vit.errors import UserError
-from vit.preprocessing import Preprocess, Size, check_choice
+from vit.preprocessing import Preprocess, Size, check_choice, picture
 
 
 class ImageData(LightningDataModule):
@@ -77,7 +76,7 @@ class ImageData(LightningDataModule):
         splits: Shares of train that become val and test, and the seed of these cuts.
         loading: Worker processes, images kept in memory, and unreadable images.
         pseudo: Unlabelled images with a teacher's answers, which are learned, too.
-        own: Images of a Python program, instead of dataset and root; `ImageData.of` takes them.
+        own: Images of a Python program, as `ImageData.of` takes them, or its `Splits`.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class ImageData(LightningDataModule):
         splits: Splitting = Splitting(),
         loading: Loading = Loading(),
         pseudo: Pseudo | None = None,
-        own: OwnImages | None = None,
+        own: Any = None,
     ) -> None:
         super().__init__()
         # A rank may get no image of a small val.
@@ -134,8 +133,7 @@ class ImageData(LightningDataModule):
         self._datasets: dict[tuple[str, bool], ImageDataset] = {}
         self.own, self.pseudo = own, pseudo if pseudo and pseudo.ratio else None
         self.skip_option = "--data.loading.on_error skip"
-        if own is None:
-            check_source(dataset, root)
+        check_source(dataset, own or root)
 
     @classmethod
     def of(cls, train: Any, val: Any = None, test: Any = None, **options: Any) -> Self:
@@ -144,7 +142,7 @@ class ImageData(LightningDataModule):
         Each split is a folder, a list of (path, label), or a map-style Dataset of (image, label)
         such as torchvision's and Hugging Face's. `splits` cuts those from train that are not given.
         """
-        return cls(own=OwnImages(train, val, test), **options)
+        return cls(own=(train, val, test), **options)
 
     def read_as(
         self,
@@ -190,13 +188,13 @@ class ImageData(LightningDataModule):
     @cached_property
     def splits(self) -> Splits:
         """Classes and images, found at the first use."""
-        given = (self.dataset, self.root, self._reading)
-        splits = find_splits(*given, data_dir=self.data_dir, own=self.own)
+        images = self.own or self.root
+        splits = find_splits(self.dataset, images, self._reading, data_dir=self.data_dir)
         if self.sampling.balanced and splits.multilabel:
             weights = "use model.loss.class_weights=balanced"
             raise UserError(f"sampling.balanced needs one label per image, not several; {weights}")
-        if self.channels is None:
-            note_unused_bits(splits.train)
+        if self.channels is None and isinstance(splits.train.items, PathList):
+            note_losses(splits.train.items)
         return splits
 
     def look(self, before: "ImageData | None" = None) -> Self:
@@ -214,15 +212,16 @@ class ImageData(LightningDataModule):
     @property
     def remedy(self) -> str:
         """The way on after an image that cannot be read."""
-        return way_on(None if self.own is not None else self.root, self.skip_option)
+        return way_on(self.own or self.root, self.splits.train, self.skip_option)
 
     @cached_property
     def preprocess(self) -> Preprocess:
         """The preprocessing, with `channels` and no mean and std by those of train."""
-        assert self.channels is not None
-        remedy = self.remedy if self.loading.on_error == "error" else None
-        inputs = with_statistics(self.inputs, self.splits.train, self.channels, remedy)
-        return inputs.preprocess(self.image_size, self.channels)
+        channels, skips = self.channels, self.loading.on_error == "skip"
+        assert channels is not None
+        remedy = None if skips else self.remedy
+        inputs = opener_of(channels).complete(self.inputs, self.splits.train, channels, remedy)
+        return inputs.preprocess(self.image_size, channels)
 
     @property
     def model_arguments(self) -> dict[str, Any]:
@@ -275,7 +274,8 @@ class ImageData(LightningDataModule):
 
     def open_image(self, split: SplitName, index: int) -> Image.Image:
         """An image of a split before preprocessing, in RGB; with `channels` a picture of it."""
-        return rgb(self._image_dataset(split, training=False).open(index))
+        image = self._image_dataset(split, training=False).open(index)
+        return image if isinstance(image, Image.Image) else picture(image)
 
     @cached_property
     def mixture(self) -> Mixture | None:

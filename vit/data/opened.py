@@ -9,8 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,33 +19,13 @@ from torch.utils.data import ConcatDataset, Subset
 
 from vit.console import Meter, say
 from vit.data.decode import ImageError
+from vit.data.items import Kind, Opened
 from vit.errors import UserError, some_of
 
 DRAWN = 50
 """Items of which the labels are compared with those that a Dataset lists."""
 _UNREADABLE = (OSError, SyntaxError, Image.DecompressionBombError)
 """What Pillow raises for damaged files."""
-
-
-class Opened:
-    """n images, at `places` among those of a Dataset or of shards, that are opened one by one."""
-
-    places: np.ndarray
-
-    def __getitem__(self, index: int) -> Any:
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[index] for index in range(len(self)))
-
-    def select(self, indices: np.ndarray) -> Self:
-        """The images at `indices`, in that order."""
-        chosen = copy(self)
-        chosen.places = self.places[indices]
-        return chosen
 
 
 class OpenedImages(Opened):
@@ -103,8 +82,15 @@ class OpenedImages(Opened):
         gray = pixels.ndim == 3 and pixels.shape[2] == 1
         return np.ascontiguousarray(pixels[..., 0] if gray else pixels)
 
+    def known_by(self) -> list[Kind]:
+        """Files of a Dataset of bytes; an image of another one may change each time."""
+        is_file = True
+        with suppress(ImageError):
+            is_file = isinstance(self[0], bytes)
+        return ["content", "path"] if is_file else []
+
     def in_blocks(self) -> tuple[np.ndarray, int] | None:
-        """What the Dataset says for `vit.data.sources.ImageSet.in_blocks`, if it does."""
+        """What the Dataset says, if it does."""
         if not hasattr(self.dataset, "in_blocks"):
             return None
         blocks, most = self.dataset.in_blocks()

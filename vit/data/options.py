@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, check_range
+from vit.errors import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, UserError, check_range
 from vit.preprocessing import (
     HALF,
     CropRounding,
@@ -205,6 +205,12 @@ class Reading:
     """Names of classes are paths, in a folder those of the folders with images."""
     known: "Known | None" = None
     """Images that weights learned, of which none is cut from train."""
+
+    def refuse_separator(self, where: str | None) -> None:
+        """UserError for a separator where images are not listed but trained on."""
+        if self.separator is not None and self.labelled and self.model is None:
+            separator = f"data.label_separator={self.separator!r}"
+            raise UserError(f"{where} is no CSV or Parquet file: leave out {separator}")
 
     @property
     def has_classes(self) -> bool:

@@ -12,13 +12,12 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from vit.console import note
-from vit.data.addresses import by_split
 from vit.data.cut import complete
 from vit.data.find import check_source, find_splits
 from vit.data.manifest import Listing, Table
 from vit.data.opened import OpenedImages, plain
 from vit.data.options import ModelClasses, Reading, Splitting
-from vit.data.sources import SPLIT_WORDS, SPLITS, ImageSet, Splits, all_of_one
+from vit.data.sources import SPLIT_WORDS, SPLITS, ImageSet, Splits, all_of_one, by_split
 from vit.errors import UserError, shorten, some_of
 
 
@@ -36,7 +35,7 @@ class OwnImages:
         self.notes: list[str] = []
         given: dict[Any, Any] = {"train": train}
         if isinstance(train, Mapping):
-            words = {name: [name] for name in train if name in SPLIT_WORDS}
+            words = sorted(name for name in train if name in SPLIT_WORDS)
             given = {split: train[word] for split, word in by_split("data", words).items()}
             others = some_of(repr(name) for name in train if name not in SPLIT_WORDS)
             self.notes += [f"left out, as neither train, val nor test: {others}"] if others else []

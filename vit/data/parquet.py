@@ -12,9 +12,15 @@ from typing import Any
 import numpy as np
 
 from vit.console import note
-from vit.data.addresses import by_split, cache_limit, drop_old_copies, local_copy, reaching
+from vit.data.addresses import (
+    cache_limit,
+    drop_old_copies,
+    local_copy,
+    reaching,
+    words_by_split,
+)
 from vit.data.decode import ImageError, NamedBytes
-from vit.data.manifest import open_parquet
+from vit.data.lists import open_parquet
 from vit.data.options import Reading
 from vit.data.sources import SplitName
 from vit.errors import UserError, some_of
@@ -138,21 +144,25 @@ def _class_names(schema: Any, column: str, file: str) -> list[str]:
     )
 
 
+def has_pictures(file: str) -> bool:
+    """Whether a file holds pictures, and not paths. UserError if it cannot be read."""
+    with open_parquet(file) as opened:
+        return picture_leaf(opened.schema_arrow) is not None
+
+
 def parquet_splits(
     root: str, found: dict[str, list[str]], reading: Reading
 ) -> dict[SplitName, ParquetImages]:
-    """The pictures in files of Parquet that have been found, by their split; nothing for a list of
-    paths, and none of a split without labels (-1)."""
-    if found and os.path.exists(os.path.expanduser(root)):
-        with open_parquet(next(iter(found.values()))[0]) as first:
-            if picture_leaf(first.schema_arrow) is None:
-                return {}  # a list of paths
+    """The pictures in files of Parquet that have been found, by their split; none of a split
+    without labels (-1)."""
     splits: dict[SplitName, ParquetImages] = {}
-    for name, word in by_split(root, found).items():
+    for name, word in words_by_split(root, found).items():
         column = reading.columns.label if reading.has_classes else None
         images = ParquetImages(found[word], column)
         if set(map(str, images.targets)) == {"-1"}:
             note(f"{root}: {name} left out: its labels are hidden (-1)")
         else:
             splits[name] = images
+    if not splits:
+        raise UserError(f"{root}: all labels are hidden (-1)")
     return splits

@@ -27,6 +27,7 @@ from vit.console import Meter, note, say
 from vit.data.decode import (
     PNG,
     ImageError,
+    Opener,
     Stream,
     add_plugin,
     check_size,
@@ -37,7 +38,6 @@ from vit.data.decode import (
 from vit.data.options import InputFormat
 from vit.data.sources import ImageSet, PathList
 from vit.errors import UserError, needed, some_of
-from vit.preprocessing import Preprocess
 
 _NUMPY = b"\x93NUMPY"
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -48,6 +48,24 @@ _WHITE = {"uint8": 255.0, "uint16": 65535.0}
 """What becomes 1; other types have no agreed white."""
 SAMPLE, DARK = 16, 2**14
 """Of images, whether they use their upper bits: how many, and the values that do not."""
+
+
+class Raster(Opener):
+    """All images with `channels`."""
+
+    def takes(self, channels: int) -> bool:
+        return True
+
+    def open(self, source: Any, channels: int) -> Tensor:
+        return open_raster(source, channels)
+
+    def complete(
+        self, inputs: InputFormat, images: ImageSet, channels: int, remedy: str | None
+    ) -> InputFormat:
+        return with_statistics(inputs, images, channels, remedy)
+
+    def look(self, paths: PathList) -> None:
+        note_unused_bits(paths)
 
 
 def open_raster(source: Any, channels: int) -> Tensor:
@@ -125,15 +143,13 @@ def channel_statistics(
     return mean.tolist(), np.sqrt(squares / count).tolist()
 
 
-def note_unused_bits(images: ImageSet) -> None:
+def note_unused_bits(paths: PathList) -> None:
     """Notes that gray files of 16 bits are nearly black as RGB, which has their upper 8 bits.
 
     That is where none of about SAMPLE of them has a value of 14 bits or more, as of cameras and
     scanners of 12 bits. Only PNG and TIFF files are opened.
     """
-    highest, paths = 0, images.items
-    if not isinstance(paths, PathList):
-        return
+    highest = 0
     for at in range(0, len(paths), max(1, len(paths) // SAMPLE)):
         if paths[at].lower().endswith((".png", ".tif", ".tiff")):
             with suppress(ImageError):  # which is for those to say who need all images
@@ -152,30 +168,6 @@ def _highest(stream: Stream, head: bytes, name: str) -> int:
             return 0
         check_size(image.height, image.width, name)
         return int(np.asarray(image).max())
-
-
-def picture(raster: Tensor, *, stretch: bool = True) -> Image.Image:
-    """An RGB image to look at: three channels as red, green and blue, else the first as gray.
-
-    With `stretch` the darkest value becomes black and the brightest white; else 0 and 1 do.
-    """
-    shown = raster[:3] if len(raster) >= 3 else raster[:1].expand(3, -1, -1)
-    if stretch:
-        low, high = shown.amin(), shown.amax()
-        shown = (shown - low) / (high - low).clamp(min=1e-12)
-    pixels = shown.clamp(0, 1) * 255
-    return Image.fromarray(pixels.round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
-
-
-def model_input(normalized: Tensor, preprocess: Preprocess) -> Image.Image:
-    """An RGB image to look at of float32 `c h w` from `Preprocess.normalize`, on the CPU."""
-    values = preprocess.denormalize(normalized)
-    return picture(values, stretch=preprocess.channels is not None)
-
-
-def rgb(image: Tensor | Image.Image) -> Image.Image:
-    """An RGB image itself, or the `picture` of another one."""
-    return picture(image) if isinstance(image, Tensor) else image
 
 
 def _decoded(stream: Stream, head: bytes, name: str) -> tuple[str, np.ndarray]:

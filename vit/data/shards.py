@@ -28,7 +28,6 @@ from filelock import FileLock
 
 from vit.console import Meter, say
 from vit.data.addresses import (
-    by_split,
     cache_limit,
     fetch,
     in_cache,
@@ -38,11 +37,13 @@ from vit.data.addresses import (
     reaching,
     retried,
     state_of,
+    words_by_split,
 )
 from vit.data.decode import ImageError, NamedBytes
 from vit.data.folder import Part, class_of
+from vit.data.items import Kind, Opened
 from vit.data.loaders import range_loader
-from vit.data.opened import Opened, distinct
+from vit.data.opened import distinct
 from vit.data.options import Reading
 from vit.data.scan import LITTER, image_extensions
 from vit.data.sources import SPLIT_WORDS, PathList, SplitName
@@ -73,6 +74,8 @@ class ShardImages(Opened):
             ranges; by default if all of them fit. Right where images are read shard by shard.
     """
 
+    by_threads = True
+
     def __init__(self, shards: list[str], indices: list[Index]) -> None:
         counts = [len(index["name"]) for index in indices]
         self.shards = shards
@@ -88,7 +91,7 @@ class ShardImages(Opened):
 
     def __getitem__(self, index: int) -> NamedBytes:
         """The bytes of a file. ImageError if they are not those of the index."""
-        place, (shard, start, size) = self.places[index], self.place_of(index)
+        place, (shard, start, size) = self.places[index], self._place(index)
         name = f"{shard}: {self.names.name(place)}"
         try:
             if is_address(shard) and not self.whole and not in_cache(shard).exists():
@@ -110,7 +113,20 @@ class ShardImages(Opened):
             raise ImageError(f"{name}: damaged, or changed since it was indexed; {again}")
         return NamedBytes(data, name)
 
-    def place_of(self, index: int) -> tuple[str, int, int]:
+    def known_by(self) -> list[Kind]:
+        return ["content", "path"] if self.whole else ["path"]  # of shards that are not copied here
+
+    def size_of(self, index: int) -> int:
+        return int(self.sizes[self.places[index]])
+
+    def pieces(
+        self, index: int, cut: Callable[[int], list[tuple[int, int]]]
+    ) -> tuple[int, list[bytes]]:
+        shard, start, size = self._place(index)
+        file = _opened(shard, os.getpid()).fileno()
+        return size, [os.pread(file, n, start + first) for first, n in cut(size)]
+
+    def _place(self, index: int) -> tuple[str, int, int]:
         """Shard, first byte and bytes of an image."""
         at = self.places[index]
         return self.shards[self.shard_of[at]], int(self.offsets[at]), int(self.sizes[at])
@@ -177,7 +193,7 @@ def shard_parts(
     """What reads each split in shards of `find_shards`."""
     names = _class_names(next(iter(found.values()))[0])
     parts: dict[SplitName, Callable[[], Part]] = {}
-    for split, word in by_split(root, found).items():
+    for split, word in words_by_split(root, found).items():
         above, where = (f"{word}/", f"{word} of {root}") if word else ("", root)
         parts[split] = partial(_part, where, found[word], names, above, reading)
     return parts

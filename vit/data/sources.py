@@ -5,7 +5,6 @@ Shapes: n images, h w pixels, k classes.
 
 import os
 import re
-import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +14,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from vit.data.groups import group_numbers
-from vit.errors import UserError, printable
+from vit.data.items import Opened
+from vit.errors import UserError, printable, some_of
 
 if TYPE_CHECKING:  # torch, which names of data sets do not need
-    from vit.data.opened import Opened
     from vit.data.options import ModelClasses
 
 SplitName = Literal["train", "val", "test"]
@@ -43,6 +42,16 @@ def split_of(name: str) -> SplitName | None:
     words = re.split(r"[\W\d_]+", name.lower())
     splits: set[SplitName] = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
     return splits.pop() if len(splits) == 1 else None
+
+
+def by_split(root: str, words: Iterable[str]) -> dict[SplitName, str]:
+    """The word of each split among `words`, or of train without any; UserError for two of one."""
+    words = list(words)
+    named = {split_of(word) or "train": word for word in words}
+    splits: dict[SplitName, str] = {name: named[name] for name in SPLITS if name in named}
+    if len(splits) < len(words):
+        raise UserError(f"{root} has {some_of(words)}: keep one name for each split")
+    return splits
 
 
 class PathList:
@@ -74,10 +83,6 @@ class PathList:
     def name(self, index: int) -> str:
         """The i-th name without `root`."""
         return os.fsdecode(self._bytes[self._starts[index] : self._ends[index]])
-
-    def place_of(self, index: int) -> tuple[str, int, int]:
-        """File, first byte and, where it is not all of the file, bytes of the i-th image."""
-        return self[index], 0, 0
 
     def encoded(self) -> Iterator[bytes]:
         """The names as bytes of the file system."""
@@ -113,9 +118,8 @@ RUN, RUNS = 64, 128
 class ImageSet:
     """Images that are not decoded, and their labels."""
 
-    items: "PathList | np.ndarray | Opened"
-    """Paths, uint8 pixels `n h w` (gray) or `n h w 3` (RGB), what a Dataset opens, or files in
-    shards."""
+    items: PathList | np.ndarray | Opened
+    """Paths, uint8 pixels `n h w` (gray) or `n h w 3` (RGB), or images of another store."""
     labels: np.ndarray
     """int64 `n`, or float32 `n k` of zeros and ones where images may have several labels."""
     names: PathList
@@ -131,7 +135,7 @@ class ImageSet:
 
     def in_blocks(self) -> tuple[np.ndarray, int]:
         """The block of each image, int64 `n`, and how many blocks are mixed at a time."""
-        stored = getattr(self.items, "in_blocks", lambda: None)()
+        stored = self.items.in_blocks() if isinstance(self.items, Opened) else None
         return (np.arange(len(self)) // RUN, RUNS) if stored is None else stored
 
     def blocks_digest(self) -> str:
@@ -141,9 +145,8 @@ class ImageSet:
         return blake2b(content, digest_size=16).hexdigest()
 
     def contents_digest(self) -> str | None:
-        """A digest of names and contents, if the images are in shards, which have one of each."""
-        of_shards = getattr(self.items, "contents_digest", None)
-        return of_shards and of_shards()
+        """A digest of names and contents, if their store has one of each, as shards have."""
+        return self.items.contents_digest() if isinstance(self.items, Opened) else None
 
     def group_numbers(self) -> np.ndarray | None:
         """A number for each image, int64 `n`, that is equal in a group; None without groups."""
@@ -280,12 +283,3 @@ def images_digest(images: ImageSet, *, times: bool = True) -> str:
         time = status.st_mtime_ns if times else ""
         digest.update(os.fsencode(path) + f"\0{status.st_size} {time}\n".encode())
     return digest.hexdigest()
-
-
-def same_spelling(classes: Sequence[str]) -> list[list[str]]:
-    """Names of classes that differ only in case, blanks, Unicode form or a final s: Cat, cats."""
-    groups: dict[str, list[str]] = {}
-    for name in classes:
-        form = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
-        groups.setdefault(form.removesuffix("s"), []).append(name)
-    return [names for names in groups.values() if len(names) > 1]

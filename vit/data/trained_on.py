@@ -4,21 +4,18 @@ a set are among those. Shapes: n images."""
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from vit.console import Meter
-from vit.data.addresses import local_copy
 from vit.data.decode import ImageError
-from vit.data.opened import OpenedImages
-from vit.data.shards import ShardImages
+from vit.data.items import Kind, Opened
 from vit.data.sources import SPLIT_NAMES, ImageSet, PathList, Splits
 from vit.errors import UserError
 from vit.writing import write_bytes
@@ -32,10 +29,9 @@ FEW = 10
 READERS, SHARE = 8, 256
 """Threads that read files, and images that one takes at a time."""
 
-Kind = Literal["content", "path"]
+KINDS: tuple[Kind, ...] = ("content", "path")
 """Besides the size of the encoded image, a digest is of pieces of it, or of its path below the
 split's folder; its last bit says which."""
-KINDS: tuple[Kind, ...] = ("content", "path")
 NONE = np.zeros(0, dtype=np.uint64)
 
 
@@ -129,24 +125,21 @@ class Known:
 
 def _kinds(images: ImageSet) -> list[Kind]:
     """Kinds of digests that images have, the better one first."""
-    items: Any = images.items
-    if isinstance(items, OpenedImages):
-        with suppress(ImageError):
-            return ["content", "path"] if isinstance(items[0], bytes) else []
-    if isinstance(items, np.ndarray) or not getattr(items, "whole", True):
-        return ["path"]  # of a data set by name, or of shards that are not copied here
-    return ["content", "path"]
+    if isinstance(images.items, Opened):
+        return images.items.known_by()
+    return ["path"] if isinstance(images.items, np.ndarray) else ["content", "path"]
 
 
 def _values(images: ImageSet, kind: Kind, shown: bool = True) -> np.ndarray:
     """uint64 `n`; 0 for an image that cannot be read."""
-    stored, total = isinstance(images.items, PathList | ShardImages), len(images)
+    items, total = images.items, len(images)
+    by_threads = isinstance(items, PathList) or (isinstance(items, Opened) and items.by_threads)
 
     def values(first: int) -> list[int]:
         return [_value(images, kind, at) for at in range(first, min(first + SHARE, total))]
 
     found: list[int] = []
-    with ThreadPoolExecutor(READERS if stored else 1) as pool:
+    with ThreadPoolExecutor(READERS if by_threads else 1) as pool:
         with Meter("digests of images", total, "img", shown=shown) as meter:
             for numbers in pool.map(values, range(0, total, SHARE)):
                 found += numbers
@@ -157,26 +150,23 @@ def _values(images: ImageSet, kind: Kind, shown: bool = True) -> np.ndarray:
 def _value(images: ImageSet, kind: Kind, at: int) -> int:
     """The digest of an image."""
     items: Any = images.items
-    stored = isinstance(items, PathList | ShardImages)
     try:
-        path, start, size = items.place_of(at) if stored else ("", 0, 0)
         if kind == "path":
             name = images.names.name(at)
             above, _, below = name.partition("/")
-            parts = os.fsencode(below if above.lower() in SPLIT_NAMES else name)
-            size = size or (os.path.getsize(path) if path else 0)
-        elif stored:
-            with open(local_copy(path), "rb", buffering=0) as file:
-                size = size or os.fstat(file.fileno()).st_size
-                pieces = [os.pread(file.fileno(), n, start + first) for first, n in _pieces(size)]
-            parts = b"".join(pieces)
+            pieces = [os.fsencode(below if above.lower() in SPLIT_NAMES else name)]
+            size = os.path.getsize(items[at]) if isinstance(items, PathList) else 0
+            size = items.size_of(at) if isinstance(items, Opened) else size
+        elif isinstance(items, PathList):
+            with open(items[at], "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                pieces = [os.pread(file.fileno(), n, first) for first, n in _pieces(size)]
         else:
-            content = items[at]
-            size = len(content)
-            parts = b"".join(content[first : first + n] for first, n in _pieces(size))
+            size, pieces = items.pieces(at, _pieces)
     except (OSError, ImageError):
         return 0
-    digest = blake2b(f"{size}\0".encode() + parts, digest_size=8).digest()
+    content = f"{size}\0".encode() + b"".join(pieces)
+    digest = blake2b(content, digest_size=8).digest()
     return int.from_bytes(digest, "little") & ~1 | KINDS.index(kind)
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from PIL import Image
 
 from vit.console import Meter
-from vit.data.catalog import Protocol
+from vit.data.kinds import is_task
 from vit.data.manifest import Listing, Table
 from vit.data.options import ModelClasses, Reading
 from vit.data.sources import Splits
@@ -37,8 +37,6 @@ from vit.errors import UserError, some_of
 from vit.writing import write_text
 
 TASKS: dict[str, Any] = json.loads(Path(__file__).with_name("vtab.json").read_text())
-PROTOCOL = Protocol(2_500, (0.01,), 0.2)
-"""arXiv:2010.11929, section B.1.1."""
 LINES = {"train800": 800, "val200": 200, "train800val200": 1_000, "test": None}
 """Lists, and how many images they have."""
 Sets = dict[str, tuple[Any, np.ndarray]]
@@ -51,11 +49,6 @@ def _stem(name: str) -> str:
 
 
 _NAMES = {_stem(each): name for name, task in TASKS.items() for each in (name, *task["also"])}
-
-
-def is_task(folder: str | os.PathLike[str]) -> bool:
-    """The folder has lists of VTAB-1k."""
-    return (Path(folder).expanduser() / "train800val200.txt").is_file()
 
 
 def task_folders(root: str) -> dict[str, str]:

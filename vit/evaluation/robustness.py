@@ -14,7 +14,7 @@ import numpy as np
 from vit.console import say
 from vit.data.corruptions import KINDS, Generated
 from vit.data.module import ImageData
-from vit.data.options import Reading
+from vit.data.options import ModelClasses
 from vit.data.sampler import evaluated
 from vit.data.sources import ImageSet, Splits, all_of_one
 from vit.errors import UserError, some_of
@@ -54,16 +54,15 @@ def summary(errors: Errors, reference: Errors | None = None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images whose labels number `classes`; ImageData takes them as its own."""
+    """Images whose labels number `classes`."""
 
     images: ImageSet
     classes: Sequence[str]
 
-    def splits(self, reading: Reading) -> Splits:
+    def splits(self, model: ModelClasses) -> Splits:
         """All as test, labelled by the classes of a model. UserError for several labels per image,
         and for a class that the model lacks."""
-        assert reading.model is not None
-        places = {name: place for place, name in enumerate(reading.model.names)}
+        places = {name: place for place, name in enumerate(model.names)}
         labels = self.images.labels
         if labels.ndim == 2:
             raise UserError("these images have several labels each; one is needed here")
@@ -71,7 +70,7 @@ class Pictures:
         if lacking := some_of(repr(name) for name in used if name not in places):
             raise UserError(f"the images have classes that the model lacks: {lacking}")
         numbers = np.array([places.get(name, -1) for name in self.classes])
-        return all_of_one(replace(self.images, labels=numbers[labels]), reading.model)
+        return all_of_one(replace(self.images, labels=numbers[labels]), model)
 
 
 @dataclass(frozen=True)
@@ -97,9 +96,10 @@ class Source:
             images = replace(images, items=items)
         if kind is not None and self.name != "CIFAR-C":  # cropped already
             preprocess = preprocess.changed(crop_fraction=1.0)
-        data = frozen.images(own=Pictures(images, pictures.classes))
-        data.read_as(classes=output_names(frozen, pictures.classes)).preprocess = preprocess
-        data.image_set("test")
+        names = output_names(frozen, pictures.classes)
+        splits = Pictures(images, pictures.classes).splits(ModelClasses(names=names))
+        data = frozen.images(own=splits).read_as(classes=names)
+        data.preprocess = preprocess
         return data
 
     def errors(self, frozen: Frozen) -> tuple[Errors, int]:

@@ -102,7 +102,7 @@ class Classifier:
     def probabilities(self, images: Iterable[Any]) -> Tensor:
         """Probabilities `b k` for paths, PIL images or uint8 arrays (h w, or h w 3).
 
-        A model for images that are not RGB takes the sources of `vit.data.raster.open_raster`.
+        A model for images that are not RGB takes the sources of `vit.data.decode.Opener.open`.
         Raises UserError if the outputs are not finite.
         """
         return self.activated(self.outputs(self._cut(images))[0])

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from vit.console import say
-from vit.data.batches import DEFAULT_BATCH, batch_sizes
+from vit.data.batches import DEFAULT_BATCH
 from vit.data.module import ImageData
 from vit.errors import UserError, check_types
 from vit.hardware import computes_on_cpu
@@ -165,3 +166,17 @@ def naming_a_smaller_batch(trainer: Trainer, data: ImageData) -> Iterator[None]:
             twice = 2 * trainer.accumulate_grad_batches
             remedy += f" --trainer.accumulate_grad_batches {twice}"
         raise UserError(f"out of memory with batches of {size:,} images; {remedy}") from error
+
+
+def batch_sizes(whole: int, processes: int, *, paired: bool) -> list[int]:
+    """Sizes of batches of one process of which a whole number makes a step, ascending.
+
+    Args:
+        whole: Images of a step of all processes; a multiple of `processes`.
+        processes: Number of processes that train together.
+        paired: Images are mixed in pairs, so that batches are even unless one is the step.
+    """
+    share = whole // processes
+    small = [n for n in range(1, isqrt(share) + 1) if share % n == 0]
+    sizes = sorted({*small, *(share // n for n in small)})
+    return [n for n in sizes if not paired or n % 2 == 0 or n == whole]

@@ -16,8 +16,8 @@ from lightning.pytorch import Trainer
 from vit.checkpoints.archives import BEST, DIGESTS, LAST, read_checkpoint
 from vit.checkpoints.hub import TRAINED_ON
 from vit.console import is_first_process, note
-from vit.data.addresses import root_name
 from vit.data.module import ImageData
+from vit.data.roots import root_name
 from vit.data.trained_on import NONE, TrainedOn, digests
 from vit.errors import UserError, check_types, some_of
 from vit.runs.files import CONFIG, HEADER, LOCK, SUMMARY, is_run, read_summary

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vit.console import is_first_process
 from vit.errors import some_of
+from vit.preprocessing import picture
 from vit.writing import write_bytes
 
 FILE = "first_batch.png"
@@ -25,14 +26,15 @@ def draw_first_batch(
     later = trainer.global_step or batch_idx
     if later or not data.labelled or not is_first_process():
         return
-    from vit.data.raster import model_input
     from vit.reports.figures import labelled_images
 
     images, targets = batch[0], batch[1]
     if module.mixing:
         draws = module.next_draws(len(images))
         images, targets = module.mixing(images, targets, data.num_classes, draws)
-    shown = [model_input(i, data.preprocess) for i in images[:MOST].detach().float().cpu()]
+    rasters = data.preprocess.channels is not None
+    pixels = map(data.preprocess.denormalize, images[:MOST].detach().float().cpu())
+    shown = [picture(image, stretch=rasters) for image in pixels]
     captions = [_caption(t, data.classes, data.multilabel) for t in targets[:MOST].cpu()]
     title = f"The first training batch: {len(shown)} of {len(images)} images"
     png = BytesIO()

@@ -108,7 +108,6 @@ def _options(
 ) -> "Options":
     from lightning.pytorch.callbacks import Callback  # heavy, as are these
 
-    from vit.data.own import OwnImages
     from vit.data.sources import SPLIT_WORDS
     from vit.runs.mistakes import flat
     from vit.runs.options import Options
@@ -120,7 +119,7 @@ def _options(
     if isinstance(data, Mapping):
         as_options = not SPLIT_WORDS.keys() & data.keys()
     if not as_options or val is not None or test is not None:
-        images = OwnImages(data, val, test)
+        images = (data, val, test)
     elif data is not None:
         options = {"data": data, **options}
     recipes = [recipe] if isinstance(recipe, str | Path) else list(recipe or ())

@@ -222,7 +222,7 @@ def _long(option: str, value: str) -> list[str]:
         return given if root is None else [f"--data.root={root}"]
     if option == "data.root":
         if value not in ("", "null") and not Path(value).expanduser().exists():
-            from vit.data.addresses import check_root  # heavy: imports numpy
+            from vit.data.roots import check_root  # heavy: imports numpy
 
             check_root(value)
         return [f"--data.root={value}"]

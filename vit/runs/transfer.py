@@ -23,17 +23,18 @@ import torch.distributed as dist
 from vit.checkpoints.files import read_json
 from vit.checkpoints.pretrained import inspect_pretrained
 from vit.console import note, say
-from vit.data.catalog import CATALOG, PAPER_GRID, Protocol
 from vit.data.manifest import SEPARATOR
 from vit.data.sources import PathList, Splits, images_digest
-from vit.data.vtab import PROTOCOL, task_folders
+from vit.data.vtab import task_folders
 from vit.errors import UserError
 from vit.hardware import hardware, versions
 from vit.models.fields import as_size
+from vit.runs import protocols
 from vit.runs.directory import read_summary
 from vit.runs.fit import fit
 from vit.runs.mistakes import differences, listed
 from vit.runs.options import Options
+from vit.runs.protocols import Protocol
 from vit.runs.short_names import written_out
 from vit.runs.transfer_table import VTAB, Row, Trial, to_json, to_markdown
 from vit.writing import writable, write_json, write_text
@@ -76,12 +77,12 @@ class Plan:
         training images (arXiv:1912.11370, section 3.3).
         """
         if name.startswith(VTAB):
-            default = PROTOCOL
-        elif name in CATALOG and (paper := CATALOG[name].paper) is not None:
-            default = paper
+            default = protocols.VTAB
+        elif name in protocols.PAPER:
+            default = protocols.PAPER[name]
         else:
             steps = 500 if images < 20_000 else 10_000 if images < 500_000 else 20_000
-            default = Protocol(steps, PAPER_GRID, 0.1)
+            default = Protocol(steps, protocols.GRID, 0.1)
         return Protocol(
             self.steps or default.steps,
             self.lr_grid or default.lr_grid,
