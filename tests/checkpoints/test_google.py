@@ -34,7 +34,7 @@ def weights_of(config: ViTConfig | ResNetConfig) -> Weights:
     """float32 values under which every entry matters, under the names that the equations read."""
     rng, weights = np.random.default_rng(3), {}
     with TemporaryDirectory() as folder:
-        export = google.write(config, build_model(config).state_dict(), NativeInfo())
+        export = google.Google().write(config, build_model(config).state_dict(), NativeInfo())
         [path] = export.save(Path(folder, "w.npz"))
         shapes = {key: value.shape for key, value in np.load(path).items()}
     for key, shape in shapes.items():

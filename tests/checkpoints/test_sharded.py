@@ -23,7 +23,7 @@ from tests.processes import together
 from vit.checkpoints.archives import DIGESTS, read_checkpoint
 from vit.checkpoints.exporting import NativeInfo
 from vit.checkpoints.files import open_weights
-from vit.checkpoints.native import save_native, write
+from vit.checkpoints.native import Native, save_native
 from vit.checkpoints.sharded import read_sharded, save_sharded
 from vit.errors import UserError
 from vit.models.config import ViTConfig
@@ -241,5 +241,5 @@ def test_a_model_directory_is_written_without_a_second_copy_in_memory(tmp_path: 
 
     model: Any = network(0)
     state: Any = {name: Sharded(tensor) for name, tensor in model.state_dict().items()}
-    write(model.config, state, NativeInfo()).save(tmp_path)
+    Native().write(model.config, state, NativeInfo()).save(tmp_path)
     assert len(gathered) == 2 * len(state) > 20 and most <= 2
