@@ -36,6 +36,8 @@ TABLES: dict[str, dict[str, str]] = {
         "huggingface": "vit.checkpoints.huggingface:HuggingFace",
         "google": "vit.checkpoints.google:Google",
     },
+    # Checkpoint that is a folder -> vit.checkpoints.archives.FolderReader.
+    "folders": {"sharded": "vit.checkpoints.sharded:read_folder"},
     "builders": {},
     # Words that mean weights, and the classes of their heads -> vit.checkpoints.names.Names.
     "names": {

@@ -12,7 +12,7 @@ import torch
 from tests.checkpoints import numpy_forward
 from tests.checkpoints.checkpoint_peers import assert_same
 from vit.checkpoints import google
-from vit.checkpoints.exporting import NativeInfo
+from vit.checkpoints.formats import NativeInfo
 from vit.checkpoints.pretrained import load_pretrained
 from vit.models.config import ResNetConfig, ViTConfig
 from vit.models.zoo import build_model

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.exporting import NativeInfo, without_temperature
+from vit.checkpoints.exporting import without_temperature
 from vit.checkpoints.files import IN_DIRECTORY
+from vit.checkpoints.formats import NativeInfo
 from vit.checkpoints.hub import fetch, is_address
 from vit.checkpoints.names import TRAINED_ON, record_of
 from vit.checkpoints.pretrained import inspect_pretrained, load_pretrained

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vit.checkpoints import lora
-from vit.checkpoints.archives import DIGESTS, check_archive
+from vit.checkpoints.archives import DIGESTS, check_archive, read_folder
 from vit.checkpoints.contents import flattened, model_in, unwrapped
 from vit.errors import MESSAGE, UserError, shorten
 
@@ -81,7 +81,7 @@ def open_weights(
     openers = {"zip": _open_zip, "safetensors": _open_safetensors, "pickle": _open_torch}
     try:
         path = find_weights(Path(path))
-        opener = partial(_open_sharded, asked) if path.is_dir() else openers[kind_of(path)]
+        opener = partial(_open_folder, asked) if path.is_dir() else openers[kind_of(path)]
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     return replace(
@@ -245,11 +245,9 @@ def _load(path: Path, **options: Any) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, **options)
 
 
-def _open_sharded(asked: str | None, path: Path) -> WeightFile:
-    from vit.checkpoints.sharded import read_sharded  # heavy
-
+def _open_folder(asked: str | None, path: Path) -> WeightFile:
     check_archive(path)
-    return _from_state_dict(path, read_sharded(path, training=asked == "raw"))
+    return _from_state_dict(path, read_folder(path, training=asked == "raw"))
 
 
 def _from_state_dict(path: Path, top: Mapping[str, Any]) -> WeightFile:

@@ -1,16 +1,41 @@
 """Formats that weights are read from and written in: rows of the table `formats`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.errors import UserError, some_of
 from vit.tables import resolve, rows
+
+
+@dataclass(frozen=True)
+class NativeInfo:
+    """The description that is saved with a model's weights."""
+
+    classes: list[str] | None = None
+    """In the order of the logits."""
+    preprocess: dict[str, Any] | None = None
+    """`Preprocess.to_dict()`."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Recipe, metrics, source: plain JSON types. Of local paths only the last part is saved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """A model in another format, complete in memory."""
+
+    save: Callable[[Path], list[Path]]
+    """Writes the file or directory; each file appears whole or not at all. Returns their paths."""
+    notes: list[str] = field(default_factory=list)
+    """Where the other library's arithmetic differs from the model's."""
+    multilabel: bool = False
+    """The format records that an image may have several labels."""
 
 
 class Format(ABC):

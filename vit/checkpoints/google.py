@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from vit.checkpoints.exporting import ANY, Export, NativeInfo, arithmetic_notes, check_expressed
+from vit.checkpoints.exporting import ANY, arithmetic_notes, check_expressed
+from vit.checkpoints.facts import grid_of, patch_size_of
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.formats import Format
+from vit.checkpoints.formats import Export, Format, NativeInfo
 from vit.checkpoints.layout import (
     HWIO,
     TRANSPOSED,
@@ -29,8 +30,6 @@ from vit.checkpoints.layout import (
     Rule,
     bound,
     exported,
-    grid_of,
-    patch_size_of,
 )
 from vit.checkpoints.preprocessing import squashed
 from vit.errors import UserError

@@ -160,11 +160,6 @@ def record_of(weights: str | Path) -> Path | None:
     return next((file for folder in folders if (file := folder / TRAINED_ON).is_file()), None)
 
 
-def of(architecture: str) -> list[str]:
-    """Names of the weights of an architecture."""
-    return [name for names in entries() for name in names.of(architecture)]
-
-
 def class_names(outputs: int) -> list[str] | None:
     """The classes of a head with so many outputs whose file names none, if they are known."""
     lists = (names.classes(outputs) for names in entries() if outputs)

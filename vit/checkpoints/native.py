@@ -17,9 +17,8 @@ from urllib.parse import urlsplit, urlunsplit
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile, open_weights, parse_json
-from vit.checkpoints.formats import Format
+from vit.checkpoints.formats import Export, Format, NativeInfo
 from vit.checkpoints.heads import check_labels, check_names
 from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound
 from vit.checkpoints.writing import fingerprint, is_sharded, write_safetensors

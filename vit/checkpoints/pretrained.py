@@ -245,7 +245,7 @@ def _check_architecture(recognised: Recognised, name: str, source: str | Path) -
     """UserError for another architecture; names the weights of this one."""
     differing = same_architecture(recognised.config, model_config(name))
     if differing:
-        weights = names.of(name)
+        weights = [each for entry in names.entries() for each in entry.of(name)]
         hint = f"; published weights of {name}: {', '.join(weights)}" if weights else ""
         raise UserError(f"{source} is not a {name}: it has {', '.join(differing)}{hint}")
 

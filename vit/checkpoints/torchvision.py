@@ -9,20 +9,11 @@ from pathlib import Path
 from torch import Tensor
 from typing_extensions import override
 
-from vit.checkpoints.exporting import ANY, Export, NativeInfo, arithmetic_notes, check_expressed
+from vit.checkpoints.exporting import ANY, arithmetic_notes, check_expressed
+from vit.checkpoints.facts import count_layers, grid_of, heads_of_width
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.formats import Format
-from vit.checkpoints.layout import (
-    ModelConfig,
-    Recognised,
-    Rule,
-    bound,
-    count_layers,
-    exported,
-    grid_of,
-    heads_of_width,
-    layer,
-)
+from vit.checkpoints.formats import Export, Format, NativeInfo
+from vit.checkpoints.layout import ModelConfig, Recognised, Rule, bound, exported, layer
 from vit.checkpoints.preprocessing import of_imagenet
 from vit.checkpoints.writing import write_torch
 from vit.errors import UserError

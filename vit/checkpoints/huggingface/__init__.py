@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from torch import Tensor
 from typing_extensions import override
 
-from vit.checkpoints.exporting import Export, NativeInfo, directory
+from vit.checkpoints.exporting import directory
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.formats import Format
+from vit.checkpoints.formats import Export, Format, NativeInfo
 from vit.checkpoints.huggingface import bit, reading, writing
 from vit.checkpoints.huggingface.labels import THRESHOLDS
 from vit.checkpoints.layout import ModelConfig, Recognised

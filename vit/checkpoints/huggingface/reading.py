@@ -9,6 +9,7 @@ dinov3_vit}/modeling_*.py and conversion_mapping.py.
 
 from collections.abc import Iterable, Mapping
 
+from vit.checkpoints.facts import count_layers, fill_qkv_biases, grid_of, positions_into_token
 from vit.checkpoints.files import WeightFile
 from vit.checkpoints.huggingface.labels import label_kind, names_in
 from vit.checkpoints.layout import (
@@ -20,11 +21,7 @@ from vit.checkpoints.layout import (
     Recognised,
     Rule,
     bound,
-    count_layers,
-    fill_qkv_biases,
-    grid_of,
     layer,
-    positions_into_token,
 )
 from vit.checkpoints.preprocessing import from_huggingface, preparation
 from vit.checkpoints.refusals import refused, sign_of_others

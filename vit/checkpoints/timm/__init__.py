@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from torch import Tensor
 from typing_extensions import override
 
-from vit.checkpoints.exporting import Export, NativeInfo
 from vit.checkpoints.files import WeightFile
-from vit.checkpoints.formats import Format
+from vit.checkpoints.formats import Export, Format, NativeInfo
 from vit.checkpoints.layout import ModelConfig, Recognised
 from vit.checkpoints.refusals import refused
 from vit.checkpoints.timm import reading, writing
